@@ -15,7 +15,7 @@ import sys
 from array import array
 from bisect import bisect_left
 
-TYPE_CHECKING = False  # typing, and these, would take longer to import than all else that an answer does
+TYPE_CHECKING = False  # the import of typing and these would take longer than the rest of an answer
 if TYPE_CHECKING:
     import random
     from pathlib import Path
@@ -25,13 +25,13 @@ ROWS, INDEX = "rows", "index"
 FROM_S = 1_700_000_000
 SPAN_S = 2 * 365 * 86400
 LONGEST_S = 8 * 86400
-"""From when a job can run until it is over."""
+"""Parameters of a job from its eligible time to its end."""
 HELP = (
     "JobID Cluster JobIDRaw JobName User UID Account QOS Partition State ExitCode Submit Eligible Start End "
     "ElapsedRaw Suspended TimelimitRaw NNodes NodeList ReqTRES AllocTRES AdminComment"
 )
 _NAMES = ("train", "finetune", "eval", "gromacs", "lammps", "preprocess", "bash", "vasp_relax", "pretrain")
-_SHAPES = (  # nodes, GPUs of each, cores of each; how often
+_SHAPES = (  # nodes, GPUs and cores of each; weight
     *((1, 1, 8),) * 50,
     *((1, 0, 4),) * 18,
     *((1, 2, 16),) * 10,

@@ -1,4 +1,4 @@
-"""Argument types of the benchmarks: invalid values are refused with the valid ones."""
+"""Argument types of the benchmarks: errors name the valid values."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def part(text: str) -> float:
         value = math.nan
     if 0 <= value <= 1:
         return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a part of the time, from 0 to 1")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a fraction from 0 to 1")
 
 
 def program(text: str) -> str:
     """Return the absolute path of an existing program."""
     path = shutil.which(text)
     if path is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a program of this machine")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a program on this machine")
     return path
 
 

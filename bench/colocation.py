@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: small matrices, and several processes
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small matrices, several processes
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -72,7 +72,7 @@ CONSIDERATE = (
     "oom",
 )
 BELOW = 1e-6
-"""Relative. A makespan so much below its bound says that one of both is wrong."""
+"""Relative tolerance. If a makespan is below its bound by more, one of them is wrong."""
 
 
 def main() -> None:
@@ -123,7 +123,7 @@ def trainable(asked: tuple[str, ...], table: Path | None) -> tuple[str, ...]:
     """Return the planners without those that cannot be trained, and print their names."""
     left_out = set() if table is None else set(LEARNED_THEIRS)
     if left_out & set(asked):
-        print(f"not run: {', '.join(sorted(left_out & set(asked)))}: tables have no use over time")
+        print(f"not run: {', '.join(sorted(left_out & set(asked)))}: tables do not contain use over time")
     return tuple(name for name in asked if name not in left_out)
 
 
@@ -168,18 +168,20 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, help="a table of pairs, or the folder of Gavel's")
-    parser.add_argument("--gpu-model", help="which table of the file, where it has several")
+    parser.add_argument("--gpu-model", help="the table to use, if the file has several")
     parser.add_argument("--seeds", type=number(1), default=20)
     parser.add_argument("--jobs", type=number(1), default=30)
     parser.add_argument("--gpus", type=number(1), default=1)
     parser.add_argument("--planners", type=names, default=ALL, help="joined by commas; all")
     parser.add_argument(
-        "--nets", type=Path, metavar="DIR", help="keep what was trained there, and use it again"
+        "--nets", type=Path, metavar="DIR", help="folder in which trained nets are kept and reused"
     )
     parser.add_argument("--processes", type=number(1), default=os.cpu_count() or 1)
-    parser.add_argument("--placements", type=number(0), default=PLACEMENTS, help="with errors of memory")
-    parser.add_argument("--figures", type=Path, metavar="DIR", help="draw figures into it")
-    parser.add_argument("--quick", action="store_true", help="2 seeds and 1000 placements: does it work?")
+    parser.add_argument(
+        "--placements", type=number(0), default=PLACEMENTS, help="placements with errors of memory"
+    )
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="folder for figures")
+    parser.add_argument("--quick", action="store_true", help="quick check: 2 seeds and 1000 placements")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     return parser.parse_args()
 
@@ -272,7 +274,7 @@ def summary(some: Sequence[Run]) -> dict[str, Any]:
     sorted_in = np.array([np.array(buckets(run.slowdown)) * 30 / len(run.slowdown) for run in some])
     return {
         "ratio_to_sjf": float(np.mean([run.ratio for run in some])),
-        "ratio_to_sjf_max": round(max(run.ratio for run in some), 9),  # the same sum in another order
+        "ratio_to_sjf_max": round(max(run.ratio for run in some), 9),  # the order of sums varies
         "gap_to_lp": float(np.mean([run.gap for run in some])),
         "gap_to_lp_max": max(run.gap for run in some),
         "gap_to_lp_sparing": float(np.mean([run.spared_gap for run in some])),

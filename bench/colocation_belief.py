@@ -24,7 +24,7 @@ _REFUSED_PART = 0.25
 """An application of unknown memory that failed with this many co-runners gets no new ones."""
 _MANY = 4
 _OUTDONE = 5
-"""So many runs of a larger pair for each time that a pair ran out of memory, and it may be tried again."""
+"""Runs of a larger pair, per failure of a pair, after which the pair may be tried again."""
 _SLOWEST = 0.02
 _USES = ("util", "sm", "pcie")
 
@@ -51,7 +51,7 @@ class LearnedBelief:
         timing: float = 0.1,
         traits: Sequence[Traits] | None = None,
     ) -> None:
-        """`timing`: a part by which phases may be longer or shorter. `traits`: where not the profiles'."""
+        """Set `timing`, the fraction by which phases may vary, and `traits`, by default the profiles'."""
         if traits is not None and len(traits) != len(profiles):
             raise ValueError(f"{len(profiles)} profiles have {len(traits)} traits")
         self.profiles, self.capacity_mib = list(profiles), capacity_mib
@@ -140,7 +140,7 @@ class LearnedBelief:
                 self.headroom.add_job(expected, one.memory_mib)
 
     def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
-        """Note that a group ran out of memory (see sharing.Watcher).
+        """Record that a group ran out of memory (see sharing.Watcher).
 
         If its memory is known, the group may share again when it is expected to use less than at this time.
         Otherwise, it may once similar groups that are not smaller have run together several times.
@@ -215,7 +215,7 @@ class LearnedBelief:
         return False
 
     def _refused(self, applications: tuple[int, ...]) -> bool:
-        """Return whether it, or a part of it, could not run together, and nothing overrides that."""
+        """Return whether the group, or a part of it, ran out of memory, and no later run overrides that."""
         return any(
             contains(applications, group) and not self._is_overridden(group, times)
             for group, times in self.experience.all_refused()
@@ -233,7 +233,8 @@ class LearnedBelief:
         )
 
     def _resembles_refused(self, one: int, other: int) -> bool:
-        """Return whether smaller inputs of their families could not share, or one cannot with many."""
+        """Return whether smaller inputs of their families could not share, or one cannot share with as
+        many."""
         refused = [
             group
             for group, times in self.experience.all_refused()

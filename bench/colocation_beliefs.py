@@ -21,9 +21,9 @@ from slurm_gpu.colocation.tables.pair_table import PairTable
 FOLDS = 5
 DIVISIONS = 5
 CONFIDENCE = 0.95
-"""Under a cap a pair must be within it at the lower end of what is likely, one-sided."""
+"""Under a cap, the lower end of a pair's one-sided interval with this confidence must be within it."""
 SEEN_S = 5.0
-"""The seconds together after which the speed of a pair counts as known."""
+"""The shared run time in seconds after which the speed of a pair counts as known."""
 
 
 def write_predictions(measured: Measured, folder: Path, n_seeds: int) -> tuple[Path, ...]:

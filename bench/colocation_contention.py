@@ -1,10 +1,10 @@
 """A model of interference: the slowdown of applications that take turns on one GPU.
 
 Without MPS, kernels of different processes never run at the same time, however few multiprocessors they use.
-They compete for the GPU's time and the PCIe link. Up to a knee, an application gets what others leave free;
-if the total demand D exceeds the knee, one with demand d takes 1 + d·(D - knee) times as long. In addition,
-each turn of a co-runner has costs that no recorded use shows: cold caches, and kernels that wait to be
-launched.
+They compete for the GPU's time and the PCIe link. Up to a knee, an application gets the capacity that others
+leave free; if the total demand D exceeds the knee, one with demand d takes 1 + d·(D - knee) times as long. In
+addition, each turn of a co-runner has costs that no recorded use shows: cold caches, and kernels that wait to
+be launched.
 """
 
 from __future__ import annotations

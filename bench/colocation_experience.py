@@ -13,12 +13,12 @@ from slurm_gpu.colocation.profiles.traits import Floats
 from slurm_gpu.colocation.tables.measured import Measured
 
 TABLE_RUNS = 20
-"""A table of measurements counts like so many runs of each group."""
+"""A table of measurements counts as this number of runs of each group."""
 _A_RUN_S = 60.0
 
 
 def contains(group: Sequence[int], small: Sequence[int]) -> bool:
-    """Return whether the group contains all of the smaller one, each as often."""
+    """Return whether the group contains all members of the smaller one, each at least as often."""
     there = list(group)
     return all(there.count(one) >= small.count(one) for one in small)
 
@@ -28,12 +28,12 @@ class SpeedStatistics:
     """Running statistics of the speed of one application with certain co-runners."""
 
     speed: float
-    """Relative to alone: the mean, weighed by time."""
+    """The mean relative to the speed alone, weighted by time."""
     spread: float
-    """One standard deviation of what was seen, weighed by time."""
+    """The standard deviation of the measured speeds, weighted by time."""
     runs: int
     seconds: float
-    """All of them together."""
+    """Total of all runs."""
 
 
 class Experience:
@@ -68,13 +68,13 @@ class Experience:
         if len(group) != len(speeds):
             raise ValueError(f"{len(group)} applications have {len(speeds)} speeds")
         if not 0 <= seconds < math.inf:
-            raise ValueError(f"they run together for 0 seconds or more, not {seconds}")
+            raise ValueError(f"the shared run time is 0 seconds or more, not {seconds}")
         for speed in speeds:
             if not 0 <= speed < math.inf:
                 raise ValueError(f"a speed is 0 or more, of the speed alone, not {speed}")
         if len(group) < 2 or seconds == 0:
             return
-        # Two of one application in a group are one view of it: each is a run of its own.
+        # Two jobs of one application in a group have the same key, and each counts as a run.
         for view, speed in zip(views_of(group), speeds, strict=True):
             self._seen[view] = _with_run(self._seen.get(view), min(speed, 1.0), seconds)
 

@@ -28,7 +28,7 @@ def draw(folder: Path, runs: Sequence[Run], default: str) -> Iterator[Path]:
     except ModuleNotFoundError as error:
         raise SystemExit("figures need matplotlib: pip install 'slurm-gpu[report]'") from error
     mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "slurm-gpu"  # the same figures make the same files
+    mpl.rcParams["svg.hashsalt"] = "slurm-gpu"  # equal figures give equal files
     yield _save(folder / "colocation-profiles.svg", _profiles())
     yield _save(folder / "colocation-pairs.svg", _pairs())
     yield _save(folder / "colocation-makespan.svg", _makespans(runs, default))
@@ -70,7 +70,7 @@ def _profiles() -> Any:
 
 
 def pair_levels(first: str, second: str) -> dict[str, int | None]:
-    """Return a field of figure 3: time, memory, cores and I/O in five levels; None: out of memory.
+    """Return a cell of figure 3: time, memory, cores and I/O in five levels; None: out of memory.
 
     The time is that of the application with the larger slowdown, from none (1) to twice as long (5); use is
     the mean while both run.

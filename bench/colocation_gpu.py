@@ -72,10 +72,10 @@ class Rounds:
     per_s: list[tuple[float, ...]] = field(default_factory=list)
     """Steps per second of each, by round."""
     speeds: list[tuple[float, ...]] = field(default_factory=list)
-    """By those alone of the same round; as they were, so perhaps above 1."""
+    """Steps relative to the same round's runs alone; unclipped, so they may exceed 1."""
     memory_mib: float | None = None
     refused: bool = False
-    """Memory ran out."""
+    """The group ran out of memory."""
     failure: str | None = None
 
 
@@ -109,10 +109,10 @@ def main() -> None:
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--gpu", type=number(0), default=0, help="Its index, as nvidia-smi counts.")
+    parser.add_argument("--gpu", type=number(0), default=0, help="Index of the GPU, as in nvidia-smi.")
     parser.add_argument("--sharing", type=_names(WAYS), help="[default: both; of --device cpu the first]")
     parser.add_argument("--applications", type=_names((*TORCH, *CPU)), help="[default: all]")
-    parser.add_argument("--triples", type=number(0), default=10, help="So many, drawn by chance.")
+    parser.add_argument("--triples", type=number(0), default=10, help="Number of triples, drawn at random.")
     parser.add_argument("--seconds", type=seconds(0.05), default=8.0, help="length of the window")
     parser.add_argument("--warmup", type=seconds(0), default=3.0)
     parser.add_argument("--repeats", type=number(1), default=3)
@@ -127,7 +127,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"{unknown[0]} is not among those of {options.device}: {', '.join(there)}")
     options.sharing = options.sharing or (WAYS[:1] if on_cpu else WAYS)
     if on_cpu and options.sharing != WAYS[:1]:
-        parser.error("MPS is of GPUs: leave --sharing out with --device cpu")
+        parser.error("MPS requires a GPU: omit --sharing with --device cpu")
     if not options.out.is_dir():
         parser.error(f"--out {options.out} is not a directory")
     return options

@@ -20,7 +20,7 @@ class TrainingTask:
     planner: str
     folder: Path
     quick: bool
-    """Too short to learn much: does it work?"""
+    """Whether this is a quick check, too short to learn much."""
 
     @property
     def path(self) -> Path:

@@ -12,7 +12,7 @@ from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 _ENOUGH = 30
-"""So many errors must be known before headroom may be less than it began with."""
+"""The number of known errors from which headroom may be less than its initial value."""
 _LEAST_PART = 0.02
 _KEPT = 1000
 _BEYOND_LARGEST = 5.0
@@ -24,22 +24,22 @@ class Margin:
     """An upper bound of errors, learned from errors one at a time.
 
     It starts at `first`. After few errors it is well above the largest; after many it is just above it. This
-    is valid for bounded errors; unbounded ones exceed it about once in as many as were seen.
+    is valid for bounded errors; an unbounded error exceeds it about once per number of errors seen.
     """
 
     def __init__(self, first: float, least: float = 0.0) -> None:
         if not 0 <= least <= first < math.inf:
-            raise ValueError(f"a margin begins with {least} or more, and not with {first}")
+            raise ValueError(f"the initial margin is at least {least} or more, and not with {first}")
         self._first, self._least = first, least
         self._sorted: list[float] = []
 
     def add(self, error: float) -> None:
         """Add an error: used minus expected memory. Raises ValueError if it is not a number."""
         if not math.isfinite(error):
-            raise ValueError(f"an error is a number, not {error}")
+            raise ValueError(f"an error must be a number, not {error}")
         insort(self._sorted, error)
         if len(self._sorted) > _KEPT:
-            # Never the largest: what happened once can happen again.
+            # The largest error is never dropped, since it can happen again.
             self._sorted.pop(len(self._sorted) // 2)
 
     @property
@@ -66,7 +66,7 @@ class Headroom:
         self.group_mib = Margin(first_group_mib)
         """The headroom of a group, above the sum of its members."""
         self._ran_out: dict[tuple[int, ...], float] = {}
-        """By group, sorted: how many times more than expected they took, at least."""
+        """By sorted group: the least factor by which it exceeded its expected memory."""
 
     def add_job(self, expected_mib: float, taken_mib: float) -> None:
         """Add one job's expected and used memory; without an expected value there is no error."""
@@ -78,7 +78,7 @@ class Headroom:
         self.group_mib.add(together_mib - sum(each_mib))
 
     def add_out_of_memory(self, group: Sequence[int], expected_mib: float, capacity_mib: float) -> None:
-        """Record that these applications used more than the capacity, with the memory expected of them then.
+        """Record that these applications used more than the capacity, given their expected memory.
 
         Raises ValueError if the expected memory was 0 or the capacity: an error cannot explain it then.
         """
@@ -90,8 +90,8 @@ class Headroom:
     def times(self, group: Sequence[int]) -> float:
         """Return the factor by which these applications may exceed their expected memory.
 
-        It is larger if some of them ran out of memory before: with it, that group would not have fitted, with
-        a margin for errors.
+        It is larger if some of them ran out of memory before: with this factor and a margin for errors, that
+        group would not have been started.
         """
         own = [times for small, times in self._ran_out.items() if contains(group, small)]
         return max(own, default=1.0) * (1 + self.part.value)

@@ -129,7 +129,7 @@ def _planned(options: argparse.Namespace) -> dict[str, float]:
         began_s = time.process_time()
         server = planners.server("gpu", policy, site.store, site.keys)
         acts = choose(site.now_s, site.rooms, site.waiting, site.running, site.store, server, frozenset())
-        if look:  # the first one loads what it needs
+        if look:  # the first call loads modules
             took_ms.append(1e3 * (time.process_time() - began_s))
             starts += len(acts)
         site.advance(acts)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: small matrices, on machines that do more
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small matrices, busy machines
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -72,7 +72,7 @@ def main() -> None:
         for most in BOUNDS
         for name, method in BOUNDED.items()
     }
-    print("\nshare of left out speeds at or above their lower bound")
+    print("\nfraction of omitted speeds at or above their lower bound")
     report["covered"] = {
         kind: covered(kind, traits, speeds, args.seeds) for kind in ("pairs", "applications")
     }
@@ -91,7 +91,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="a table of pairs, or Gavel's folder")
     parser.add_argument("--gpu-model", help="GPU model, if the table has several")
     parser.add_argument("--seeds", type=int, default=1, help="number of divisions into folds")
-    parser.add_argument("--ours", action="store_true", help="only the method in use")
+    parser.add_argument("--ours", action="store_true", help="only the method that slurm-gpu uses")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     return parser.parse_args()
 

@@ -34,7 +34,7 @@ MODES = {"throughput": math.inf, "considerate": 1.10}
 SLOWED = 1 / 6
 """The fraction of jobs that may be slowed down noticeably in mode considerate: 5 of 30."""
 TOGETHER_THESIS, TOGETHER_TABLE = 3, 2
-"""So many jobs share a GPU at most: the thesis has up to three, tables know pairs."""
+"""Maximum number of jobs that share a GPU: three in the thesis, two in tables of pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def known(place: Place, cap: float) -> KnownBelief:
 
 
 def division(place: Place, seed: int) -> int:
-    """Return the division whose predictions planners use for this list of jobs; lists take turns."""
+    """Return the division whose predictions planners use for this list of jobs; divisions alternate."""
     return seed % len(place.predicted)
 
 
@@ -250,7 +250,8 @@ def _run(
 def decisions_alone(place: Place, seeds: Sequence[int], name: str) -> dict[str, float | None]:
     """Return the p99 in ms of one planner's decisions with full slots, and of all (throughput, known speeds).
 
-    Run it while no other process of the benchmark runs: two that share a core's caches slow each other down.
+    Run it while no other process of the benchmark runs: processes that share a core's caches slow each other
+    down.
     """
     full_ms: list[float] = []
     all_ms: list[float] = []
@@ -268,7 +269,7 @@ def decisions_alone(place: Place, seeds: Sequence[int], name: str) -> dict[str, 
 
 
 MEMORY_ERROR = 0.2
-"""Jobs take up to so much more or less memory than recorded."""
+"""The maximum relative deviation of jobs' memory from the recorded value."""
 
 
 class AnyFit:
@@ -298,14 +299,14 @@ class Placements:
     n: int
     out_of_memory: int
     together: float
-    """Jobs on a GPU, the mean over the time in which it had any."""
+    """Mean number of jobs on a GPU, over the time in which it had any."""
 
 
 def place_with_errors(headroom: float | None, n_placements: int, seed: int) -> Placements:
     """Start jobs of the thesis whose memory is off by up to MEMORY_ERROR, up to a number of placements.
 
     `headroom`: a fraction of each job's memory, with a belief without errors; None: with the belief that
-    learns, headroom too, from these jobs.
+    learns, headroom, too, from these jobs.
     """
     random = np.random.default_rng(seed)
     belief: KnownBelief | LearnedBelief

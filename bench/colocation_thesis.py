@@ -19,7 +19,7 @@ OURS = {
     "DeepRM Max": "deeprm_max",
     "DeepRM Mean": "deeprm_mean",
 }
-"""The thesis's names of planners, and ours of the same."""
+"""The thesis's names of planners, and our names for them."""
 
 TRAINED = "of SJF, training included"
 
@@ -120,7 +120,8 @@ FIGURES = (
     ),
 )
 FIGURE_17 = {"cost 1": 29.86, "cost 2": 49.98}
-"""Per cent saved. Unusable: both are of a makespan 12.6 % shorter than SJF's, and figure 16 has it longer."""
+"""Percent saved. Unusable: both follow from a makespan 12.6 % shorter than SJF's, but it is longer in figure
+16."""
 
 BUCKETS = ("≤2 %", "<10 %", "10–20 %", "≥20 %")
 
@@ -167,9 +168,9 @@ class PlannerComparison:
     thesis: float
     usable: bool
     theirs_here: Estimate | None
-    """The planner of that name, here, in mode throughput. None: it was not run."""
+    """Our planner of that name in mode throughput. None: it was not run."""
     default_here: tuple[Estimate | None, ...]
-    """The default planner's, in each mode; of SJF, none."""
+    """The default planner's result in each mode; for SJF, none."""
 
 
 def compare(
@@ -237,5 +238,5 @@ def mean_and_interval(values: Sequence[float]) -> Estimate | None:
     many = np.asarray(values, dtype=float)
     if len(many) < 2:
         return float(many.mean()), math.nan
-    quantile = stdtrit(len(many) - 1, 0.975)  # Student's
+    quantile = stdtrit(len(many) - 1, 0.975)  # Student's t distribution
     return float(many.mean()), float(quantile * many.std(ddof=1) / len(many) ** 0.5)

@@ -23,7 +23,7 @@ class Card:
     memory_mib: float
     cores: int
     pcie_gb_s: float
-    """Both directions together."""
+    """Total of both directions."""
 
 
 TITAN_XP = Card("NVIDIA TITAN Xp", 12196, 3840, 32.0)
@@ -106,7 +106,7 @@ def application(name: str) -> int:
 
 
 def thesis_jobs(workload: str, seed: int, n: int = JOBS) -> list[SharingJob]:
-    """Draw jobs with replacement; all wait from the beginning, and each runs as long as its profile."""
+    """Draw jobs with replacement; all wait from the start, and each runs as long as its profile."""
     random = random_of(workload, seed)
     names = THESIS[workload]
     drawn = [application(names[int(index)]) for index in random.integers(len(names), size=n)]

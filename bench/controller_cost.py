@@ -149,7 +149,7 @@ def watch(cluster: Cluster, bench: Bench, mode: str, seconds: float) -> dict[str
     wait_for(
         lambda: "noop" not in cluster.lab.output(["squeue", "-h", "-p", "gpu", "-o", "%j"]),
         120,
-        "they are gone",
+        "all noop jobs end",
     )
     return {
         "rpc_per_min": rpc,

@@ -50,7 +50,7 @@ from slurm_gpu.diagnose.verdict import Cause
 EXAMINATION = 1000
 BASELINES = {"max deviation": max_deviation, "Minder-like": minder_like, "Minder-like, strict": minder_strict}
 LOOKS_S = (5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 75, 90, 120, 150, 180, 210, 240, 300)
-"""After a fault began: when it is looked at."""
+"""Seconds from the start of a fault to each diagnosis."""
 HEALTHY_LOOKS = 3
 LARGE = 0.15
 Spec = tuple[str, int, str, int]
@@ -68,7 +68,7 @@ def main() -> None:
         "--data", type=Path, help="folder with straggler/trace-ST.parquet and trace-SE.parquet"
     )
     parser.add_argument("--jobs", type=number(1), default=os.cpu_count() or 1, help="processes at once")
-    parser.add_argument("--wrong", action="store_true", help="list every case that went wrong")
+    parser.add_argument("--wrong", action="store_true", help="list every wrong case")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
     if arguments.data is not None and not (arguments.data / "straggler").is_dir():
@@ -112,7 +112,7 @@ def drawn(spec: Spec) -> Case:
     """Return the case of a specification."""
     what, seed, cause, n = spec
     if what == "resampled":
-        # Only who has the traces needs pyarrow.
+        # pyarrow is only required with the traces.
         from bench.diagnose_resample import resampled
 
         return resampled(seed, n, Path(cause))
@@ -277,7 +277,7 @@ def _delay(items: Sequence[Outcome], goal_s: float) -> dict[str, Any]:
 
 
 def _blamed(judged: Sequence[Outcome], name: str) -> dict[str, float]:
-    """Score faulty against healthy, which baselines can distinguish too."""
+    """Score the distinction of faulty from healthy, which the baselines also make."""
 
     def alarm(item: Outcome) -> tuple[bool, bool]:
         if name == "slurm-gpu":

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 MAX_DEVIATION = 0.08
 MINDER_Z, MINDER_CONTINUITY_S = 2.0, 120.0
 STRICT_Z, STRICT_CONTINUITY_S = 5.0, 240.0
-"""With the published four minutes, and a threshold that lets few healthy ones through."""
+"""Settings with the published four minutes, and a threshold with few false alarms."""
 MINDER_S = 30.0
 _PRIORITY = (
     # The available ones of the metrics that Minder found most important, in its order.
@@ -60,10 +60,10 @@ def max_deviation(series: Series, threshold: float = MAX_DEVIATION) -> int | Non
 def minder_like(
     series: Series, threshold: float = MINDER_Z, continuity_s: float = MINDER_CONTINUITY_S
 ) -> int | None:
-    """Deng et al., "Minder" (NSDI'25), without its autoencoder, which means over 30 s stand in for.
+    """Apply Deng et al., "Minder" (NSDI'25), with means over 30 s instead of its autoencoder.
 
-    For each metric in its order: in each stretch the worker whose distances to all others sum up to the most,
-    by z-score; who it is for `continuity_s` without a break is faulty.
+    For each metric in its order, find in each stretch the worker with the largest sum of distances to all
+    others, by z-score. A worker that is found for `continuity_s` without a break is faulty.
     """
     width = max(1, round(MINDER_S / series.width_s))
     needed = max(2, round(continuity_s / (width * series.width_s)))

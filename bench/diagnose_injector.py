@@ -1,6 +1,6 @@
 """Draw cases for bench/diagnose.py: trainings with a fault, and healthy ones with other activities.
 
-The same (seed, class, number) is the same case, whatever else is drawn.
+Equal (seed, class, number) give equal cases, regardless of other draws.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Case:
     name: str
     kind: str
     fault: Fault | None
-    """None: nothing is wrong."""
+    """None: the training is healthy."""
     recording: Recording
     groups: Groups | None
     running: bool
@@ -111,7 +111,7 @@ def faulty(seed: int, cause: Cause, number: int) -> Case:
     collector = draw_collector(job, rng, length_s)
     if fault.needs_hosts:
         collector = replace(collector, hosts=True)
-        if timeline:  # it has no host values, and shows only that all are slower than before
+        if timeline:  # without host values, it shows only that all are slower than before
             fault = replace(fault, named=False, since_s=fault.since_s or 0.4 * length_s)
     if fault.lost is not None and fault.since_s is not None:
         collector = replace(collector, lost=((fault.lost, fault.since_s),))

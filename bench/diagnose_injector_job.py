@@ -1,4 +1,4 @@
-"""Synchronous trainings that bench/diagnose.py injects faults into: GPUs, and how they share the work.
+"""Synchronous trainings into which bench/diagnose.py injects faults: the GPUs, and their shares of the work.
 
 It models such training independently of slurm_gpu.diagnose. These figures were published or measured:
 - forward to backward 1:2.1, GPUs of a stage apart by 0.2–0.9 %, microbatches by 2–3 %, gradients' exchange
@@ -47,7 +47,7 @@ MODEL_SHARES = (0.35, 0.15, 0.35, 0.15)
 class Job:
     """One training. Worker w = (stage × data + replica) × tensor + t, as Megatron and DeepSpeed count.
 
-    Times are of one GPU at its usual clock; `spread` (n_workers,) is by how much longer each takes.
+    Times are those of one GPU at its usual clock; `spread` (n_workers,) is the relative excess of each.
     """
 
     model: Model
@@ -58,7 +58,7 @@ class Job:
     tensor: int
     microbatches: int
     microbatch_s: float
-    """Forward and backward of one, in one stage."""
+    """Forward and backward time of one microbatch in one stage."""
     stage_work: Floats
     spread: Floats
     jitter: float
@@ -66,7 +66,7 @@ class Job:
     tensor_comm: float
     """All-reduces within the tensor-parallel group, as a fraction of the computing time."""
     comm_s: float
-    """Exchange of gradients and parameters once a step."""
+    """Time of the exchange of gradients and parameters, once per step."""
     overlap: float
     """The fraction of the backward pass that can overlap with it."""
     optimizer_s: float
@@ -93,7 +93,7 @@ class Job:
     ib_bytes: float
     """Bytes over the network per node and step; 0 on one node."""
     broadcast: bool
-    """Whether the first of a tensor-parallel group reads for all of it, as in Megatron."""
+    """Whether the first worker of a tensor-parallel group reads for the whole group, as in Megatron."""
     cpu: float
     net_bytes: float
     """Bytes of data that each node loads per step."""

@@ -35,7 +35,7 @@ class Pause:
     writes: NDArray[np.bool_] | None = None
     """Nodes that write a checkpoint, or read: over the network, with a few CPUs."""
     copies_s: float = 0.0
-    """For how long GPUs copy to their hosts, at the beginning."""
+    """Seconds for which GPUs copy to their hosts, at the beginning."""
     cpu: float | None = None
 
 
@@ -48,7 +48,7 @@ class Play:
     start: float
     now: float = field(init=False)
     steps: list[Steps] = field(default_factory=list)
-    """All that were made, in chunks."""
+    """All steps so far, in chunks."""
     _ends: list[Floats] = field(default_factory=list)
     _workers: list[Single] = field(default_factory=list)
     _nodes: list[Single] = field(default_factory=list)
@@ -165,7 +165,7 @@ class Play:
         kernel_s = busy_s / (1 + job.gaps)
         found = self._waiting(np.maximum(seconds - idle_s - busy_s, 0.0), seconds)
         clock = job.clock * condition.clock
-        # How much is done of what the same clock allows: less where memory holds it up.
+        # Fraction of the work that the clock allows: less if memory limits it.
         pace = 1 / (slowness(job, condition) * np.asarray(condition.clock, dtype=float))
         power = (job.power_work - job.power_idle) * np.asarray(condition.clock, dtype=float) ** 2.2
         found[..., UTIL] += kernel_s

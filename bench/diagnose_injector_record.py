@@ -35,7 +35,7 @@ from slurm_gpu.wire import Event
 START_S = 1_790_000_000.0
 """Wall clock of second 0 of a recording."""
 EDGE_S = 4.0
-"""A play reaches so far beyond both ends of its recording, since clocks differ."""
+"""Seconds by which a play exceeds both ends of its recording, since clocks differ."""
 _HOST_S = 10.0
 _LEVELS = 250
 NOISE = {
@@ -75,12 +75,12 @@ class Collector:
     """Nodes that report nothing."""
     hosts: bool
     lost: tuple[tuple[int, float], ...] = ()
-    """(worker, since) that fell off the bus."""
+    """Workers that fell off the bus, and since when."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Values of each worker (n_workers, n) in bins of `width_s`, and when they were known."""
+    """Values of each worker (n_workers, n) in bins of `width_s`, and the times at which they became known."""
 
     job: Job
     workers: tuple[JobWorker, ...]
@@ -196,7 +196,7 @@ def record_window(
         means[..., SM] /= np.maximum(means[..., CLOCK], 1e-9)
         means[..., TENSOR] /= np.maximum(means[..., CLOCK], 1e-9)
         means[..., [CLOCK, THROTTLE]] = (seen[:-1] + seen[1:]) / 2
-        # The values of a sample belong to the seconds whose middle is before it.
+        # A sample applies to the seconds whose middle is before it.
         which = np.searchsorted(looks, np.arange(seconds) + 0.5) - 1
         there = (which >= 0) & (which < len(means))
         for channel, metric in _NAMES.items():
@@ -205,7 +205,7 @@ def record_window(
                 values[metric][np.ix_(rows, there)] = told[:, which[there]]
         known[np.ix_(rows, there)] = looks[1:][which[there]]
     for channel in (CLOCK, POWER):
-        if not (job.clock > 0.965).all():  # under a power cap: with the temperature
+        if not (job.clock > 0.965).all():  # under a power cap, clocks follow the temperature
             values[_NAMES[channel]] *= wander
     values[Metric.SM_CLOCK] = np.round(values[Metric.SM_CLOCK] / _CLOCK_STEP) * _CLOCK_STEP
     values[Metric.MEM_USED] = _memory(job, seconds, rng)

@@ -49,12 +49,12 @@ class Condition:
     """The data source of each worker. Workers that share CPUs or a file system fall behind together, since a
     worker that is ahead stops reading. None: each has its own."""
     load_jitter: float = 0.05
-    """Coefficient of variation of what a source takes for a step."""
+    """Coefficient of variation of a source's time for a step."""
     cpu: Floats | float = 0.0
     """The fraction of CPUs of each node that other processes use."""
     forward_only: bool = False
     microbatches: float = 1.0
-    """The factor by which their number grows, as with a growing batch."""
+    """The factor by which the number of microbatches grows, as with a growing batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Steps:
     busy_s: Floats
     tensor_s: Floats
     work_s: Floats
-    """What `busy_s` would be at the usual clock, without stalls."""
+    """The value of `busy_s` at the usual clock without stalls."""
     meet_s: Floats
     comm_s: Floats
     optimizer_s: Floats
@@ -182,7 +182,7 @@ def _idle(job: Job, condition: Condition, replica_s: Floats, rng: np.random.Gene
 def _loaded(job: Job, condition: Condition, step_s: Floats, rng: np.random.Generator) -> Floats | None:
     """Return each worker's wait for data (n, n_workers); loaders work LOADER_DEPTH ahead."""
     load = np.broadcast_to(np.asarray(condition.load_s, dtype=float), job.n_workers)
-    # In a pipeline the first stage reads tokens and the last one labels: the first is who waits.
+    # In a pipeline, the first stage reads tokens and the last one labels; the first one waits.
     reads = job.readers() & (load > 0)
     if not reads.any():
         return None

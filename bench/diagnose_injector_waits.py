@@ -97,7 +97,7 @@ def starved_all(job: Job, size: float, length_s: float, rng: np.random.Generator
     fault = _starved(
         job, rows, size, length_s, rng, "all, CPUs", job.node(), named=False, pace=pace, cpu=0.95
     )
-    # The slowest of them is whom the others wait for.
+    # The others wait for the slowest of them.
     return replace(fault, culprits=tuple(rows[job.node()[rows] == slowest].tolist()))
 
 

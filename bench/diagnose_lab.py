@@ -52,15 +52,15 @@ OPTIONS = Options(
     job_submit=JobSubmit.NONE,
     gpus={f"n{number}": NodeGpus(model=GpuModel.H100) for number in range(1, 5)},
 )
-"""The lab that it needs."""
+"""The options of the lab."""
 _ALL_BEGIN_S = 15
-"""From a job's start until all of its ranks are there, on a host that has other things to do."""
+"""Seconds from a job's start until all of its ranks run, on a busy host."""
 _LOOK_S, _STREAM_EACH_S = 5.0, 5
 _LAST_S = 3.0
-"""It is no longer asked so shortly before the end."""
+"""Seconds before the end in which no diagnosis is started."""
 _OVER_S = 120.0
 _HANG_OVER_S = 600
-"""A hang at the end of a finished job is reported from then on."""
+"""Seconds after which a hang at the end of a finished job is reported."""
 _SCRIPT = """\
 #!/bin/sh
 at=$(($(date +%s) + {lead_s}))
@@ -108,7 +108,7 @@ class TrainingResult:
     """The time at which the watch reported it."""
     watch: JudgedVerdict | None = None
     alarms: list[str] = field(default_factory=list)
-    """Other verdicts of both."""
+    """Other verdicts of the command and the watch."""
     over_can_tell: bool = True
     """False for a hang of less than ten minutes, which cannot be distinguished from the end of a job."""
 
@@ -362,7 +362,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--faults", type=_faults, default=[*SIX], help=f"any of {', '.join(FAULTS)}")
-    parser.add_argument("--size", type=part, default=0.3, help="by how much longer (default: %(default)s)")
+    parser.add_argument("--size", type=part, default=0.3, help="size of the faults (default: %(default)s)")
     parser.add_argument("--seed", type=number(0), default=1, help="(default: %(default)s)")
     parser.add_argument("--well-s", type=number(75), default=120, help="(default: %(default)s)")
     parser.add_argument("--ill-s", type=number(60), default=180, help="(default: %(default)s)")

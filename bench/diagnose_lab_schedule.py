@@ -58,14 +58,14 @@ FAULTS: dict[str, Kind | None] = {
     "deadlock": waits.deadlock,
     "no data": waits.no_data,
 }
-"""By the name that people give; None: nothing is wrong."""
+"""Faults by their name in options; None: healthy."""
 STRETCH_S = 2
 _DETAILS_S = 10.0
-"""What NOISE is of: a reading of counters."""
+"""The interval in seconds to which NOISE applies: one reading of counters."""
 _HEADROOM = 0.92
-"""No GPU of simgpu takes more than its limit, so that what varies has to stay below it."""
+"""A GPU of simgpu cannot exceed its power limit, so varying power must stay below it."""
 _REASONS = {"heat": 0x40, "power supply": 0x80}
-"""NVML's bits: the hardware is too hot; the power supply brakes it."""
+"""NVML's bits: the hardware is too hot; the power supply throttles it."""
 
 
 def draw_training(rng: np.random.Generator, n_nodes: int, per_node: int) -> Job:
@@ -87,7 +87,7 @@ def draw_training(rng: np.random.Generator, n_nodes: int, per_node: int) -> Job:
 def draw_case(
     seed: int, name: str, *, size: float, well_s: int, ill_s: int, n_nodes: int = 2, per_node: int = 4
 ) -> Case:
-    """Return the training with that fault, which starts after `well_s`. The same seed is the same case."""
+    """Return the training with that fault, which starts after `well_s`. Equal seeds give equal cases."""
     rng = generator(seed, name, 0)
     length_s = well_s + ill_s
     job = draw_training(rng, n_nodes, per_node)

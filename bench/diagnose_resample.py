@@ -1,10 +1,10 @@
 """Build trainings from two traced straggling jobs by resampling, as step timings and as streams.
 
-The traces (arXiv 2505.05713; ST: 2 replicas of 4 stages, 32 steps, the last stage does 1.63 times as much;
-SE: 32 replicas of 2 stages, 43 steps, sequences of unequal length) have no telemetry. A block bootstrap draws
-runs of consecutive steps, replicas and stages of one of them. ST relative to the median of each stage gives
-the variation of computing in a healthy training. SE's microbatches, relative to their stage's median and
-raised to a power, give sequences with a chosen inequality. These times replace those of
+The traces (arXiv 2505.05713; ST: 2 replicas of 4 stages, 32 steps, the last stage does 1.63 times as much
+work; SE: 32 replicas of 2 stages, 43 steps, sequences of unequal length) have no telemetry. A block bootstrap
+draws runs of consecutive steps, replicas and stages of one of them. ST relative to the median of each stage
+gives the variation of computing in a healthy training. SE's microbatches, relative to their stage's median
+and raised to a power, give sequences with a chosen inequality. These times replace those of
 bench/diagnose_injector_play.py.
 """
 
@@ -95,7 +95,7 @@ def resampled(seed: int, number: int, folder: Path) -> Case:
     size = 0.0 if kind == "healthy" else float(rng.uniform(0.05, 0.6))
     fault = _fault(kind, job, size, rng)
     noise = Resampled(st.relative(), stages, job.data, rng)
-    # Sequences are as long for every stage: those of one stage of the trace stand for all.
+    # Sequences are equally long for all stages, so one stage of the trace represents all.
     lengths = Resampled(_sequences(se, size if sequences else 0.0), 1, job.data, rng)
     passes = np.median((se if sequences else st).seconds[:, :, :, :1], axis=(1, 2, 3, 4))
     told: list[Floats] = []
@@ -160,7 +160,7 @@ def _job(rng: np.random.Generator, stages: int, trace: Trace) -> Job:
         microbatches=trace.seconds.shape[2],
         microbatch_s=float(np.median(trace.seconds[:, :, :, :1], axis=(1, 2, 3, 4)).sum()),
         stage_work=np.ones(stages),
-        jitter=1e-4,  # the trace has its own
+        jitter=1e-4,  # the trace contains its own variation
         tensor_comm=0.0,
         comm_s=0.2,
         optimizer_s=0.05,

@@ -35,11 +35,11 @@ class Outcome:
     said_kind: str
     suspect: bool
     culprit: bool | None
-    """Whether the right ones are named; None where the cause is not right."""
+    """Whether the right workers are named; None if the cause is wrong."""
     alarms: tuple[tuple[str, bool], ...] = ()
     """(cause, suspected) of each false alarm on a healthy training."""
     detected_s: float | None = None
-    """From the fault on; None where it was never found, or has been there from the beginning."""
+    """Seconds from the fault; None if it was never found or existed from the beginning."""
     onset: bool = False
     others: dict[str, tuple[bool, bool]] = field(default_factory=dict)
     """For each baseline: whether it named a worker, and whether that was right."""
@@ -57,7 +57,7 @@ def named_right(case: Case, verdict: Verdict) -> bool:
     rows = {worker: row for row, worker in enumerate(case.recording.workers)}
     by_name = {worker.name: row for worker, row in rows.items()}
     node = case.job.node()
-    # Timings know ranks alone, which count as rows do.
+    # Timings contain only ranks, which are numbered like rows.
     workers = {rows.get(worker, -1 if worker.rank is None else worker.rank) for worker in verdict.culprits}
     nodes = {int(name.removeprefix("n")) - 1 for name in verdict.nodes if name}
     roles: set[int] = set()

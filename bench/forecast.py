@@ -47,9 +47,7 @@ def main() -> None:
         default=0,
         help="number of snapshots to leave out at the end; with 9, those for choosing parameters",
     )
-    parser.add_argument(
-        "--once", action="store_true", help="train before the first of them alone, and not before each again"
-    )
+    parser.add_argument("--once", action="store_true", help="train only once, before the first of them")
     parser.add_argument("--quick", action="store_true", help="without the gradient boosting, which is slow")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
@@ -130,7 +128,7 @@ def report(looks: QueueSamples, said: dict[str, Floats], sources: NDArray[np.str
         error = np.mean(np.log10(said[name] / wait) ** 2)
         print(f"{name:24} {shares[0]:7.3f} {shares[1]:6.3f} {shares[2]:7.3f} {shares[3]:6.3f} {error:11.3f}")
     before = waited_before_s(looks)
-    print("from submission to start")
+    print("time from submission to start")
     for name in names:
         whole = before + said[name]
         shares = [within(whole, before + wait, rows, factor) for rows in (every, gpu) for factor in (2, 3)]

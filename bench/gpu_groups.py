@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 READY_WITHIN_S = 180.0
 ENDS_WITHIN_S = 20.0
 SETTLES_S = 0.2
-"""From the order to the window: so much later, at least, it begins in all processes."""
+"""Minimum seconds from the order to the window, so that it begins in all processes."""
 _POLL_S = 0.1
 
 Memory = Callable[[], float | None]
@@ -39,7 +39,7 @@ class GroupResult(NamedTuple):
     per_s: tuple[float, ...]
     """Steps per second of each."""
     memory_mib: float | None
-    """The most that all together had."""
+    """The maximum memory of all together."""
 
 
 class GroupError(Exception):
@@ -93,9 +93,9 @@ class _Worker:
         try:
             said = self.said.get(timeout=within_s)
         except queue.Empty:
-            raise GroupError(f"{self.name} said nothing for {within_s:.0f} s") from None
+            raise GroupError(f"{self.name} sent nothing for {within_s:.0f} s") from None
         if said is None:
-            self.said.put(None)  # for who ends it
+            self.said.put(None)  # for the process that ends it
             words = self.errors.read_text(errors="replace").strip().splitlines()
             raise GroupError(f"{self.name} ended: {words[-1] if words else self.process.wait()}")
         if "out_of_memory" in said:
@@ -204,10 +204,10 @@ class Mps(AbstractContextManager[dict[str, str]]):
         }
 
     def __enter__(self) -> dict[str, str]:
-        """The environment of who is served by it. Raises NotSharedError."""
+        """Return the environment of programs that use the service. Raises NotSharedError."""
         for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
             Path(self._environment[name]).mkdir()
-        # The device is chosen by the service, for which it is the only one.
+        # The service chooses the device, which is the only one that it sees.
         served = {**self._environment, "CUDA_VISIBLE_DEVICES": "0"}
         why = self._start(served)
         if why is not None:
@@ -216,9 +216,9 @@ class Mps(AbstractContextManager[dict[str, str]]):
         return served
 
     def _start(self, served: Mapping[str, str]) -> str | None:
-        """Return the reason for which it does not serve, or None."""
+        """Return the reason why the service does not work, or None."""
         if shutil.which(self._program) is None:
-            return f"{self._program} is not here"
+            return f"{self._program} is not installed"
         done = self._control(["-d"], None)
         if done.returncode != 0:
             return f"{self._program} -d: {_last(done.stderr or done.stdout)}"

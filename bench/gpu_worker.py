@@ -73,7 +73,7 @@ def run(step: Step, mark: Callable[[], Done], memory_mib: Callable[[], float]) -
     """Run until standard input ends. `mark` follows a batch."""
     orders = Orders()
     n = 1
-    while True:  # so many steps as take long enough to be timed
+    while True:  # enough steps for an accurate time
         began_s = time.monotonic()
         for _ in range(n):
             step()

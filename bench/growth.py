@@ -50,12 +50,12 @@ CLUSTER = "neuron"
 N_USERS = 500
 JITTER_S = 60
 PASS_S = 60
-"""So often slurm-gpudbd reads accounting, and matches."""
+"""Seconds between passes in which slurm-gpudbd reads accounting and matches records."""
 TOGETHER = 20
-"""So many shipments go into one transaction, where nodes do not wait for each other."""
+"""Number of shipments in one transaction, if nodes do not wait for each other."""
 MARIADB = ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")
 _ALIGN_S = 1024
-"""Times move by a multiple of this: the bins of a timeline begin at multiples of their width."""
+"""Times are shifted by multiples of this, since bins of a timeline begin at multiples of their width."""
 _FROM_S = 1_790_000_000 // _ALIGN_S * _ALIGN_S
 _TIMES = "prolog_s", "first_s", "last_s"
 
@@ -167,7 +167,7 @@ def plan(found: Sequence[Pattern], n_nodes: int, n_jobs: int, dice: random.Rando
         (length,) = dice.choices(list(LENGTHS), weights=list(LENGTHS.values()))
         pattern = of_length[length]
         begins_s = int(pattern.records[0]["prolog_s"])
-        shift_s = -(-(at_s - begins_s) // _ALIGN_S) * _ALIGN_S  # so that jobs begin together, like arrays
+        shift_s = -(-(at_s - begins_s) // _ALIGN_S) * _ALIGN_S  # then jobs begin together, as those of arrays
         segment = f"{dice.getrandbits(64):016x}"
         jobs[job_id] = Job(job_id, node, shift_s, pattern, segment, dice.randrange(N_USERS))
         heapq.heappush(free, (begins_s + shift_s + length + dice.randrange(5, 600), node))
@@ -320,7 +320,7 @@ def main() -> int:
     parser.add_argument("--gpus", type=arguments.number(1, 8), default=8, help="of each job (default 8)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--directory", type=arguments.directory, help="where the database lies (default: a temporary one)"
+        "--directory", type=arguments.directory, help="directory of the database (default: a temporary one)"
     )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()

@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Latency of the prolog and epilog hooks.")
     parser.add_argument("--runs", type=arguments.number(2), default=200, help="runs of each (default 200)")
     parser.add_argument(
-        "--shell", type=arguments.program, default="/bin/sh", help="what runs them (default /bin/sh)"
+        "--shell", type=arguments.program, default="/bin/sh", help="shell of the hooks (default /bin/sh)"
     )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
@@ -64,7 +64,7 @@ def main() -> None:
             "epilog": [options.shell, str(ROOT / "epilog" / "10-slurm-gpu")],
         }
         times: dict[str, list[float]] = {name: [] for name in commands}
-        # In turns, so that a busy moment of the machine falls on all three alike.
+        # In turns, so that other load affects all three equally.
         for run in range(options.runs):
             environment = ENVIRONMENT | {"SLURM_GPU_RUN_DIR": directory, "SLURM_JOB_ID": str(run + 1)}
             for name, command in commands.items():

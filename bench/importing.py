@@ -47,7 +47,7 @@ MARIADB = ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")
 
 
 class GeneratedSlurm(CommandClient):
-    """The real command backend without slurmctld: it has nodes, and no job in its queue."""
+    """The real command backend without slurmctld: with nodes, and without jobs in the queue."""
 
     def nodes(self) -> Sequence[SlurmNode]:
         """Return the nodes of the rows."""
@@ -63,7 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=arguments.number(1), default=1_000_000, help="default 1000000")
     parser.add_argument("--sqlite", action="store_true", help="into SQLite, not MariaDB")
-    parser.add_argument("--directory", type=arguments.directory, help="where rows and database lie meanwhile")
+    parser.add_argument("--directory", type=arguments.directory, help="directory of rows and database")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="sgi-") as name:
@@ -98,7 +98,7 @@ def measure(
 ) -> dict[str, object]:
     """Import `n_rows`, run two passes without new rows, and return the values."""
     began = time.monotonic()
-    # In a process of its own: what that takes of memory is not the import's.
+    # In a separate process, so that its memory does not count.
     made = multiprocessing.get_context("spawn").Process(
         target=accounting.generate, args=(directory, n_rows, CLUSTER)
     )

@@ -1,4 +1,4 @@
-"""Copy the Lua modules of job_submit without some, to measure the cost of those."""
+"""Copy the Lua modules of job_submit without some of them, to measure the cost of these."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.policy.lua.bundle import lua_directory
 
 
 def copy_without(directory: Path, left_out: Sequence[str]) -> None:
-    """Copy the modules except these, which no other requires or runs, to a new directory."""
+    """Copy all modules except these, which no other module requires or runs, to a new directory."""
     shutil.copytree(lua_directory(), directory)
     for name in left_out:
         (directory / f"{name}.lua").unlink()

@@ -86,8 +86,8 @@ def refresh(port: int, signed_in: Headers, every_s: float) -> tuple[float, float
             frame = get(port, FRAME, packed)
             changed = get(port, f"/api/v1/jobs?since={told['version']}", packed)
             told = json.loads(get(port, f"/api/v1/jobs?since={told['version']}", signed_in).body)
-            assert not told["all"], "what changed is not known"
-            if n_seen > 1:  # the first is of the state that was there
+            assert not told["all"], "the changes are unknown"
+            if n_seen > 1:  # the first event is for the current state
                 body = len(event) + len(frame.body) + len(changed.body)
                 bodies.append(body)
                 wholes.append(body + frame.head_bytes + changed.head_bytes)
@@ -128,8 +128,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--page-only", action="store_true", help="only the page, and nothing of the server")
-    parser.add_argument("--server-only", action="store_true", help="nothing of the page")
+    parser.add_argument("--page-only", action="store_true", help="measure only the page, not the server")
+    parser.add_argument("--server-only", action="store_true", help="do not measure the page")
     parser.add_argument("--gpus", type=numbers, default=[10_240, 40_960])
     parser.add_argument("--seconds", type=seconds(1), default=10.0, help="for answers per second")
     parser.add_argument("--every", type=seconds(1), default=5.0, help="from state to state")

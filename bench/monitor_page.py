@@ -19,7 +19,7 @@ from bench.browser import MainThreadTime, chromium
 _WIDTH, _HEIGHT = 1280, 900
 _LOADS, _REDRAWS = 9, 41
 _DRAWN = "#frame[data-drawn]"
-# Each time other values everywhere, so that nothing is drawn from memory.
+# All values differ each time, so that nothing is drawn from a cache.
 _REDRAW = """async () => {
   const module = document.querySelector('script[type=module]').src;
   const { cluster, squares, take } = await import(module);

@@ -115,7 +115,7 @@ def measure(handle: Any) -> dict[str, dict[str, Any]]:
                 try:
                     call()
                 except pynvml.NVMLError as error:
-                    if error.value != pynvml.NVML_ERROR_NOT_FOUND:  # nothing newer, but asked
+                    if error.value != pynvml.NVML_ERROR_NOT_FOUND:  # a query without newer samples
                         errors[name] = str(error)
                         continue
                 took_ns = time.perf_counter_ns() - wall_ns

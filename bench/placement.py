@@ -43,7 +43,7 @@ PUBLISHED = {"random": 87.5, "bestfit": 93.1, "fgd": 95.4}
 ARRIVALS = 1.3
 """The requested GPUs as a fraction of the cluster's."""
 WEIGHTS_EVERY = 10
-"""Decisions between two settings of node weights: slurm-gpuctld follows what Slurm did a second later."""
+"""Decisions between two updates of node weights, since slurm-gpuctld follows Slurm a second later."""
 LOOK_CHANGES = 100
 """The number of nodes that changed since the last poll, for its time."""
 

@@ -65,7 +65,7 @@ LOADS: Mapping[str, Mapping[tuple[int, int], int]] = {
         (0, 16): 10,
     },
 }
-"""GPUs and CPUs of a job, and how often it comes."""
+"""GPUs and CPUs of a job, and its relative frequency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ChurnResult:
     used: float
     """GPUs in use."""
     whole: float
-    """Nodes of which no GPU is in use."""
+    """Nodes without a GPU in use."""
 
 
 def rules(mix: Mix, every: int) -> dict[str, Callable[[], PlacementRule]]:
@@ -124,7 +124,7 @@ def run(
     events: int,
     limits: str = "guessed",
 ) -> ChurnResult:
-    """`load`: GPUs asked for over those there are; the same jobs come for every rule."""
+    """Run one rule; `load` is the ratio of requested to existing GPUs. Every rule gets the same jobs."""
     rng = random.Random(seed)
     requests, times = list(asked), list(asked.values())
     gpus_each = sum(one.gpus * n for one, n in asked.items()) / sum(times)
@@ -166,10 +166,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=number(1), default=8)
-    parser.add_argument("--events", type=number(10), default=6000, help="jobs that come, of each run")
+    parser.add_argument("--events", type=number(10), default=6000, help="arriving jobs per run")
     parser.add_argument("--nodes", type=number(1), default=32)
-    parser.add_argument("--load", type=float, default=0.9, help="GPUs asked for over those there are")
-    parser.add_argument("--every", type=number(1), default=1, help="jobs until weights follow what happened")
+    parser.add_argument("--load", type=float, default=0.9, help="ratio of requested to existing GPUs")
+    parser.add_argument("--every", type=number(1), default=1, help="jobs between two updates of weights")
     parser.add_argument("--limits", choices=("guessed", "most"), default="guessed", help="time limits")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     options = parser.parse_args()

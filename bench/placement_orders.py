@@ -35,7 +35,7 @@ from slurm_gpu.placement.weights import NodeCapacity, WeightScale, level_of
 from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
 Asked = Mapping[tuple[int, int], int]
-"""GPUs and CPUs of a job, and how often it comes."""
+"""GPUs and CPUs of a job, and its relative frequency."""
 CPUS_PER_GPU = 8
 WARM_UP = 0.1
 SMALL_LOADS: Mapping[str, Asked] = {
@@ -67,9 +67,9 @@ class OrderResult:
     turned_away: float
     """The fraction of requested GPUs."""
     whole: float
-    """Nodes of which no GPU is in use, the mean over time."""
+    """Mean number of nodes without a GPU in use."""
     moves: float
-    """Changes of a node's place for each job that came."""
+    """Changes of a node's place for each arriving job."""
 
 
 def orders(asked: Asked, n_gpus: int, n_nodes: int) -> dict[str, Callable[[], Key]]:
@@ -132,7 +132,8 @@ def _levels(asked: Asked, n_gpus: int, n_nodes: int, *, timed: bool) -> Key:
 def run(
     order: Key, asked: Asked, n_gpus: int, n_nodes: int, load: float, seed: int, events: int, every: int = 1
 ) -> OrderResult:
-    """`load`: GPUs asked for over those there are; places follow what happened after every so many starts."""
+    """Run one order; `load` is the ratio of requested to existing GPUs. Places are updated after every
+    `every` starts."""
     rng = random.Random(seed)
     kinds, times = list(asked), list(asked.values())
     mean_gpus = sum(gpus * n for (gpus, _), n in asked.items()) / sum(times)
@@ -180,11 +181,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=number(2), default=60)
-    parser.add_argument("--events", type=number(10), default=2000, help="jobs that come, of each run")
+    parser.add_argument("--events", type=number(10), default=2000, help="arriving jobs per run")
     parser.add_argument("--nodes", type=number(1), default=8)
     parser.add_argument("--gpus", type=int, choices=(4, 8), default=8, help="of a node")
-    parser.add_argument("--load", type=float, default=0.8, help="GPUs asked for over those there are")
-    parser.add_argument("--every", type=number(1), default=1, help="starts until places follow")
+    parser.add_argument("--load", type=float, default=0.8, help="ratio of requested to existing GPUs")
+    parser.add_argument("--every", type=number(1), default=1, help="starts between two updates of places")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     options = parser.parse_args()
     answer: dict[str, dict[str, dict[str, float]]] = {}

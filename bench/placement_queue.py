@@ -2,8 +2,8 @@
 
 The load is that of bench/simulate.py (seeded; one GPU to sixteen nodes), one job in five with a part of a GPU
 instead of a whole one. Nodes are in zones; a job of several nodes needs them in one zone, for at most
-`--zone-wait` hours. Jobs start in order of submission, with backfill every 30 s. Exit status 1 where a job
-never starts, or waits longer as the first of the queue than the longest time limit.
+`--zone-wait` hours. Jobs start in order of submission, with backfill every 30 s. The exit status is 1 if a
+job never starts, or waits at the head of the queue for more than the longest time limit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=number(1), default=10_000)
     parser.add_argument("--nodes", type=number(16), default=64)
     parser.add_argument("--per-zone", type=number(16), default=16, help="nodes of each zone")
-    parser.add_argument("--load", type=float, default=1.0, help="what is asked for over what there is")
+    parser.add_argument("--load", type=float, default=1.0, help="ratio of requested to existing GPUs")
     parser.add_argument("--zone-wait", type=float, default=4.0, help="hours")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="the last line is JSON")

@@ -71,7 +71,7 @@ def jobs(count: int, processes: int) -> Iterator[Sequence[Sequence[int]]]:
             [
                 stack.enter_context(
                     subprocess.Popen(
-                        ["cat"],  # ends with its input
+                        ["cat"],  # the process ends with its input
                         stdin=subprocess.PIPE,
                         env={"SLURM_JOB_ID": str(job)},
                         user=USER,
@@ -100,7 +100,7 @@ def percent_core(mounts: Mounts, count: int, rounds: int = 40) -> float:
     for job in range(1, count + 1):
         book.begin(allocation(job))
     now_s = 10_000.0
-    for _ in range(3):  # recognition, first sight of everything
+    for _ in range(3):  # recognition in processes not seen before
         book.step(now_s, dict)
         now_s += PAUSE_S
     began = time.process_time()

@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def _with_reservations(lab: Lab) -> None:
-    """Let users request reservations, which has slurm-gpudbd ask sacctmgr for their accounts."""
+    """Allow users to request reservations, so that slurm-gpudbd queries sacctmgr for their accounts."""
     site = yaml.safe_load(lab.layout.site_file.read_text())
     site["placement"] = {"reservations": {}}
     lab.layout.site_file.write_text(yaml.safe_dump(site, sort_keys=False))
@@ -124,7 +124,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=arguments.number(1000), default=40_000)
     parser.add_argument("--threads", type=arguments.number(1), default=40)
     parser.add_argument("--seconds", type=arguments.seconds(5), default=15.0)
-    parser.add_argument("--json", action="store_true", help="a line of JSON in the end")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     return parser.parse_args()
 
 

@@ -183,7 +183,7 @@ def run_phase(
         ready = json.loads(load.stdout.readline() or "{}")
         if not ready.get("ready"):
             raise SystemExit("the load did not begin, see above")
-        time.sleep(1.5)  # what its preparation did is out of the driver's last samples
+        time.sleep(1.5)  # the driver's last samples no longer contain its preparation
         daemon.hook("prolog", job_id, gpu["position"])
         start_s = time.monotonic()
         load.stdin.write("go\n")
@@ -213,7 +213,7 @@ def run_phase(
     if polled is not None:
         share = MEMORY_POINTS / 100 * gpu["mib"]
         differences += [
-            # It samples a part of the time; a difference is printed, but is not a failure.
+            # nvidia-smi samples only a part of the time, so a difference is printed, but is not a failure.
             Difference("utilisation %", told["util_pct"], "nvidia-smi", polled["util_pct"], 100.0),
             Difference("memory MiB", told["mem_mib"], "nvidia-smi", polled["mem_mib"], share),
             Difference(

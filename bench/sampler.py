@@ -35,10 +35,10 @@ from lab.simgpu.layout import MAX_DEVICES
 
 WARM_UP_S = 6.0
 YOUNG_S = 10.0
-# A job is looked at less often as it ages: from 200 s on once per interval.
+# A job is sampled less often as it ages: from 200 s on, once per interval.
 OLD_S = 1200.0
 SHIPPED_WITHIN_S = 10.0
-NVML_HELP = "how long NVML's calls take: as real ones usually do (default), as at worst, or nothing"
+NVML_HELP = "durations of NVML's calls: usual (default), worst case, or none"
 BUDGET = {"cpu_percent_core": 0.5, "rss_mib": 40.0, "bytes_per_job_gpu": 3000.0}
 TITLES = {
     "slurm-gpud": "slurm-gpud",
@@ -198,7 +198,7 @@ def main() -> None:
         "--seconds", type=arguments.seconds(1), default=60, help="measured time of each (default 60)"
     )
     parser.add_argument(
-        "--turns", type=arguments.number(1), default=3, help="split over so many turns (default 3)"
+        "--turns", type=arguments.number(1), default=3, help="number of turns in that time (default 3)"
     )
     parser.add_argument(
         "--gpus", type=arguments.number(1, MAX_DEVICES), default=8, help="GPUs, with a job each (default 8)"
@@ -212,7 +212,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory,
         simulated_node(Path(directory), options.gpus) as node,
     ):
-        # As when it is installed: what Python compiled for the first time would stay in memory.
+        # As in an installation: otherwise memory includes the first compilation by Python.
         compileall.compile_dir(ROOT / "slurm_gpu", quiet=1)
         if options.nvml != "none":
             set_times(node.world, call_times(upper=options.nvml == "upper"))

@@ -100,7 +100,7 @@ def running(directory: Path, jobs: Sequence[SimulatedJob], n_workers: int) -> It
     for place in ("maria", "munge", "nodes-munge"):
         (directory / place).mkdir()
     with contextlib.ExitStack() as stack:
-        # With two, it is seen what each side takes; what was used once is known only where it was decoded.
+        # Two daemons show the cost of each side; only the decoding one stores used credentials.
         munge = stack.enter_context(running_munged(directory / "munge"))
         key = (directory / "munge" / "key").read_bytes()
         nodes_munge = stack.enter_context(running_munged(directory / "nodes-munge", key))
@@ -243,7 +243,7 @@ def _of_steady(told: Any, from_s: float, to_s: float) -> dict[str, Any]:
     of_records = took_ms[due["n_records"] > 0]
     seconds = to_s - from_s
     return {
-        # Those with records hold live values too.
+        # Posts with records contain live values, too.
         "live_posts_per_s": round(len(done) / seconds, 1),
         "records_per_s": round(float(np.sum(done["stored"][done["n_records"] > 0] > 0) * GPUS) / seconds, 1),
         "p50_ms": round(float(np.percentile(took_ms, 50)), 1),
@@ -331,7 +331,7 @@ def main() -> int:
     )
     parser.add_argument("--workers", type=arguments.number(0, 8), default=1, help="default 1")
     parser.add_argument(
-        "--directory", type=arguments.directory, help="where the database lies (default: a temporary one)"
+        "--directory", type=arguments.directory, help="directory of the database (default: a temporary one)"
     )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()

@@ -26,7 +26,7 @@ _FIRST_ADDRESS = ipaddress.IPv4Address("127.100.0.1")
 _BODY, _PLAN = struct.Struct("<QII64s"), struct.Struct("<II")
 _NODE, _POST = struct.Struct("<4s3I"), struct.Struct("<d")
 _ALIGN = 8192
-"""Times move by a multiple of this: the bins of a timeline begin at multiples of their width."""
+"""Times are shifted by multiples of this, since bins of a timeline begin at multiples of their width."""
 
 
 def address(number: int) -> str:
@@ -195,7 +195,7 @@ def write_plan(
 def _times(dice: random.Random, ramp_s: float, until_s: float, period_s: float) -> Iterator[float]:
     at_s = dice.uniform(0, ramp_s)
     yield at_s
-    # As if slurm-gpud had been there for long: the nodes are anywhere in their periods.
+    # As if slurm-gpud had run for long: nodes are at random points of their periods.
     at_s = ramp_s + dice.uniform(0, period_s)
     while at_s < until_s:
         yield at_s

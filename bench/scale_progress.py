@@ -32,7 +32,7 @@ def printed_progress(results: Path, pids: Sequence[int]) -> Iterator[None]:
         before, n_told = _spent(ours), 0
         while not over.wait(EACH_S):
             now_s, spent = time.monotonic(), _spent(ours)
-            told = np.fromfile(results, RESULT)  # whole ones alone
+            told = np.fromfile(results, RESULT)  # only complete results
             line = _line(told[n_told:], now_s - since_s, *(spent - before))
             print(f"{now_s - began_s:6.0f} s: {line}", file=sys.stderr, flush=True)
             since_s, before, n_told = now_s, spent, len(told)
@@ -55,8 +55,8 @@ def _spent(ours: Sequence[psutil.Process]) -> Any:
 
 def _n_switches(pid: int) -> int:
     n_switches = 0
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):  # psutil counts the main thread's alone
-        with contextlib.suppress(OSError):  # it has ended
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):  # psutil counts only the main thread's
+        with contextlib.suppress(OSError):  # the thread has ended
             lines = (line.split() for line in status.read_text().splitlines())
             n_switches += sum(int(line[1]) for line in lines if line[0].endswith("_ctxt_switches:"))
     return n_switches

@@ -29,9 +29,9 @@ LENGTHS: Mapping[int, float] = {
     60 * MINUTE_S: 0.15,
     130 * MINUTE_S: 0.15,
 }
-"""Seconds that a job takes: what part of all jobs takes so long.
+"""The fraction of jobs by duration in seconds.
 
-The longest stands for all that take longer: its record is as long as records get.
+The longest also represents longer jobs, since its record has the maximum length.
 """
 _HOST = {
     "cpu_s": 12345.67,
@@ -47,7 +47,7 @@ _HOST = {
 }
 GPUS = 4
 MEMORY_LEVELS = 5
-"""A job takes its memory and keeps it for long; what it computes is something else at each moment."""
+"""A job keeps its memory for long, while its computation changes constantly."""
 _MEMORY_MIB = 81_920.0
 _PHASE_S = 7.0
 _PAUSE_S = 30.0

@@ -76,7 +76,7 @@ _JOB = """JobId={job_id} JobName=train
 
 """
 _TRES = "billing=64,cpu=64,gres/gpu:a100=8,gres/gpu=8,mem=900000M,node=1"
-# The delimiter that was asked for: no job can have it in its name.
+# The requested delimiter, which no job name contains.
 _MARK = """mark=$(printf %s "$*" | grep -o '<[0-9a-f]*>' | head -n 1)"""
 _PROGRAMS = {
     "scontrol": """case "$*" in

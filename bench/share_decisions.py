@@ -108,7 +108,7 @@ def bundle_of(directory: Path, way: str) -> str:
             "jobs_per_gpu": 2,
             "max_gpu_fraction": 0.75,
             "max_wait_s": 300,
-            "why": "Two small ones fit one GPU.",
+            "why": "Two small jobs fit on one GPU.",
             "planner": "annealing",
         }
     return build_bundle(table, directory / "without" if way == "without" else None)

@@ -35,7 +35,7 @@ NODE = f"bench{os.getpid()}"
 PHASE_S = 2.0
 MEMORY_MIB = 40960
 _POINTS = 500
-# Jobs are those of a user who is not root, where there is a choice.
+# Jobs belong to a user other than root, if there is one.
 USER = 65534 if os.geteuid() == 0 else os.geteuid()
 # Where Slurm puts a job's processes, with the hierarchies of cgroup v1 that its plugins use.
 CGROUPS = [Path("/sys/fs/cgroup") / name for name in ("freezer", "cpuacct", "memory")]
@@ -178,7 +178,7 @@ class SimulatedNode:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         uptime_s = time.clock_gettime(time.CLOCK_BOOTTIME) - age_s
         if uptime_s < 0:
-            raise SystemExit(f"this machine is up for less than the {age_s:g} s that its jobs shall be old")
+            raise SystemExit(f"this machine is up for less than the {age_s:g} s that its jobs must be old")
         for gpu in range(self.gpus):
             at_ns, job = time.time_ns() - round(age_s * 1e9), self.job_of(gpu)
             values = {"EVENT": kind, "AT_NS": at_ns, "UPTIME_S": f"{uptime_s:.2f}", "BOOT_ID": boot_id}
@@ -200,7 +200,7 @@ class SimulatedNode:
             worker.wait()
         for group in self._groups:
             for empty in (group, *group.parents[:3]):
-                with contextlib.suppress(OSError):  # until the last job's group is gone
+                with contextlib.suppress(OSError):  # until the last job's group is removed
                     empty.rmdir()
         self.sink.shutdown()
 

@@ -53,11 +53,11 @@ JOBS_AT_ONCE = 12
 SAMPLE_S = 5.0
 PROGRESS_S = 600.0
 SPARED = frozenset({"slurm-gpud-n1", "slurm-gpudbd", "slurm-gpuctld"})
-"""In the second half these are left alone, whatever else is not: a leak is seen in a long life."""
+"""Daemons that are spared in the second half, since only a long life shows a leak."""
 OUTAGE_S = 60.0
 ENDED_WITHIN_S = 300.0
 STEPS_S = (1.53, 15.31, 60.07, 239.9)
-"""No multiples of the simulated GPUs' tick: or stamps of before a step are to the µs those of after it."""
+"""Not multiples of the simulated GPUs' tick; otherwise timestamps before and after a step coincide."""
 WRONG_CLOCK_S = 60.0
 """The longest time in seconds for which a clock is wrong."""
 _MIB = 1 << 20
@@ -113,7 +113,7 @@ class Soak:
             if now >= print_at:
                 print_at += PROGRESS_S
                 self._print_progress((now - began) / 60)
-            time.sleep(0.1)  # the pace of the soak, not a wait for anything
+            time.sleep(0.1)  # sets the rate of faults, and waits for no event
         for name in list(self.down):
             self.down[name] = 0.0
         self._start_daemons(time.monotonic())
@@ -183,7 +183,7 @@ class Soak:
                 worker.kill()
                 self._note("a worker of slurm-gpudbd is killed")
         except psutil.Error:
-            return  # slurm-gpudbd ended at this moment
+            return  # slurm-gpudbd has just ended
 
     def _stop_daemon(self, now: float, *, kill: bool, most_s: float, name: str | None = None) -> None:
         # Daemons of slurm-gpu fail more often than the others.
@@ -200,7 +200,7 @@ class Soak:
         self.down[chosen] = now + self.dice.uniform(0.0, most_s)
 
     def _set_clock(self) -> float:
-        """Set a clock wrong, or the one that is wrong right; return for how many seconds it stays so."""
+        """Set a clock wrong, or correct the wrong one; return the seconds until the next change."""
         if self.wrong is None:
             # The clock of slurm-gpudbd's host is as likely as that of any node.
             host = self.dice.choice([*self.lab.nodes, DATABASE_HOST])
@@ -244,7 +244,7 @@ class Soak:
                     rss = sum(process.memory_info().rss for process in family) / _MIB
                     files = family[0].num_fds()
                 except psutil.Error:
-                    continue  # it ended at this moment
+                    continue  # it has just ended
                 self.lives[name, pid].append(UsageSample(now, rss, files))
         self.disk.append((now, _disk_mib(self.lab)))
 

@@ -90,7 +90,7 @@ def settled_per_h(points: Points) -> float | None:
             least[part] = at_s, value
     if len(least) < LEAST_POINTS:
         return None
-    # Each where its part lies, or one that is least at the beginning would seem to grow faster.
+    # Each minimum at the middle of its interval; otherwise an early minimum would suggest faster growth.
     of_parts = [(part * LEAST_OF_S, value) for part, (_, value) in sorted(least.items())]
     slopes = sorted((y2 - y1) / (t2 - t1) for (t1, y1), (t2, y2) in combinations(of_parts, 2))
     return 3600 * slopes[len(slopes) // 3]

@@ -26,15 +26,15 @@ from slurm_gpu.wire import Record, histogram_mean
 WITHIN_S = 300.0
 COVERED = 0.999
 MOST_POINTS = 1.0
-"""By how much the mean of a run may differ that was watched all the time."""
+"""The allowed difference of the mean of a completely observed run."""
 STAMPED_WITHIN_S = 0.05
-"""/proc/uptime, which the hooks read, counts in 10 ms."""
+"""The uncertainty of timestamps: /proc/uptime, which the hooks read, has a resolution of 10 ms."""
 
 BEFORE_S, AFTER_S = 30.0, 10.0
 """The seconds before and after a run for which faults are printed."""
 
 History = Sequence[tuple[float, str]]
-"""When (epoch seconds) what was done to the cluster."""
+"""Times (epoch seconds) and kinds of faults."""
 
 
 Place = tuple[str, str]
@@ -50,7 +50,7 @@ class GpuAllocation(NamedTuple):
 
 
 def accounted(lab: Lab, jobs: Mapping[int, int]) -> dict[int, list[frozenset[str]]]:
-    """Return the nodes of each run that Slurm's accounting has of each started job."""
+    """Return the nodes of each run of each started job in Slurm's accounting."""
     shown = lab.output(
         ["sacct", "-aXnPD", "-S", "now-1days", "-E", "now+1days", "-o", "JobIDRaw,Start,NodeList"]
     )
@@ -159,7 +159,7 @@ def record_error(n_expected: int, held: Set[Place], runs: Sequence[Run]) -> Reco
 
 
 def forgotten_after_start(runs: Sequence[Run]) -> Sequence[Run]:
-    """Return runs that nodes recorded and accounting lacks, whose number another job then got."""
+    """Return runs that nodes recorded but accounting lacks, because another job got their number."""
     newest_s = max((run.submit_s for run in runs), default=0)
     return [run for run in runs if run.state == "PENDING" and run.submit_s < newest_s]
 

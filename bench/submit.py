@@ -50,26 +50,26 @@ from lab.polling import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_TURN = ("noop", "table", "polled", "ours")
-"""And back again, so that slurm-gpuctld starts and stops to look as rarely as can be."""
+"""The order of turns, then reversed, so that slurm-gpuctld starts and stops as rarely as possible."""
 MOST_BY_TABLE = 20_000
-"""A longer queue is not counted by slurm.jobs where there is slurm-gpuctld."""
+"""The longest queue that our script counts with slurm.jobs if slurm-gpuctld is in use."""
 FIRST_IN_THEIR_SECOND = 5
 WITH_POLLS = ("polled", "ours")
 """Alternatives with slurm-gpuctld."""
 DOES_NOTHING = ("noop", "polled")
 LEFT_OUT = {
     "none": ("JobSubmitPlugins",),
-    # Where jobs may preempt others, a submission takes slurmctld the longer, the more are queued.
+    # If jobs may preempt others, a submission takes longer with a longer queue.
     "filling": ("JobSubmitPlugins", "PreemptType", "PreemptMode"),
 }
-"""Lines of slurm.conf that an alternative does without."""
+"""Lines of slurm.conf that an alternative omits."""
 BY_THE_CLOCK_S = 5.0
 """A turn begins at a random moment within this number of seconds."""
 DECISIONS = 1000
 """The number of decisions that are timed one by one."""
 USER = "alice"
 TOMORROW_S = 86400
-# Four rules bind each job, and a bundle; none is ever reached.
+# Four rules and a bundle apply to each job; no limit is ever reached.
 POLICY = """\
 version: 1
 mode: enforce
@@ -136,7 +136,7 @@ class Bench:
         source = ROOT / "bench" / "submit_loop.c"
         subprocess.run(["cc", "-O2", "-Wall", "-o", self.loop, source, "-lslurm"], check=True)
         directory.chmod(0o755)
-        # Slurm's own pace of scheduling: the lab's lets each submission look for nodes at once.
+        # Slurm's default scheduling; that of the lab schedules at each submission.
         self.conf = without(lab.layout.slurm_conf.read_text(), "SchedulerParameters")
         self.polling = False
 
@@ -181,7 +181,7 @@ class Bench:
         self.script.write_text(self.scripts[script])
         self.lab.daemons["slurmctld"].start()
         self.lab.wait_until_idle_nodes()
-        time.sleep(1.5)  # what slurmctld does after a start is over
+        time.sleep(1.5)  # slurmctld has finished its work after a start
         self.switch(alternative)
 
     def switch(self, alternative: str) -> None:

@@ -30,7 +30,7 @@ _FILES = (
     (
         "slurm-gpudbd.yaml",
         DaemonSettings,
-        "Only on slurm-gpudbd's host; mode 0600, as it may hold a password.",
+        "Only on slurm-gpudbd's host; mode 0600, as it may contain a password.",
     ),
     ("slurm-gpuweb.yaml", WebSettings, "Only on slurm-gpuweb's host."),
 )

@@ -17,7 +17,7 @@ from slurm_gpu.node.application.command import make_parser as applications_parse
 from slurm_gpu.node.main import make_parser as gpud_parser
 
 _EXIT_STATUS = (
-    ("0", "It was stopped, or its command succeeded."),
+    ("0", "The daemon was stopped, or its command succeeded."),
     ("2", "Invalid usage or file. systemd does not restart it."),
     ("3", "Slurm, the database, MUNGE, NVML or another external component failed."),
 )
@@ -65,8 +65,8 @@ def _daemons() -> Iterator[_Daemon]:
         "measure the GPUs of a node for slurm-gpudbd",
         """Runs on each node that has GPUs, as root. Slurm's prolog and epilog hooks report the GPUs of each
         job. The daemon reads the GPUs through NVML and the job's processes from /proc. It sends a record for
-        each job and GPU to slurm-gpudbd. Records wait in the spool until they are sent, also over a restart
-        of the daemon.
+        each job and GPU to slurm-gpudbd. Records wait in the spool until they are sent, even if the daemon
+        restarts.
 
         It never blocks or fails a job.""",
         (
@@ -85,7 +85,7 @@ def _daemons() -> Iterator[_Daemon]:
         gpudbd_parser(),
         "store the measurements of the nodes with Slurm's accounting",
         """Runs once in a cluster, as SlurmUser. Nodes send their records to it over HTTP, and slurm-gpu(1)
-        queries it. MUNGE authenticates clients; on its Unix socket the kernel does. Each minute it reads
+        queries it. MUNGE authenticates clients; on the Unix socket, the kernel does. Each minute it reads
         Slurm's accounting with sacct(1) and matches the records to it. It creates its tables in SQLite or
         MariaDB, and upgrades them when it starts.""",
         (
@@ -98,7 +98,7 @@ def _daemons() -> Iterator[_Daemon]:
     yield _Daemon(
         gpuctld_parser(),
         "read Slurm's queue for job_submit.lua",
-        """Runs on each host of slurmctld, as SlurmUser. It reads slurmctld's queue once a second, less
+        """Runs on each host of slurmctld, as SlurmUser. It reads slurmctld's queue once a second, or less
         often if slurmctld is slow or the queue is long, and writes a snapshot with the use of each user. The
         policy's job_submit.lua reads the snapshot, so that slurmctld does not sum up the queue at each
         submission. Limits on GPU-hours require it. Without a snapshot the script reads the queue itself.""",
@@ -113,9 +113,9 @@ def _daemons() -> Iterator[_Daemon]:
         gpuweb_parser(),
         "show every GPU of a cluster and every job",
         """Runs on one host that reaches slurm-gpudbd, as its own system user. It reads slurm-gpudbd every few
-        seconds and shows the whole cluster, a square for each GPU, and every job, in a browser and to
+        seconds and shows the whole cluster, with a square for each GPU, and every job, in a browser and to
         programs over HTTP. Users see full details of their own jobs and the occupancy of others; operators
-        see all. While slurm-gpudbd is down it shows the last data with their age. /openapi.json describes
+        see all. While slurm-gpudbd is down, it shows the last data with their age. /openapi.json describes
         the API.""",
         (("/etc/slurm-gpu/slurm-gpuweb.yaml", "Its address and sign-in: see `slurm-gpuweb.yaml`(5)."),),
         ("slurm-gpudbd(8)", "slurm-gpu-top(1)", "slurm-gpuweb.yaml(5)", "slurm-gpu.yaml(5)"),

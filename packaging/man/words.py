@@ -9,7 +9,7 @@ from manpage import definitions, paragraph, strong
 
 EXIT_STATUS = (
     ("0", "Done."),
-    ("1", "It found the problem that it checks for."),
+    ("1", "The command found the problem that it checks for."),
     ("2", "Invalid usage or file: the message names the place, the value and a valid one."),
     ("3", "Slurm, slurm-gpudbd, MUNGE or another external component failed."),
 )

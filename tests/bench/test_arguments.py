@@ -13,7 +13,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
     ("script", "words", "said"),
     [
         ("hooks", "--runs 1", "'1' is not a whole number of at least 2"),
-        ("hooks", "--shell /bin/nothing", "'/bin/nothing' is not a program of this machine"),
+        ("hooks", "--shell /bin/nothing", "'/bin/nothing' is not a program on this machine"),
         ("process_scans", "--jobs 0", "'0' is not a whole number of at least 1"),
         ("sampler", "--turns 0", "'0' is not a whole number of at least 1"),
         ("sampler", "--seconds 0", "'0' is not a number of at least 1 s"),

@@ -69,7 +69,7 @@ def test_a_table_of_stand_ins_is_read_as_any_table_is(tmp_path: Path) -> None:
     [
         ("--applications conv --device cpu", "conv is not among those of cpu"),
         ("--applications convolution", "unknown value 'convolution'; values: conv,"),
-        ("--sharing mps --device cpu", "MPS is of GPUs"),
+        ("--sharing mps --device cpu", "MPS requires a GPU"),
         ("--out nowhere --device cpu", "nowhere is not a directory"),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_failed_program_is_named_with_its_message() -> None:
 
 def test_a_missing_or_failing_mps_is_reported_and_stopped(tmp_path: Path) -> None:
     with (
-        pytest.raises(NotSharedError, match="mps-control-that-is-missing is not here"),
+        pytest.raises(NotSharedError, match="mps-control-that-is-missing is not installed"),
         Mps({}, "mps-control-that-is-missing"),
     ):
         pass

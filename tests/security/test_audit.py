@@ -21,11 +21,11 @@ _SKIPPED: dict[str, Any] = {"name": "psutil", "skip_reason": "not found"}
 @pytest.mark.parametrize(
     ("of_pypi", "of_osv", "status", "said"),
     [
-        (_FINE, None, 0, "1 of 1 packages looked up, 0 with"),
-        (_SKIPPED, _FINE, 0, "1 of 1 packages looked up, 0 with"),
+        (_FINE, None, 0, "1 of 1 packages checked, 0 with"),
+        (_SKIPPED, _FINE, 0, "1 of 1 packages checked, 0 with"),
         (_FINE, _BAD, 1, "psutil: PYSEC-2026-1"),
-        (_SKIPPED, None, 3, "NOT looked up: psutil"),
-        (None, None, 3, "osv could not be asked: no route"),
+        (_SKIPPED, None, 3, "NOT checked: psutil"),
+        (None, None, 3, "osv could not be queried: no route"),
     ],
 )
 def test_output_and_exit_status_of_the_audit(

@@ -200,7 +200,7 @@ def test_two_at_once_get_slots_of_their_own(lab):
         (["--mem-mib", "50000"], "out of memory: 50000 MiB wanted, GPU-a has 40448"),
         (["--gpus", "5"], "--gpus '5': there is no GPU 5, CUDA would see 2 here"),
         (["--profile", "vgg"], "profile 'vgg': must be one of resnet50"),
-        (["--phases", "util=1,s=1", "--seconds", "5"], "leave out --seconds"),
+        (["--phases", "util=1,s=1", "--seconds", "5"], "omit --seconds"),
         (["--activity", "sm=1"], "activity 'sm': must be one of sm_active, sm_occupancy, tensor, dram"),
         (["--activity", "tensor=2"], "activity 'tensor=2': must be a factor from 0 to 1"),
         (["--util", "5", "--profile", "bert"], "not allowed with argument"),
