@@ -29,7 +29,7 @@ class Margin:
 
     def __init__(self, first: float, least: float = 0.0) -> None:
         if not 0 <= least <= first < math.inf:
-            raise ValueError(f"the initial margin is at least {least} or more, and not with {first}")
+            raise ValueError(f"the initial margin must be at least {least}, not {first}")
         self._first, self._least = first, least
         self._sorted: list[float] = []
 

@@ -113,7 +113,7 @@ def test_a_margin_is_never_below_what_was_seen(errors: list[float]) -> None:
 def test_an_invalid_error_is_refused() -> None:
     with pytest.raises(ValueError, match="not nan"):
         Margin(0.1).add(math.nan)
-    with pytest.raises(ValueError, match="margin begins"):
+    with pytest.raises(ValueError, match="initial margin must be"):
         Margin(-0.1)
 
 
