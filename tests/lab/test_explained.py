@@ -134,7 +134,8 @@ def submitted(lab: Lab, user: str, options: str) -> tuple[Fate, int]:
     result = lab.run_as(user, [*COMMAND, *options.split()], check=False)
     prefix = "sbatch: " if result.returncode == 0 else "sbatch: error: "
     lines = [line.removeprefix(prefix) for line in result.stderr.splitlines()]
-    first = next((at for at, line in enumerate(lines) if line.startswith(("Refused", "Violates"))), len(lines))
+    starts = ("Refused", "Violates")
+    first = next((at for at, line in enumerate(lines) if line.startswith(starts)), len(lines))
     last = next((at for at, line in enumerate(lines) if line.startswith("  Questions")), -1)
     refused_by_policy = any(line.startswith("Refused") for line in lines)
     fate = Fate(
