@@ -1,4 +1,4 @@
-"""The allocation period of each row of `run`, and the rows that are parts of one run."""
+"""The allocation period of each row of `run`, and the rows that belong to one run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from slurm_gpu.reports.rows import RunColumns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedRows:
-    """For each row, the `mgpu` allocated since `began_s`; `from_s` to `to_s` is the part in the period.
+    """The allocation of each row: `mgpu` since `began_s`, and within the period from `from_s` to `to_s`.
 
     If a row never started, `began_s` is NaN and `from_s` = `to_s` = 0. `mgpu` is NaN if Slurm does not report
-    it. `whole_s` has the seconds of the whole allocation, also outside the period.
+    it. `whole_s` is the length of the whole allocation in seconds, including time outside the period.
     """
 
     began_s: Floats
@@ -30,13 +30,13 @@ class AllocatedRows:
     last: Integers
     """The row that represents the run: the last one of a resized run, otherwise the row itself."""
     parts: Mapping[int, Sequence[Row]]
-    """All parts of a resized run by its last row, also those before the period."""
+    """All parts of each resized run, including those before the period, by the run's last row."""
     goes_on: Mask
-    """Parts of runs whose last row is absent, because it was submitted after the period."""
+    """Rows of resized runs whose last row is missing here because it was submitted after the period."""
 
     @property
     def mgpu_s(self) -> Integers:
-        """Return the allocated GPU/1000 × seconds in the period; 0 if unknown."""
+        """Return the allocated GPU/1000 × seconds within the period; 0 if unknown."""
         return ((self.to_s - self.from_s) * np.nan_to_num(self.mgpu)).astype(np.int64)
 
     @property
@@ -50,7 +50,7 @@ def allocated_rows(
 ) -> AllocatedRows:
     """Return the allocations of all rows.
 
-    Running rows are allocated up to `now_s`. Suspended runs keep their GPUs, as in Slurm's accounting.
+    Allocations of running rows end at `now_s`. Suspended runs keep their GPUs, as in Slurm's accounting.
     """
     last = np.arange(len(rows))
     goes_on = rows.texts["state"].is_(RESIZING)
@@ -81,12 +81,12 @@ def allocated_rows(
 def began_at(start_s: Floats, submit_s: Floats) -> Floats:
     """Return the start of each row's allocation; NaN for rows that never started.
 
-    Slurm may report the start of the whole run for each part of a resized run. A part starts at the later of
-    that and its own submission, which is the resize.
+    Slurm may report the start of the whole run for each part of a resized run. Each part therefore starts at
+    its own submission, which is the time of the resize, if that is later.
     """
     return np.maximum(start_s, submit_s)
 
 
 def stopped_at(end_s: Floats, now_s: float) -> Floats:
-    """Return the end of each row's allocation; now if the row is running."""
+    """Return the end of each row's allocation; `now_s` for running rows."""
     return np.where(np.isnan(end_s), np.floor(now_s), end_s)

@@ -21,7 +21,7 @@ from slurm_gpu.reports.shares import as_shares, main_place
 
 _J_PER_KWH = 3_600_000
 _ID_NUMBERS = ("job_id", "array_job_id", "array_task", "het_job_id", "het_offset")
-# Columns of a run of several parts, by their name in `run`.
+# Columns that combine the parts of a resized run, by their name in `run`.
 _OF_WHOLE = {name: name for name in ("submit_s", "eligible_s", "start_s", "elapsed_s", "n_nodes")} | {
     "mgpu": "granted_mgpu"
 }
@@ -117,7 +117,7 @@ def _numbers(rows: RunColumns, allocated: AllocatedRows, runs: Integers, now_s: 
 
 
 def _whole_mgpu_s(allocated: AllocatedRows, runs: Integers, now_s: float) -> Floats:
-    """Return the total allocation of each run, in the period and outside; NaN if unknown."""
+    """Return the total allocation of each run, including time outside the period; NaN if unknown."""
     amounts = allocated.whole_s * allocated.mgpu
     for row, parts in allocated.parts.items():
         amounts[row] = sum(
@@ -131,7 +131,7 @@ def _number(value: float | None) -> float:
 
 
 def scale_of(n_gpus: Floats, n_nodes: Floats) -> Category:
-    """Return the size class of each run; UNKNOWN if its GPUs are not known."""
+    """Return the size class of each run; UNKNOWN if its number of GPUs is unknown."""
     classes = [n_gpus <= 0, n_nodes > 1, n_gpus < 1, n_gpus == 1, n_gpus > 1]
     places = [0, 4, 1, 2, 3]
     return Category(SCALES, np.select(classes, places, UNKNOWN).astype(np.int32))
@@ -143,17 +143,17 @@ def _mapped(account: Category, team: object) -> Category:
 
 
 def _hours_between(from_s: Floats, to_s: Floats) -> Floats:
-    # A start that is said to be earlier is that of a row of accounting that is not there any more.
+    # If Slurm reports a start before the eligible time, the start comes from a deleted accounting row.
     return np.where(to_s >= from_s, (to_s - from_s) / 3600, np.nan)
 
 
 def _coverage(numbers: dict[str, Floats], now_s: float) -> Floats:
-    """Return the coverage; 0 for ended runs whose records will not arrive any more."""
+    """Return the coverage; 0 for ended runs whose records can no longer arrive."""
     silent = np.isnan(numbers["coverage"]) & (numbers["mgpu"] > 0) & (numbers["elapsed_s"] > 0)
     return np.where(silent & (now_s - numbers["end_s"] > SHIPPED_WITHIN_S), 0.0, numbers["coverage"])
 
 
 def rate_of(config: SiteConfig, server_type: str) -> float:
-    """Return the rate of a GPU-hour by server type; NaN if slurm-gpu.yaml has none."""
+    """Return the rate per GPU-hour of a server type; NaN if slurm-gpu.yaml has none."""
     known = config.server_types.get(server_type)
     return np.nan if known is None or known.rate_per_gpu_hour is None else known.rate_per_gpu_hour

@@ -34,13 +34,14 @@ PAGE_NAME = "report.html"
 TABLES, PICTURES = "tables", "figures"
 
 
-# Called before each step and at the end with the completed steps, their total and the next step.
+# Called before each step and after the last one, with the number of completed steps, the total and the next
+# step.
 ReportProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltReport:
-    """The page, and the numbers of files, runs and figures of a written report."""
+    """The page of a written report, and its numbers of files, runs and figures."""
 
     page: Path
     files: int
@@ -49,7 +50,7 @@ class BuiltReport:
 
 
 def open_database(url: str) -> Database:
-    """Open the database; raise DatabaseError if its tables are of another version."""
+    """Open the database; raise DatabaseError if its tables belong to another version."""
     database = Database(url, answers_within_s=None)
     if database.is_due():
         raise DatabaseError(
@@ -71,7 +72,7 @@ def build_report(
     bundles: Sequence[Bundle] = (),
     with_files: bool = True,
 ) -> BuiltReport:
-    """Write `out`/report.html, and with `with_files` a CSV, a Parquet, an SVG and a PNG file of each figure.
+    """Write `out`/report.html and, if `with_files`, a CSV, Parquet, SVG and PNG file of each figure.
 
     `low_priority` has the QOS of preemptible jobs, `bundles` the policy's resource types. Each file appears
     only when it is complete, and only its owner may read it, because it names users and jobs. Raise
@@ -105,7 +106,7 @@ def build_report(
 
 
 def period_text(period: ReportPeriod) -> str:
-    """Return text such as "1 October to 31 October 2026, Asia/Seoul", with both days in the period."""
+    """Return text such as "1 October to 31 October 2026, Asia/Seoul"; the period includes both days."""
     last = period.until - dt.timedelta(days=1)
     first = period.since
     if first == last:
@@ -161,7 +162,7 @@ def _day(day: dt.date) -> str:
 
 
 def _tiles_of(data: ReportData) -> Sequence[Tile]:
-    """Return GPU time, its share of capacity, jobs, users, median wait and mean utilisation."""
+    """Return the headline numbers: GPU time and its share of capacity, jobs, users, wait and utilisation."""
     jobs = data.jobs
     capacity_gpu_h = int(data.capacity.mgpu_s.sum()) / MGPU_S_PER_GPU_H
     share = 100 * jobs.total_gpu_h / capacity_gpu_h if capacity_gpu_h > 0 else math.nan
@@ -185,7 +186,7 @@ def _wait(wait_h: float) -> tuple[str, str]:
 
 
 def _mean_utilisation(jobs: JobTable) -> float:
-    """Return the mean over the GPU time of measured runs."""
+    """Return the mean of the values of measured runs, weighted by GPU time."""
     weights = np.where(jobs.measured, jobs.allocated_gpu_h, 0.0)
     weights = np.nan_to_num(weights, nan=0.0)
     total = float(weights.sum())

@@ -1,4 +1,4 @@
-"""The capacity of a cluster in a period: its GPUs, CPUs and memory over time."""
+"""The capacity of a cluster over a period: its GPUs, CPUs and memory at each time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from slurm_gpu.reports.category import Category, Floats, Integers, Mask
 from slurm_gpu.reports.placing import NodePeriod, Placing, by_node
 from slurm_gpu.reports.time_bins import integrals
 
-# Nodes first seen within this time after the first one count as present before; slurm-gpudbd had just begun.
+# Nodes first seen within this time of the first node count as present before: slurm-gpudbd had just started.
 FIRST_SCAN_S = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Spans without a change of a node, cut to the period; `from_s` < `to_s`, both UTC epoch seconds.
+    """Spans of the period in which a node did not change; `from_s` < `to_s`, both UTC epoch seconds.
 
-    `up` are spans in service: not drained, down or failing. `assumed_to_s` is the first observation of
-    slurm-gpudbd if the period starts earlier; the same nodes are assumed before it. `until_s` is the end of
-    the period, or the time of the report if that is earlier.
+    `up` marks spans in service: not drained, down or failing. If the period starts before slurm-gpudbd's
+    first observation, `assumed_to_s` is the time of that observation; the same nodes are assumed before it.
+    `until_s` is the end of the period, or the time of the report if that is earlier.
     """
 
     node: Category
@@ -48,7 +48,7 @@ class Capacity:
         return integrals(from_s, to_s, {"there": self.mgpu}, edges_s)["there"]
 
     def seconds_of(self, edges_s: Floats) -> Floats:
-        """Return the elapsed seconds of each bin, the divisor for means; NaN for bins in the future."""
+        """Return the elapsed seconds of each bin, by which means are divided; NaN for bins in the future."""
         seconds = np.diff(np.minimum(edges_s, self.until_s))
         return np.where(seconds > 0, seconds, np.nan)
 

@@ -1,4 +1,4 @@
-"""Dictionary encoding of a column of texts: each different text is stored once, and rows are its codes."""
+"""Dictionary encoding of a column of texts: each distinct text is stored once, and rows contain codes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A column of texts. `codes[i]` is the index in `names` of row i's text, or UNKNOWN."""
+    """A column of texts. `codes[i]` is the index of row i's text in `names`, or UNKNOWN."""
 
     names: Sequence[str]
     codes: Codes
 
     @classmethod
     def of(cls, texts: Iterable[str | None]) -> Category:
-        """Return the column of these texts, with names in the order of their first use."""
+        """Return these texts as a column, with names in the order of first use."""
         encoder = Encoder()
         return cls(encoder.names, encoder.codes(list(texts)))
 
@@ -35,8 +35,8 @@ class Category:
         return len(self.codes)
 
     def texts(self, rows: NDArray[Any] | slice = slice(None)) -> list[str | None]:
-        """Return the texts of some rows; of all by default."""
-        names = [*self.names, None]  # UNKNOWN is the last place
+        """Return the texts of the given rows; by default, of all rows."""
+        names = [*self.names, None]  # UNKNOWN (-1) selects the last name
         return [names[code] for code in self.codes[rows].tolist()]
 
     def code(self, name: str) -> int:
@@ -44,12 +44,12 @@ class Category:
         return self.names.index(name) if name in self.names else UNKNOWN
 
     def is_(self, name: str) -> Mask:
-        """Return the mask of rows with this text."""
+        """Return a mask of the rows with this text."""
         code = self.code(name)
         return np.zeros(len(self), np.bool_) if code == UNKNOWN else self.codes == code
 
     def take(self, rows: NDArray[Any]) -> Category:
-        """Return some rows, by index or mask."""
+        """Return the rows selected by indices or a mask."""
         return Category(self.names, self.codes[rows])
 
     def renamed(self, new: Sequence[str | None]) -> Category:
@@ -59,17 +59,17 @@ class Category:
         return Category(encoder.names, places[self.codes])
 
     def sums(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum of values by name, without missing texts; sums of integers are exact."""
+        """Return the sum of values by name, leaving out rows without a text; sums of integers are exact."""
         return self.sums_and_rest(values)[:-1]
 
     def sums_and_rest(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum of values by name; the last is for rows without a text."""
-        total = np.zeros(len(self.names) + 1, values.dtype)  # UNKNOWN counts from the end
+        """Return the sum of values by name; the last sum is for rows without a text."""
+        total = np.zeros(len(self.names) + 1, values.dtype)  # UNKNOWN (-1) selects the last sum
         np.add.at(total, self.codes, values)
         return total
 
     def counts(self, rows: Mask | None = None) -> Integers:
-        """Return the number of rows of each name."""
+        """Return the number of rows with each name."""
         codes = self.codes if rows is None else self.codes[rows]
         return np.bincount(codes[codes != UNKNOWN], minlength=len(self.names)).astype(np.int64)
 
@@ -88,7 +88,7 @@ class _Places(dict[str | None, int]):
 
 @dataclass(slots=True)
 class Encoder:
-    """Encodes texts in several batches; `names` grows."""
+    """Encodes texts batch by batch; `names` grows with each batch."""
 
     names: list[str] = field(default_factory=list)
     _places: _Places = field(init=False)

@@ -1,7 +1,8 @@
-"""Export the database as Parquet by month for DuckDB, Spark and pyarrow, as run/month=2026-10/part-0.parquet.
+"""Export the database by month as Parquet files, such as run/month=2026-10/part-0.parquet.
 
-A run and its records are in the month (UTC) of its submission. Records without a run, or without one yet, are
-in month=unmatched, which each export rewrites. Files appear when complete, and a killed export is resumed.
+DuckDB, Spark and pyarrow can read them. A run and its records are in the month (UTC) of its submission.
+Records that have no run, or are not matched to it yet, are in month=unmatched, which each export rewrites.
+Files appear when they are complete, and a killed export is resumed.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ from slurm_gpu.files.atomic import whole_file, write_whole
 from slurm_gpu.wire.fields import MAX_MOMENT_S
 
 _RUNS_AT_ONCE = 900
-# Rows of a row group, which are in memory at once.
+# The number of rows in a row group, all of which are in memory at once.
 _ROWS_AT_ONCE = 20_000
 _PROGRESS = "unfinished.json"
-# A resumed export keeps files that are at most this old; runs of older ones may have changed since.
+# A resumed export keeps files up to this age; runs in older files may have changed since.
 _FRESH_S = 6 * 3600
-# The directory of records without a run, or without one yet.
+# The directory of records that have no run, or are not matched to it yet.
 UNMATCHED = "unmatched"
 # Internal columns of slurm-gpudbd.
 _LEFT_OUT = frozenset({"derive_due", "match_due", "reported_seq", "row_id"})
@@ -72,7 +73,7 @@ class ExportMonth:
 
     @classmethod
     def at(cls, time_s: float) -> ExportMonth:
-        """Return the month of a time."""
+        """Return the month that contains a time."""
         moment = dt.datetime.fromtimestamp(time_s, dt.UTC)
         return cls(moment.year, moment.month)
 
@@ -82,7 +83,7 @@ class ExportMonth:
 
     @property
     def begin_s(self) -> int:
-        """Return its first second."""
+        """Return the first second of the month."""
         return int(dt.datetime(self.year, self.number, 1, tzinfo=dt.UTC).timestamp())
 
     def __str__(self) -> str:
@@ -91,7 +92,7 @@ class ExportMonth:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The number of written rows by table, and of months."""
+    """The number of written rows by table, and the number of months."""
 
     rows: Mapping[str, int]
     months: int
@@ -137,7 +138,7 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A written month: the time of reading, and its rows by table."""
+    """A written month: the time at which it was read, and its number of rows by table."""
 
     at_s: float
     rows: Mapping[str, int]
@@ -151,7 +152,7 @@ class _Progress:
     asked: list[Any]
 
     def done(self, now_s: float) -> dict[str, _Written]:
-        """Return the recent months of an export with the same arguments."""
+        """Return the recently written months of an unfinished export with the same arguments."""
         try:
             stored = json.loads(self.path.read_text())
             if stored["asked"] != self.asked:
@@ -162,7 +163,7 @@ class _Progress:
             return {}
 
     def keep(self, done: Mapping[str, _Written]) -> None:
-        """Record written months."""
+        """Store the written months."""
         written = {month: asdict(one) for month, one in done.items()}
         write_whole(self.path, json.dumps({"asked": self.asked, "written": written}))
 
@@ -172,7 +173,7 @@ class _Progress:
 
 
 def _months(connection: Connection, since_s: int | None, until_s: int | None) -> list[ExportMonth]:
-    """Return the months with rows that overlap the period; a wrong clock must not add a thousand months."""
+    """Return the months of the period that have rows: a wrong clock must not add a thousand months."""
     months: list[ExportMonth] = []
     next_s = None if since_s is None else ExportMonth.at(min(max(since_s, 0), MAX_MOMENT_S)).begin_s
     while True:
@@ -215,7 +216,7 @@ def _export_month(database: Database, out: Path, month: ExportMonth, *, timeline
 
 
 def _export_unmatched(database: Database, out: Path, *, timelines: bool) -> dict[str, int]:
-    """Export the records without a run; those matched since the last export are in their month now."""
+    """Export the records without a run; records matched since the last export move to their run's month."""
     with ExitStack() as stack:
         files = []
         for table, keys in ((run_device, (run_device.c.row_id,)), (run_host, (run_host.c.segment,))):
@@ -239,7 +240,7 @@ def _export_whole(database: Database, out: Path, table: Table) -> dict[str, int]
 def _in_order(
     database: Database, file: _File, keys: Sequence[Column[Any]], these: Sequence[ColumnElement[bool]]
 ) -> Iterator[Sequence[Mapping[Any, Any]]]:
-    """Yield rows in the order of the keys in batches, each after the last row of the previous one."""
+    """Yield rows in batches, ordered by the keys; each batch continues after the previous one."""
     last: Sequence[Any] | None = None
     while True:
         where = [] if last is None else [keys[0] >= last[0], _after(keys, last)]
@@ -264,7 +265,7 @@ def _after(keys: Sequence[Column[Any]], last: Sequence[Any]) -> ColumnElement[bo
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """Writes a Parquet file of rows of a table, which appears when it is complete."""
+    """Writes rows of a table to a Parquet file, which appears when it is complete."""
 
     table: Table
     columns: Sequence[Column[Any]]
@@ -275,7 +276,7 @@ class _File:
 
     @property
     def query(self) -> Select[Any]:
-        """Return its columns; JSON is the stored text."""
+        """Return the columns of the file; JSON columns contain the stored text."""
         return select(
             *(
                 type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
@@ -289,7 +290,7 @@ class _File:
         return sum(self.counted)
 
     def add(self, rows: Sequence[Mapping[Any, Any]]) -> None:
-        """Append the rows of `query`."""
+        """Append the rows that `query` returns."""
         self.waiting.extend(rows)
         self.counted.append(len(rows))
         if len(self.waiting) >= _ROWS_AT_ONCE:
@@ -329,7 +330,7 @@ def _kind(column: Column[Any]) -> pa.DataType:
 
 
 def _value(column: Column[Any], value: Any) -> Any:
-    """Return packed data as JSON."""
+    """Decode packed data and return it as JSON."""
     if value is None or not isinstance(column.type, PackedColumn):
         return value
     return json.dumps(value, separators=(",", ":"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from slurm_gpu.reports.category import Category, Floats, Integers
 
-# One column. NaN, None and UNKNOWN are missing values.
+# The values of one column. NaN, None and UNKNOWN are missing values.
 Values = Floats | Integers | Category | Sequence[str] | Sequence[str | None] | Sequence[int] | Sequence[float]
 
 
@@ -22,7 +22,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureTable:
-    """All numbers of a figure, written as CSV and Parquet files with this `name`."""
+    """All numbers of a figure; its CSV and Parquet files have this `name`."""
 
     name: str
     title: str
@@ -41,9 +41,9 @@ class FigureTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """Bars for each label: one of each series, stacked or side by side.
+    """Bars for each label: one per series, stacked or side by side.
 
-    `total` is the whole of each bar, drawn as an outline.
+    `total` is the total of each label, drawn as an outline.
     """
 
     labels: Sequence[str]
@@ -57,7 +57,8 @@ class Bars:
 class TimeSeries:
     """Means of time bins. `edges_s`, UTC epoch seconds, has one more element than each series.
 
-    Series are stacked areas if `stacked`, otherwise lines. `limit` is a line above all, such as the capacity.
+    Series are stacked areas if `stacked`, otherwise lines. `limit` is a line drawn on top of the series, such
+    as the capacity.
     """
 
     edges_s: Floats
@@ -77,7 +78,7 @@ class Axis:
 
     @property
     def label(self) -> str:
-        """Return its name with its unit; without it if the name has it, such as WAIT_h."""
+        """Return the name with the unit, unless the name already ends with it, as in WAIT_h."""
         has_unit = not self.unit or self.name.endswith(f"_{self.unit}")
         return self.name if has_unit else f"{self.name} / {self.unit}"
 
@@ -93,18 +94,18 @@ class StepCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cdf:
-    """Cumulative distributions: for each axis one curve for each application."""
+    """Cumulative distributions: one curve per axis and application."""
 
     axes: Sequence[Axis]
     curves: Mapping[str, Mapping[str, StepCurve]]
-    """By axis, by application."""
+    """By axis, then by application."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelCoordinates:
-    """One line for each run over all axes, coloured by the axis `colour`, filtered by `application`.
+    """One line for each run across all axes, coloured by the axis `colour` and filtered by `application`.
 
-    A line ends at NaN. `of` is the number of all runs, of which these may be a sample.
+    A line is interrupted at NaN. `of` is the number of all runs; the lines may be a sample of them.
     """
 
     axes: Sequence[Axis]

@@ -14,7 +14,7 @@ from slurm_gpu.reports.period import ReportPeriod
 
 MGPU_S_PER_GPU_H = 3_600_000
 NO_GPU, SHARED, SINGLE, NODE, MULTI_NODE = "no GPU", "shared GPU", "1 GPU", "one node", "several nodes"
-# Classes of runs by size: no GPU, a part of one GPU, one GPU, more on one node, GPUs on several nodes.
+# Size classes of runs: no GPU, part of one GPU, one GPU, several GPUs on one node, GPUs on several nodes.
 SCALES = (NO_GPU, SHARED, SINGLE, NODE, MULTI_NODE)
 # The server type or zone of nodes without one in slurm-gpu.yaml.
 OTHER = "other"
@@ -24,7 +24,7 @@ OTHER = "other"
 class Shares:
     """Allocated GPU time by node group: in row j, run `run[j]` has `mgpu_s[j]` in the period.
 
-    The unit is GPU/1000 × seconds. Whole numbers make all sums equal.
+    The unit is GPU/1000 × seconds. Because these are integers, all totals agree exactly.
     """
 
     run: Integers
@@ -32,16 +32,16 @@ class Shares:
     zone: Category
     mgpu_s: Integers
     charge: Floats
-    """The charge of each share by the rate of its server type; NaN without a rate."""
+    """The charge of each share at the rate of its server type; NaN without a rate."""
 
     def of(self, column: Category) -> Category:
-        """Return a column of runs as a column of shares."""
+        """Return the value of a column of runs for each share."""
         return column.take(self.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobIds:
-    """The parts of job ids; -1 if absent."""
+    """The parts of job IDs; -1 if absent."""
 
     job_id: Integers
     array_job_id: Integers
@@ -50,7 +50,7 @@ class JobIds:
     het_offset: Integers
 
     def labels(self, rows: NDArray[Any]) -> list[str]:
-        """Return ids as Slurm prints them: 12, 12_3, 12+1."""
+        """Return job IDs as Slurm prints them: 12, 12_3, 12+1."""
         numbers = (self.job_id, self.array_job_id, self.array_task, self.het_job_id, self.het_offset)
         return [
             f"{array}_{task}" if task >= 0 else f"{het}+{offset}" if offset >= 0 else str(job)
@@ -60,12 +60,12 @@ class JobIds:
 
 @dataclass(frozen=True, kw_only=True)
 class JobTable:
-    """Runs that ended in the period, or ran in it. NaN, or UNKNOWN of a category, is a missing value.
+    """Runs that ended in the period, or ran in it. NaN, or UNKNOWN in a category, is a missing value.
 
-    Times are UTC epoch seconds, NaN if the event has not happened. `wait_h`, `run_h`, `n_nodes`, `n_gpus`
+    Times are UTC epoch seconds; NaN if the event has not happened. `wait_h`, `run_h`, `n_nodes`, `n_gpus`
     (requested if the run never started), `ugpucore`, `ugpumem` (per cent) and `coverage` (0–1) are for the
-    whole run. `wall_h`, `allocated_gpu_h`, `no_process_gpu_h`, `energy_kwh` and `charge` are for its part in
-    the period. `server_type` and `zone` are those with most of its GPU time.
+    whole run. `wall_h`, `allocated_gpu_h`, `no_process_gpu_h`, `energy_kwh` and `charge` are for the run's
+    part in the period. `server_type` and `zone` are the ones with most of the run's GPU time.
     """
 
     period: ReportPeriod
@@ -103,7 +103,7 @@ class JobTable:
     energy_kwh: Floats
     charge: Floats
     goes_on: Mask
-    """Rows of runs that continued on other nodes after the period."""
+    """Whether the row is part of a resized run whose last part was submitted after the period."""
     shares: Shares
 
     def __len__(self) -> int:
@@ -111,11 +111,11 @@ class JobTable:
 
     @property
     def job_id(self) -> Integers:
-        """Return Slurm's raw job ids."""
+        """Return Slurm's raw job IDs."""
         return self.ids.job_id
 
     def labels(self, rows: NDArray[Any] | None = None) -> list[str]:
-        """Return ids as Slurm prints them, of some rows or all."""
+        """Return job IDs as Slurm prints them, for the given rows or all."""
         return self.ids.labels(np.arange(len(self)) if rows is None else rows)
 
     @cached_property
@@ -126,17 +126,17 @@ class JobTable:
 
     @cached_property
     def completed(self) -> Mask:
-        """Return the ended runs that had started."""
+        """Return the ended runs that had started before."""
         return self.ended & self.ran
 
     @cached_property
     def ran(self) -> Mask:
-        """Return the runs that started, and were not cancelled before."""
+        """Return the runs that started, which leaves out those cancelled while pending."""
         return ~np.isnan(self.start_s)
 
     @cached_property
     def with_gpus(self) -> Mask:
-        """Return the runs with GPUs or a part of one."""
+        """Return the runs with GPUs or part of one GPU."""
         return self.ran & (self.n_gpus > 0)
 
     @cached_property

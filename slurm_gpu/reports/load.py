@@ -1,4 +1,4 @@
-"""Read a period from the database: the accounting table, the capacity and its allocation."""
+"""Read the data of a period from the database: the accounting table, the capacity and its allocation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ReportData:
 
 
 def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: float) -> ReportData:
-    """Read the runs and nodes of a period; running ones count up to `now_s`.
+    """Read the runs and nodes of a period; runs that still run count up to `now_s`.
 
     Raise UsageError if slurm-gpu.yaml puts a node into two groups, DatabaseError if the database is down.
     """
@@ -114,7 +114,7 @@ def read_periods(connection: Connection) -> list[NodePeriod]:
 
 
 def recorded_mgpu(connection: Connection, run_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return by run_id the GPU/1000 of the distinct devices on each node.
+    """Return the GPU/1000 of the distinct devices on each node, by run_id.
 
     Runs with a device whose granted share is unknown are left out.
     """
@@ -140,7 +140,7 @@ def recorded_mgpu(connection: Connection, run_ids: Sequence[int]) -> dict[int, d
 
 
 def resized_parts(connection: Connection, rows: RunColumns) -> list[Sequence[Row]]:
-    """Return the parts, in order of time, of the resized runs whose last row is among the rows."""
+    """Return the parts, in order of time, of each resized run whose last row is among the rows."""
     state = rows.texts["state"]
     if not state.is_(RESIZING).any():
         return []

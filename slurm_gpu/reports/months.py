@@ -1,4 +1,4 @@
-"""Totals of the calendar months up to a report's end."""
+"""Totals of the calendar months up to the end of a report."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.placing import NodePeriod, Placing
 from slurm_gpu.reports.rows import RunColumns, read_numbers
 
-# One year, and one more month for the first change.
+# One year, and the month before it for the first change.
 N_MONTHS = 13
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthTotals:
-    """One calendar month, or its part before the report's end.
+    """One calendar month, or its part before the end of the report.
 
-    `runs` counts the runs with GPUs that ended in it; `median_wait_h` and `mean_wait_h` are their waits.
-    `ugpucore` is the mean over the GPU time of measured ones. NaN if there are none.
+    `runs` counts the runs with GPUs that ended in the month; `median_wait_h` and `mean_wait_h` are their
+    waits. `ugpucore` is the mean over the GPU time of the measured runs. Without such runs, a mean or median
+    is NaN.
     """
 
     first: date
@@ -49,7 +50,7 @@ def months_of(
     now_s: float,
     min_coverage: float,
 ) -> list[MonthTotals]:
-    """Return the last N_MONTHS. `rows` has the period; earlier rows are read from the database.
+    """Return the last N_MONTHS months. `rows` covers the period; earlier rows are read from the database.
 
     Months before the first known data are left out.
     """

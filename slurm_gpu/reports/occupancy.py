@@ -1,7 +1,7 @@
 """Allocation of nodes over time, and the stranded GPUs.
 
-A free GPU is stranded if its node has too few free CPUs or too little free memory for it: less than 90 % of
-the runs with GPUs on that server type use per GPU.
+A free GPU is stranded if its node has too few free CPUs or too little free memory for it. The limit is the
+amount per GPU that 90 % of the runs with GPUs on that server type reach or exceed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MODEST = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOccupancy:
-    """Allocations of runs on nodes, evenly distributed over the nodes of each run; cut to the period."""
+    """Allocations of runs within the period by node. Each run is distributed evenly over its nodes."""
 
     node: Category
     from_s: Floats
@@ -33,7 +33,7 @@ class NodeOccupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OccupancySpans:
-    """Spans without a change on a node with GPUs, with its GPU/1000.
+    """Spans without a change on one node with GPUs, with the node's GPU/1000 in each state.
 
     `allocated` + `stranded` + `free` + `out` = the GPUs of the node, unless more were allocated. `out` are
     free GPUs of a node that is out of service.
@@ -100,7 +100,7 @@ def occupancy(capacity: Capacity, used: NodeOccupancy) -> OccupancySpans:
     on, at_s = np.concatenate([node, node])[order], at_s[order]
 
     def course(of_runs: Integers, of_nodes: Integers) -> Integers:
-        """Return running totals from each moment on; a node's amounts are added and removed in the period."""
+        """Return the totals from each moment on: amounts count from their `from_s` to their `to_s`."""
         amounts = np.concatenate([of_runs[kept], of_nodes[there]])
         return np.cumsum(np.concatenate([amounts, -amounts])[order])
 
@@ -129,7 +129,7 @@ def occupancy(capacity: Capacity, used: NodeOccupancy) -> OccupancySpans:
 def _modest_needs(
     capacity: Capacity, used: NodeOccupancy, used_on: Integers, n_nodes: int
 ) -> tuple[Integers, Integers]:
-    """Return by node the CPUs/1000 and MiB that a usable GPU requires; at least 1 of each."""
+    """Return the CPU/1000 and MiB that a usable GPU requires on each node; at least 1 of each."""
     type_of = np.full(n_nodes, -1, np.int64)
     type_of[capacity.node.codes] = capacity.server_type.codes
     mcpu, mib = np.ones(n_nodes, np.int64), np.ones(n_nodes, np.int64)
@@ -138,9 +138,7 @@ def _modest_needs(
     for code in np.unique(type_of).tolist():
         some = np.flatnonzero(with_gpus & (on_type == code))
         if len(some):
-            of_gpu = (
-                np.maximum(used.mgpu[some], 1000) / 1000
-            )  # a part of a GPU requires as much as a whole one
+            of_gpu = np.maximum(used.mgpu[some], 1000) / 1000  # part of a GPU requires as much as a whole one
             mcpu[type_of == code] = _modest(used.mcpu[some] / of_gpu)
             mib[type_of == code] = _modest(used.mib[some] / of_gpu)
     return mcpu, mib

@@ -1,4 +1,4 @@
-"""Compare forecasts of a period with the true waits."""
+"""Compare the forecasts of a period with the true waits."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from slurm_gpu.database.forecasts.outcomes import ForecastOutcome, judged, outco
 from slurm_gpu.database.storage.schema import forecast
 from slurm_gpu.reports.period import ReportPeriod
 
-# Shorter waits count as a minute; a factor between seconds is meaningless.
+# Shorter waits count as a minute, because a factor between seconds is meaningless.
 _SHORTEST_S = 60
 
 
 @dataclass(slots=True)
 class ForecastScore:
-    """The numbers of accurate forecasts among `n`."""
+    """The numbers of accurate forecasts among `n` forecasts."""
 
     n: int = 0
     within_2x: int = 0
@@ -28,7 +28,7 @@ class ForecastScore:
     """Forecasts whose job started within the interval."""
 
     def add(self, one: ForecastOutcome) -> None:
-        """Count a forecast; one whose job has not started is in no range."""
+        """Count a forecast; it is outside all ranges if its job has not started."""
         factor = _factor(one)
         self.n += 1
         self.within_2x += factor <= 2

@@ -13,7 +13,8 @@ from slurm_gpu.reports.category import Floats
 
 _DAYS_BY_HOUR = 8
 _DAYS_BY_WEEK = 400
-# The calendar must have a year before the first and a month after the last, which reports also read.
+# Reports also read the year before the first day and the month after the last, so the calendar must have
+# both.
 _FIRST, _LAST = date(1970, 1, 1), date(9000, 1, 1)
 
 
@@ -35,12 +36,12 @@ class ReportPeriod:
 
     @property
     def since_s(self) -> int:
-        """Return its start in UTC epoch seconds."""
+        """Return the start in UTC epoch seconds."""
         return self.midnight_s(self.since)
 
     @property
     def until_s(self) -> int:
-        """Return its end in UTC epoch seconds, exclusive."""
+        """Return the exclusive end in UTC epoch seconds."""
         return self.midnight_s(self.until)
 
     @property
@@ -65,7 +66,7 @@ class ReportPeriod:
         return "hour" if self.days <= _DAYS_BY_HOUR else "day" if self.days <= _DAYS_BY_WEEK else "week"
 
     def months(self, n: int) -> list[date]:
-        """Return the first days of the `n` calendar months up to the last day, and of the next month."""
+        """Return the first days of the `n` calendar months up to the last day, and of the month after."""
         last = (self.until - timedelta(days=1)).replace(day=1)
         return [_month_after(last, back) for back in range(1 - n, 2)]
 

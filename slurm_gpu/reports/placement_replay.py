@@ -1,4 +1,4 @@
-"""Replay recorded runs through the model of the cluster under two placement rules."""
+"""Replay recorded runs through the model of the cluster under several placement rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from slurm_gpu.simulate.placement import FirstFit, PlacementChoice
 from slurm_gpu.simulate.scheduler import Scheduling
 
 SLURM, MOST_ALLOCATED, WEIGHTS, OURS = "slurm", "mostallocated", "weights", "ours"
-# Scheduler decisions between two updates of weights: Slurm starts several jobs at once.
+# The number of scheduling decisions between two updates of weights, because Slurm starts several jobs at
+# once.
 _WEIGHTS_EVERY = 10
 
 
@@ -31,7 +32,7 @@ class RuleComparison:
 
     rules: Mapping[str, Figures]
     reproduction: Reproduction
-    """The accuracy with which the model with Slurm's own placement reproduces the recorded waits."""
+    """The accuracy with which the model reproduces the recorded waits, using Slurm's own placement."""
 
 
 def compare_rules(
@@ -44,10 +45,10 @@ def compare_rules(
     weights: Mapping[str, int],
     zone_wait_s: float,
 ) -> RuleComparison:
-    """Run the past under each rule, with a policy's running limits at `at_s`.
+    """Replay the past under each rule, with the running limits of a policy at `at_s`.
 
-    `zones` and `weights` have the zone and the site's own Weight by node. With zones, our rule keeps jobs of
-    several nodes in one zone for `zone_wait_s`.
+    `zones` and `weights` are the zone and the site's own Weight of each node. With zones, the rule of
+    slurm-gpu makes jobs of several nodes wait up to `zone_wait_s` for nodes in a single zone.
     """
     nodes = tuple(
         replace(node, zone=zones.get(node.name, ""), weight=weights.get(node.name, 1))

@@ -1,7 +1,7 @@
 """Server types and zones of nodes over time, and the groups of nodes of each run.
 
-A group is a (server type, zone): the one that slurm-gpudbd recorded at the start of the run, otherwise the
-present one of slurm-gpu.yaml, otherwise the first recorded one, otherwise OTHER.
+A group is a pair (server type, zone). Each is the value that slurm-gpudbd recorded for the start of the run,
+otherwise the present one in slurm-gpu.yaml, otherwise the first recorded one, otherwise OTHER.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NodePeriod:
 
 
 class Placing:
-    """The groups of nodes over time; codes of groups are indices of `groups`."""
+    """The groups of nodes over time; the code of a group is its index in `groups`."""
 
     def __init__(self, periods: Sequence[NodePeriod], places: Places) -> None:
         self.groups: list[Group] = []
@@ -48,7 +48,7 @@ class Placing:
         self._changes = np.array(sorted(changes), np.float64)
 
     def group_at(self, node: str, at_s: float) -> int:
-        """Return the code of the group of a node at a time."""
+        """Return the code of the group that a node belongs to at a time."""
         course = self._courses.get(node)
         if course is None:
             course = self._courses[node] = self._course(node, [])
@@ -56,9 +56,9 @@ class Placing:
         return codes[max(0, bisect_right(from_s, at_s) - 1)]
 
     def compositions(self, nodes: Category, at_s: Floats) -> tuple[Integers, list[Counter[int]]]:
-        """Return for each row an index of the list, which has the number of its nodes by group at that time.
+        """Return a list of node counts by group, and for each row the index of its counts in that list.
 
-        Rows between the same changes of the nodes have the same index.
+        Rows with the same nodes, between the same two changes of nodes, have the same index.
         """
         epochs = np.searchsorted(self._changes, at_s, side="right")
         keys = nodes.codes.astype(np.int64) * (len(self._changes) + 1) + epochs
@@ -75,7 +75,7 @@ class Placing:
         return Counter({self._code((OTHER, OTHER)): 1})
 
     def _course(self, node: str, periods: Sequence[NodePeriod]) -> tuple[list[int], list[int]]:
-        """Return the changes of group; the first group also applies before its time."""
+        """Return the times and codes of a node's groups; the first group also applies before its time."""
         from_s, codes = [0], [self._code(self._group(node, periods[0] if periods else None, before=True))]
         for period in periods:
             code = self._code(self._group(node, period, before=False))

@@ -1,4 +1,4 @@
-"""Read the rows of `run` for a report as numpy columns, in batches, so that millions fit."""
+"""Read rows of `run` for a report as numpy columns, in batches, so that millions of rows fit in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slurm_gpu.reports.category import Category, Codes, Encoder, Floats, Integer
 from slurm_gpu.reports.period import ReportPeriod
 
 T = TypeVar("T", np.float64, np.int32)
-# Rows per batch. They fit into the processor's cache while they become columns.
+# The number of rows per batch, which fit into the processor's cache while they are converted to columns.
 _LOT = 500
 _NUMBERS = (
     "run_id",
@@ -67,7 +67,7 @@ _OF_TOTALS = (
 class RunColumns:
     """Columns by name: numbers, with NaN for null, and texts.
 
-    `mgpu` is the derived number of GPUs or, before the derivation, Slurm's allocation. `admin_comment` has
+    `mgpu` is the derived GPU/1000 or, before the derivation, Slurm's allocation. `admin_comment` contains
     only comments that name a lender.
     """
 
@@ -78,12 +78,12 @@ class RunColumns:
         return len(self.numbers["run_id"])
 
     def integers(self, name: str) -> Integers:
-        """Return a column of nonnegative numbers, with -1 for null."""
+        """Return a column of nonnegative numbers as integers, with -1 for null."""
         values = self.numbers[name]
         return np.where(np.isnan(values), -1, values).astype(np.int64)
 
     def take(self, rows: Integers) -> RunColumns:
-        """Return some rows."""
+        """Return the selected rows."""
         return replace(
             self,
             numbers={name: values[rows] for name, values in self.numbers.items()},
@@ -91,11 +91,11 @@ class RunColumns:
         )
 
     def amounts(self, tres: str, kind: str) -> Floats:
-        """Return the amount of one kind (cpu, mem in MiB) for each row; NaN if it has none."""
+        """Return the amount of one resource (cpu, or mem in MiB) for each row; NaN if it has none."""
         return self.of_tres(tres, lambda amounts: amounts.get(kind, np.nan))
 
     def of_tres(self, tres: str, value: Callable[[Mapping[str, float]], float]) -> Floats:
-        """Return a value of the amounts in one column for each row; NaN if it has none."""
+        """Return a number derived from the resources in one column for each row; NaN if there is none."""
         column = self.texts[tres]
         known = [value(json.loads(text)) for text in column.names]
         return np.array([*known, np.nan], np.float64)[column.codes]
@@ -160,7 +160,7 @@ def _columns(connection: Connection, query: Select[Any]) -> Iterator[list[tuple[
 def read_numbers(
     connection: Connection, cluster: str, period: ReportPeriod
 ) -> tuple[dict[str, Floats], Mask]:
-    """Return the columns for totals of the same rows, and the mask of parts of resized runs."""
+    """Return the columns for totals of the same rows, and a mask of the parts of resized runs."""
     numeric = {**{name: run.c[name] for name in _OF_TOTALS}, _MGPU: _mgpu()}
     query = select(*numeric.values(), run.c.state == RESIZING).where(shown_here(cluster), _in(period))
     lots: list[list[Floats]] = [[] for _ in range(len(numeric) + 1)]
@@ -178,7 +178,7 @@ def _in(period: ReportPeriod) -> ColumnElement[bool]:
 
 
 def _joined(lots: list[NDArray[T]], dtype: type[T]) -> NDArray[T]:
-    """Concatenate arrays and drop them from the list, to free their memory."""
+    """Concatenate arrays, and drop them from the list to free their memory."""
     joined = np.concatenate(lots) if lots else np.zeros(0, dtype)
     lots.clear()
     return joined

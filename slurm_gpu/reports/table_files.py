@@ -57,5 +57,5 @@ def _column(values: Values, *, defuse: bool) -> pa.Array:
 
 
 def _text(text: str, defuse: bool) -> str:
-    whole = _SURROGATES.sub("\ufffd", text)  # half of a surrogate pair, which UTF-8 cannot encode
+    whole = _SURROGATES.sub("\ufffd", text)  # half of a surrogate pair cannot be encoded in UTF-8
     return defused(whole) if defuse else whole

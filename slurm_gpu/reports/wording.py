@@ -12,7 +12,7 @@ NOT_RECOGNISED = "(not recognised)"
 
 
 def percent(part: float, whole: float = 100.0) -> str:
-    """Return "47 %", "38.3 %" or "less than 0.1 %"; "0 %" means none, and "–" no whole."""
+    """Return "47 %", "38.3 %" or "less than 0.1 %"; "0 %" for no part, and "–" if the whole is 0."""
     if whole == 0 or math.isnan(part / whole):
         return "–"
     share = 100 * part / whole
@@ -42,7 +42,7 @@ def gpu_hours(value: float) -> str:
 
 
 def several(number: int, noun: str, more: str = "") -> str:
-    """Return "1 job with GPUs" or "1,234 jobs with GPUs", from "job" and " with GPUs"."""
+    """Return text such as "1 job with GPUs" or "1,234 jobs with GPUs", from "job" and " with GPUs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}{more}"
 
 

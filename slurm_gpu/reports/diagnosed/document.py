@@ -1,7 +1,7 @@
 """The page of a diagnosis: a self-contained HTML file, or a page of a site.
 
 Its pictures are inline. A Content-Security-Policy allows only its own style and script, by their hashes. The
-script only shows the value under the pointer; everything else works without it.
+script only shows the value under the pointer; everything else works without the script.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slurm_gpu.reports.page.markup import append, element, html_text, items, raw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteLinks:
-    """The addresses of a site that serves the page."""
+    """The addresses to which the page links if a site serves it."""
 
     style: str
     script: str
@@ -30,13 +30,13 @@ class SiteLinks:
     job: str
     """The page of the job."""
     again: str = ""
-    """The address of this page, if its nodes were asked for a window that it does not show yet."""
+    """The address of this page if a window that it does not show yet was requested from the job's nodes."""
     silent: str = ""
-    """The nodes that have not answered yet, if others have."""
+    """The nodes that have not answered yet, if some have."""
 
 
 def diagnosis_html(page: DiagnosisPageModel, site: SiteLinks | None = None) -> str:
-    """Return the whole document; equal models give equal text.
+    """Return the whole document; equal models give identical text.
 
     With `site`, slurm-gpuweb serves style, script and the policy header; otherwise all three are inline.
     """

@@ -17,7 +17,7 @@ from slurm_gpu.reports.diagnosed.time_axis import axis_element, time_lines
 from slurm_gpu.reports.diagnosed.words import BYTES, TITLES, group_tone, metric_of, shown
 from slurm_gpu.reports.page.markup import append, element, items, section
 
-# The relative difference to peers with the full colour.
+# The relative difference to peers at which the colour is strongest.
 _PEERS_REACH = 0.3
 _LEAST_REACH = 0.1
 _VIEWED = dict(zip(VIEWS, ("As measured", "Against peers"), strict=True))
@@ -25,7 +25,7 @@ _LABEL_PX, _HEIGHTS = 12, ((16, 22), (32, 14), (64, 9), (128, 6), (10**9, 4))
 
 
 def heat_section(page: DiagnosisPageModel, view: CaseView) -> Element:
-    """Return the section with its choice of metrics; it needs no script."""
+    """Return the section with the heat maps and the choice of metrics, which works without a script."""
     first = _first(page, view)
     box = element("div", {"class": "heatbox"})
     append(box, *(_radio("metric", f"m-{metric}", metric is first) for metric in view.values))
@@ -57,7 +57,7 @@ def _views(view: CaseView) -> tuple[str, ...]:
 
 
 def scale(view: CaseView, metric: Metric) -> tuple[float, float]:
-    """Return the values at the ends of the colours, with nearly all values and the suspects between."""
+    """Return the ends of the colour scale, which covers the suspects and nearly all other values."""
     rows = view.values[metric]
     known, named = rows[np.isfinite(rows)], rows[view.culprit]
     if not known.size:
@@ -68,14 +68,14 @@ def scale(view: CaseView, metric: Metric) -> tuple[float, float]:
         low, high = min(low, ends[0]), max(high, ends[1])
     lacking = _LEAST_REACH * max(1.0, abs(high)) - (high - low)
     if lacking > 0:
-        # A metric that is always 100 % has the last colour.
+        # A metric that is always 100 % is shown in the last colour.
         above = lacking / 2 if metric in BYTES else min(lacking / 2, max(0.0, 1.0 - high))
         low, high = max(0.0, low - lacking + above), high + above
     return low, high if metric in BYTES else min(high, max(1.0, low + _LEAST_REACH))
 
 
 def against_peers(view: CaseView, metric: Metric) -> Matrix:
-    """Return the relative difference of each cell to the median of its group at that time; NaN if unknown."""
+    """Return each cell's relative difference from the median of its group at that time; NaN if unknown."""
     values = view.values[metric]
     apart = np.full(values.shape, np.nan)
     for group in np.unique(view.of):
@@ -83,7 +83,7 @@ def against_peers(view: CaseView, metric: Metric) -> Matrix:
         usual = median(values[rows].T)
         with np.errstate(invalid="ignore", divide="ignore"):
             relative = values[rows] / usual - 1.0
-        # A pause or an idle link of the whole group is not a difference.
+        # If the whole group pauses, or its link is idle, the difference is 0, except for throttling.
         floor = 0.02 * max(1e-9, float(np.nanmax(values, initial=0.0)))
         still = np.isfinite(values[rows]) & ~(usual > floor)
         apart[rows] = np.where(still, values[rows] if metric is Metric.THROTTLE else 0.0, relative)
@@ -168,7 +168,7 @@ def _key(metric: Metric, view: str, least: str, most: str) -> Element:
 
 
 def _names(view: CaseView, each: int, height: int) -> Element:
-    """Return the names of nodes next to their rows, and of suspects at their own row."""
+    """Return the names of nodes next to their rows, and the names of suspects at their own rows."""
     svg = element("svg", {"class": "names", "width": "100%", "height": str(height), "aria-hidden": "true"})
     row = 0
     free_from = -_LABEL_PX
@@ -232,7 +232,7 @@ def _overlay(page: DiagnosisPageModel, view: CaseView, each: int, height: int) -
 
 
 def _runs(marked: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the ranges [first, last) of consecutive rows."""
+    """Return the ranges [first, last) of consecutive marked rows."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], marked, [False]]).astype(int)))
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 

@@ -41,7 +41,7 @@ class StepTimings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JudgedRun:
-    """A verdict with its data: `by` is `window` or `timeline`."""
+    """A verdict and its data; `by` is the source of the data, `window` or `timeline`."""
 
     by: str
     series: Series
@@ -49,7 +49,7 @@ class JudgedRun:
     verdict: Verdict
 
     def source(self, run: Run) -> str:
-        """Describe its data. A window may be much older than the end of the run."""
+        """Describe the data of the verdict. A window may end long before the run."""
         if self.by == "timeline":
             return "its whole timeline"
         if run.end_s is None or self.reaches_its_end(run):
@@ -58,11 +58,11 @@ class JudgedRun:
         return f"minutes at full resolution that end {apart} before its end"
 
     def reaches_its_end(self, run: Run) -> bool:
-        """Return whether its data reach the end of the run, or now."""
+        """Return whether the data reach the end of the run; true while it runs."""
         return run.end_s is None or run.end_s - self.series.end_s <= _TO_ITS_END_S
 
     def coverage_text(self, run: Run, rules: DiagnosisThresholds) -> str:
-        """Return its coverage, with the number of GPUs if some have no data, as text after its length."""
+        """Return the coverage as text, such as ", 93% coverage", with GPU counts if some have no data."""
         if self.verdict.coverage is None:
             return ""
         n_reported = int((self.series.coverage() >= rules.missing_below).sum())
@@ -81,11 +81,11 @@ def judge_run(
     timings: StepTimings | None = None,
     hosts: Sequence[NodeMinutes] = (),
 ) -> JudgedRun:
-    """Return the verdict from the windows and `hosts` if it has a finding, otherwise from the whole timeline.
+    """Return the verdict on the windows and `hosts` if it has a finding, otherwise on the whole timeline.
 
     `courses` may include other runs of the job. Raise ValueError if `groups` do not fit the job.
     """
-    # Windows of other tasks of an array, which used the same GPUs, may be among them.
+    # `windows` may contain those of other tasks of the array that used the same GPUs.
     windows = [item for item in windows if item.job_id == run.job_id]
     sources = [("window", series_of_windows(run, windows, hosts=hosts))] if windows else []
     own = [
@@ -112,23 +112,23 @@ def judge_run(
     stood = [item for item in verdicts if item.verdict.kind == STALLED_AT_END]
     known = [item for item in verdicts if item.verdict.cause is not Cause.INCONCLUSIVE]
     if not found and not stood and known and not known[0].reaches_its_end(run):
-        # Without a finding, the whole timeline covers more than a window of minutes.
+        # Without a finding, the verdict on the whole timeline covers more time than the one on a window.
         return known[-1]
     return (found or stood or known or verdicts)[0]
 
 
 def _known(run: Run) -> int:
-    """Return the number of its GPUs with any record."""
+    """Return the number of the run's GPUs that have a record."""
     return len({(record.node, record.device) for record in run.devices or ()})
 
 
 def _n_without_records(run: Run) -> int:
-    """Return the number of its whole GPUs without any record; shared parts are unknown."""
+    """Return the number of the run's whole GPUs without a record; shared GPUs are not counted."""
     return max(0, int((run.n_gpus or 0.0) - _known(run)))
 
 
 def _of_all(run: Run, verdict: Verdict) -> Verdict:
-    """Return an unknown verdict if a healthy job has GPUs without records, which may be the cause."""
+    """Replace a healthy verdict with an inconclusive one if some GPUs, perhaps the cause, have no records."""
     if verdict.cause is not Cause.HEALTHY or run.n_gpus is None or not _n_without_records(run):
         return verdict
     why = f"only {_known(run)} of its {run.n_gpus:.0f} GPUs have records; the nodes of the others sent none"
@@ -137,7 +137,7 @@ def _of_all(run: Run, verdict: Verdict) -> Verdict:
 
 
 def _cut_short(run: Run, series: Series) -> bool:
-    """Return whether the data reach the end of a run that did not complete."""
+    """Return whether the run ended without completing, and the data reach its end."""
     if run.end_s is None or series.end_s < run.end_s - _TO_ITS_END_S or may_rest(run.app, run.app_field):
         return False
     return run.state in _CUT_SHORT

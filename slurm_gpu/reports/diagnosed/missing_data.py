@@ -1,4 +1,4 @@
-"""Describe missing data of a diagnosis, without numpy, also for the web server."""
+"""Describe the data that a diagnosis lacks. The web server uses this module, so it does not import numpy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slurm_gpu.text.cells import span
 from slurm_gpu.wire.answers.runs import NodeWindow, Run
 
-# The first record of a running job takes a minute; that of an ended one takes seconds.
+# The first record of a running job arrives after a minute, that of an ended job after seconds.
 REPORTED_WITHIN_S = 120
 
 

@@ -1,4 +1,4 @@
-"""The content of a diagnosis page: the case, reduced to the rows and columns that fit."""
+"""The content of a diagnosis page: the case, reduced to as many rows and columns as fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_gpu.diagnose.verdict import Verdict
 
 MOST_ROWS = 256
 MOST_COLUMNS = 288
-# Maximum cells of all heat maps of one kind. A page of 128 GPUs and all metrics is below a megabyte.
+# Maximum number of cells in all heat maps of one kind. A page with 128 GPUs and all metrics is below 1 MB.
 MOST_CELLS = 320_000
 _LEAST_COLUMNS = 32
 
@@ -42,7 +42,7 @@ class DiagnosisPageModel:
 class CaseView:
     """The drawn rows (workers) and columns (bins): `values` (n_rows, n_columns) of each metric.
 
-    Rows are sorted by group; `of` has the group of each row, `culprit` whether it is suspected.
+    Rows are sorted by group; `of` is the group of each row, and `culprit` is whether it is suspected.
     """
 
     workers: tuple[JobWorker, ...]
@@ -53,7 +53,7 @@ class CaseView:
     width_s: float
     n_columns: int
     left_out: int
-    """The number of workers that are not drawn; these are not suspected."""
+    """The number of workers that are not drawn; suspects are drawn first."""
     places: NDArray[np.intp]
     """The index of each row in the case."""
 
@@ -73,13 +73,13 @@ class CaseView:
         return self.start_s + self.n_columns * self.width_s
 
     def share(self, at_s: float) -> float:
-        """Return the position of a time, clipped to 0 (start) to 1 (end)."""
+        """Return the position of a time from 0 (start) to 1 (end); times outside are clipped."""
         whole = self.end_s - self.start_s
         return min(max((at_s - self.start_s) / whole, 0.0), 1.0) if whole > 0 else 0.0
 
 
 def accused(case: Case, verdict: Verdict) -> NDArray[np.bool_]:
-    """Return whether the verdict names each worker of the case; step timings only have ranks."""
+    """Return, for each worker of the case, whether the verdict names it; step timings only have ranks."""
     whole = set(verdict.culprits)
     ranks = {worker.rank for worker in verdict.culprits if not worker.device}
     names = set(verdict.roles)

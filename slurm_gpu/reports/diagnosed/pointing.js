@@ -1,5 +1,5 @@
 "use strict";
-// Show the value under the pointer. It is read from the picture, whose colours are those of its key in order.
+// Show the value under the pointer. It is derived from the colour, by the key.
 (() => {
   const heat = document.querySelector(".heat"), readout = document.getElementById("readout");
   if (!heat || !readout) return;

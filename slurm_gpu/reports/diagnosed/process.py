@@ -1,7 +1,7 @@
-"""Render a diagnosis page in a process of its own, from JSON on standard input.
+"""Render a diagnosis page in a separate process, from JSON on standard input.
 
-slurm-gpuweb starts it for each request, so that numpy's memory and the seconds for a large job are not in the
-server. It makes no requests.
+slurm-gpuweb starts this process for each request, so that the server needs neither numpy's memory nor the
+seconds of processor time for a large job. The process makes no requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def page_of(request: Any) -> str:
 
 
 def step_back() -> None:
-    """Lower the priority for CPU and memory below that of the web server, if permitted."""
+    """Lower the CPU and memory priority of this process below that of the web server, if permitted."""
     with contextlib.suppress(OSError):
         os.nice(10)
     with contextlib.suppress(OSError):

@@ -15,10 +15,10 @@ from slurm_gpu.diagnose.robust import Matrix
 # Red, green, blue and alpha, 0 to 255.
 Colour = tuple[int, int, int, int]
 
-# Levels of a scale: one for each percent.
+# The number of levels of a scale: one for each percent.
 N_LEVELS = 101
 _GAP = (128, 132, 140, 70)
-# Dark blue over grey to yellow. The order depends only on brightness, also for colour-blind users.
+# From dark blue through grey to yellow. Brightness alone shows the order, also to colour-blind users.
 _SEQUENTIAL = (
     (0.0, (11, 29, 81)),
     (0.25, (58, 82, 122)),
@@ -30,7 +30,7 @@ _BELOW, _ABOVE = (0, 119, 187), (238, 119, 51)
 
 
 def sequential() -> list[Colour]:
-    """Return the colours from low (dark) to high (bright), and a last one for missing values."""
+    """Return the colours from low (dark) to high (bright), and then one for missing values."""
     at = np.linspace(0, 1, N_LEVELS)
     stops = [stop for stop, _ in _SEQUENTIAL]
     parts = [np.interp(at, stops, [colour[part] for _, colour in _SEQUENTIAL]) for part in range(3)]
@@ -38,7 +38,7 @@ def sequential() -> list[Colour]:
 
 
 def diverging() -> list[Colour]:
-    """Return the colours from below (blue) over equal (transparent) to above (orange), and one for NaN."""
+    """Return the colours from below (blue) through equal (clear) to above (orange), and then one for NaN."""
     levels = np.linspace(-1, 1, N_LEVELS)
     return [
         (*(_BELOW if level < 0 else _ABOVE), round(255 * min(1.0, abs(level) ** 0.8))) for level in levels
@@ -46,7 +46,7 @@ def diverging() -> list[Colour]:
 
 
 def picture(levels: Matrix, palette: Sequence[Colour]) -> str:
-    """Return a `data:` address of a PNG with a pixel for each of (n_rows, n_columns), 0–1 or NaN."""
+    """Return a `data:` address of a PNG with one pixel per value of (n_rows, n_columns), each 0–1 or NaN."""
     known = np.isfinite(levels)
     steps = np.round(np.clip(np.where(known, levels, 0.0), 0.0, 1.0) * (N_LEVELS - 1))
     places = np.where(known, steps, N_LEVELS).astype(np.uint8)
@@ -58,7 +58,7 @@ def _png(places: NDArray[np.uint8], palette: Sequence[Colour]) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     colours = bytes(part for colour in palette for part in colour[:3])
     covers = bytes(colour[3] for colour in palette)
-    lines = np.zeros((height, width + 1), dtype=np.uint8)  # each line begins with its filter: none
+    lines = np.zeros((height, width + 1), dtype=np.uint8)  # each line begins with its filter type, 0 for none
     lines[:, 1:] = places
     chunks = ((b"IHDR", header), (b"PLTE", colours), (b"tRNS", covers))
     body = (b"IDAT", zlib.compress(lines.tobytes(), 9))

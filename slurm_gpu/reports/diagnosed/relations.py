@@ -18,7 +18,7 @@ _STEADY = 1e-4
 
 
 def correlations(view: CaseView) -> Matrix:
-    """Return (n_metrics, n_metrics) correlations: below the diagonal over time, above it between GPUs."""
+    """Return (n_metrics, n_metrics) correlations: over time below the diagonal, between GPUs above it."""
     metrics = list(view.values)
     over_time = [median(view.values[metric].T) for metric in metrics]
     between = [_apart(view, view.values[metric]) for metric in metrics]

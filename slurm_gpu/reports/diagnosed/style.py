@@ -1,6 +1,6 @@
-"""Style and script of diagnosis pages: equal for all pages, and built without numpy.
+"""Style and script of diagnosis pages: the same for all pages, and built without numpy.
 
-So a web server can serve both as files.
+A web server can therefore serve both as files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from slurm_gpu.reports.page.palette import DARK, LIGHT, N_SERIES, series_tone, t
 
 VIEWS = ("measured", "peers")
 GROUP_TONES = (0, 2, 6, 8)
-# Colours of GPUs drawn as lines; no group has these.
+# Colours of GPUs drawn as lines; groups have other colours.
 NAMED_TONES = (1, 3, 4, 5)
 SHADES = 8
 
@@ -31,7 +31,7 @@ def page_script() -> str:
 
 
 def _choice_rules() -> str:
-    """Return the rules that show the chosen metric and view; they have no names of users."""
+    """Return the rules that show the chosen metric and view; they contain no names of users."""
     rules = []
     for metric in Metric:
         rules += [

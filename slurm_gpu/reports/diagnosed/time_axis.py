@@ -15,7 +15,7 @@ _MOST, _MOST_NARROW = 10, 4
 
 
 def ticks(start_s: float, end_s: float, zone: str) -> list[tuple[float, str]]:
-    """Return the labelled times, round ones in the zone."""
+    """Return the labelled times, which are round numbers in the time zone."""
     span_s = end_s - start_s
     step_s = next((step for step in _STEPS_S if span_s / step <= _MOST), None)
     if step_s is None:

@@ -21,7 +21,7 @@ from slurm_gpu.reports.page.markup import append, element, items, section
 MOST_LINES = len(NAMED_TONES)
 _MOST_CHANGES = 8
 _HEIGHT = 76
-# Share of the range of the drawing; smaller changes are not marked.
+# The least marked level change, as a share of the range of the drawing.
 _LEAST_CHANGE = 0.04
 
 
@@ -141,7 +141,7 @@ def _marks(view: CaseView, columns: list[int], tone: str, y: int) -> list[Elemen
 
 
 def _path(ys: Matrix) -> str:
-    """Return a path from the centre of each column to the next, interrupted at missing values."""
+    """Return a path through the centres of the columns, interrupted at missing values."""
     parts, pen_up = [], True
     for x, y in enumerate(ys.tolist()):
         if y != y:
@@ -171,7 +171,7 @@ def _spoken(view: CaseView, metric: Metric, middle: Matrix) -> str:
 
 
 def _groups(page: DiagnosisPageModel, view: CaseView) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Return the groups with a drawn median and band; one for all if there are many."""
+    """Return the groups with a drawn median and band; a single group of all if there are many."""
     there = [int(group) for group in np.unique(view.of)]
     if len(there) > len(GROUP_TONES) or len(there) == 1:
         return [("all GPUs", np.ones(view.n_rows, dtype=bool))]

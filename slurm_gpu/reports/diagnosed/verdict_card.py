@@ -95,7 +95,7 @@ def _evidence(items: Sequence[Evidence]) -> Element:
 
 
 def _bars(item: Evidence) -> Element | None:
-    """Return bars of the value and the expected one; None if they are not comparable."""
+    """Return bars of the value and the expected value; None if they are not comparable."""
     most = max(item.value, item.expected)
     if min(item.value, item.expected) < 0 or not most > 0:
         return None

@@ -41,7 +41,7 @@ def group_tone(group: int) -> str:
 
 
 def metric_of(name: str) -> Metric | None:
-    """Return the metric of an evidence; None if it is not a GPU metric."""
+    """Return the metric that an item of evidence names; None if it is not a GPU metric."""
     if name in _OF_SIGNALS:
         return _OF_SIGNALS[name]
     return Metric(name) if name in Metric._value2member_map_ else None
@@ -57,5 +57,5 @@ def shown(metric: Metric, value: float) -> str:
 
 
 def clock_time(at_s: float, zone: str) -> str:
-    """Return a time with its day."""
+    """Return a date and time of day."""
     return moment(at_s, ZoneInfo(zone))

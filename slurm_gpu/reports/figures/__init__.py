@@ -32,10 +32,10 @@ from slurm_gpu.reports.load import ReportData
 def all_figures(
     data: ReportData, low_priority: Collection[str] = (), bundles: Sequence[Bundle] = ()
 ) -> list[Figure]:
-    """Return all figures, in the order of the report.
+    """Return all figures in the order of the report.
 
     `low_priority` has the QOS of preemptible jobs; jobs on loans are always among them. `bundles` has the
-    resource types of policy.yaml, in its order.
+    bundles of policy.yaml, in the same order.
     """
     jobs, capacity = data.jobs, data.capacity
     return [

@@ -17,7 +17,7 @@ _KINDS = ("allocated", "stranded", "free", "out")
 
 
 def allocation_over_time(jobs: JobTable, capacity: Capacity, occupancy: OccupancySpans) -> Figure:
-    """Return the allocated, stranded, free and out-of-service GPUs: means of hours, days or weeks."""
+    """Return the mean numbers of allocated, stranded, free and out-of-service GPUs per hour, day or week."""
     edges = jobs.period.edges_s()
     seconds = capacity.seconds_of(edges)
     amounts = {kind: getattr(occupancy, kind) for kind in _KINDS}

@@ -15,17 +15,17 @@ _NAMED = 4
 
 
 def usage_by_application(jobs: JobTable) -> Figure:
-    """Return the share of each application in the run time of jobs with GPUs."""
+    """Return each application's share of the run time of jobs with GPUs."""
     return _by(jobs, "application", jobs.app)
 
 
 def usage_by_field(jobs: JobTable) -> Figure:
-    """Return the share of each field of applications in the run time of jobs with GPUs."""
+    """Return the share of each field of application in the run time of jobs with GPUs."""
     return _by(jobs, "field", jobs.app_field)
 
 
 def _by(jobs: JobTable, what: str, column: Category) -> Figure:
-    # A resized run may have a known number of GPUs for a part only.
+    # The number of GPUs of a resized run may be known for only some of its parts.
     of_gpus = np.flatnonzero(jobs.with_gpus | (jobs.allocated_mgpu_s > 0))
     some = column.take(of_gpus)
     names = shown_names(column, NOT_RECOGNISED)
@@ -78,7 +78,7 @@ def _by(jobs: JobTable, what: str, column: Category) -> Figure:
 
 
 def _users(column: Category, user: Category) -> Integers:
-    """Return the number of different users of each name; the last value is for rows without a name."""
+    """Return the number of distinct users per name; the last value is for rows without a name."""
     n_names = len(column.names) + 1
     pairs = np.unique((column.codes.astype(np.int64) % n_names) * (len(user.names) + 1) + user.codes + 1)
     return np.bincount(pairs // (len(user.names) + 1), minlength=n_names).astype(np.int64)

@@ -19,7 +19,7 @@ AXES = (
 
 
 def values_of(jobs: JobTable) -> dict[str, Floats]:
-    """Return the values of all runs by axis; utilisation only for measured runs."""
+    """Return the values of all runs by axis; utilisation is NaN for runs that are not measured."""
     return {
         "nNODE": jobs.n_nodes,
         "nGPU": jobs.n_gpus,

@@ -1,4 +1,4 @@
-"""Usage by GPU server type as a share of capacity."""
+"""Usage of GPUs by server type, as a share of capacity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_gpu.reports.wording import listed, moment, percent
 
 
 def usage_by_server_type(jobs: JobTable, capacity: Capacity) -> Figure:
-    """Return allocated GPU-hours as a share of capacity, which includes nodes out of service."""
+    """Return allocated GPU-hours as a share of capacity, which includes out-of-service nodes."""
     allocated, there, out = (
         _by_name(column, values)
         for column, values in (
@@ -65,7 +65,7 @@ def usage_by_server_type(jobs: JobTable, capacity: Capacity) -> Figure:
 
 
 def assumption(capacity: Capacity, jobs: JobTable) -> list[str]:
-    """Return a note if the capacity before the first observation is assumed."""
+    """Return a note if the capacity before the first observation is an assumption."""
     if capacity.assumed_to_s is None:
         return []
     day = moment(min(capacity.assumed_to_s, jobs.period.until_s), jobs.period.timezone, with_hour=False)

@@ -11,7 +11,7 @@ from slurm_gpu.reports.wording import gpu_hours, percent, several, trimmed
 
 
 def charge_per_account(jobs: JobTable) -> Figure:
-    """Return charges by account and server type; GPU-hours without a rate have their own column."""
+    """Return charges by account and server type; GPU-hours without a rate are in a separate column."""
     shares = jobs.shares
     accounts, types = shown_names(jobs.account), list(shares.server_type.names)
     n_types = max(len(types), 1)

@@ -11,7 +11,7 @@ from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.sample import with_extremes
 from slurm_gpu.reports.wording import listed, several, trimmed
 
-# More lines cannot be distinguished, or drawn at once.
+# The maximum number of lines: more can neither be distinguished nor be drawn quickly.
 MAX_LINES = 40_000
 _NAMED = 2
 _TYPICAL = (5.0, 95.0)
@@ -20,7 +20,7 @@ _SHORT_H = 0.1
 
 
 def parallel_coordinates(jobs: JobTable) -> Figure:
-    """Return nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem of the jobs with GPUs that ended."""
+    """Return nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem of the ended jobs with GPUs."""
     rows = np.flatnonzero(jobs.ended_with_gpus)
     rows = rows[np.argsort(jobs.end_s[rows], kind="stable")]
     values = values_of(jobs)
@@ -99,7 +99,7 @@ def _reading(jobs: JobTable, values: dict[str, Floats]) -> str:
 
 
 def typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
-    """Return the central 90 % of nodes, GPUs, waits and run times of an application among `rows`."""
+    """Describe the central 90 % of an application's nodes, GPUs, waits and run times among `rows`."""
 
     def ends(axis: str) -> list[float]:
         known = values[axis][rows]

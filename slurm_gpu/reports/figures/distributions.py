@@ -17,7 +17,7 @@ _NAMED = 3
 
 
 def distributions(jobs: JobTable) -> Figure:
-    """Return for each axis the cumulative distribution of each application's jobs."""
+    """Return the cumulative distribution of each application's jobs for each axis."""
     rows = jobs.ended_with_gpus
     values = values_of(jobs)
     apps = most_frequent(jobs, _MOST_APPLICATIONS)
@@ -59,7 +59,7 @@ def distributions(jobs: JobTable) -> Figure:
 
 
 def steps(values: Floats) -> StepCurve:
-    """Return the distribution of the known values, at most _MOST_STEPS of them, with exact shares."""
+    """Return the distribution of the known values in at most _MOST_STEPS steps, with exact shares."""
     known = np.sort(values[~np.isnan(values)])
     last = np.flatnonzero(np.append(known[1:] != known[:-1], True)) if len(known) else np.zeros(0, np.int64)
     if len(last) > _MOST_STEPS:

@@ -1,4 +1,4 @@
-"""GPU-hours by user, team, account, server type and zone, with equal sums."""
+"""GPU-hours by user, team, account, server type and zone. All five have the same total."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def gpu_hours_by_user(jobs: JobTable) -> Figure:
 
 
 def gpu_hours_by_team(jobs: JobTable) -> Figure:
-    """Return GPU-hours by team of slurm-gpu.yaml."""
+    """Return GPU-hours by team, as defined in slurm-gpu.yaml."""
     return _by(jobs, "team", jobs.shares.of(jobs.team), jobs.team)
 
 
@@ -39,7 +39,7 @@ def gpu_hours_by_zone(jobs: JobTable) -> Figure:
 
 
 def mean_by(column: Category, weights: Floats, values: Floats) -> Floats:
-    """Return the weighted mean of the known values of each name; the last is for rows without a name."""
+    """Return the weighted mean of the known values by name; the last mean is for rows without a name."""
     known = ~np.isnan(values) & (weights > 0)
     some = column.take(known)
     total, weight = some.sums_and_rest(weights[known] * values[known]), some.sums_and_rest(weights[known])

@@ -11,9 +11,9 @@ from slurm_gpu.reports.wording import gpu_hours, trimmed
 
 
 def lent_gpu_hours(jobs: JobTable) -> Figure:
-    """Return the GPU-hours of runs on borrowed GPUs, from owner to team.
+    """Return the GPU-hours of runs on borrowed GPUs by owner and borrowing team.
 
-    If several owners lent the GPUs of a run, it counts for each in equal parts; shares are not recorded.
+    If several owners lent the GPUs of a run, each is assigned an equal part, because shares are not recorded.
     """
     loans = np.flatnonzero((jobs.lender.codes >= 0) & (jobs.allocated_mgpu_s > 0))
     teams = shown_names(jobs.team)

@@ -1,4 +1,4 @@
-"""The use of otherwise free GPUs by small jobs of low priority."""
+"""The use of otherwise free GPUs by small low-priority jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOW, _OTHERS = "small jobs of low priority", "other jobs"
 
 
 def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Collection[str]) -> Figure:
-    """Return the GPUs of jobs with at most one GPU, borrowed or in a QOS of `low_priority`, and of others."""
+    """Return the GPUs of jobs with up to one GPU, on loan or in a QOS of `low_priority`, and of others."""
     low_qos = np.isin(
         jobs.qos.codes, [code for code, name in enumerate(jobs.qos.names) if name in low_priority]
     )

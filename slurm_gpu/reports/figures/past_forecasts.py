@@ -17,7 +17,7 @@ _RATED = "Forecasts of the month whose interval has ended and whose outcome is k
 
 
 def forecasts_against_outcomes(past: Sequence[PastForecasts]) -> Figure:
-    """Return shares within twice and three times the true wait, and in the interval, by month and partition.
+    """Return the shares of forecasts within 2× and 3× of the true wait, and of those with a correct interval.
 
     The chart has the months, or the partitions if there is only one month.
     """
@@ -80,7 +80,7 @@ def _shares(scores: Sequence[ForecastScore]) -> dict[str, Floats]:
 
 
 def _drawn(past: Sequence[PastForecasts]) -> Mapping[str, ForecastScore]:
-    """Return scores by label: the months in order, or the partitions, sorted by number of forecasts."""
+    """Return scores by label: months in order of time, or partitions sorted by number of forecasts."""
     months: dict[date, ForecastScore] = defaultdict(ForecastScore)
     partitions: dict[str, ForecastScore] = defaultdict(ForecastScore)
     for one in past:

@@ -13,17 +13,17 @@ from slurm_gpu.reports.figure import Bars
 
 UNNAMED = "(none)"
 UNKNOWN_NAME = "(unknown)"
-# Number of names in a chart; the others share one more bar. The table has all.
+# Number of names in a chart; one more bar shows the sum of the others. The table lists all names.
 MAX_BARS = 20
 
 
 def shown_names(column: Category, unknown: str = UNKNOWN_NAME) -> list[str]:
-    """Return the names of a column for display; the last is for rows without a name."""
+    """Return the names of a column for display; the last name is for rows without one."""
     return [*(name if name else UNNAMED for name in column.names), unknown]
 
 
 def largest_first(names: Sequence[str], values: NDArray[Any]) -> list[int]:
-    """Return the indices of nonzero values, the largest first, equal ones by name."""
+    """Return the indices of nonzero values, the largest first; ties are ordered by name."""
     return sorted(np.flatnonzero(values).tolist(), key=lambda place: (-values[place], names[place]))
 
 

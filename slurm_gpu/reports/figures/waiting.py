@@ -74,7 +74,7 @@ def _by(jobs: JobTable, key: str, what: str, column: Category) -> Figure:
 
 
 def _quantile(values: Floats, at: float) -> float:
-    """Return a percentile of sorted values without interpolation: always one of the values."""
+    """Return a percentile of sorted values without interpolation, so that it is always one of the values."""
     return float(values[max(0, int(np.ceil(at / 100 * len(values))) - 1)])
 
 
@@ -96,7 +96,7 @@ NO_BUNDLE = "no bundle"
 def resource_types(jobs: JobTable, bundles: Sequence[Bundle]) -> Category:
     """Return the first matching bundle of each run.
 
-    Without bundles, it is the server type with most of the run's GPUs, and NO_GPU for runs without GPUs.
+    Without bundles, return the server type with most of the run's GPUs, or NO_GPU for runs without GPUs.
     """
     if not bundles:
         names = [*jobs.server_type.names, NO_GPU]
@@ -106,7 +106,7 @@ def resource_types(jobs: JobTable, bundles: Sequence[Bundle]) -> Category:
         return Category(names, without)
     partition, kind = jobs.partition, jobs.gpu_type
     width = len(kind.names) + 1
-    # Runs of one partition and GPU type belong to one bundle, and there are few combinations.
+    # All runs with the same partition and GPU type belong to the same bundle, and there are few combinations.
     keys = ((partition.codes.astype(np.int64) + 1) * width + kind.codes + 1) * 2 + (jobs.n_gpus > 0)
     different, place = np.unique(keys, return_inverse=True)
     partitions, kinds = [None, *partition.names], [None, *kind.names]

@@ -12,11 +12,11 @@ from slurm_gpu.reports.wording import gpu_hours, percent, trimmed
 
 
 def allocated_but_idle(jobs: JobTable) -> Figure:
-    """Return by user the GPU-hours without a process, and those with an idle GPU (1 − utilisation).
+    """Return each user's GPU-hours without a process, and the idle GPU-hours (weighted by 1 − utilisation).
 
     Jobs without sufficient coverage are left out.
     """
-    judged = np.flatnonzero(jobs.measured & (jobs.allocated_gpu_h > 0))  # NaN if unknown for a part
+    judged = np.flatnonzero(jobs.measured & (jobs.allocated_gpu_h > 0))  # NaN if unknown for one part
     user = jobs.user.take(judged)
     allocated = jobs.allocated_gpu_h[judged]
     bare = np.nan_to_num(jobs.no_process_gpu_h[judged])

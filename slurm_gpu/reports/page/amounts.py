@@ -7,14 +7,14 @@ import math
 GAP = "–"
 # Shorter times are shown in seconds.
 _HOURS_FROM = 0.01
-# Larger numbers are shown whole: 1,234, not 1,230.
+# Larger numbers keep all integer digits: 1,234, not 1,230.
 _FULL_FROM = 1000
 _UNIT_OF = {"G": 1e9, "M": 1e6, "k": 1e3}
 _SIZES = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
 
 
 def amount(value: float | None, digits: int = 3) -> str:
-    """Return a number with three significant digits and commas: 0.0123, 4.2, 47, 12,345; a dash for NaN."""
+    """Return a number with three significant digits, such as 0.0123, or 12,345 if large; a dash for NaN."""
     if value is None or math.isnan(value):
         return GAP
     if math.isinf(value):
@@ -39,7 +39,7 @@ def with_unit(value: float | None, unit: str) -> str:
 
 
 def compact(value: float) -> str:
-    """Return a short number for ticks of an axis: 1,500, 20k, 1.5M."""
+    """Return a number in a short form for axis ticks: 1,500, 20k, 1.5M."""
     for size, letter in _SIZES:
         if abs(value) >= size:
             return f"{amount(value / _UNIT_OF[letter])}{letter}"

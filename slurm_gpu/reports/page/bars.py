@@ -23,7 +23,7 @@ from slurm_gpu.reports.page.drawing import (
 from slurm_gpu.reports.page.palette import series_tone
 from slurm_gpu.reports.page.scales import nice_ticks
 
-# More are not readable; the table has all.
+# The maximum number of labels: more are not readable, and the table has all of them.
 MOST_BARS = 25
 _THICK, _SPACE, _SIDE_BY_SIDE = 18.0, 7.0, 13.0
 _VALUE_ROOM = 72.0
@@ -31,7 +31,7 @@ _LABEL_SHARE = 0.34
 
 
 def draw_bars(chart: Bars, width: float) -> VectorDrawing:
-    """Return horizontal bars, the first label at the top."""
+    """Return horizontal bars with the first label at the top."""
     shown = min(len(chart.labels), MOST_BARS)
     names = list(chart.series)
     several = len(names) > 1
@@ -99,7 +99,7 @@ def _stack(
     corner: tuple[float, float],
     across: Callable[[float], float],
 ) -> float:
-    """Draw the bar of one label; return the x of its end."""
+    """Draw the bar of one label; return the x coordinate of its end."""
     x, y = corner
     for i, (name, value) in enumerate(zip(names, values, strict=True)):
         if math.isnan(value) or value <= 0:

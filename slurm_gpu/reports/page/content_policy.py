@@ -7,7 +7,7 @@ import hashlib
 
 
 def content_policy(style: str, script: str, *others: str) -> str:
-    """Return the policy of a page with one style and one script; `others` are further directives.
+    """Return the policy for a page with one style and one script; `others` are additional directives.
 
     Source: Content Security Policy Level 3, and Trusted Types (W3C).
     """

@@ -1,4 +1,4 @@
-"""The element for parallel coordinates: the plot of the script, its data, and a static picture without it."""
+"""The element for parallel coordinates: the script's plot, its data, and a picture for use without it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from slurm_gpu.reports.page.markup import element, raw
 from slurm_gpu.reports.page.parallel import pack
 from slurm_gpu.reports.page.svg import svg_element
 
-# Lines without JavaScript; each takes about 60 bytes.
+# The number of lines in the static picture; each takes about 60 bytes.
 _STILL_LINES = 800
 
 
 def coordinates_element(chart: ParallelCoordinates, title: str, columns: Sequence[TableColumn]) -> Element:
-    """Return the plot with its controls; the script fills it."""
+    """Return the plot with its controls, which the script fills."""
     packed = pack(chart, {column.name: column.about for column in columns})
     still = svg_element(draw_lines(chart, WIDE, _STILL_LINES), title, "chart")
     plot = element(
@@ -60,7 +60,7 @@ def coordinates_element(chart: ParallelCoordinates, title: str, columns: Sequenc
         element(
             "p",
             {"class": "files"},
-            "Drag along an axis to select a range, drag its name to move it. "
+            "Drag along an axis to select a range, or drag its name to move the axis. "
             "The bars next to an axis count jobs.",
         ),
         raw("script", {"type": "application/json", "id": "parallel-facts"}, packed.facts),

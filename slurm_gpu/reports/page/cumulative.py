@@ -1,4 +1,4 @@
-"""Draw cumulative distributions: a panel for each axis, a curve for each application."""
+"""Draw cumulative distributions, with a panel for each axis and a curve for each application."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PANEL_LEAST = 270.0
 
 
 def draw_cdf(chart: Cdf, width: float) -> VectorDrawing:
-    """Return panels in rows that fit the width."""
+    """Return the panels, arranged in rows that fit the width."""
     names = list(dict.fromkeys(name for curves in chart.curves.values() for name in curves))
     tones = {name: series_tone(i) for i, name in enumerate(names)}
     drawing = VectorDrawing(width, 0)
@@ -75,7 +75,7 @@ def _panel(
 
 
 def _weighted_values(known: Sequence[StepCurve]) -> Floats:
-    """Return values repeated roughly by their runs, so that the scale fits most runs."""
+    """Return values, each repeated roughly as often as runs have it, so that the scale suits most runs."""
     shares = np.linspace(0, 1, 201)
     return np.concatenate([steps.x[_place(steps, shares)] for steps in known])
 
@@ -85,10 +85,10 @@ def _place(steps: StepCurve, shares: Floats) -> NDArray[np.intp]:
 
 
 def _staircase(steps: StepCurve, scale: AxisScale, room: float) -> Floats:
-    """Return the curve at each pixel where it rises: shape (n, 2), x pixel and share."""
+    """Return the corners of the curve at each pixel where it rises: shape (n, 2), x pixel and share."""
     at = np.round(scale.fraction(np.asarray(steps.x, np.float64)) * room, 1)
     upto = np.asarray(steps.upto, np.float64)
-    last = np.append(np.diff(np.floor(at * 2)) > 0, True)  # of the steps within half a pixel
+    last = np.append(np.diff(np.floor(at * 2)) > 0, True)  # the last of all steps within half a pixel
     at, upto = at[last], upto[last]
     before = np.concatenate([[0.0], upto[:-1]])
     xs = np.concatenate([[0.0], np.repeat(at, 2), [room]])

@@ -1,7 +1,7 @@
 """The report as one self-contained HTML file.
 
-Its style and script are inline, and a Content-Security-Policy allows only these two by their hashes. So a
-browser would not run a name of a user even if it became markup.
+Its style and script are inline, and a Content-Security-Policy allows only these two by their hashes. A
+browser would therefore not run a user's name as code even if it became markup.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:%|h|s|min)(?!\w))")
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One number at the top of the page."""
+    """A number at the top of the page."""
 
     name: str
     value: str
@@ -45,11 +45,11 @@ class ReportPage:
     figures: Sequence[Figure]
     timezone: str = "UTC"
     with_files: bool = True
-    """Whether the page links to tables and pictures."""
+    """Whether the page links to the files of tables and pictures."""
 
 
 def page_html(page: ReportPage) -> str:
-    """Return the whole document; equal pages give equal text."""
+    """Return the whole document; equal pages give identical text."""
     style = _style()
     script = page_script()
     head = element(
@@ -109,7 +109,7 @@ def _section(figure: Figure, page: ReportPage) -> Element:
 
 
 def _unbroken(text: str) -> str:
-    """Return the text with non-breaking spaces between numbers and units."""
+    """Return the text with a non-breaking space between each number and its unit."""
     return _UNIT.sub("\u00a0", text)
 
 
@@ -136,7 +136,7 @@ def _footer(page: ReportPage) -> Element:
             "p",
             None,
             f"Made by slurm-gpu, {page.made}. A dash is an unknown value; 0 was measured. "
-            "This page asks no other host for anything.",
+            "This page loads nothing from other hosts.",
         ),
     )
 

@@ -10,12 +10,12 @@ from slurm_gpu.reports.page.lines import draw_lines
 from slurm_gpu.reports.page.matrix import draw_matrix
 from slurm_gpu.reports.page.timeseries import draw_time_series
 
-# Pixels on a desktop and on a phone.
+# Widths in pixels on a desktop and on a phone.
 WIDE, NARROW = 960.0, 352.0
 
 
 def draw(chart: Chart, width: float = WIDE) -> VectorDrawing:
-    """Return the chart for this width; a sentence if it is empty."""
+    """Return the chart for this width, or a sentence if it is empty."""
     if is_empty(chart):
         return VectorDrawing(width, 40, [TextMark(0, 24, "No data in this period.")])
     match chart:

@@ -1,6 +1,6 @@
 """A drawing: marks in pixels from the upper left corner, with semantic colours.
 
-A chart is drawn once and written into the page, as an SVG file and as a PNG file (svg.py, png.py).
+A chart is drawn once, and then written into the page and to an SVG and a PNG file (svg.py, png.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Anchor = Literal["start", "middle", "end"]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A filled rectangle, or the outline of one. `about` is its tooltip."""
+    """A filled or outlined rectangle. `about` is its tooltip."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class LineMark:
-    """Connected points, shape (n, 2), interrupted at rows of NaN; filled if it is an area."""
+    """Connected points of shape (n, 2), interrupted at rows of NaN; filled if they are an area."""
 
     points: Floats
     tone: str
@@ -50,7 +50,7 @@ class LineMark:
 
 @dataclass(frozen=True, slots=True)
 class TextMark:
-    """Text whose baseline begins, is centred or ends at (x, y). `whole` is the full text if it was cut."""
+    """Text whose baseline begins, is centred or ends at (x, y). `whole` is the full text of a cut one."""
 
     x: float
     y: float
@@ -64,7 +64,7 @@ class TextMark:
 
 @dataclass(slots=True)
 class VectorDrawing:
-    """Marks from bottom to top."""
+    """A list of marks from bottom to top."""
 
     width: float
     height: float
@@ -81,7 +81,7 @@ def segment(x0: float, y0: float, x1: float, y1: float, tone: str = "grid") -> L
 
 
 def text_width(text: str, size: float = SMALL_SIZE) -> float:
-    """Return the approximate width of a text; fonts of browsers differ."""
+    """Return the approximate width of a text; the fonts of browsers differ."""
     return sum(size if unicodedata.east_asian_width(sign) in "WF" else size * _EM_SHARE for sign in text)
 
 
@@ -96,7 +96,7 @@ def fitted(text: str, room: float, size: float = SMALL_SIZE) -> str:
 
 
 def legend(drawing: VectorDrawing, entries: Sequence[tuple[str, str]], y: float) -> float:
-    """Draw swatches with names, that of a limit empty, in several lines; return the y below them."""
+    """Draw named swatches, an empty one for a limit, in several lines; return the y coordinate below them."""
     left, swatch, line = 0.0, 11.0, 20.0
     x = left
     for name, tone in entries:

@@ -1,4 +1,4 @@
-"""HTML and SVG as element trees. Markup is never built from text, so no name can become markup."""
+"""HTML and SVG as element trees. Because markup is never built from text, no name can become markup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 def element(tag: str, attributes: Mapping[str, str] | None = None, *children: Child) -> Element:
-    """Return an element with these children, except None. Texts are escaped; control characters are shown."""
+    """Return an element with these children, leaving out None. Texts and control characters are escaped."""
     made = Element(tag, {name: visible(value) for name, value in (attributes or {}).items()})
     append(made, *children)
     return made
@@ -32,7 +32,7 @@ def items(classes: str, texts: Iterable[str]) -> Element:
 
 
 def raw(tag: str, attributes: Mapping[str, str], content: str) -> Element:
-    """Return a `style` or `script` element with our own content, which is not escaped."""
+    """Return a `style` or `script` element with content of this package, which is not escaped."""
     if tag not in _RAW or f"</{tag}" in content.lower() or "<!--" in content:
         raise ValueError(f"content cannot be inside a <{tag}>")
     made = Element(tag, dict(attributes))

@@ -12,7 +12,7 @@ from slurm_gpu.reports.category import Floats
 
 @dataclass(frozen=True, slots=True)
 class NodeClass:
-    """The smallest number of nodes."""
+    """The smallest number of nodes in the class."""
 
     least: int
     label: str
@@ -29,6 +29,6 @@ NODE_CLASSES = (
 
 
 def node_class(n_nodes: Floats) -> NDArray[np.intp]:
-    """Return the index in NODE_CLASSES of each run; the first for runs without nodes."""
+    """Return the index of each run's class in NODE_CLASSES; 0 for runs without nodes."""
     edges = np.array([each.least for each in NODE_CLASSES[1:]], np.float64)
     return np.searchsorted(edges, np.nan_to_num(n_nodes, nan=1.0), side="right")

@@ -1,7 +1,8 @@
-"""Encode the data of parallel coordinates for the page's script: columns of codes, compressed, as base64.
+"""Encode the data of parallel coordinates for the page's script as compressed columns of codes in base64.
 
-A quantity with few different values has a list of exact values and one byte for each run. Others have two
-bytes, one of 65,535 steps in log(1 + value), which resolves waits of seconds and hours. The table is exact.
+A quantity with few distinct values is stored as a list of exact values and one byte for each run. Other
+quantities take two bytes for each run, one of 65,535 steps in log(1 + value), which resolves waits of both
+seconds and hours. The values in the table are exact.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from slurm_gpu.reports.page.plain_text import visible
 from slurm_gpu.reports.page.scales import scale_of
 from slurm_gpu.reports.wording import NOT_RECOGNISED
 
-# Codes of a column of two bytes; the last is a missing value.
+# The number of codes in a two-byte column without the last code, which is a missing value.
 _STEPS = 65_535
-# Different values of a column of one byte; a missing value is the next code.
+# The maximum number of distinct values in a one-byte column; the next code is a missing value.
 _LISTED = 255
 _OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
 class PackedCoordinates:
-    """JSON metadata, and bytes as base64."""
+    """The JSON metadata, and the bytes in base64."""
 
     facts: str
     data: str
@@ -58,7 +59,7 @@ def pack(chart: ParallelCoordinates, about: Mapping[str, str]) -> PackedCoordina
 
 
 def script_json(value: Any) -> str:
-    """Return JSON that is safe inside a script element, with any name of a user."""
+    """Return JSON that is safe inside a script element, whatever names it contains."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -91,7 +92,7 @@ def _axis(axis: Axis, values: Floats, about: Mapping[str, str]) -> tuple[dict[st
 
 
 def _least(known: Floats) -> float:
-    """Return the start of an axis: 0, or 1 for counts from 1."""
+    """Return the start of an axis: 1 for counts that begin at 1, otherwise 0 or less."""
     if not len(known):
         return 0.0
     least = float(known.min())
@@ -105,7 +106,7 @@ def _planes(codes: NDArray[Any], *, wide: bool) -> list[bytes]:
 
 
 def _applications(column: Category) -> tuple[list[str], NDArray[Any]]:
-    """Return the names by number of runs, with one for missing names, and the index of each run's name."""
+    """Return the names, sorted by number of runs and with one for missing names, and each run's index."""
     counts = np.bincount(column.codes + 1, minlength=len(column.names) + 1)
     names = [NOT_RECOGNISED, *column.names]
     by_count = [int(place) for place in np.argsort(-counts, kind="stable") if counts[place]]

@@ -1,11 +1,12 @@
-"""Make names of users safe to display."""
+"""Make text from users safe to display."""
 
 from __future__ import annotations
 
 import re
 
-# Controls (line ends, escapes, NUL), characters that change the direction of writing, halves of surrogate
-# pairs, and two code points that are invalid in XML. They are written by number, as in a Python string.
+# Control characters (line ends, escapes, NUL), characters that change the writing direction, halves of
+# surrogate pairs, and two code points that are invalid in XML. They are written as escapes, as in a Python
+# string.
 _NOT_SHOWN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
@@ -13,7 +14,7 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: str) -> str:
-    """Return the text with control characters escaped: a newline as a backslash and n."""
+    """Return the text with control characters escaped, such as a newline as a backslash and n."""
     return _NOT_SHOWN.sub(_spelled, text)
 
 

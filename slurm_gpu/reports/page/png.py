@@ -22,7 +22,7 @@ from slurm_gpu.reports.page.drawing import Anchor, Box, LineMark, TextMark, Vect
 from slurm_gpu.reports.page.palette import LIGHT
 from slurm_gpu.reports.page.plain_text import visible
 
-# Two pixels for each pixel of the drawing.
+# The number of picture pixels per pixel of the drawing.
 _DOTS_PER_INCH = 144
 _PIXELS_PER_INCH = 72.0
 _MARGIN = 16.0
@@ -40,12 +40,12 @@ _FONTS = (
     "Noto Sans Hebrew",
     "Noto Sans Devanagari",
 )
-# DejaVu Sans is wider than fonts of browsers.
+# DejaVu Sans is wider than the fonts of browsers.
 _SMALLER = 0.92
 
 
 def write_png(drawing: VectorDrawing, path: Path) -> None:
-    """Draw on a light background at twice the drawing's size in pixels."""
+    """Write the drawing on a light background, at twice its size in pixels."""
     width, height = drawing.width + 2 * _MARGIN, drawing.height + 2 * _MARGIN
     figure = Canvas(
         figsize=(width / _PIXELS_PER_INCH, height / _PIXELS_PER_INCH),
@@ -62,14 +62,14 @@ def write_png(drawing: VectorDrawing, path: Path) -> None:
             artist.set_zorder(order)
             axes.add_artist(artist)
     with warnings.catch_warnings():
-        # Scripts without a font on this host appear as boxes; the page and the SVG file are right.
+        # Scripts without a font on this host appear as boxes here, but not in the page and the SVG file.
         warnings.filterwarnings("ignore", r"Glyph \d+")
         figure.savefig(path, format="png", dpi=_DOTS_PER_INCH)
 
 
 @functools.cache
 def _families() -> list[str]:
-    """Return the installed fonts in the order of their use."""
+    """Return the installed fonts in order of preference."""
     there = set(get_font_names())
     return [name for name in _FONTS if name in there]
 
@@ -110,7 +110,7 @@ def _strokes(line: LineMark, colour: str) -> list[Patch | Line2D | LineCollectio
         if line.dashed:
             stroke.set_linestyle((0, (5, 4)))
         return [stroke]
-    # One path does not darken itself at crossings.
+    # A single path does not become darker where it crosses itself.
     return [
         LineCollection(_pieces(line.points), colors=colour, linewidths=line.thickness, alpha=line.opacity)
     ]

@@ -13,14 +13,14 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
-# Smaller differences are ignored; no quantity is measured more precisely.
+# Smaller differences are ignored, because no quantity is measured more precisely.
 _LEAST_REACH = 1e-9
 # A scale is logarithmic if the largest value is at least this many times the median.
 _SKEWED = 20.0
 
 
 def nice_ticks(least: float, most: float, about: int = 5) -> list[float]:
-    """Return round numbers from the last before `least` to the first after `most`."""
+    """Return round numbers at equal steps that cover the range from `least` to `most`."""
     if not most > least:
         return [least, least + 1]
     raw = (most - least) / max(1, about)
@@ -32,14 +32,14 @@ def nice_ticks(least: float, most: float, about: int = 5) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class AxisScale:
-    """Maps values to 0–1, with `stretch` by log(1 + stretch × value), which includes 0."""
+    """Maps values to 0–1. With `stretch`, the scale is log(1 + stretch × value), which includes 0."""
 
     least: float
     most: float
     stretch: float | None = None
 
     def fraction(self, values: Floats) -> Floats:
-        """Return the positions of values, 0 at the least and 1 at the most."""
+        """Return the positions of values, from 0 for the least to 1 for the most."""
         reach = self.most - self.least
         if reach <= 0:
             return np.full_like(values, 0.5)
@@ -53,7 +53,7 @@ class AxisScale:
         return float(self.fraction(np.array([value], np.float64))[0])
 
     def ticks(self, room: float, each: float) -> list[float]:
-        """Return the values of ticks, if a label needs `each` pixels of `room`."""
+        """Return the values of ticks for an axis of `room` pixels if each label needs `each` pixels."""
         if self.most <= self.least:
             return [self.least]
         if self.stretch is None:
@@ -80,7 +80,7 @@ def scale_of(values: Floats) -> AxisScale:
 
 
 def stretch_of(known: Floats) -> float | None:
-    """Return the inverse of the value where a logarithmic scale becomes linear; None for a linear scale."""
+    """Return 1 / the value below which a logarithmic scale is nearly linear; None for a linear scale."""
     above = known[known > 0]
     if not len(above) or known.min() < 0:
         return None
@@ -93,7 +93,7 @@ def stretch_of(known: Floats) -> float | None:
 
 
 def time_ticks(since_s: float, until_s: float, timezone: str, most: int) -> list[tuple[float, str]]:
-    """Return about `most` times for ticks: hours, days or months in the site's time zone."""
+    """Return about `most` times for ticks, at hours, days or months in the site's time zone."""
     zone = ZoneInfo(timezone)
     begin, end = (dt.datetime.fromtimestamp(moment, zone) for moment in (since_s, until_s))
     span_days = (until_s - since_s) / 86400

@@ -16,13 +16,13 @@ from slurm_gpu.reports.page.markup import append, element
 from slurm_gpu.text.cells import minute
 
 MOST_ROWS = 100
-_FIRST_MOMENT_S = 1e9  # in 2001; no duration of a job is longer
-# Ids have no thousands separators.
+_FIRST_MOMENT_S = 1e9  # a time in 2001; no job runs for so many seconds
+# IDs have no thousands separators.
 _IDS = frozenset({"job_id", "id", "year"})
 
 
 def table_element(table: FigureTable, timezone: str, *, with_files: bool) -> Element:
-    """Return the first rows, and the meaning of each column."""
+    """Return an element with the first rows and the meaning of each column."""
     shown = min(len(table), MOST_ROWS)
     head, body = element("tr"), element("tbody")
     cells = []

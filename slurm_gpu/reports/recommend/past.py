@@ -23,7 +23,7 @@ _BACKFILL_EVERY_S, _BACKFILL_DEPTH = 30, 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastRun:
-    """A recorded run of slurm-gpudbd."""
+    """A run recorded by slurm-gpudbd."""
 
     user: str
     uid: int
@@ -34,18 +34,18 @@ class PastRun:
     eligible_s: int
     start_s: int | None
     end_s: int | None
-    """None while it runs."""
+    """None if the run has not ended."""
     time_limit_s: int | None
     n_nodes: int
     tres_requested: Mapping[str, float]
     tres_allocated: Mapping[str, float]
     n_gpus: float | None
-    """Allocated GPUs, or requested ones if it never started; None if unknown."""
+    """Allocated GPUs, or requested GPUs if the run never started; None if unknown."""
     gpu_type: str | None = None
 
     @property
     def tres(self) -> Mapping[str, float]:
-        """Return the allocation, or the request if it never started; memory in MiB."""
+        """Return the allocation, or the request if the run never started; memory is in MiB."""
         return self.tres_allocated or self.tres_requested
 
 
@@ -55,11 +55,11 @@ class RecordedPast:
 
     cluster: ModelCluster
     jobs: tuple[ModelJob, ...]
-    """Sorted by submission, without counters."""
+    """Sorted by submit time, without counters."""
     runs: tuple[PastRun, ...]
     """The recorded run of each job."""
     judged: NDArray[np.bool_]
-    """Jobs whose wait is compared: eligible in the period, and started."""
+    """Marks the jobs whose wait is compared: those that became eligible in the period and started."""
     remarks: tuple[str, ...]
 
     def recorded_wait_s(self) -> NDArray[np.float64]:
@@ -69,8 +69,8 @@ class RecordedPast:
         )
 
     def requested_mgpu(self) -> NDArray[np.int64]:
-        """Return the total GPUs by job: 8 on 3 nodes are 8, although the model allocates 3 on each."""
-        # rebuild() leaves out runs whose GPUs are not known.
+        """Return the total GPUs by job: 8 GPUs on 3 nodes are 8, although the model allocates 3 per node."""
+        # rebuild() leaves out runs whose number of GPUs is unknown.
         return np.array([_mgpu(run) for run in self.runs], dtype=np.int64)
 
     def wait_s(self, start_s: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -81,8 +81,9 @@ class RecordedPast:
 def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, until_s: int) -> RecordedPast:
     """Return the model's input for the time from `since_s` to `until_s`.
 
-    Runs that run at `since_s` start then for the rest of their time; those that wait are submitted then. Runs
-    that were cancelled before their start, and those of partitions without nodes, are left out with a remark.
+    Runs that are running at `since_s` start at that time and run for the rest of their time; pending runs are
+    submitted at that time. A remark counts the runs left out, such as those cancelled before their start and
+    those in partitions without nodes.
     """
     cluster = _cluster(nodes)
     indices = {partition.name: index for index, partition in enumerate(cluster.partitions)}
@@ -117,7 +118,7 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
 
 
 def scheduling_of(raw: Mapping[str, str]) -> Scheduling:
-    """Return the scheduling of slurm.conf."""
+    """Return the scheduling parameters of slurm.conf."""
     if raw.get("SchedulerType", "sched/backfill") != "sched/backfill":
         return Scheduling(backfill=False)
     given = dict(
@@ -161,7 +162,7 @@ def _mgpu(run: PastRun) -> int:
 def _request(run: PastRun, *, typed: bool) -> ResourceRequest:
     tres, n, mgpu = run.tres, max(run.n_nodes, 1), _mgpu(run)
     each_mgpu = math.ceil(mgpu / n)
-    # There may be fewer whole GPUs than nodes. Shares of more than one GPU are rounded up.
+    # There may be fewer whole GPUs than nodes. Shares of one GPU or more are rounded up to whole GPUs.
     is_whole = bool(amount(tres, "gpu")) or mgpu % GPU_MGPU == 0 or each_mgpu >= GPU_MGPU
     gpus, share_mgpu = (math.ceil(each_mgpu / GPU_MGPU), 0) if is_whole else (0, each_mgpu)
     types = [name.removeprefix("gres/gpu:") for name in run.tres_requested if name.startswith("gres/gpu:")]
@@ -181,7 +182,7 @@ def _job(run: PastRun, request: ResourceRequest, partition: int, since_s: int, u
     start_s = run.start_s if run.start_s is not None else until_s
     if run.end_s is not None:
         run_s = float(run.end_s - start_s)
-    else:  # it runs or waits: its limit is the only known end
+    else:  # running or pending: its limit is the only known end
         run_s = limit_s if limit_s < math.inf else float(max(until_s - start_s, 0))
     gone_s = since_s - start_s if began_before else 0
     return ModelJob(
@@ -196,5 +197,5 @@ def _job(run: PastRun, request: ResourceRequest, partition: int, since_s: int, u
 
 
 def _whole_minutes(seconds: float) -> float:
-    # Rounded up to minutes, because Slurm lets a job exceed its limit for a while.
+    # Round up to minutes, because Slurm lets a job exceed its limit for a while.
     return seconds if math.isinf(seconds) else 60.0 * max(math.ceil(seconds / 60), 1)

@@ -1,4 +1,4 @@
-"""Convert a policy's running limits to counters of the model."""
+"""Convert the running limits of a policy to counters of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESOURCES: Mapping[str, Resource] = {
     "memory_running": Resource.MEMORY_MIB,
     "nodes_running": Resource.NODES,
 }
-# A priority above all jobs except those that run when the model begins.
+# A priority above that of all jobs except those already running when the model begins.
 _FIRST = 1.0
 _NORMAL = "normal"
 
@@ -33,7 +33,7 @@ class RuleLimit(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The scope of a counter: rule, user, and GPU type ("" for all of the rule)."""
+    """The scope of a counter: rule, user, and GPU type ("" for all GPU types)."""
 
     rule: str
     uid: int | None
@@ -42,20 +42,20 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True)
 class CountedJobs:
-    """The counters of each job, independent of the values of the limits."""
+    """The counters of each job, which do not depend on the values of the limits."""
 
     places: tuple[_Place, ...]
     of_job: tuple[tuple[int, ...], ...]
     lending: tuple[LimitCounter, ...] = ()
-    """Counters before those of `places`."""
+    """Counters that precede those of `places`."""
 
 
 def modelled_rules(
     policy: PolicyInForce, unenforced_limits: Iterable[RuleLimit]
 ) -> tuple[PolicyInForce, tuple[str, ...]]:
-    """Return the policy with its running limits only, and remarks on those left out.
+    """Return the policy with only its running limits, and remarks on the limits left out.
 
-    `unenforced_limits` has limits that are not enforced. Rules for hours or for interactive jobs are not
+    `unenforced_limits` are limits that are not enforced. Rules for hours or for interactive jobs are not
     modelled.
     """
     unenforced = frozenset(unenforced_limits)
@@ -109,7 +109,7 @@ def counters(policy: PolicyInForce, counted: CountedJobs, at_s: float) -> tuple[
 
 
 def with_limit(policy: PolicyInForce, limit: RuleLimit, value: int) -> PolicyInForce:
-    """Return the policy with another value of one limit, in the unit of the compiled policy."""
+    """Return the policy with another value for one limit, in the unit of the compiled policy."""
     rules = tuple(
         replace(rule, limits={**rule.limits, limit.key: value}) if rule.id == limit.rule else rule
         for rule in policy.rules
@@ -118,7 +118,7 @@ def with_limit(policy: PolicyInForce, limit: RuleLimit, value: int) -> PolicyInF
 
 
 def jobs_under(policy: PolicyInForce, past: RecordedPast, counted: CountedJobs) -> Jobs:
-    """Return the past's jobs with their counters. Urgent ones precede all other waiting jobs."""
+    """Return the recorded jobs with their counters. Urgent jobs precede all other pending jobs."""
     return Jobs.of(
         replace(
             job,
@@ -130,7 +130,7 @@ def jobs_under(policy: PolicyInForce, past: RecordedPast, counted: CountedJobs) 
 
 
 def preemption_of(policy: PolicyInForce) -> Preemption:
-    """Return the preemption: jobs of owners and of shared GPUs requeue loans; urgent jobs also their QOS."""
+    """Return which QOS preempt which: owners and `normal` requeue loans, urgent also other QOS."""
     lending = policy.lending
     loans = frozenset() if lending is None else _loans(lending)
     of = {} if lending is None else dict.fromkeys((*(one.qos for one in lending.owners), _NORMAL), loans)

@@ -1,4 +1,4 @@
-"""Try other limits, one step at a time, and keep those that shorten waits at no cost to any group."""
+"""Try other limits, one change at a time, and keep those that shorten waits at no cost to any group."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.outcome import ModelOutcome
 from slurm_gpu.simulate.scheduler import Scheduling
 
-# Relative step of a limit. GPUs change in whole numbers.
+# The step of a limit, relative to its value. GPUs change in whole numbers.
 STEP = 0.25
-# The mean wait of all jobs must fall by both.
+# The mean wait of all jobs must fall by at least both amounts.
 LEAST_GAIN, LEAST_GAIN_H = 0.05, 1 / 60
-# The mean wait of each group and of its typical user may rise by the larger of both at most. A job that
-# starts under the present limits must start under the new ones.
+# The mean wait of each group and of its median user may rise by at most the larger of these amounts. No group
+# may have more jobs that never start than under the present limits.
 MOST_LOSS, MOST_LOSS_H = 0.10, 0.1
 MOST_CHANGES = 3
 
@@ -69,9 +69,9 @@ class Trial:
     waits: Mapping[str, GroupWaits]
     """By group."""
     hurts: tuple[str, ...]
-    """Groups whose wait would become too long."""
+    """Groups whose wait would rise too much."""
     gain_h: float
-    """The reduction of the mean wait of all jobs."""
+    """The reduction in the mean wait of all jobs."""
     worth_it: bool
     """Whether the reduction is large enough."""
 
@@ -86,23 +86,23 @@ class Findings:
     """The result of a search."""
 
     reproduction: Mapping[str, Reproduction]
-    """By group, ALL first."""
+    """By group, starting with ALL."""
     before: Mapping[str, GroupWaits]
     after: Mapping[str, GroupWaits]
-    """With all changes."""
+    """The waits by group with all changes."""
     changes: tuple[LimitTrial, ...] = ()
     trials: tuple[Trial, ...] = ()
     """All trials, in order."""
     refused: tuple[str, ...] = ()
-    """The reason why some or all limits have no proposals."""
+    """Reasons why some or all limits have no proposals."""
     remarks: tuple[str, ...] = field(default=())
     idle: Mapping[str, IdleWhileWaiting] = field(default_factory=dict)
-    """By group, free GPUs while its jobs waited."""
+    """The GPUs that were free while jobs of each group waited."""
 
 
 @dataclass(frozen=True)
 class PredictedWaits:
-    """The modelled waits of a past under one policy."""
+    """The modelled waits of recorded jobs under one policy."""
 
     waits: Mapping[str, GroupWaits]
     """By group."""
@@ -111,7 +111,7 @@ class PredictedWaits:
 
 
 class LimitSearch:
-    """Models one past under a policy, and under changed limits."""
+    """Models recorded jobs under a policy, and under changed limits."""
 
     def __init__(
         self, past: RecordedPast, policy: PolicyInForce, scheduling: Scheduling, at_s: float
@@ -123,7 +123,7 @@ class LimitSearch:
         self._uid = np.array([run.uid for run in past.runs], dtype=np.int64)
 
     def predict(self) -> PredictedWaits:
-        """Return the waits under the policy."""
+        """Return the modelled waits under the policy."""
         outcome = self._as_it_is
         return PredictedWaits(self._by_group(outcome), int((outcome.restarts > 0).sum()))
 
@@ -138,7 +138,7 @@ class LimitSearch:
         most_changes: int = MOST_CHANGES,
         progress: SearchProgress = lambda what: None,
     ) -> Findings:
-        """Try steps of every limit, or of those with bounds, within the bounds.
+        """Try changes of every limit or, with `bounds`, of the limits with bounds, within these.
 
         `progress` is called with a description of each trial.
         """
@@ -213,7 +213,7 @@ class LimitSearch:
         return wait_s
 
     def _stuck(self, outcome: ModelOutcome) -> Mapping[str, int]:
-        """Return by group the number of jobs that never start, such as jobs above a limit."""
+        """Return the number of jobs that never start, such as jobs above a limit, by group."""
         return {name: int(np.isnan(outcome.start_s[mask]).sum()) for name, mask in self._groups.items()}
 
     def _by_group(self, outcome: ModelOutcome) -> Mapping[str, GroupWaits]:
@@ -223,7 +223,7 @@ class LimitSearch:
     def _limits(self) -> Iterator[RuleLimit]:
         for rule in self._policy.rules:
             if rule.id == URGENT and self._policy.urgent_qos is not None:
-                continue  # the number of urgent jobs is not a matter of waits only
+                continue  # this limit is not only about waits
             for key in rule.limits:
                 if key in RESOURCES:
                     yield RuleLimit(rule.id, key)

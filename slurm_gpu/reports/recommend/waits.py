@@ -1,4 +1,4 @@
-"""Recorded and modelled waits of groups, their agreement, and GPUs that were free at the same time."""
+"""Recorded and modelled waits of groups, their agreement, and the GPUs that were free during waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALL = "all jobs"
 LEAST_JOBS = 30
 # Waits up to this count as equal.
 NO_MATTER_S = 300.0
-# The largest factor between the modelled and the recorded mean wait.
+# The largest allowed factor between the modelled and the recorded mean wait.
 MEAN_WITHIN = 1.5
 # The required share of jobs whose modelled wait is within a factor of two.
 WITHIN_2X = 0.5
@@ -29,16 +29,16 @@ WITHIN_2X = 0.5
 
 @dataclass(frozen=True, slots=True)
 class GroupWaits:
-    """Waits of one group of jobs in one run of the model, in hours."""
+    """The waits of one group of jobs in one run of the model, in hours."""
 
     jobs: int
     mean_h: float
     median_h: float
     p90_h: float
     user_h: float
-    """The median of the mean waits of its users."""
+    """The median of the mean waits of the group's users."""
     by_limits_h: float
-    """The part of the mean wait that its limits caused."""
+    """The part of the mean wait that limits caused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Reproduction:
     recorded_h: float
     modelled_h: float
     within_2x: float
-    """The share of jobs within a factor of two."""
+    """The share of jobs whose modelled wait is within a factor of two of the recorded one."""
 
     @property
     def enough(self) -> bool:
-        """Return whether there are enough jobs."""
+        """Return whether there are enough jobs for a comparison."""
         return self.jobs >= LEAST_JOBS
 
     @property
@@ -70,14 +70,14 @@ class Reproduction:
 
     @property
     def mean_is_alike(self) -> bool:
-        """Return whether the means agree within MEAN_WITHIN."""
+        """Return whether the mean waits agree within a factor of MEAN_WITHIN."""
         return bool(
             _alike(np.array([self.recorded_h * 3600]), np.array([self.modelled_h * 3600]), MEAN_WITHIN)[0]
         )
 
 
 def groups_of(past: RecordedPast, policy: PolicyInForce) -> Mapping[str, Mask]:
-    """Return the compared jobs of each group with a modelled rule, and of all."""
+    """Return masks of the compared jobs, for each group with a modelled rule and for all jobs."""
     groups: dict[str, Mask] = {ALL: past.judged}
     for rule in policy.rules:
         group = rule.group
@@ -125,12 +125,12 @@ def _alike(one: Floats, other: Floats, factor: float) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class IdleWhileWaiting:
-    """Recorded free GPUs while jobs of a group waited, which is evidence against limits."""
+    """GPUs that were free while jobs of a group waited, which is evidence against limits."""
 
     waited_h: float
-    """Hours in which at least one of its jobs with GPUs waited."""
+    """Hours in which at least one of the group's jobs with GPUs waited."""
     gpus: float
-    """Mean number of free GPUs of the present cluster in these hours; NaN if no job waited."""
+    """Mean number of free GPUs in these hours, of the present cluster's; NaN if no job waited."""
 
 
 def idle_while_waiting(past: RecordedPast, groups: Mapping[str, Mask]) -> Mapping[str, IdleWhileWaiting]:
@@ -157,7 +157,7 @@ def idle_while_waiting(past: RecordedPast, groups: Mapping[str, Mask]) -> Mappin
 
 
 def _level(times: Floats, from_s: Floats, to_s: Floats, amount: Floats) -> Floats:
-    """Return the sum of the amounts from each of `times` to the next, for spans `from_s` to `to_s`."""
+    """Return the total amount of the spans `from_s` to `to_s` in progress at each of `times`."""
     change = np.zeros(len(times) + 1)
     np.add.at(change, np.searchsorted(times, from_s), amount)
     np.subtract.at(change, np.searchsorted(times, to_s), amount)

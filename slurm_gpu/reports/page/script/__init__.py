@@ -1,6 +1,6 @@
 """The script of the report's page, bundled from small files in this order.
 
-They share one scope. The page contains nothing else, so it loads nothing.
+The files share one scope. The page contains the whole script, so it loads nothing.
 """
 
 from __future__ import annotations

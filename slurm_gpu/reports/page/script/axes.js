@@ -1,6 +1,6 @@
 // The axes in SVG: their lines, ticks and brushes.
 
-const HIT = 22;         // pixels from an axis that take hold of its brush
+const HIT = 22;         // width in pixels around an axis within which its brush is used
 const SVG = "http://www.w3.org/2000/svg";
 
 function svg(name, attributes, text) {

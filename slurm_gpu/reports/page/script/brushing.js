@@ -1,6 +1,6 @@
-// Brushes: limits on an axis, drawn with the pointer or written as numbers.
+// Brushes: limits on an axis, drawn with the pointer or typed as numbers.
 
-const GRIP = 6;         // pixels around the edge of a brush for dragging it
+const GRIP = 6;         // distance in pixels within which the edge of a brush can be dragged
 
 function setBrush(axis, limits) {
   if (limits) state.brushes.set(axis.index, limits);
@@ -9,7 +9,7 @@ function setBrush(axis, limits) {
   redraw();
 }
 
-// Limits between two whole numbers include those inside.
+// On an axis of whole numbers, limits are rounded to the nearest number.
 function snapped(axis, low, high) {
   const ends = [valueAt(axis, low), valueAt(axis, high)];
   return axis.whole ? [Math.ceil(ends[0] - 0.5), Math.floor(ends[1] + 0.5)] : ends;
@@ -72,7 +72,7 @@ function makeLimits(axis) {
 
 function layLimits(axis, limits) {
   axis.inputs.forEach((input, end) => {
-    if (document.activeElement === input) return; // the user types there
+    if (document.activeElement === input) return; // the user is typing
     input.value = limits && Number.isFinite(limits[end]) ? Number(limits[end].toPrecision(4)) : "";
   });
   layClear();

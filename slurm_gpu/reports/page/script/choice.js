@@ -1,4 +1,4 @@
-// Which runs are chosen: those of the applications shown, and within all brushes. A gap is within none.
+// The chosen runs: runs of the shown applications that are within all brushes. A missing value is within no brush.
 
 const shownRuns = (withBrushes) => {
   const inside = new Uint8Array(runs.n).fill(1);
@@ -11,7 +11,7 @@ const shownRuns = (withBrushes) => {
   return inside;
 };
 
-function placesOf(inside, among) { // the runs inside, or those of one class of nodes
+function placesOf(inside, among) { // the indices of runs inside, optionally of one node class only
   const found = new Uint32Array(inside.length);
   let count = 0;
   for (let i = 0; i < inside.length; i++) {

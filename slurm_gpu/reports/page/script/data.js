@@ -1,6 +1,6 @@
-// The data: runs as columns, never as objects. Codes stand for values, in the order of the values.
+// The data: runs as columns, never as objects. Values are stored as codes, in the order of the values.
 //
-// Each column lies there as bytes; of a column of two bytes all low ones come first.
+// Columns follow each other as bytes. In a two-byte column, all low bytes precede all high bytes.
 
 const UNKNOWN = 65535;
 const runs = { n: 0, axes: [], application: null, nodeClass: null, population: [] };
@@ -28,7 +28,7 @@ async function unpack() {
 }
 
 function asAxis(axis, index, codes) {
-  const step = Math.log1p(axis.most) / (UNKNOWN - 1); // equal ones, in log(1 + value)
+  const step = Math.log1p(axis.most) / (UNKNOWN - 1); // steps are equal in log(1 + value)
   const valueOf = axis.wide ? (code) => Math.expm1(code * step) : (code) => axis.values[code];
   const gap = axis.wide ? UNKNOWN : axis.values.length, values = new Float32Array(codes.length);
   let gaps = 0;

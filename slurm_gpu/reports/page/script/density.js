@@ -1,10 +1,10 @@
-// Count the lines through each pixel, which is faster for 40,000 lines than drawing them on a canvas.
+// Count the lines through each pixel. For 40,000 lines, this is faster than drawing them on a canvas.
 //
-// Lines between the same two pixels are added at once, with their number. A layer keeps its sums, and changed lines are
-// added or subtracted. Sums are whole numbers, so removed lines leave no trace.
+// Lines between the same two pixels are added together. A layer keeps its sums, to which new lines are added and from
+// which removed lines are subtracted. Sums are integers, so removed lines leave no trace.
 
-const WHOLE = 16;       // the sum that a line adds to the pixels of a column
-const CROWD = 4000;     // above this number of lines, a line takes one pixel instead of two, as steps are invisible
+const WHOLE = 16;       // the total that a line adds to one column of pixels
+const CROWD = 4000;     // with more lines, each takes one pixel instead of two, because its steps are invisible
 
 class Layer {
   constructor() {
@@ -22,7 +22,7 @@ class Layer {
     this.lines = 0;
   }
 
-  // Set the lines to those of the selected runs, of one class of nodes or of all.
+  // Show the lines of the selected runs, either of one node class or of all.
   hold(inside, among) {
     const now = placesOf(inside, among), smooth = now.length <= CROWD;
     const changed = this.inside === null || smooth !== this.smooth ? null : this.difference(inside, among);
@@ -74,7 +74,7 @@ class Layer {
 
 let tally = new Int32Array(0);
 
-// Both functions add a line from (x0, y0) to (x1, y1), x0 < x1, without its end. Subpixel positions are in 1/65536.
+// Both functions add a line from (x0, y0) to (x1, y1), x0 < x1, without its end. Positions are in 1/65536 pixel.
 function addPlain(counts, width, x0, y0, x1, y1, weight) {
   const dx = x1 - x0, reach = Math.abs(y1 - y0);
   if (reach <= dx) {
@@ -86,7 +86,7 @@ function addPlain(counts, width, x0, y0, x1, y1, weight) {
   for (let n = 0, x = (x0 << 16) + 32768, at = y0 * width; n < reach; n++, x += slope, at += step) counts[at + (x >> 16)] += weight;
 }
 
-// This one divides it between two neighbouring pixels.
+// This function divides the weight between two neighbouring pixels.
 function addSmooth(counts, width, x0, y0, x1, y1, weight) {
   const dx = x1 - x0, reach = Math.abs(y1 - y0), part = weight / WHOLE;
   if (reach <= dx) {

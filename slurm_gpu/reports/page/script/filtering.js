@@ -1,10 +1,10 @@
-// Which applications are shown, what the colours mean, and the way back to all.
+// The choice of applications, the legend of the colours, and the button that shows all runs again.
 
 function makeApplications() {
   const counts = new Uint32Array(facts.applications.length);
   for (let i = 0; i < runs.n; i++) counts[runs.application[i]]++;
   const boxes = facts.applications.map(() => Object.assign(document.createElement("input"), { type: "checkbox", checked: true }));
-  const follow = () => { // what the boxes say
+  const follow = () => { // apply the state of the boxes
     state.hidden = new Set([...boxes.keys()].filter((code) => !boxes[code].checked));
     layClear();
     redrawGround();

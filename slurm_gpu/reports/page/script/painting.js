@@ -1,7 +1,7 @@
 // Convert densities to colours. The scale is logarithmic, so that single lines and many lines are visible. Colours of
 // overlapping classes of nodes are mixed.
 
-const BARS = 44;        // next to an axis
+const BARS = 44;        // the number of bars next to an axis
 const context = canvas === null ? null : canvas.getContext("2d", { alpha: false, willReadFrequently: true });
 const layers = facts === null ? [] : facts.classes.map(() => new Layer()), backdrop = new Layer();
 let image = null, pixels = null, colours = null, ground = null, waiting = 0, drawn = 0;
@@ -16,7 +16,8 @@ function readColours() {
   ground = null;
 }
 
-// Opacity by four times the number of lines through a pixel, 0 to 1. With fewer lines each one is stronger.
+// Return opacities from 0 to 1, by four times the number of lines through a pixel. With fewer lines in total, each
+// line is more opaque.
 function shadesFor(lines) {
   const most = Math.max(2, lines / 30), shades = new Float32Array(4 * Math.ceil(most) + 2);
   for (let k = 0; k < shades.length; k++) {
@@ -25,8 +26,8 @@ function shadesFor(lines) {
   return shades;
 }
 
-// Blend layers, each with its colour, into the pixels. The opacity depends on all lines. The colour weights each class by
-// its share of its own lines, so that rare classes are visible.
+// Blend layers, each with its colour, into the pixels. The opacity depends on all lines. In the colour, the weight of
+// a class depends on the total of its own lines, so that rare classes are visible.
 function blend(some, lines) {
   const counts = some.map(([layer]) => layer.counts), many = counts.length, opaque = shadesFor(lines);
   const shares = some.map(([layer]) => shadesFor(layer.lines).map((shade) => shade ** 3));
@@ -50,7 +51,7 @@ function blend(some, lines) {
   }
 }
 
-// The empty background, or all lines in grey below the selected ones.
+// Return the background: empty, or with all lines in grey below the selected ones.
 function groundWith(grey) {
   if (ground !== null && ground.grey === grey) return ground.pixels;
   const [red, green, blue] = colours.surface;
@@ -77,7 +78,7 @@ function draw() {
   root.dataset.drawn = ++drawn;
 }
 
-// Bars to the right of each axis with the distribution of runs.
+// Draw bars to the right of each axis with the distribution of runs.
 function drawBars(chosen) {
   const [red, green, blue] = colours.ink, step = plotHeight / BARS;
   context.save();
@@ -97,18 +98,18 @@ function drawBars(chosen) {
   context.restore();
 }
 
-// Draw once for all events until the next frame.
+// Draw once at the next frame, for all events until then.
 function redraw() {
   if (!waiting) waiting = requestAnimationFrame(draw);
 }
 
-// The shown applications changed, and with them the grey lines.
+// Draw again after the shown applications changed, and with them the grey lines.
 function redrawGround() {
   ground = null;
   redraw();
 }
 
-// The axes moved, and with them all lines.
+// Draw again after the axes moved, and with them all lines.
 function redrawAll() {
   if (image === null || image.width !== canvas.width || image.height !== canvas.height) {
     image = new ImageData(canvas.width, canvas.height);

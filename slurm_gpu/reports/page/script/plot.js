@@ -1,17 +1,17 @@
 // The plot: its elements, its dimensions, and its present state.
 
 const HEIGHT = 400, LEAST_WIDTH = 640, TOP = 64, BOTTOM = 44, SIDE = 34;
-const GAP_ROW = 24;     // below an axis, for runs without a value
-const BAR_REACH = 30;   // to the right of an axis, for the distribution of runs
+const GAP_ROW = 24;     // pixels below an axis, where lines of runs without a value end
+const BAR_REACH = 30;   // pixels to the right of an axis for the distribution of runs
 
 const root = document.getElementById("parallel");
 const part = (name) => root === null ? null : root.querySelector(`[data-part="${name}"]`);
 const canvas = part("canvas"), overlay = part("overlay"), plot = part("plot");
 const facts = root === null ? null : JSON.parse(document.getElementById("parallel-facts").textContent);
 
-// `order`: axes by their index, from left to right. `brushes`: by an axis' index, the least and the greatest value.
+// `order`: indices of axes from left to right. `brushes`: the least and the greatest value by index of axis.
 // `hidden`: codes of applications.
-// `scale`: pixels of the canvas for one of the page.
+// `scale`: canvas pixels per page pixel.
 const state = { order: [], brushes: new Map(), hidden: new Set(), width: 0, scale: 1 };
 
 const plotHeight = HEIGHT - TOP - BOTTOM;
@@ -22,7 +22,7 @@ const columnOf = (place) => {
   return SIDE + place * between;
 };
 
-// Return the canvas row at which each run's line crosses the axis.
+// Set the canvas row at which each run's line crosses the axis.
 function layRows(axis) {
   const { codes, gap, rows } = axis, pixel = (y) => Math.round(y * state.scale), gapRow = pixel(HEIGHT - BOTTOM + GAP_ROW);
   const known = new Uint16Array(gap); // by code; 0 until a run has it, because no axis reaches row 0

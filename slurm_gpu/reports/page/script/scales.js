@@ -1,6 +1,6 @@
 // Scales: convert values to positions from 0 (bottom) to 1 (top) and back, and choose the tick labels.
 
-const TICK_ROOM = 19;   // pixels between two labels
+const TICK_ROOM = 19;   // minimum pixels between two labels
 
 function fraction(axis, value) {
   const reach = axis.most - axis.least;

@@ -1,4 +1,4 @@
-// The beginning; and what the page does when its width, the screen's colours or its medium change.
+// Start the plot, and draw it again when the page's width, the screen's colours or the medium change.
 
 function resize() {
   const wanted = Math.max(LEAST_WIDTH, Math.floor(plot.parentElement.clientWidth));
@@ -35,12 +35,12 @@ async function begin() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
   for (const [happening, printing] of [["beforeprint", true], ["afterprint", false]]) {
     addEventListener(happening, () => {
-      document.documentElement.classList.toggle("printing", printing); // light, whatever the screen is
+      document.documentElement.classList.toggle("printing", printing); // printed pages use light colours
       readColours();
       draw();
     });
   }
-  // So that the first brush takes no longer than the next.
+  // Draw the grey lines in advance, so that the first brush is as fast as later ones.
   (window.requestIdleCallback ?? setTimeout)(() => groundWith(true));
 }
 

@@ -1,16 +1,16 @@
-// Describe the selection: the number of runs, and their medians.
+// Describe the selection: the number of runs, and the medians of their values.
 
 const counted = new Intl.NumberFormat("en");
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.01 ? 1 : 0)} %`;
 const shown = (value) => value >= 100 || Number.isInteger(value) ? counted.format(Math.round(value)) : String(Number(value.toPrecision(2)));
 
-// Add the unit if the name has none; short times are in seconds or minutes.
+// Format a value, with a unit if the axis name has none; short times are in seconds or minutes.
 function spoken(axis, value) {
   if (axis.unit === "h" && value > 0 && value < 0.1) return value < 1 / 60 ? `${shown(value * 3600)} s` : `${shown(value * 60)} min`;
   return axis.label === axis.title || !axis.unit ? shown(value) : `${shown(value)} ${axis.unit}`;
 }
 
-// The median of the known values; codes are sorted.
+// Return the median of the known values; codes have the order of the values.
 function median(axis, chosen) {
   const { codes, gap } = axis, counts = new Uint32Array(gap);
   let known = 0;
@@ -32,7 +32,7 @@ function summarize(chosen) {
   const share = runs.n ? chosen.length / runs.n : 0;
   part("count").textContent = `${counted.format(chosen.length)} of ${counted.format(runs.n)} ${facts.noun} (${percent(share)})`;
   clearTimeout(pending);
-  pending = setTimeout(() => showMedians(chosen), 150); // after the brush stops
+  pending = setTimeout(() => showMedians(chosen), 150); // wait until the brush stops moving
 }
 
 function showMedians(chosen) {
