@@ -1,1 +1,1 @@
-"""slurm-gpuweb, and the cluster state that its pages and `slurm-gpu top` show."""
+"""slurm-gpuweb, and the state of the cluster that its pages and `slurm-gpu top` show."""

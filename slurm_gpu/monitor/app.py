@@ -24,7 +24,7 @@ from slurm_gpu.monitor.viewer import NotSignedInError
 
 
 def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
-    """Return the application; `more` are routes in addition to those of the API and the pages."""
+    """Return the application; `more` are additional routes, such as those for signing in."""
     api = [Route(route.path, route.make(site), methods=["GET"]) for route in ROUTES]
     described = CachedResponse(dump(document(ROUTES)), JSON)
     openapi = Route("/openapi.json", described, methods=["GET"])
@@ -41,8 +41,8 @@ def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
         HTTPException: _http_error,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
-    # Otherwise clients are redirected to the host of their Host header, which behind a proxy is the wrong
-    # one.
+    # Otherwise clients are redirected to the host in their Host header, which is the wrong host behind a
+    # proxy.
     app.router.redirect_slashes = False
     return app
 
@@ -73,6 +73,6 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 def _refused(why: str, status: int, more: Mapping[str, str] | None = None) -> Response:
     """Return an error that caches do not store.
 
-    It depends on the user and on whether they are signed in.
+    The error depends on the user and on whether they are signed in.
     """
     return JSONResponse({"error": why}, status, {"Cache-Control": "no-store", **(more or {})})

@@ -17,7 +17,7 @@ from slurm_gpu.monitor.cluster.state import PageState
 from slurm_gpu.monitor.viewer import ViewerOf
 
 COMMENT_EVERY_S = 15.0
-# Then the browser reconnects, which shows whether it is still signed in.
+# After this time the browser reconnects, which shows whether the user is still signed in.
 STREAM_S = 1800.0
 STREAMS = 2000
 STREAMS_OF_A_USER = 256
@@ -29,7 +29,7 @@ _HEADERS = (
 
 
 async def _until_disconnected(stream: Coroutine[Any, Any, None], receive: Receive) -> None:
-    """Stream until it ends or the client disconnects, which sending does not detect."""
+    """Send the stream until it ends or the client disconnects, which sending alone does not detect."""
 
     async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -45,7 +45,7 @@ async def _until_disconnected(stream: Coroutine[Any, Any, None], receive: Receiv
 
 
 def event_of(state: PageState) -> bytes:
-    """Return the announcement of a state."""
+    """Return the event that announces a state."""
     data = {"version": state.version, "layout": state.layout.id, "as_of_s": round(state.as_of_s(), 3)}
     return b"event: state\ndata: " + json.dumps(data, separators=(",", ":")).encode() + b"\n\n"
 
@@ -53,7 +53,8 @@ def event_of(state: PageState) -> bytes:
 class Events:
     """GET /api/v1/events as an ASGI application.
 
-    A client that reads slowly receives the newest state next, not each one that it missed: nothing queues up.
+    A client that reads slowly receives the newest state next, not each state that it missed, so nothing
+    queues up.
     """
 
     def __init__(self, board: Board, viewer_of: ViewerOf, monotonic: Callable[[], float]) -> None:
@@ -98,7 +99,7 @@ class Events:
         await send({"type": "http.response.body", "body": b""})
 
     def _announce(self, state: PageState) -> bytes:
-        """Return the announcement, which is created once for all clients."""
+        """Return the event, which is created once for all clients."""
         if self._announcement[0] is not state:
             self._announcement = state, event_of(state)
         return self._announcement[1]

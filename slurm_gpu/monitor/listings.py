@@ -1,6 +1,6 @@
 """Serve answers from the state as ASGI applications.
 
-Each answer is created once for all viewers who may see the same.
+Each answer is created once for all viewers who may see the same data.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from slurm_gpu.monitor.http.response_cache import CacheKey
 from slurm_gpu.monitor.viewer import ViewerOf, Visibility
 
 RETRY_AFTER_S = 5
-# (state, visibility, the parameter's value) to a body; raises UsageError if the value is invalid.
+# Returns the body for (state, visibility, the parameter's value); raises UsageError for an invalid value.
 Make = Callable[[PageState, Visibility, str], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class ListingKind:
-    """One kind of answer. `name` is its cache key; `parameter` is the only one of the query, if any."""
+    """One kind of answer. `name` is its cache key; `parameter` is the only parameter of the query, if any."""
 
     name: str
     make: Make
@@ -37,11 +37,11 @@ class ListingKind:
     for_all: bool = False
     """Whether all users get the same answer."""
     of_metric: bool = False
-    """Whether its time is that of the metric in its parameter."""
+    """Whether the time of the answer is that of the metric in the parameter."""
     same_as: Callable[[PageState, str], str] = lambda _, value: value
     """Maps values with equal answers to one value, so that arbitrary values do not fill the cache.
 
-    It raises UsageError if the value is invalid.
+    Raises UsageError if the value is invalid.
     """
 
 
@@ -64,7 +64,7 @@ class Listing:
         await answer(scope, receive, send)
 
     def answer(self, state: PageState, visibility: Visibility, value: str) -> CachedResponse:
-        """Return the cached answer, or make one."""
+        """Return the cached answer, or create it."""
         kind = self._kind
         seen_by = Visibility(True, "") if kind.for_all else visibility
         value = kind.same_as(state, value)

@@ -1,4 +1,4 @@
-"""Build the OpenAPI 3.1 document of the API from the table of its routes."""
+"""Build the OpenAPI 3.1 document of the API from its table of routes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _REFUSED = {
     "401": "no user is signed in",
     "503": "slurm-gpudbd has not answered since slurm-gpuweb started",
 }
-_MISSING = {"403": "belongs to another user", "404": "unknown"}
+_MISSING = {"403": "the job belongs to another user", "404": "unknown"}
 _HEADERS = {
-    "ETag": {"description": "send it back as If-None-Match", "schema": schemas.TEXT},
+    "ETag": {"description": "to send back as If-None-Match", "schema": schemas.TEXT},
     "X-As-Of-S": {"description": "time of the data, UTC epoch seconds", "schema": schemas.NUMBER},
 }
 
@@ -30,8 +30,8 @@ def document(routes: Iterable[ApiRoute]) -> dict[str, Any]:
             "version": slurm_gpu.__version__,
             "description": (
                 "The whole cluster and every job. Users see their own jobs in full and the "
-                "occupancy of others; operators see all. Times are UTC epoch seconds; null and 255 mean not "
-                "measured, 0 is a measurement."
+                "occupancy of others; operators see all jobs in full. Times are UTC epoch seconds. Values of "
+                "null and 255 mean not measured, and 0 is a measured value."
             ),
         },
         "paths": {route.path: {"get": _operation(route)} for route in routes},
@@ -47,7 +47,7 @@ def _operation(route: ApiRoute) -> dict[str, Any]:
         "parameters": [_parameter(item) for item in route.parameters],
         "responses": {
             "200": {"description": route.summary, "headers": _HEADERS, "content": content},
-            "304": {"description": "unchanged since the ETag in If-None-Match"},
+            "304": {"description": "the answer is unchanged since the ETag in If-None-Match"},
             **{status: {"description": why, "content": error} for status, why in sorted(refused.items())},
         },
     }

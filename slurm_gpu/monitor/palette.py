@@ -1,7 +1,8 @@
 """Define the colours of squares and pages, for the canvas, its style sheet and the picture without scripts.
 
-A sequential scale is distinguishable without red and green: light to dark on light ground, dark to light on
-dark ground. A few further colours mark categories. The grounds are shared with reports.
+The colours of a sequential scale are distinguishable without red and green. They run from light to dark on a
+light background, and from dark to light on a dark one. A few further colours mark categories. Background
+colours are shared with reports.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SEQUENTIAL: Mapping[str, Sequence[str]] = {
     "light": ("#ebe0b4", "#a6cbab", "#53a2a9", "#2a6a94", "#1f2c62"),
     "dark": ("#33427f", "#2d7397", "#3aa396", "#98cf86", "#fbf2a8"),
 }
-# Places in the series of reports, without red, which marks a ring here, and grey.
+# Indices in the series colours of reports, without grey and without red, which is the colour of rings here.
 _KINDS = (0, 1, 2, 4, 5, 6, 7, 8)
 _SHARED = ("page", "surface", "ink", "muted", "grid", "accent")
 _OWN: Mapping[str, Mapping[str, str]] = {
@@ -49,7 +50,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
 _OF_REPORTS = {"light": reports.LIGHT, "dark": reports.DARK}
 _FREE = {"light": "#dde5ec", "dark": "#3a4753"}
 
-# By ground and name, as in style sheets.
+# Colours by background and name, as in style sheets.
 INKS: Mapping[str, Mapping[str, str]] = {
     ground: {**{name: _OF_REPORTS[ground][name] for name in _SHARED}, **_OWN[ground]} for ground in GROUNDS
 }
@@ -57,14 +58,14 @@ INKS: Mapping[str, Mapping[str, str]] = {
 KINDS = {ground: tuple(_OF_REPORTS[ground][f"s{place}"] for place in _KINDS) for ground in GROUNDS}
 # Free, allocated, shared.
 STATES = {ground: (_FREE[ground], *KINDS[ground][:2]) for ground in GROUNDS}
-# Letters in squares, on any ground: dark on pale squares, light on dark squares.
+# Colours of letters in squares, on any background: dark on pale squares, light on dark squares.
 LETTERS = {"dark": INKS["light"]["ink"], "light": INKS["light"]["surface"]}
 
 _Three = tuple[float, float, float]
 
 
 def style_rules() -> str:
-    """Return CSS custom properties of both grounds; paper is light."""
+    """Return CSS custom properties for light and dark backgrounds; paper is light."""
     light, dark = (reports.variables(INKS[ground]) for ground in GROUNDS)
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
 
@@ -76,7 +77,7 @@ def script_module() -> str:
 
 
 def sequential(share: float, ground: str = "light") -> str:
-    """Return the colour of a share of the scale, from 0 to 1, equal to that of the canvas (scale.js)."""
+    """Return the colour at a share of the scale from 0 to 1, equal to the canvas's colour (scale.js)."""
     anchors = SEQUENTIAL[ground]
     place = min(1.0, max(0.0, share)) * (len(anchors) - 1)
     below = min(len(anchors) - 2, int(place))

@@ -51,22 +51,24 @@ class RouteParameter:
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """A path, its application, and its documented answers."""
+    """A path with its application and its documented answers."""
 
     path: str
     summary: str
     make: Callable[[RouteContext], ASGIApp]
     answers: Sequence[tuple[bytes, Schema]]
-    """By media type."""
+    """Pairs of media type and schema."""
     parameters: Sequence[RouteParameter] = ()
     missing: bool = False
     """Whether the requested item may be missing or belong to another user."""
 
 
 _METRIC = RouteParameter("metric", "one of the layout's metrics", schemas.TEXT, example="util")
-_SINCE = RouteParameter("since", "the version of an earlier answer: only what changed since", schemas.WHOLE)
+_SINCE = RouteParameter("since", "the version of an earlier answer: only later changes", schemas.WHOLE)
 _JOB = RouteParameter("job", "JOBID, JOBID_TASK or JOBID+OFFSET", schemas.TEXT, in_path=True, example="17")
-_FORMAT = RouteParameter("format", "csv to download it", {"type": "string", "enum": list(jobpages.FORMATS)})
+_FORMAT = RouteParameter(
+    "format", "csv to download a file", {"type": "string", "enum": list(jobpages.FORMATS)}
+)
 
 
 def _listing(item: ListingKind) -> Callable[[RouteContext], ASGIApp]:
@@ -86,7 +88,7 @@ def _job_route(path: str, summary: str, name: str, make_body: jobpages.MakeBody,
     return ApiRoute(path, summary, _of_job(name, make_body), answers, (_JOB, _FORMAT), missing=True)
 
 
-# Frequent requests come first.
+# The routes of frequent requests come first.
 ROUTES = (
     ApiRoute(
         "/api/v1/frame",
@@ -97,7 +99,7 @@ ROUTES = (
     ),
     ApiRoute(
         "/api/v1/jobs",
-        "Running and pending jobs: all, or changes since a version.",
+        "Running and pending jobs: all of them, or the changes since a version.",
         _listing(ListingKind("jobs", responses.jobs, "since", same_as=responses.known_version)),
         ((JSON, schemas.JOBS),),
         (_SINCE,),
@@ -116,7 +118,7 @@ ROUTES = (
     ),
     ApiRoute(
         "/api/v1/free",
-        "How many GPUs of each type are free, and when the next one is.",
+        "The number of free GPUs of each type, and when the next one becomes free.",
         _state_listing("free", responses.free, for_all=True),
         ((JSON, schemas.FREE),),
     ),
@@ -140,7 +142,7 @@ ROUTES = (
     ),
     ApiRoute(
         "/api/v1/events",
-        "Server-sent events: `state` with {version, layout, as_of_s} at each new state, a comment each 15 s.",
+        "Server-sent events: `state` with {version, layout, as_of_s} at each new state; comments every 15 s.",
         lambda site: Events(site.board, site.viewer_of, site.clock.monotonic),
         ((b"text/event-stream", schemas.TEXT),),
     ),

@@ -16,7 +16,7 @@ OCTETS: Schema = {"type": "string", "format": "binary"}
 
 
 def null_or(schema: Schema, why: str = "") -> Schema:
-    """Allow null; `why` describes its meaning."""
+    """Return the schema with null allowed; `why` describes the meaning of null."""
     kind = schema.get("type")
     found = (
         {**schema, "type": [kind, "null"]} if isinstance(kind, str) else {"oneOf": [schema, {"type": "null"}]}
@@ -25,24 +25,24 @@ def null_or(schema: Schema, why: str = "") -> Schema:
 
 
 def listed(schema: Schema) -> Schema:
-    """Return an array of such items."""
+    """Return the schema of an array of such items."""
     return {"type": "array", "items": schema}
 
 
 def an_object(more: bool = False, /, **properties: Schema) -> Schema:
-    """Return an object with exactly these keys, or with further ones."""
+    """Return the schema of an object with exactly these keys or, with `more`, at least these."""
     found: Schema = {"type": "object", "required": sorted(properties), "properties": properties}
     return found if more else {**found, "additionalProperties": False}
 
 
 def described(schema: Schema, what: str) -> Schema:
-    """Add a description."""
+    """Return the schema with a description."""
     return {**schema, "description": what}
 
 
 RANGES = described(
     listed({"type": "array", "items": WHOLE, "minItems": 2, "maxItems": 2}),
-    "squares, from the first to the last",
+    "ranges of squares, each from the first to the last",
 )
 AS_OF = described(NUMBER, "time of the data, UTC epoch seconds")
 MOMENT = null_or(NUMBER)
@@ -62,7 +62,9 @@ LAYOUT = an_object(
                             server_type=null_or(TEXT),
                             gpus=listed(
                                 an_object(
-                                    index=WHOLE, uuid=null_or(TEXT, "no slurm-gpud reported it"), type=TEXT
+                                    index=WHOLE,
+                                    uuid=null_or(TEXT, "no slurm-gpud has reported the device"),
+                                    type=TEXT,
                                 )
                             ),
                         )
@@ -76,13 +78,13 @@ LAYOUT = an_object(
 JOB = an_object(
     id=TEXT,
     job_id=WHOLE,
-    full=described(FLAG, "false: another user's, and name is null"),
+    full=described(FLAG, "false for a job of another user, whose name is null"),
     user=TEXT,
     account=TEXT,
     partition=TEXT,
     state=TEXT,
     reason=TEXT,
-    n_gpus=null_or(NUMBER, "Slurm does not count them"),
+    n_gpus=null_or(NUMBER, "the number is unknown"),
     n_nodes=WHOLE,
     n_tasks=WHOLE,
     submit_s=MOMENT,
@@ -121,7 +123,7 @@ ATTENTION = an_object(
             squares=RANGES,
             jobs=WHOLE,
             users=WHOLE,
-            healthy=described(WHOLE, "jobs that ran well on it since"),
+            healthy=described(WHOLE, "jobs that have run well on it since"),
             first_s=NUMBER,
             last_s=NUMBER,
             next_step=described(TEXT, "a command for an operator"),
@@ -137,7 +139,7 @@ FREE = an_object(
             free=WHOLE,
             allocated=WHOLE,
             out_of_service=WHOLE,
-            next_free_s=null_or(NUMBER, "none is allocated, or none has a time limit"),
+            next_free_s=null_or(NUMBER, "no GPU is allocated with a time limit"),
         )
     ),
 )
@@ -147,7 +149,7 @@ QUEUE = an_object(
             reason=TEXT,
             meaning=null_or(TEXT),
             n_jobs=WHOLE,
-            n_gpus=null_or(NUMBER, "unknown for one of them"),
+            n_gpus=null_or(NUMBER, "unknown for one of these jobs"),
             next_start_s=null_or(NUMBER, "Slurm has no estimate"),
         )
     ),
@@ -159,7 +161,7 @@ RESERVATIONS = an_object(
             True, id=WHOLE, user=TEXT, account=TEXT, gpus=WHOLE, state=TEXT, full=FLAG, why=null_or(TEXT)
         )
     ),
-    known=described(FLAG, "false: slurm-gpudbd did not answer, and the list is empty"),
+    known=described(FLAG, "false if slurm-gpudbd did not answer; the list is then empty"),
 )
 ME = an_object(
     user=TEXT,
@@ -182,7 +184,7 @@ ME = an_object(
                 why=TEXT,
             )
         ),
-        "unknown; limits_why has the reason",
+        "limits are unknown; limits_why is the reason",
     ),
     limits_as_of_s=AS_OF,
     limits_why=null_or(TEXT),
@@ -190,7 +192,7 @@ ME = an_object(
         an_object(
             job_id=WHOLE,
             id=TEXT,
-            forecast=null_or({"type": "object"}, "no forecast; why has the reason"),
+            forecast=null_or({"type": "object"}, "there is no forecast; why is the reason"),
             why=null_or(TEXT),
         )
     ),
@@ -224,7 +226,7 @@ TIMELINES = an_object(
 WINDOWS = an_object(
     windows=listed({"type": "object"}),
     requested=described(
-        FLAG, "windows were requested from its nodes just now: repeat the request in ten seconds"
+        FLAG, "windows were requested from the job's nodes just now: repeat the request in ten seconds"
     ),
 )
 ERROR = an_object(error=TEXT)

@@ -27,7 +27,7 @@ class SessionSettings:
     key_file: Annotated[
         Path | None,
         path("/etc/slurm-gpu/slurm-gpuweb.key"),
-        "32 random bytes, mode 0600, that sign sessions; without it they end with slurm-gpuweb.",
+        "32 random bytes, mode 0600, that sign sessions; without them, sessions end with slurm-gpuweb.",
     ] = None
 
 
@@ -37,7 +37,7 @@ class WebSettings:
 
     listen: Annotated[Address, ADDRESS, "The address of slurm-gpuweb."] = DEFAULT_LISTEN
     url: Annotated[str | None, PAGE, "The address for users, if it differs from `listen`."] = None
-    refresh_s: Annotated[float, duration(1.0, 60.0, "3s"), "Between reads of slurm-gpudbd."] = 3.0
+    refresh_s: Annotated[float, duration(1.0, 60.0, "3s"), "Interval between slurm-gpudbd reads."] = 3.0
     trusted_proxies: Annotated[
         tuple[Annotated[Network, NETWORK], ...],
         Items(or_one=True),
@@ -54,14 +54,14 @@ class WebSettings:
 
     @property
     def base_url(self) -> str:
-        """Return the beginning of links, without a slash at the end."""
+        """Return the URL that links begin with, without a slash at the end."""
         return f"http://{self.listen}" if self.url is None else self.url
 
 
 def load_settings(path: Path | None) -> WebSettings:
-    """Read and check the file; without `path` the default one, which may be missing.
+    """Read and check the file at `path`; by default, the file at DEFAULT_PATH, which may be missing.
 
-    Raise InvalidFileError with every mistake and its place.
+    Raise InvalidFileError, which lists every mistake and its place.
     """
     if path is None and not DEFAULT_PATH.exists():
         return WebSettings()

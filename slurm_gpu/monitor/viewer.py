@@ -10,27 +10,27 @@ from starlette.requests import HTTPConnection
 
 
 class NotSignedInError(Exception):
-    """No user is signed in; answered with 401."""
+    """Raised if no user is signed in, which is answered with 401."""
 
 
 class Visibility(NamedTuple):
-    """A part of an answer's cache key that separates viewers by their rights."""
+    """The part of an answer's cache key that separates viewers with different rights."""
 
     everything: bool
     user: str
-    """The user whose jobs are shown in full; "" with `everything`."""
+    """The user whose jobs are shown in full; empty with `everything`."""
     uid: int | None = None
     """None if unknown."""
 
     def may_see(self, user: str, uid: int | None = None) -> bool:
-        """Return whether jobs of `user` (`uid` if Slurm reports it) are shown in full."""
+        """Return whether jobs of `user` are shown in full; `uid` is None if Slurm does not report it."""
         return self.everything or self.owns(user, uid)
 
     def owns(self, user: str, uid: int | None = None) -> bool:
         """Return whether jobs are the viewer's own, by uid, as slurm-gpudbd decides.
 
         A reassigned name gives no access to jobs of its previous owner. Names are compared only for a viewer
-        whose name comes from a reverse proxy, and who has no uid on this host.
+        whose name comes from a reverse proxy and who has no uid on this host.
         """
         if uid is None:
             return False
@@ -39,7 +39,7 @@ class Visibility(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """A signed-in user; `uid` is None for a user of a reverse proxy who does not exist on this host."""
+    """A signed-in user; `uid` is None if a reverse proxy named a user who does not exist on this host."""
 
     user: str
     uid: int | None
@@ -49,24 +49,24 @@ class Viewer:
 
     @property
     def visibility(self) -> Visibility:
-        """Return the rights of the viewer: all for operators, otherwise their own."""
+        """Return the viewer's visibility: everything for operators, otherwise their own jobs."""
         return Visibility(True, "") if self.operator else self.own
 
     @property
     def own(self) -> Visibility:
-        """Return the viewer's own part, even for operators."""
+        """Return the visibility of the viewer's own jobs only, even for operators."""
         return Visibility(False, self.user, self.uid)
 
 
 ViewerOf = Callable[[HTTPConnection], Viewer]
 
 
-# Key of the Viewer in a request's scope, set by slurm_gpu.monitor.signin.
+# The key of the Viewer in the scope of a request, set by slurm_gpu.monitor.signin.
 VIEWER = "slurm_gpu.viewer"
 
 
 def viewer_of(request: HTTPConnection) -> Viewer:
-    """Return the viewer of a request; raise NotSignedInError."""
+    """Return the viewer of a request; raise NotSignedInError if there is none."""
     viewer = request.scope.get(VIEWER)
     if not isinstance(viewer, Viewer):
         raise NotSignedInError("sign in first: `slurm-gpu web` prints a link")

@@ -1,4 +1,4 @@
-"""Find which job has which square: Slurm reports the number per node, slurm-gpud the devices."""
+"""Find the squares of each job: Slurm reports the number of GPUs per node, slurm-gpud the devices."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class SquareAllocation:
-    """Squares by job, in order, and the jobs of each square."""
+    """The squares of each job, in order, and the jobs of each square."""
 
     whole: Mapping[int, Sequence[int]]
     shared: Mapping[int, Sequence[int]]
     jobs_at: Mapping[int, Sequence[int]]
-    """Only squares with a job."""
+    """Contains only squares with a job."""
 
     def is_shared(self, square: int) -> bool:
-        """Return whether a job has only a part of the square."""
+        """Return whether a job on the square has only part of the GPU."""
         return any(square in self.shared.get(job, ()) for job in self.jobs_at.get(square, ()))
 
 
 def find_allocation(
     nodes: Iterable[ClusterNode], live: Mapping[str, Live], layout: SquareLayout
 ) -> SquareAllocation:
-    """Assign the squares of all nodes of a layout.
+    """Find the squares of each job on the nodes of a layout.
 
-    Slurm numbers GPUs by its own configuration. So its positions are used only if no slurm-gpud reports the
-    device of a job, as in the first seconds of a job.
+    Slurm numbers GPUs by its own configuration. Its positions are therefore used only if no slurm-gpud
+    reports the devices of a job, as in the job's first seconds.
     """
     whole: dict[int, list[int]] = {}
     shared: dict[int, list[int]] = {}
@@ -64,7 +64,7 @@ def find_allocation(
 
 
 def ranges(squares: Iterable[int]) -> Ranges:
-    """Return (first, last) of each contiguous run of sorted squares."""
+    """Return (first, last) for each contiguous range of sorted squares."""
     found: list[tuple[int, int]] = []
     for square in squares:
         if found and found[-1][1] == square - 1:
@@ -81,7 +81,7 @@ def _add(job: int, squares: Iterable[int], of: dict[int, list[int]], jobs_at: di
 
 
 def _reported(place: NodeSquares, live: Live | None) -> dict[int, list[int]]:
-    """Return by job the squares that slurm-gpud reports."""
+    """Return the squares that slurm-gpud reports for each job."""
     found: dict[int, list[int]] = {}
     if live is not None:
         for at, square in enumerate(place.squares):
@@ -94,7 +94,7 @@ def _reported(place: NodeSquares, live: Live | None) -> dict[int, list[int]]:
 def _fill(
     reported: Sequence[int], wanted: int, positions: Iterable[int], place: NodeSquares, taken: set[int]
 ) -> list[int]:
-    """Return as many squares as Slurm reports: those of slurm-gpud, Slurm's own positions, then any."""
+    """Return `wanted` squares: those that slurm-gpud reports, then Slurm's positions, then any others."""
     found = list(reported[:wanted])
     theirs = [place.by_position[at] for at in positions if at < len(place.by_position)]
     for at in (*theirs, *range(len(place.squares))):
@@ -107,7 +107,7 @@ def _fill(
 
 
 def _fill_shared(reported: Sequence[int], holder: ClusterAllocation, place: NodeSquares) -> list[int]:
-    """Do the same for GPUs that jobs may share."""
+    """Return the squares of GPUs that jobs may share: slurm-gpud's first, then Slurm's positions."""
     found = list(reported[: len(holder.shared_gpus)])
     for position in holder.shared_gpus:
         if len(found) == len(holder.shared_gpus):

@@ -1,4 +1,4 @@
-"""Find running jobs that need attention, and their squares: slurm_gpu.alerts on live values."""
+"""Find running jobs that need attention, and their squares, with slurm_gpu.alerts from live values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RUNS = frozenset({"RUNNING", _SUSPENDED})
 
 @dataclass(frozen=True, slots=True)
 class PlacedAlert:
-    """An alert with its job's owner and squares."""
+    """An alert with the user of its job and the squares of its devices."""
 
     alert: Alert
     id: str
@@ -28,15 +28,16 @@ class PlacedAlert:
 
 
 class Attention:
-    """Watch jobs over successive states."""
+    """Watches jobs over successive states."""
 
     def __init__(self, watch: Watch | None = None) -> None:
-        # While they are not displayed, values arrive each minute; they still show how long a device was idle.
+        # Live values arrive only every minute while no page is open, but still show how long a device was
+        # idle.
         self._watch = Watch(AlertThresholds(value_for_s=LIVE_VALID_S)) if watch is None else watch
 
     @property
     def rules(self) -> AlertThresholds:
-        """Return the thresholds."""
+        """Return the thresholds of alerts."""
         return self._watch.rules
 
     def update(self, now_s: float, seen: DatabaseState) -> None:
@@ -71,16 +72,16 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def verdict_alerts(seen: DatabaseState) -> list[Alert]:
-    """Return verdicts of slurm-gpudbd on jobs that still run."""
+    """Return alerts for slurm-gpudbd's verdicts on jobs that still run."""
     runs = {(job.job_id, job.start_s) for job in seen.cluster.jobs if job.state in _RUNS}
     return unhealthy(seen.verdicts, runs, seen.reports, seen.live)
 
 
 def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Alert] | None:
-    """Return alerts that follow from only the records: errors of GPUs, and jobs that never used theirs.
+    """Return alerts that follow from the records alone: GPU errors, and jobs that never used their GPUs.
 
-    The result is None if the records could not be read. Records arrive every five minutes, so a job has an
-    alert only if all its GPUs are idle now as well.
+    Return None if the records could not be read. Because records arrive every five minutes, an idle job has
+    an alert only if all its GPUs are idle now as well.
     """
     if seen.running is None:
         return None
@@ -113,7 +114,7 @@ def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -
 
 
 def _idle_now(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> Mapping[int, tuple[str, ...]]:
-    """Return by job its devices, if each has new live values and none computes."""
+    """Return the devices of each job whose devices all have recent live values and are all idle."""
     found: dict[int, list[str]] = {}
     busy: set[int] = set()
     for node in seen.live.values():

@@ -1,4 +1,4 @@
-"""Hold the current state, and wake requests that wait for the next one."""
+"""Store the current state, and wake requests that wait for the next one."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class Board:
         self.state: PageState | None = None
         self.stopping = False
         self.is_viewed = False
-        """Whether a page was requested since the poller cleared this."""
+        """Whether a page has requested data since the poller last cleared this."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed: asyncio.Event | None = None
 
     def show(self, state: PageState) -> None:
-        """Answer requests that begin from now on with this state."""
+        """Answer all later requests with this state."""
         self.state = state
         self._wake_all()
 
     def stop(self) -> None:
-        """End all waiting requests."""
+        """Wake all waiting requests, because the server stops."""
         self.stopping = True
         self._wake_all()
 
@@ -33,13 +33,13 @@ class Board:
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        """Wake the current waiters; later ones wait for another event."""
+        """Wake the requests that wait now; later ones wait for another event."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
     async def changed(self, version: int | None, within_s: float) -> bool:
-        """Wait until the state differs from `version` or the server stops; False after `within_s`."""
+        """Wait until the state is not of `version` or the server stops; return False after `within_s`."""
         self._loop = asyncio.get_running_loop()
         self.is_viewed = True
         if self.stopping or (self.state is not None and self.state.version != version):

@@ -1,4 +1,4 @@
-"""Read from slurm-gpudbd, each kind of data at its own interval."""
+"""The data read from slurm-gpudbd, where each kind has its own interval."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from slurm_gpu.wire.answers.verdicts import Verdicts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseState:
-    """The last answers; times are by the wall clock of this host, except those of Slurm."""
+    """The last answers; times are by the wall clock of this host, except times from Slurm."""
 
     cluster: ClusterState
     live: Mapping[str, Live]
     live_s: float
-    """When `live` was read."""
+    """The time at which `live` was read."""
     reports: Sequence[NodeReport]
     reservations: Sequence[Reservation] | None
     """None if they could not be read."""
     running: Running | None
-    """None if it could not be read, as from an older slurm-gpudbd."""
+    """None if it could not be read, for example from an older slurm-gpudbd."""
     verdicts: Verdicts | None = None
-    """As `running`."""
+    """None if they could not be read, like `running`."""
 
     @property
     def as_of_s(self) -> float:
-        """Return the time of the data that changes every second."""
+        """Return the time of the older of `live` and `cluster`, which change every second."""
         return min(self.live_s, self.cluster.as_of_s)
 
     def uses(self) -> Mapping[int, RunningUse]:
-        """Return by job how its current run has used its GPUs."""
+        """Return how the current run of each job has used its GPUs."""
         if self.running is None:
             return {}
         return self.running.uses_of({job.job_id: job.start_s for job in self.cluster.jobs})

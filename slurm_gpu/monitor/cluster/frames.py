@@ -1,4 +1,4 @@
-"""Encode one octet per square and metric, for all viewers or for one user."""
+"""Encode each metric as one octet per square, for all viewers or for one user."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterNode
 from slurm_gpu.wire.answers.running import RunningUse
 
-# A user by name, and by uid if Slurm reports it.
+# A user's name, and the uid if Slurm reports it.
 Owner = tuple[str, int | None]
 
 
 def live_frames(layout: SquareLayout, live: Mapping[str, Live]) -> dict[str, bytes]:
-    """Return the metrics of all devices' live values, for every square."""
+    """Return the frames of live metrics, with one octet per square."""
     values = _by_square(layout, live)
     frames = {}
     for name, read in LIVE.items():
@@ -41,7 +41,7 @@ def live_frames(layout: SquareLayout, live: Mapping[str, Live]) -> dict[str, byt
 def state_frame(
     layout: SquareLayout, nodes: Iterable[ClusterNode], live: Mapping[str, Live], allocation: SquareAllocation
 ) -> bytes:
-    """Return the state of each square: allocated, otherwise out of service, without slurm-gpud, or free."""
+    """Return the state of each square: allocated or shared, else out of service, unwatched or free."""
     octets = bytearray(layout.n_squares)
     by_name = {node.node: node for node in nodes}
     for place in layout.nodes:
@@ -58,9 +58,9 @@ def state_frame(
 
 
 def _surplus(place: NodeSquares, node: ClusterNode | None, allocation: SquareAllocation) -> list[int]:
-    """Return squares of GPUs that Slurm does not have: no job can get them, even if slurm-gpud sees them.
+    """Return squares of GPUs that Slurm does not have, so that no job can get them.
 
-    They cannot be identified: take those without a job that Slurm would number last.
+    They cannot be identified, so take those without a job that Slurm would number last.
     """
     n_more = 0 if node is None else len(place.squares) - sum(node.gpus.values())
     if n_more <= 0:
@@ -72,7 +72,7 @@ def _surplus(place: NodeSquares, node: ClusterNode | None, allocation: SquareAll
 def job_frames(
     layout: SquareLayout, allocation: SquareAllocation, running: Mapping[int, RunningUse]
 ) -> dict[str, bytes]:
-    """Return p25 and p95 of each job on the squares that it does not share."""
+    """Return frames with p25 and p95 of each job on the squares that it does not share."""
     frames = {
         name: bytearray([GAP]) * layout.n_squares for name in ("p25_util", "p95_util", "p25_mem", "p95_mem")
     }
@@ -94,7 +94,7 @@ def job_frames(
 
 
 def own_squares(allocation: SquareAllocation, owner_of: Mapping[int, Owner]) -> dict[Owner, list[int]]:
-    """Return by user the squares that only their own jobs use."""
+    """Return the squares that only jobs of one user use, by user."""
     found: dict[Owner, list[int]] = {}
     for square, jobs in allocation.jobs_at.items():
         owners = {owner_of.get(job) for job in jobs}
@@ -104,7 +104,7 @@ def own_squares(allocation: SquareAllocation, owner_of: Mapping[int, Owner]) -> 
 
 
 def only(octets: bytes, squares: Iterable[int]) -> bytes:
-    """Return a frame in which all other squares have no value."""
+    """Return a copy of the frame in which all other squares have no value."""
     shown = bytearray([GAP]) * len(octets)
     for square in squares:
         shown[square] = octets[square]
@@ -112,7 +112,7 @@ def only(octets: bytes, squares: Iterable[int]) -> bytes:
 
 
 def is_for_all(metric: str) -> bool:
-    """Return whether all users may see it for every square: occupancy is public."""
+    """Return whether all users may see the metric on every square: occupancy is public."""
     return metric == STATE.name
 
 
@@ -126,7 +126,7 @@ def _by_square(layout: SquareLayout, live: Mapping[str, Live]) -> list[tuple[int
 
 
 def _clock(layout: SquareLayout, values: list[tuple[int, LiveDevice]]) -> bytes:
-    """Return the clock relative to the device's maximum, or to the greatest clock of its type if unknown."""
+    """Return each clock in % of the device's maximum or, if unknown, of the greatest clock of its type."""
     greatest: dict[str, float] = {}
     for square, value in values:
         if value.sm_clock_mhz is not None:

@@ -1,4 +1,4 @@
-"""Return jobs by version: the changes since a viewer's last request.
+"""List jobs by version: the changes since a viewer's last request.
 
 Each row is created once for all viewers.
 """
@@ -15,7 +15,7 @@ from slurm_gpu.monitor.cluster.allocation import SquareAllocation, ranges
 from slurm_gpu.monitor.viewer import Visibility
 from slurm_gpu.wire.answers.cluster import ClusterJob
 
-# Number of versions with known changes: 12 minutes at one version per 3 s.
+# The number of versions whose changes are kept: 12 minutes at one version per 3 s.
 KEPT = 240
 
 
@@ -23,13 +23,13 @@ KEPT = 240
 class _Row:
     job: ClusterJob
     version: int
-    """The version of its last change."""
+    """The version in which the row last changed."""
     full: bytes
     occupancy: bytes
     facts: tuple[Any, ...]
 
     def visible_part(self, visibility: Visibility) -> bytes:
-        """Return the part that may be seen."""
+        """Return the part of the row that a viewer may see."""
         return self.full if visibility.may_see(self.job.user, self.job.uid) else self.occupancy
 
 
@@ -42,11 +42,11 @@ class JobListing:
     """The oldest version since which every change is known."""
     rows: Mapping[int, _Row]
     gone: tuple[tuple[int, tuple[int, ...]], ...]
-    """(version, jobs that ended in it), the oldest first."""
+    """Pairs (version, jobs that ended in it), the oldest first."""
 
     @classmethod
     def empty(cls, version: int) -> JobListing:
-        """Return a listing before the first state."""
+        """Return the listing before the first state."""
         return cls(version, version, {}, ())
 
     def next(self, version: int, jobs: Iterable[ClusterJob], allocation: SquareAllocation) -> JobListing:

@@ -1,4 +1,4 @@
-"""Assign each GPU a square by zone, rack, node and GPU, in an order that depends only on the cluster."""
+"""Assign each GPU a square, ordered by zone, rack, node and GPU. The order depends only on the cluster."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _LAST = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """One GPU or MIG instance."""
+    """The square of one GPU or MIG instance."""
 
     index: int
     uuid: str | None
-    """None if no slurm-gpud reported it."""
+    """None if no slurm-gpud has reported the device."""
     type: str
     sm_clock_max_mhz: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSquares:
-    """A node's squares; `first` is the number of its first one, the others follow."""
+    """The squares of a node, numbered consecutively from `first`."""
 
     node: str
     zone: str | None
@@ -41,7 +41,7 @@ class NodeSquares:
     first: int
     squares: Sequence[Square]
     by_position: Sequence[int]
-    """Their likely positions in Slurm: by minor number, in the order of files in gres.conf."""
+    """The square at each likely position in Slurm: by minor number, in the order of files in gres.conf."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +100,7 @@ def make_layout(
 def layout_key(
     nodes: Iterable[ClusterNode], reports: Iterable[NodeReport], racks: Mapping[str, str]
 ) -> object:
-    """Return the inputs of a layout: while they are equal, so is the layout."""
+    """Return the inputs of a layout: equal inputs give equal layouts."""
     return (
         [(node.node, node.zone, node.server_type, tuple(node.gpus.items())) for node in nodes],
         [report.devices for report in reports],
@@ -109,7 +109,7 @@ def layout_key(
 
 
 def _named(name: str | None) -> tuple[bool, tuple[tuple[int, int, str], ...]]:
-    """Sort by name, those without a name last."""
+    """Return a sort key by name, with missing names last."""
     return name is None, natural(name or "")
 
 
@@ -132,15 +132,15 @@ def _node(node: NodeSquares) -> dict[str, Any]:
 
 
 def _squares(node: ClusterNode, devices: Sequence[DeviceFacts]) -> tuple[list[Square], list[int]]:
-    """Return the devices that slurm-gpud reported, in the driver's order.
+    """Return a node's squares in the driver's order, and their indices by Slurm's likely position.
 
-    Further ones follow up to Slurm's number.
+    If slurm-gpud reports fewer devices than Slurm has GPUs, squares without a device follow.
     """
     n_gpus = sum(node.gpus.values())
     parents = {item.parent for item in devices if item.parent is not None}
     leaves = [item for item in devices if item.uuid not in parents]
     whole = [item for item in devices if item.parent is None]
-    # A site may omit instances from gres.conf and allocate the GPU.
+    # A site may omit MIG instances from gres.conf and allocate the whole GPU.
     shown = whole if len(whole) == n_gpus else leaves
     shown = sorted(shown, key=lambda item: (_number(item.index), _number(item.gpu_instance), item.uuid))
     types = [kind for kind, count in node.gpus.items() for _ in range(count)]
@@ -164,7 +164,7 @@ def _number(value: int | None) -> int:
 
 
 def _type(types: Sequence[str], index: int, name: str | None) -> str:
-    """Return the one of a node's types that occurs in the GPU's name, if exactly one does."""
+    """Return the node's type that occurs in the GPU's name if only one does, otherwise the type by index."""
     if not types:
         return ""
     if name is not None:

@@ -18,7 +18,7 @@ _ROUND_W = 50.0
 
 @dataclass(frozen=True, slots=True)
 class SquareMetric:
-    """A selectable metric: value = octet × step, and `top` is the end of its scale."""
+    """A selectable metric: its value is octet × step, and its scale ends at `top`."""
 
     name: str
     title: str
@@ -27,13 +27,13 @@ class SquareMetric:
     step: float
 
     def octet(self, value: float | None) -> int:
-        """Encode a value; None has an octet of its own."""
+        """Encode a value; None is encoded as GAP."""
         if value is None:
             return GAP
         return min(MOST, max(0, int(value / self.step + 0.5)))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of GET /api/v1/layout."""
+        """Return the metric's entry in the answer to GET /api/v1/layout."""
         return {
             "name": self.name,
             "title": self.title,
@@ -44,12 +44,12 @@ class SquareMetric:
 
 
 STATE = SquareMetric("state", "State", "", 4, 1)
-# The values of `state`.
+# The values of the metric `state`.
 FREE, ALLOCATED, SHARED, OUT_OF_SERVICE, UNWATCHED = range(5)
 
 
 def metrics_for(power_limits_w: Iterable[float | None]) -> list[SquareMetric]:
-    """Return all metrics in their order of display; power's scale ends at the greatest limit."""
+    """Return all metrics in display order; the scale of power ends at the greatest limit, rounded up."""
     limits = [limit for limit in power_limits_w if limit is not None and limit > 0]
     top_w = math.ceil(max(limits, default=_POWER_W) / _ROUND_W) * _ROUND_W
     return [
@@ -70,7 +70,8 @@ def _memory_pct(value: LiveDevice) -> float | None:
     return None if value.mem_used_frac is None else 100 * value.mem_used_frac
 
 
-# Metrics that are a device's last value; the clock is relative to a maximum.
+# Metrics that show the last value of a device. `clock` is not among them, because it is relative to a
+# maximum.
 LIVE: dict[str, Callable[[LiveDevice], float | None]] = {
     "util": lambda value: value.util_pct,
     "mem": _memory_pct,

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 T = TypeVar("T")
-# Devices of nodes rarely change, and records arrive every five minutes.
+# The interval of reads of devices, which rarely change, and of records, which arrive every five minutes.
 SELDOM_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """The data of slurm-gpudbd at one moment, by the wall clock here, and the alerts that follow from it."""
+    """The data of slurm-gpudbd at one time by the wall clock of this host, and the resulting alerts."""
 
     at_s: float
     seen: DatabaseState
     alerts: Sequence[Alert] | None
-    """The most serious first; None if the watch is too short and the records are missing."""
+    """The most serious first; None if jobs were not watched for long enough and the records are missing."""
 
 
 class Observer:
-    """Observe slurm-gpudbd. `connect` opens a client, `wall` and `monotonic` are clocks in seconds."""
+    """Observes slurm-gpudbd. `connect` opens a client; `wall` and `monotonic` are clocks in seconds."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Observer:
         """The error of the last poll; None if it succeeded."""
 
     def poll(self) -> None:
-        """Poll once; raise SlurmGpuError only if there has never been an answer."""
+        """Poll once; raise SlurmGpuError on failure only if there has never been an answer."""
         now = self._monotonic()
         try:
             with self._connect() as source:
@@ -61,7 +61,7 @@ class Observer:
                 verdicts = _or_none(source.verdicts)
                 if self._seldom_s is None or now - self._seldom_s >= SELDOM_S:
                     reports, self._running = _or_none(source.nodes), _or_none(source.running)
-                    if reports is not None:  # otherwise keep the previous ones and retry at the next poll
+                    if reports is not None:  # else keep the last ones and retry at the next poll
                         self._reports, self._seldom_s = reports, now
         except SlurmGpuError as error:
             if self.last is None:
@@ -95,7 +95,7 @@ class Observer:
 
 
 def _or_none(ask: Callable[[], T]) -> T | None:
-    """Return None for an older slurm-gpudbd, and if its database does not answer."""
+    """Return the answer; None if slurm-gpudbd is too old for the request or its database does not answer."""
     try:
         return ask()
     except DatabaseError:

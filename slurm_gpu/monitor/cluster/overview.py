@@ -1,4 +1,4 @@
-"""Summarise one moment of the cluster for the terminal and for `slurm-gpu top --json`; pure functions."""
+"""Summarise the state of the cluster for the terminal and `slurm-gpu top --json`, in pure functions."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from slurm_gpu.wire.answers.runs import NodeReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownRow:
-    """GPUs with their job and their live values."""
+    """A row of GPUs with their job and their live values."""
 
     row: GpuRow
     devices: Sequence[LiveDevice]
-    """In the driver's order, node by node; fewer than the GPUs if slurm-gpud does not report some."""
+    """Node by node in the driver's order, without the GPUs that slurm-gpud does not report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class JobAlert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """The displayed state of one moment."""
+    """The displayed state of the cluster at one time."""
 
     cluster: str
     as_of_s: float
@@ -56,7 +56,7 @@ class Overview:
     nodes: Sequence[StateOfNodes]
     waits: Sequence[WaitReason]
     users: Sequence[tuple[str, int]]
-    """GPUs of which each user's jobs have at least a part, the most first."""
+    """The number of GPUs of which each user's jobs have at least part, the largest first."""
     rows: Sequence[ShownRow]
     alerts: Sequence[JobAlert] | None
     """The most serious first; None if the cluster has not been watched for long enough."""
@@ -68,11 +68,11 @@ class Overview:
 
     @property
     def waiting_gpus(self) -> float | None:
-        """Return the GPUs that they request; None if that of one of them is unknown."""
+        """Return the number of GPUs that pending jobs request; None if the number of any job is unknown."""
         return gpus_in_all([wait.n_gpus for wait in self.waits])
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict for json.dumps, whose keys docs/commands.md explains."""
+        """Return a dict for json.dumps; docs/commands.md explains its keys."""
         return {
             "cluster": self.cluster,
             "as_of_s": self.as_of_s,
@@ -125,7 +125,7 @@ def make_overview(
 ) -> Overview:
     """Build an overview of rows, jobs and alerts that match `user` and `partition`.
 
-    `user` does not filter the totals. With `fold`, equal nodes are one row.
+    `user` does not filter the totals. With `fold`, nodes with equal rows are combined.
     """
     if partition is not None:
         state = in_partition(state, partition)
@@ -158,7 +158,7 @@ def make_overview(
 
 
 def driver_order(reports: Iterable[NodeReport]) -> Callable[[str], tuple[float, int, str]]:
-    """Return a sort key for UUIDs of a node's devices; those without facts come last."""
+    """Return a sort key for UUIDs of a node's devices; unreported devices come last."""
     order = {
         item.uuid: (
             math.inf if item.index is None else item.index,

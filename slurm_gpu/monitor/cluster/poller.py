@@ -1,4 +1,4 @@
-"""Poll slurm-gpudbd; data that cannot be read keeps its last value and time."""
+"""Poll slurm-gpudbd. Data that cannot be read keeps its last value and time."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ T = TypeVar("T")
 log = logging.getLogger("slurm-gpuweb")
 
 NODES_EVERY_S = 60.0
-# After a failure: without them, only the jobs of GPUs are known.
+# The shorter interval after a failure: without the devices, only the jobs on GPUs are known.
 NODES_AGAIN_S = 5.0
 RESERVATIONS_EVERY_S = 15.0
 RUNNING_EVERY_S = 60.0
 VERDICTS_EVERY_S = 5.0
-# An open page sends a request within this time.
+# An open page sends at least one request within this time.
 VIEWED_FOR_S = 60.0
 _LEAST_PAUSE_S = 0.5
-# Polls take at most this share of the time: a slow slurm-gpudbd is polled less often.
+# The maximum share of time spent on polls, so that a slow slurm-gpudbd is polled less often.
 _LOAD = 0.5
 
 
@@ -48,19 +48,19 @@ class _Part(Generic[T]):
         self.last: T | None = None
 
     def refresh(self, now: float, ask: Callable[[], T]) -> None:
-        """Request a new answer if it is due; after an error of `ask`, which is raised, keep the last one."""
+        """Request a new answer if it is due. If `ask` raises an error, raise it and keep the last answer."""
         if now >= self._due:
             self._due = now + self._again_s
             self.last = ask()
             self._due = now + self._every_s
 
     def expire(self) -> None:
-        """Request it at the next poll."""
+        """Make the answer due at the next poll."""
         self._due = 0.0
 
 
 class Poller:
-    """A poller of slurm-gpudbd that shows each state on the board; one thread calls it."""
+    """Polls slurm-gpudbd and shows each state on the board; only one thread may call it."""
 
     def __init__(
         self,
@@ -91,9 +91,9 @@ class Poller:
             log, "the cluster could not be drawn: %s", clock, over="the cluster is drawn again"
         )
         self.error: str | None = None
-        """The error of the last poll, or of a part of it; None if all succeeded."""
+        """The error of the last poll or of one of its requests; None if all succeeded."""
         self.last_poll_s = clock.monotonic()
-        """The end of the last poll."""
+        """The monotonic time at which the last poll ended."""
 
     def poll(self) -> PageState | None:
         """Poll once; return None if nothing is new."""
@@ -122,14 +122,14 @@ class Poller:
             try:
                 if self.poll() is not None:
                     self._undrawn.worked()
-            except Exception as error:  # an answer that cannot be decoded; the next one may be valid
+            except Exception as error:  # for example, an answer cannot be decoded
                 self._undrawn.failed(error)
             took_s = self._clock.monotonic() - began
             stop.wait(max(_LEAST_PAUSE_S, refresh_s - took_s, took_s * (1 / _LOAD - 1)))
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the next poll opens another."""
+        """Close the connection; the next poll opens a new one."""
         if self._database is not None:
             self._database.close()
         self._database = None

@@ -1,4 +1,4 @@
-"""Explain squeue's reason codes (its manual page, "JOB REASON CODES")."""
+"""Explain squeue's reason codes. Source: "JOB REASON CODES" in its manual page."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _MEANINGS = {
     "Cleaning": "its last run is being cleaned up",
 }
 _SPELT_OUT = ("Nodes required for job", "Nodes_required_for_job")
-# slurmctld also writes this reason as a sentence.
+# slurmctld writes this reason as a sentence.
 _NODES_RESERVED = "ReqNodeNotAvail"
-# Beginning and end of reasons that are limits: the first match counts.
+# The beginnings and ends of reasons that are limits; the first match counts.
 _LIMITS = (
     ("QOSMax", "PerUser", "a limit on each user in its QOS"),
     ("QOSMax", "PerAccount", "a limit on each account in its QOS"),
@@ -48,13 +48,13 @@ _LIMITS = (
 
 
 def short(reason: str) -> str:
-    """Return Slurm's code without additions such as names of nodes."""
+    """Return Slurm's code without additions such as node names."""
     word = reason.partition(",")[0].strip()
     return _NODES_RESERVED if word.startswith(_SPELT_OUT) else word
 
 
 def meaning(reason: str) -> str | None:
-    """Explain a reason; None if unknown."""
+    """Return an explanation of a reason; None if it is unknown."""
     word = short(reason)
     if (text := _MEANINGS.get(word)) is not None:
         return text

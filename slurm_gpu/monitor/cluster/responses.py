@@ -24,12 +24,12 @@ _WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "ended_why"))
 
 
 def layout(state: PageState, _: Visibility, __: str) -> bytes:
-    """Return all squares by their places."""
+    """Return all squares in the order of the layout."""
     return state.layout.body
 
 
 def frame(state: PageState, visibility: Visibility, metric: str) -> bytes:
-    """Return one octet per square; raise UsageError for an unknown metric."""
+    """Return the frame of a metric, with one octet per square; raise UsageError for an unknown metric."""
     octets = state.frames.get(metric)
     if octets is None:
         raise UsageError(f"metric: {metric[:40]!r} is unknown; write one of {', '.join(state.frames)}")
@@ -45,7 +45,7 @@ def jobs(state: PageState, visibility: Visibility, since: str) -> bytes:
 
 
 def attention(state: PageState, visibility: Visibility, _: str) -> bytes:
-    """Return jobs that need attention, as far as the viewer may see them."""
+    """Return the jobs that need attention, with as much detail as the viewer may see."""
     alerts = [
         {
             "job_id": item.alert.job_id,
@@ -65,7 +65,7 @@ def attention(state: PageState, visibility: Visibility, _: str) -> bytes:
 
 
 def _suspects(state: PageState) -> list[dict[str, Any]]:
-    """Return GPUs and nodes that several jobs accuse, with their squares."""
+    """Return suspect GPUs and nodes, which several verdicts name, with their squares."""
     verdicts, square_of = state.seen.verdicts, state.layout.square_of
     gpus = {report.node: [item.uuid for item in report.devices] for report in state.seen.reports}
     return [
@@ -84,7 +84,7 @@ def _suspects(state: PageState) -> list[dict[str, Any]]:
 
 
 def free(state: PageState, _: Visibility, __: str) -> bytes:
-    """Return the free GPUs of each type, and when the next one becomes free: occupancy is public."""
+    """Return the number of free GPUs by type, and when the next one becomes free: occupancy is public."""
     types = [
         {
             "type": kind.name,
@@ -100,7 +100,7 @@ def free(state: PageState, _: Visibility, __: str) -> bytes:
 
 
 def queue(state: PageState, _: Visibility, __: str) -> bytes:
-    """Return reasons for waiting, and pending jobs by expected start, those without one last."""
+    """Return the reasons for waiting, and pending jobs by expected start, with unknown starts last."""
     cluster = state.seen.cluster
     reasons = [
         {
@@ -121,7 +121,7 @@ def queue(state: PageState, _: Visibility, __: str) -> bytes:
 
 
 def reservations(state: PageState, visibility: Visibility, _: str) -> bytes:
-    """Return reservations that are not over; reasons are shown only to their user and to operators."""
+    """Return reservations that have not ended; only their user and operators see the reasons."""
     known = state.seen.reservations
     shown = [
         item if visibility.may_see(item.user, item.uid) else replace(item, full=False, **_WHYS)
@@ -131,7 +131,7 @@ def reservations(state: PageState, visibility: Visibility, _: str) -> bytes:
 
 
 def squares(state: PageState, visibility: Visibility, metric: str) -> bytes:
-    """Return the frame as an SVG; raise UsageError for an unknown metric."""
+    """Return the frame of a metric as an SVG; raise UsageError for an unknown metric."""
     octets = frame(state, visibility, metric)
     known = state.layout.metrics[metric]
     at = dt.datetime.fromtimestamp(state.as_of_s(metric), dt.UTC)
@@ -141,13 +141,13 @@ def squares(state: PageState, visibility: Visibility, metric: str) -> bytes:
 
 
 def known_version(state: PageState, since: str) -> str:
-    """Return the version as text, or "" if unknown: all such requests get everything."""
+    """Return a known version as text, otherwise "": requests with an unknown version all get every job."""
     version = read_version(since)
     return str(version) if version is not None and state.jobs.knows(version) else ""
 
 
 def read_version(text: str) -> int | None:
-    """Parse a client's version; None for "". Raise UsageError."""
+    """Parse the version that a client sent; None for "". Raise UsageError."""
     return read_whole("since", text, "the version of an earlier answer, a whole number")
 
 

@@ -1,7 +1,7 @@
-"""Draw all squares as one SVG, for browsers without scripts and for paper: one path per colour.
+"""Draw all squares as one SVG with one path per colour, for browsers without scripts and for paper.
 
-Such a document has a twentieth of the size of one with an element per square. Colours are those of the canvas
-on light ground, since paper is light.
+The document has a twentieth of the size of one with an element per square. Colours are those of the canvas on
+a light background, since paper is light.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurm_gpu.monitor.palette import INKS, STATES, sequential
 
 _SIDE, _STEP = 7, 8
 _NODES_OF_A_COLUMN = 16
-# A few nodes are drawn larger, which leaves space for the legend.
+# The minimum width: a few nodes are drawn larger, so that the legend fits.
 _WIDTH, _LEAST_WIDTH = 1280, 660
 _MARGIN, _HEAD, _BETWEEN = 16, 18, 12
 _LEGEND = 56
@@ -26,7 +26,7 @@ _SHADES = 16
 _SCALE = tuple(sequential(shade / (_SHADES - 1)) for shade in range(_SHADES))
 _INKS = INKS["light"]
 _STATES = ("free", "allocated", "shared by several jobs")
-# Styles that are not colours.
+# Keys of styles that are not colours.
 _OUT, _GAP = "out", "gap"
 _PATTERN = (
     '<defs><pattern id="out" width="4" height="4" patternUnits="userSpaceOnUse" '
@@ -37,7 +37,7 @@ _HOLLOW = f'fill="none" stroke="{_INKS["hollow"]}"'
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The place of each square and label; it changes only with the layout."""
+    """The place of each square and label, which changes only with the layout."""
 
     corners: Sequence[tuple[int, int]]
     """By square."""
@@ -48,7 +48,7 @@ class Plan:
 
 @lru_cache(maxsize=2)
 def plan(layout: SquareLayout) -> Plan:
-    """Place zones below each other, with racks as columns of nodes from left to right."""
+    """Place the zones below each other, with racks as columns of nodes from left to right."""
     corners: list[tuple[int, int]] = []
     labels: list[tuple[int, int, str]] = []
     y = _MARGIN + _LEGEND
@@ -99,7 +99,7 @@ def _columns(nodes: list[NodeSquares]) -> list[list[NodeSquares]]:
 
 
 def _style(metric: SquareMetric, octet: int, state: int) -> str:
-    """Return a colour or another style, as paint.js draws the square."""
+    """Return the colour or other style in which paint.js draws the square."""
     if state == OUT_OF_SERVICE:
         return _OUT
     if octet == GAP or (metric.name == STATE.name and octet >= len(_STATES)):

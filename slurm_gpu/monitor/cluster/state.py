@@ -1,4 +1,4 @@
-"""Define the immutable state of the cluster, created once per poll."""
+"""The immutable state of the cluster, created once per poll."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_gpu.monitor.http.response_cache import ResponseCache
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """The data of all pages except those of single jobs."""
+    """The data of all pages except the pages of single jobs."""
 
     version: int
     seen: DatabaseState
@@ -25,16 +25,16 @@ class PageState:
     layout_key: object = field(repr=False)
     allocation: SquareAllocation
     frames: Mapping[str, bytes]
-    """By metric, one octet per square, complete."""
+    """By metric, one octet per square, including squares that only some viewers may see."""
     own: Mapping[Owner, Sequence[int]]
-    """By user, the squares that only they use."""
+    """By user, the squares that only this user's jobs use."""
     jobs: JobListing
     alerts: Sequence[PlacedAlert] = ()
     answers: ResponseCache = field(default_factory=ResponseCache, repr=False)
-    """Answers cached for this state."""
+    """The answers cached for this state."""
 
     def as_of_s(self, metric: str | None = None) -> float:
-        """Return the time of a frame, or without a metric that of the whole state."""
+        """Return the time of a metric's frame or, without a metric, of the whole state."""
         if metric is None:
             return self.seen.as_of_s
         return self.seen.cluster.as_of_s if metric == STATE.name else self.seen.live_s
@@ -48,9 +48,9 @@ def make_state(
     before: PageState | None,
     attention: Attention,
 ) -> PageState:
-    """Make a state; unchanged parts are taken from the previous one.
+    """Make a state from the data `seen`, reusing unchanged parts of the previous state.
 
-    `attention` must have processed it already.
+    `attention` must have processed `seen` before.
     """
     nodes = seen.cluster.nodes
     key = layout_key(nodes, seen.reports, racks)
@@ -61,7 +61,7 @@ def make_state(
     allocation = find_allocation(nodes, seen.live, layout)
     table = JobListing.empty(version) if before is None else before.jobs
     if before is not None and before.layout.id != layout.id:
-        # Squares have new numbers, so earlier rows are invalid.
+        # Squares have new numbers, so rows of earlier versions are invalid.
         table = JobListing.empty(version)
     return PageState(
         version=version,

@@ -1,6 +1,6 @@
 """Summarise a cluster: GPUs by type, nodes by state, reasons for waiting, and the job of each GPU.
 
-Pure functions of ClusterState, for the terminal and for pages.
+All are pure functions of ClusterState, for the terminal and for pages.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _RUNNING = "RUNNING"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuType:
-    """GPUs of one type: each is allocated, free, or out of service."""
+    """The GPUs of one type, each of which is allocated, free or out of service."""
 
     name: str
-    """"" if Slurm has no type."""
+    """Empty if Slurm has no type."""
     total: int
     allocated: int
     free: int
     out_of_service: int
     next_free_s: int | None
-    """The time at which a time limit frees the first one; None without allocated ones with a limit."""
+    """The first end of an allocated GPU's time limit; None if no GPU is allocated with a time limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOfNodes:
-    """Nodes in one Slurm state, in Slurm's order; `reason` is the operator's or Slurm's text."""
+    """The nodes in one Slurm state, in Slurm's order; `reason` is a text by the operator or Slurm."""
 
     state: str
     reason: str | None
@@ -43,19 +43,19 @@ class StateOfNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitReason:
-    """Jobs that wait for one reason, by Slurm's word for it; a task of an array is a job."""
+    """The jobs that wait for one reason, as Slurm names it; each array task counts as a job."""
 
     reason: str
     n_jobs: int
     n_gpus: float | None
-    """None if that of one of them is unknown."""
+    """None if the number of any of these jobs is unknown."""
     next_start_s: int | None
-    """When Slurm expects the first of them to start; None if it has no estimate."""
+    """When Slurm expects the first of these jobs to start; None if it has no estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
-    """GPUs, in Slurm's numbering, of equal nodes, and their job."""
+    """GPUs of one node or several equal nodes, by Slurm's numbers, and their job."""
 
     nodes: Sequence[str]
     state: str
@@ -65,20 +65,20 @@ class GpuRow:
     """Types joined by `/`."""
     gpus: Sequence[int]
     job: ClusterJob | None
-    """None: no job."""
+    """None if the GPUs have no known job."""
     shared: bool = False
-    """The job has some shards of them; others may have the rest."""
+    """Whether the job has only some shards of the GPUs; other jobs may have the rest."""
     n_free: int = 0
-    """Of GPUs without a known job, the number that is free: 0 on a node that is out of service."""
+    """The number of free GPUs among GPUs without a known job; 0 on a node that is out of service."""
 
     @property
     def frees_s(self) -> int | None:
-        """Return when the job's time limit ends it; None if unknown."""
+        """Return when the job's time limit ends the job; None if unknown."""
         return self.job.end_s if self.job is not None and self.job.state == _RUNNING else None
 
 
 def gpu_types(state: ClusterState) -> list[GpuType]:
-    """Return the types in the order of their names."""
+    """Return the types of GPUs, sorted by name."""
     jobs = {job.job_id: job for job in state.jobs}
     total, allocated, free = Counter[str](), Counter[str](), Counter[str]()
     ends: dict[str, float] = {}
@@ -87,7 +87,7 @@ def gpu_types(state: ClusterState) -> list[GpuType]:
         types, ends_here = _types(node), _ends(node, jobs)
         here = Counter(types[position] for position in ends_here if position < len(types))
         if node.in_service:
-            # Slurm counts allocated GPUs even if it reports no positions.
+            # Slurm reports the number of allocated GPUs even if it does not report their positions.
             if len(node.gpus) == 1:
                 here = Counter({kind: n - node.gpus_free for kind, n in node.gpus.items()})
             free.update({kind: n - here[kind] for kind, n in node.gpus.items()})
@@ -110,7 +110,7 @@ def gpu_types(state: ClusterState) -> list[GpuType]:
 
 
 def node_states(state: ClusterState) -> list[StateOfNodes]:
-    """Return nodes out of service first, then the most frequent state; one entry per reason."""
+    """Return one entry per state and reason: out-of-service nodes first, then the most frequent states."""
     found: dict[tuple[bool, str, str | None], list[str]] = {}
     for node in state.nodes:
         reason = None if node.in_service else node.reason
@@ -142,13 +142,13 @@ def wait_reasons(state: ClusterState) -> list[WaitReason]:
 
 
 def gpus_in_all(amounts: Sequence[float | None]) -> float | None:
-    """Return the sum, None if one of the amounts is unknown."""
+    """Return the sum of the amounts; None if one of them is unknown."""
     known = [amount for amount in amounts if amount is not None]
     return math.fsum(known) if len(known) == len(amounts) else None
 
 
 def in_partition(state: ClusterState, partition: str) -> ClusterState:
-    """Return the partition's nodes, jobs that wait for it (perhaps among others), and all running jobs."""
+    """Return the partition's nodes, the pending jobs that requested it, and all running jobs."""
     return replace(
         state,
         nodes=[node for node in state.nodes if partition in node.partitions],
@@ -157,13 +157,13 @@ def in_partition(state: ClusterState, partition: str) -> ClusterState:
 
 
 def gpu_rows(state: ClusterState) -> list[GpuRow]:
-    """Return, for each node with GPUs in order, one row per job and one for unallocated GPUs."""
+    """Return the rows of all nodes with GPUs, in order: one per job, and one for unallocated GPUs."""
     jobs = {job.job_id: job for job in state.jobs}
     return [row for node in state.nodes if node.gpus for row in _rows(node, jobs)]
 
 
 def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
-    """Fold nodes that are equal in all their rows into one, at the place of the first."""
+    """Combine nodes whose rows are all equal, in the place of the first of these nodes."""
     by_node: dict[str, list[GpuRow]] = {}
     for row in rows:
         for name in row.nodes:
@@ -187,7 +187,7 @@ def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
 
 
 def _has_all_of_them(job: ClusterJob, holder: ClusterAllocation) -> bool:
-    """Return whether a job has every shard of its shared GPUs; it has equally many on each of its nodes."""
+    """Return whether a job has every shard of its shared GPUs; all its nodes have equally many of these."""
     if job.n_gpus is None:
         return False
     in_shards = job.n_gpus - job.n_nodes * len(holder.gpus)
@@ -226,12 +226,12 @@ def _rows(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> Iterator[GpuRow]
 
 
 def _types(node: ClusterNode) -> list[str]:
-    """Return the type of each position: Slurm numbers GPUs in the order in which it lists their types."""
+    """Return the type at each position: Slurm numbers GPUs in the order in which it lists their types."""
     return [kind for kind, n in node.gpus.items() for _ in range(n)]
 
 
 def _ends(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> dict[int, float]:
-    """Return by allocated position when the last of its jobs must end, infinity without a limit."""
+    """Return when the last job of each allocated position must end; infinity without a time limit."""
     ends: dict[int, float] = {}
     for holder in node.holders:
         job = jobs.get(holder.job_id)

@@ -1,4 +1,4 @@
-"""Reduce a run to what a viewer may see, by a list of public fields rather than of hidden ones."""
+"""Reduce a run to the data that a viewer may see, by a list of public fields rather than of hidden ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from slurm_gpu.monitor.viewer import Visibility
 from slurm_gpu.wire.answers.runs import Run, RunTimeline
 
-# Fields of every run that slurm-gpudbd sends to all users.
+# The fields that slurm-gpudbd sends to all users for every run.
 OCCUPANCY = frozenset(
     {
         *("id", "cluster", "job_id", "array_job_id", "array_task", "het_job_id", "het_offset"),
@@ -31,5 +31,5 @@ def visible(run: Run, visibility: Visibility) -> Run:
 
 
 def visible_timeline(timeline: RunTimeline, seen: bool) -> RunTimeline:
-    """Return the timeline of a run, without its devices if it is not shown in full."""
+    """Return the timeline of a run, without its devices unless the run is shown in full."""
     return timeline if seen else replace(timeline, devices=None)

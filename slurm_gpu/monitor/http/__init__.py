@@ -1,1 +1,1 @@
-"""HTTP of slurm-gpuweb: responses, caching, limits for each viewer."""
+"""HTTP of slurm-gpuweb: responses, caching, and limits for each viewer."""

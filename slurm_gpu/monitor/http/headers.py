@@ -1,12 +1,12 @@
 """Define headers that restrict browsers to the features that our pages need.
 
-The server adds them to each answer, including its own answers to invalid requests. Therefore no part of the
-application can omit one or allow more, since a browser applies all of several policies.
+The server adds them to each answer, including its own answers to invalid requests. No part of the application
+can therefore omit a header. Nor can it allow more, since a browser applies all of several policies.
 """
 
 from __future__ import annotations
 
-# Nothing inline, nothing from other origins, in no frame.
+# Allow nothing inline, nothing from other origins, and no frame around the page.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"

@@ -1,4 +1,4 @@
-"""Limit the concurrent work in threads that waits for slurm-gpudbd, in total and per user."""
+"""Limit concurrent requests whose threads wait for slurm-gpudbd, in total and per user."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 
 T = TypeVar("T")
 
-# A process has 40 threads, of which signing in needs some.
+# The process has 40 worker threads, some of which are needed for signing in.
 AT_ONCE = 24
-# A page of a job sends three requests at once.
+# The page of a job sends three requests at once.
 OF_A_USER = 8
 
 
@@ -30,7 +30,7 @@ class RequestSlots:
         if self._of[user] >= OF_A_USER:
             why = f"{OF_A_USER} requests of {user} wait for slurm-gpudbd already"
             raise HTTPException(503, why, {"Retry-After": "5"})
-        # It requires a running event loop.
+        # Created on first use, because it requires a running event loop.
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(AT_ONCE)
         self._of[user] += 1

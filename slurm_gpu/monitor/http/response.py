@@ -12,10 +12,10 @@ Header = tuple[bytes, bytes]
 
 _LEVEL = 6
 _LARGE_BYTES = 1 << 18
-# For larger bodies a higher level costs many milliseconds and saves little.
+# The level for large bodies: a higher one costs many milliseconds and saves little.
 _LARGE_LEVEL = 1
 _GZIP = 16 + zlib.MAX_WBITS
-# A shorter body fits into one packet uncompressed.
+# A shorter body fits into one packet without compression.
 _LEAST_BYTES = 400
 JSON = b"application/json"
 CSV = b"text/csv; charset=utf-8"
@@ -49,7 +49,7 @@ class CachedResponse:
         self._not_modified: Message = _start(304, common)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it in the form that the request asks for."""
+        """Send the body in the encoding that the request accepts."""
         takes_gzip = False
         for name, value in scope["headers"]:
             if name == b"if-none-match":
@@ -65,7 +65,7 @@ class CachedResponse:
 
 
 async def _send(send: Send, start: Message, body: bytes) -> None:
-    # Middleware appends to the headers it receives, so it must receive a copy.
+    # Middleware appends to the list of headers that it receives, so it must receive a copy.
     await send({**start, "headers": list(start["headers"])})
     await send({"type": "http.response.body", "body": body})
 

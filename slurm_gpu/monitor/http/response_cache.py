@@ -1,4 +1,4 @@
-"""Cache answers up to a size; an answer that does not fit is created for each request."""
+"""Cache answers up to a total size; an answer that does not fit is created for each request."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from slurm_gpu.monitor.http.response import CachedResponse
 from slurm_gpu.monitor.viewer import Visibility
 
 MAX_BYTES = 64 << 20
-# Size of an answer without its body: headers and table entries.
+# The size of an answer without its body, for its headers and table entries.
 _OVERHEAD_BYTES = 2048
 
 
 class CacheKey(NamedTuple):
-    """A request and who may see its answer: answers that differ in either are never shared."""
+    """The key of an answer: the request and the visibility. Viewers with different rights share no answer."""
 
     name: str
     value: str
@@ -31,7 +31,7 @@ class ResponseCache:
         return len(self._answers)
 
     def get(self, key: CacheKey) -> CachedResponse | None:
-        """Return a cached answer."""
+        """Return a cached answer; None if there is none."""
         return self._answers.get(key)
 
     def keep(self, key: CacheKey, answer: CachedResponse) -> None:

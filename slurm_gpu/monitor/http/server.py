@@ -14,13 +14,13 @@ from slurm_gpu.monitor.http.headers import HEADERS
 
 # A reverse proxy on this host has one address for all its users.
 _THIS_HOST = ip_network("127.0.0.0/8"), ip_network("::1/128")
-# Of 4,000 connections, one address can have a third, and five leave 500.
+# One address can take at most a third of 4,000 connections, and five such addresses still leave 500.
 LIMITS = ConnectionLimits(
     request_within_s=10.0,
-    # By then the application has answered 408, if it reads the body.
+    # An application that reads the body has answered 408 before.
     body_within_s=15.0,
     keep_alive_s=75,
-    # As many as one or two browsers open.
+    # As many connections as one or two browsers open.
     always_of_sender=16,
     share_of_sender=2,
     is_unlimited=lambda sender: is_among(str(sender), _THIS_HOST),

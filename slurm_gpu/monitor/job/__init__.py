@@ -1,1 +1,1 @@
-"""Pages and data of one job."""
+"""The pages and data of one job."""

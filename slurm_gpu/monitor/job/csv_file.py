@@ -1,6 +1,6 @@
-"""Write the data of a job as CSV, with empty cells for missing values.
+"""Write the data of a job as CSV. Cells of missing values are empty.
 
-0 is a measurement. Texts that spreadsheets would treat as formulas are escaped.
+A 0 was measured. Texts that spreadsheets would treat as formulas are escaped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DECIMALS = 6
 
 
 def runs_csv(runs: Sequence[Run], timelines: Mapping[tuple[int, int], RunTimeline]) -> str:
-    """Return a row per device of each run that is shown in full; `timelines` is by (job_id, submit_s)."""
+    """Return a row per device for each run that is shown in full; `timelines` is by (job_id, submit_s)."""
     columns: dict[str, None] = dict.fromkeys(
         ("id", "job_id", "submit_s", "start_s", "end_s", "node", "device")
     )
@@ -36,13 +36,13 @@ def runs_csv(runs: Sequence[Run], timelines: Mapping[tuple[int, int], RunTimelin
 
 
 def timelines_csv(timelines: Iterable[RunTimeline]) -> str:
-    """Return a row per bin of each device; values are fractions (docs/contracts.md, section 1)."""
+    """Return a row per bin for each device; values are fractions (docs/contracts.md, section 1)."""
     columns = ("id", "job_id", "submit_s", "node", "device", "at_s", "width_s", *SERIES)
     return write(columns, (row for run in timelines for row in _bins(run)))
 
 
 def windows_csv(windows: Sequence[NodeWindow]) -> str:
-    """Return a row per moment of each device."""
+    """Return a row per sample time for each device."""
     names = sorted({name for item in windows for name in item.series})
     columns = ("job_id", "node", "segment", "device", "at_s", *names)
     return write(columns, (row for item in windows for row in _moments(item)))

@@ -1,4 +1,4 @@
-"""Serve GET /diagnosis?id=JOB: a page on why a job is slow, for viewers who may see the job in full."""
+"""Serve GET /diagnosis?id=JOB: a page that explains why a job is slow, for viewers who may see it in full."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class DiagnosisSettings:
-    """Settings of slurm-gpu.yaml for diagnoses."""
+    """The settings of slurm-gpu.yaml that a diagnosis uses."""
 
     min_coverage: float = 0.8
     timezone: str = "UTC"
 
 
 class DiagnosisPage:
-    """The endpoint. Errors are pages as well, since users follow links to it."""
+    """The endpoint of the page. Its errors are pages as well, since users reach it by links."""
 
     def __init__(
         self,
@@ -128,11 +128,11 @@ class DiagnosisPage:
 
 
 def _windows(source: DatabaseClient, job: str) -> Sequence[NodeWindow] | None:
-    """Return the windows of a job; () if its nodes were asked just now."""
+    """Return the windows of a job; empty if they were requested from its nodes just now."""
     try:
         return source.windows(job)
     except DatabaseError:
-        # Without a window, or if its nodes do not answer, the timeline is used.
+        # If there is no window or the nodes do not answer, the timeline is used.
         return None
 
 

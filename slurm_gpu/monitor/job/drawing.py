@@ -1,7 +1,7 @@
 """Draw pages that need numpy and seconds of processor time, each in its own process.
 
-Two run at once, and a few wait: many pages at once delay neither answers to other users nor the heartbeat of
-slurm-gpuweb.
+Two processes run at once, and a few requests wait, so that many pages delay neither answers to other users
+nor the heartbeat of slurm-gpuweb.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ OF_A_USER = 2
 # A job of 128 GPUs and 24 hours takes two seconds.
 WITHIN_S = 60.0
 _RETRY = {"Retry-After": "5"}
-# A command instead of an import: only that process loads numpy.
+# A command instead of an import, so that only the new process loads numpy.
 DIAGNOSIS = (sys.executable, "-S", "-P", "-m", "slurm_gpu.reports.diagnosed.process")
 
 
 class DrawingProcess:
-    """Runs `command`, which reads a request from standard input and writes the page."""
+    """Runs `command`, which reads a request from standard input and writes the page to standard output."""
 
     def __init__(self, command: Sequence[str] = DIAGNOSIS, within_s: float = WITHIN_S) -> None:
         self._command, self._within_s = command, within_s
@@ -38,14 +38,14 @@ class DrawingProcess:
         self._of: Counter[str] = Counter()
 
     async def draw(self, user: str, page_input: bytes) -> bytes:
-        """Return the page; raise HTTPException 503 if too many are requested, 500 if it cannot be drawn."""
+        """Return the page; raise HTTPException 503 if too many are requested, 500 if drawing failed."""
         if self._of.total() >= AT_ONCE + MOST_WAITING:
             raise HTTPException(503, "too many diagnoses are being drawn; retry in a few seconds", _RETRY)
         if self._of[user] >= OF_A_USER:
             raise HTTPException(
                 503, f"{user} already has {OF_A_USER} diagnoses in progress; retry in a few seconds", _RETRY
             )
-        # It requires a running event loop.
+        # Created on first use, because it requires a running event loop.
         if self._running is None:
             self._running = asyncio.Semaphore(AT_ONCE)
         self._of[user] += 1
@@ -59,7 +59,7 @@ class DrawingProcess:
 
     async def _run(self, page_input: bytes) -> bytes:
         pipe = asyncio.subprocess.PIPE
-        # One thread per processor would compete with the server of pages.
+        # One thread per processor would compete with the web server.
         threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         environ = {**os.environ, **threads, "PYTHONPATH": _path()}
         environ.pop("NOTIFY_SOCKET", None)
@@ -67,7 +67,7 @@ class DrawingProcess:
             process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=environ
             )
-        # The service has reached its limit of processes, or memory is exhausted.
+        # The service has reached its maximum number of processes, or memory is exhausted.
         except OSError as error:
             why = f"no process could be started to draw the diagnosis: {error.strerror}"
             log.warning("%s", why)
@@ -93,5 +93,5 @@ class DrawingProcess:
 
 
 def _path() -> str:
-    """Return the import path of this process, since packages install libraries in their own directories."""
+    """Return this process's import path, since some packages install libraries in their own directories."""
     return os.pathsep.join([str(SOURCE_ROOT), *filter(None, sys.path)])

@@ -1,4 +1,4 @@
-"""Serve the signed-in user, their limits, and forecasts for their pending jobs."""
+"""Serve the data of the signed-in user: their limits, and forecasts for their pending jobs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from slurm_gpu.wire.answers.cluster import ClusterJob
 from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.quota import Quota
 
-# Per user, for the jobs submitted first.
+# The maximum number of forecasts per user, for the jobs submitted first.
 MOST_FORECASTS = 20
 KEPT_S = 60.0
 LIMITS_KEPT_S = 10.0
 _MOST_KEPT = 10_000
 
-# A forecast, or why there is none.
+# A forecast, or the reason why there is none.
 _ForecastOrReason = tuple[dict[str, Any] | None, str | None]
 
 
@@ -89,7 +89,7 @@ class Me:
         ]
 
     def _quota(self, user: str) -> Quota:
-        """Return the user's limits, cached for some seconds unless unknown."""
+        """Return the user's limits, which are cached for some seconds unless they are unknown."""
         with self._lock:
             until, kept = self._limits.get(user, (0.0, None))
         if kept is not None and self._clock.monotonic() < until:
@@ -115,7 +115,7 @@ class Me:
         try:
             found = source.forecast(forecast_id(job))
             answer: _ForecastOrReason = (None, found) if isinstance(found, str) else (to_json(found), None)
-        # It started meanwhile, or is held.
+        # The job has started meanwhile, or is held.
         except (OutsideError, UsageError) as error:
             answer = None, str(error)
         with self._lock:

@@ -1,4 +1,4 @@
-"""Serve the data of one job, read from slurm-gpudbd on request, as far as the viewer may see it."""
+"""Serve the data of one job, read from slurm-gpudbd on request and reduced to what the viewer may see."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _JOB = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9}|\+[0-9]{1,9})?")
 FORMATS = ("json", "csv")
 
 
-# (slurm-gpudbd, job, visibility, format) to a body; raises HTTPException.
+# Returns the body for (slurm-gpudbd, job, visibility, format); raises HTTPException.
 MakeBody = Callable[[DatabaseClient, str, Visibility, str], bytes]
 
 
@@ -69,16 +69,16 @@ class JobPage:
 
 
 def read_job(text: str) -> str:
-    """Check for JOBID, JOBID_TASK or JOBID+OFFSET; raise UsageError for anything else."""
+    """Check that the text is JOBID, JOBID_TASK or JOBID+OFFSET; raise UsageError otherwise."""
     if _JOB.fullmatch(text) is None:
         raise UsageError(f"{text[:40]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
     return text
 
 
 def forecast_id(job: ClusterJob) -> str:
-    """Return the job ID as users know it.
+    """Return the ID for requests about a job, as users know it.
 
-    For an array whose tasks are not split yet (9_2-3%1), return that of the array.
+    For array tasks that are not split yet (9_2-3%1), return the ID of the array.
     """
     return job.id if _JOB.fullmatch(job.id) is not None else str(job.job_id)
 
@@ -104,7 +104,7 @@ def timelines_body(source: DatabaseClient, job: str, visibility: Visibility, fil
 
 
 def windows_body(source: DatabaseClient, job: str, visibility: Visibility, file_format: str) -> bytes:
-    """Return the last ten minutes; raise 403 unless the viewer may see all runs."""
+    """Return the last ten minutes; raise 403 unless the viewer may see all runs in full."""
     runs = _runs(source, job)
     if not all(visibility.may_see(run.user, run.uid) for run in runs):
         raise HTTPException(
@@ -129,7 +129,7 @@ def _runs(source: DatabaseClient, job: str) -> Sequence[Run]:
 
 
 def _run(run: Run, timelines: Mapping[tuple[int, int], RunTimeline]) -> dict[str, Any]:
-    """Return a run as in slurm-gpudbd with its percentiles, if it is shown in full."""
+    """Return a run as slurm-gpudbd does, with percentiles if it is shown in full."""
     shown = run.to_json()
     if not run.full:
         return {**shown, "percentiles": None, "by_device": None}

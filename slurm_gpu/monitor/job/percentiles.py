@@ -1,4 +1,4 @@
-"""Compute p25 and p95 of a run: exactly from histograms of its records, otherwise from timeline bins."""
+"""Compute p25 and p95 of a run, exactly from the histograms of its records or else from timeline bins."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from slurm_gpu.wire.timeline import FULL, GAP
 
 EXACT, FROM_BINS = "exact", "from bins"
 _LOW, _HIGH = 0.25, 0.95
-# Metrics without histograms, in % of the whole, like the timeline's bins.
+# Metrics without histograms. They are in % of a maximum, like the bins of the timeline.
 _OF_TIMELINE = ("sm_active", "tensor", "pcie", "nvlink", "power", "sm_clock")
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Percentiles of one metric in %; None if it was never measured."""
+    """The percentiles of one metric in %; None if it was never measured."""
 
     p25: float | None
     p95: float | None
     how: str
-    """EXACT: in whole percent as measured; FROM_BINS: from means over the width of a bin."""
+    """EXACT for measured whole percents, or FROM_BINS for percentiles of the means of bins."""
     unit: str = "%"
 
 
 def of_records(records: Sequence[Record], timelines: Iterable[DeviceTimeline] = ()) -> dict[str, Percentiles]:
-    """Return the percentiles of all devices together, by metric; time observed twice counts once."""
+    """Return the percentiles of all devices together by metric; time that was observed twice counts once."""
     kept, _ = resolve_double_watches(records)
     device_timelines = [item.timeline for item in timelines if item.timeline is not None]
     return {
@@ -60,7 +60,7 @@ def _exact(histograms: Iterable[Histogram | None]) -> Percentiles:
 
 
 def _from_bins(name: str, timelines: Iterable[Timeline]) -> Percentiles:
-    """Weight each bin by its width."""
+    """Return the percentiles of bins, each weighted by its width."""
     seconds: Counter[int] = Counter()
     for timeline in timelines:
         for level in timeline.series.get(name, b""):
@@ -70,7 +70,7 @@ def _from_bins(name: str, timelines: Iterable[Timeline]) -> Percentiles:
 
 
 def _quantile(seconds: Mapping[int, int], q: float) -> float | None:
-    """Return the least level at or below which a share `q` of the time was spent, in %."""
+    """Return the least level in % such that the value was at or below it for a share `q` of the time."""
     total = sum(seconds.values())
     reached = 0
     for level in sorted(seconds):

@@ -1,7 +1,7 @@
-"""Bundle a page's modules into one script, so that a browser needs one request.
+"""Bundle a page's modules into one script, so that a browser needs only one request.
 
-A module becomes a function that is called once and returns its exports. The page's first module remains a
-module. Other code is unchanged.
+Each imported module becomes a function that is called once and returns its exports. The page's first module
+remains a module. Other code is unchanged.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _IMPORT = re.compile(r'^import (?:\* as (\w+)|\{ ([^}]+) \}) from "\./([a-z]+)\.
 _EXPORT = re.compile(r"^export (?=(?:const|class|(?:async )?function) (\w+))", re.MULTILINE)
 _OTHER = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 
-# The text of a module by its name, without ".js".
+# Returns the text of a module by its name without ".js".
 Read = Callable[[str], str]
 
 
 class BundleError(Exception):
-    """A module uses an import or export that cannot be bundled."""
+    """Raised for a module with an import or export that cannot be bundled."""
 
 
 def bundled(first: str, read: Read) -> str:
@@ -39,7 +39,7 @@ def bundled(first: str, read: Read) -> str:
 
 
 def in_order(first: str, read: Read) -> list[str]:
-    """Return the names of `first` and all its imports, each after its own imports; raise BundleError."""
+    """Return the names of `first` and its imports, each after the modules it imports; raise BundleError."""
     found: list[str] = []
     open_: list[str] = []
 
@@ -58,7 +58,7 @@ def in_order(first: str, read: Read) -> list[str]:
 
 
 def _taken(importer: str, exported: dict[str, list[str]], found: re.Match[str]) -> str:
-    """Return the replacement of an import statement."""
+    """Return the text that replaces an import statement."""
     whole, some, name = found.groups()
     if whole is not None:
         return f"const {whole} = ${name};"

@@ -1,7 +1,7 @@
 """List the files of the pages by path; no other file of this directory is served.
 
-Paths of scripts and styles contain a digest of all of them. So browsers cache them forever, and a page never
-mixes files of two versions of slurm-gpuweb.
+Paths of scripts and styles contain a digest of all these files. Browsers can therefore cache them
+indefinitely, and a page never mixes files of two versions of slurm-gpuweb.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from slurm_gpu.monitor.page.bundle import bundled
 from slurm_gpu.monitor.palette import script_module, style_rules
 from slurm_gpu.reports.diagnosed.style import page_script, page_style
 
-# By path. All links are relative: slurm-gpuweb may be mounted at any path of a reverse proxy.
+# Files by path. All links are relative, because slurm-gpuweb may be mounted at any path of a reverse proxy.
 PAGES: Mapping[str, str] = {"/": "index.html", "/job": "job.html"}
-# The first module of each page; its imports are sent with it as one script.
+# The first module of each page, which is bundled with its imports into one script.
 FIRST = {"index.html": "start", "job.html": "job"}
 _STYLE, _PALETTE = "monitor.css", "palette"
 STYLE_AND_ICON = (_STYLE, "icon.svg")
-# Only scripts and styles of this server, nothing inline, and no text that becomes either.
+# Allow only scripts and styles of this server: nothing inline, and no text that becomes a script.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-# The same for a page with inline pictures.
+# The same policy for a page with inline pictures.
 DRAWN_POLICY = POLICY.replace("img-src 'self'", "img-src 'self' data:")
-# Files of diagnosis pages.
+# The files of diagnosis pages.
 DRAWN = {"diagnosis.css": page_style, "diagnosis.js": page_script}
 
 _MEDIA = {
@@ -46,7 +46,7 @@ _KEPT = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file: `packed` is its body with gzip; `headers` are those of either form."""
+    """One file. `packed` is its body with gzip; `headers` are those common to both forms."""
 
     body: bytes
     packed: bytes
@@ -54,7 +54,7 @@ class PageFile:
 
     @property
     def etag(self) -> str:
-        """Return the quoted digest of its body."""
+        """Return the quoted digest of the body."""
         return self.headers["ETag"]
 
 
@@ -86,9 +86,9 @@ def address_of(name: str) -> str:
 
 
 def module(name: str) -> str:
-    """Return the text of a module: a file, or the generated colours.
+    """Return the text of a module: a file, or the generated palette.js.
 
-    The picture without scripts shares the colours.
+    The SVG picture has the same colours.
     """
     if name == _PALETTE:
         return script_module()

@@ -1,4 +1,4 @@
-"""Serve pages, styles and scripts."""
+"""Serve the pages, styles and scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_gpu.monitor.page.files import page_files
 
 
 async def page_file(request: Request) -> Response:
-    """Return a file by its path; 304 if the browser has it already, 404 if it does not exist."""
+    """Answer with the file at the path; 304 if the browser has it already, 404 if it does not exist."""
     found = page_files().get(_path(request))
     if found is None:
         return Response("Page not found.\n", 404, media_type="text/plain")
@@ -23,12 +23,12 @@ async def page_file(request: Request) -> Response:
 
 
 def page_routes() -> list[Route]:
-    """Return the routes of exactly these files."""
+    """Return the routes of these files only."""
     return [Route(path, page_file, methods=["GET"]) for path in page_files()]
 
 
 def _path(request: Request) -> str:
-    """Return the path below the mount point of slurm-gpuweb."""
+    """Return the request's path relative to the mount point of slurm-gpuweb."""
     path = str(request.scope["path"])
     root = str(request.scope.get("root_path", ""))
     return path[len(root) :] if root and path.startswith(root) else path

@@ -1,1 +1,1 @@
-"""Sign-in to slurm-gpuweb: sessions, one-time links of `slurm-gpu web`, a site's reverse proxy."""
+"""Sign-in to slurm-gpuweb by one-time links of `slurm-gpu web` or by a site's reverse proxy, and sessions."""

@@ -1,4 +1,4 @@
-"""Assemble the parts of signing in from slurm-gpuweb.yaml and slurm-gpu.yaml."""
+"""Assemble the parts of the sign-in from slurm-gpuweb.yaml and slurm-gpu.yaml."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ log = logging.getLogger("slurm-gpuweb")
 
 
 class SignIn:
-    """Build the sign-in: `routes` belong into the application, and `guarded` wraps it.
+    """Builds the sign-in: the application must include `routes` and be wrapped by `guarded`.
 
-    Revoked sessions are stored in `state`. Raise InputError for an invalid key file or list of them.
+    Revoked sessions are stored in `state`. Raises InputError if the key file or the list of revoked sessions
+    is invalid.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class SignIn:
     ) -> None:
         url = settings.url or config.web
         ended = None
-        # Otherwise no session outlasts this process.
+        # Without a key file, no session outlasts this process.
         if settings.session.key_file is not None:
             if state is None:
                 log.warning(
@@ -66,7 +67,7 @@ class SignIn:
         )
 
     def routes(self) -> list[Route]:
-        """Return the endpoints and the page."""
+        """Return the routes of the endpoints and of the page."""
         return self._pages.routes()
 
     def guarded(self, app: ASGIApp) -> Guard:
@@ -74,5 +75,5 @@ class SignIn:
         return Guard(app, self._sessions, self._cookie, self._rights, self._proxy)
 
     def close(self) -> None:
-        """Stop its threads."""
+        """Stop the threads of the sign-in."""
         self._rights.close()

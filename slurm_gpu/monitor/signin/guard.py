@@ -17,10 +17,10 @@ from slurm_gpu.monitor.signin.rights import Right, Rights
 from slurm_gpu.monitor.signin.sessions import Session, Sessions
 from slurm_gpu.monitor.viewer import VIEWER, Viewer
 
-# Pages of other sites cannot send it without a preflight request.
+# Pages of other sites cannot send this header without a preflight request.
 ACTS_HEADER = "X-Slurm-Gpu"
 SIGN_IN = "/signin"
-# Key of the session in a request's scope, if there is one.
+# The key of the session, if there is one, in the scope of a request.
 SESSION = "slurm_gpu.session"
 _HARMLESS = frozenset({"GET", "HEAD"})
 _ACTS = ACTS_HEADER.lower().encode()
@@ -35,19 +35,19 @@ class Cookie(NamedTuple):
 
     @classmethod
     def of(cls, url: str) -> Cookie:
-        """Return the cookie for a URL. Browsers accept a name with __Host- only from that host over TLS."""
+        """Return the cookie for a URL. Browsers require TLS, the same host and path / for a __Host- name."""
         parts = urlsplit(url)
         secure, path = parts.scheme == "https", parts.path or "/"
         return cls("__Host-slurm-gpu" if secure and path == "/" else "slurm-gpu", path, secure)
 
     def header(self, value: str, max_age_s: int) -> tuple[bytes, bytes]:
-        """Return the Set-Cookie header; 0 seconds delete the cookie."""
+        """Return the Set-Cookie header; a maximum age of 0 seconds deletes the cookie."""
         parts = [f"{self.name}={value}", f"Path={self.path}", f"Max-Age={max_age_s}", "HttpOnly"]
         parts += ["SameSite=Strict", *(["Secure"] if self.secure else [])]
         return b"set-cookie", "; ".join(parts).encode("ascii")
 
     def value(self, scope: Scope) -> str | None:
-        """Return the value that the browser sent."""
+        """Return the cookie's value that the browser sent; None if it sent none."""
         wanted = self.name.encode()
         for header, value in scope["headers"]:
             if header == b"cookie":
@@ -59,7 +59,7 @@ class Cookie(NamedTuple):
 
 
 class Guard:
-    """Wrap the application: it sets VIEWER in the scope, for viewer_of."""
+    """Wraps the application, and sets VIEWER in the scope of requests for viewer_of."""
 
     def __init__(
         self, app: ASGIApp, sessions: Sessions, cookie: Cookie, rights: Rights, proxy: TrustedProxy | None
@@ -68,7 +68,7 @@ class Guard:
         self._rights, self._proxy = rights, proxy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
+        """Reject a request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -86,7 +86,7 @@ class Guard:
             if right.uid in (None, session.uid):
                 operator = session.uid == 0 or right.operator
                 scope[VIEWER] = Viewer(session.user, session.uid, operator, by_link=True)
-            # The name now belongs to another user, and perhaps the uid as well.
+            # The user name now belongs to another uid, so the session is not valid.
             else:
                 session = None
         if session is not None:
@@ -96,7 +96,7 @@ class Guard:
 
     def _may_be_another_sites(self, scope: Scope) -> bool:
         if scope["method"] in _HARMLESS or (scope["path"] == SIGN_IN and scope["method"] == "POST"):
-            # That request has a MUNGE credential, which no browser has.
+            # A POST to SIGN_IN has a MUNGE credential, which browsers do not have.
             return False
         return not any(name == _ACTS and value == b"1" for name, value in scope["headers"])
 
@@ -112,8 +112,8 @@ class Guard:
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = message.get("headers", ())
-                # A response that signs in or out has its own cookie. A response that shared caches may store
-                # must never contain a user's session.
+                # A response to a sign-in or sign-out has its own cookie. A response that shared caches may
+                # store must never contain a user's session.
                 has_cookie = any(name.lower() == b"set-cookie" for name, _ in own)
                 if not has_cookie and any(_is_private(name, value) for name, value in own):
                     left_s = int(session.began_s + self._sessions.lifetime_s - session.seen_s)

@@ -1,4 +1,4 @@
-"""Serve signing in and out: the endpoints, and the page behind a link of `slurm-gpu web`."""
+"""Serve the endpoints for signing in and out, and the page that a link of `slurm-gpu web` opens."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MEDIA = {
 
 
 class SignInPages:
-    """The sign-in endpoints; `url` is the public address without a final slash, or None for no links."""
+    """The sign-in endpoints; `url` is the public address without a final slash; None disables links."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SignInPages:
         self._cookie, self._url, self._wall = cookie, url, wall
 
     def routes(self) -> list[Route]:
-        """Return all routes."""
+        """Return the routes of the endpoints and of the page."""
         return [
             Route(SIGN_IN, self.page, methods=["GET"]),
             Route(SIGN_IN, self.link, methods=["POST"]),
@@ -58,7 +58,7 @@ class SignInPages:
         ]
 
     async def page(self, request: Request) -> Response:
-        """Serve GET /signin and its files."""
+        """Serve GET /signin and the files of its page."""
         name = request.path_params.get("name", "signin.html")
         if name not in _MEDIA:
             raise HTTPException(404, f"{name!r} does not exist")
@@ -115,7 +115,7 @@ class SignInPages:
             )
         session = request.scope.get(SESSION)
         if isinstance(session, Session) and session.uid != owner.uid:
-            # Otherwise a user could sign another one in with their own session, unnoticed.
+            # Otherwise a user could sign another user in to the first user's session, unnoticed.
             raise HTTPException(403, f"you are signed in as {session.user}: sign out first")
         log.info("%s signed in from %s", owner.user, request.client.host if request.client else "?")
         opened = self._sessions.begin(owner.user, owner.uid)
@@ -123,7 +123,7 @@ class SignInPages:
         return _with(JSONResponse({"user": owner.user}, headers={"Cache-Control": "no-store"}), header)
 
     async def sign_out(self, request: Request) -> Response:
-        """Serve POST /signout: end the session for every copy of its cookie."""
+        """Serve POST /signout: end the session, for every copy of its cookie."""
         session = request.scope.get(SESSION)
         if isinstance(session, Session):
             await run_in_threadpool(self._sessions.end, session)

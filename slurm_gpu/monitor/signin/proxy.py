@@ -1,4 +1,4 @@
-"""Identify users by a header of the site's reverse proxy."""
+"""Identify users by a header that the site's reverse proxy sets."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from slurm_gpu.http.networks import Network, is_among
 
 log = logging.getLogger(__name__)
 
-# Names of users at sites.
+# The user names that sites use.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]{0,255}")
 
 
 class TrustedProxy:
-    """Accept `header` from these addresses; from others it is ignored and logged."""
+    """Accepts `header` from these addresses; a header from another address is ignored and logged."""
 
     def __init__(self, header: str, networks: Sequence[Network], clock: Clock) -> None:
         self._header, self._networks = header.lower().encode("ascii"), networks
@@ -29,7 +29,7 @@ class TrustedProxy:
         self._unread = OutageLog(log, f"{header} is invalid: %s", clock)
 
     def named(self, scope: Scope) -> str | None:
-        """Return the user that the proxy names; None if it names none, or is not trusted."""
+        """Return the user that the proxy names; None if it names no user or is not trusted."""
         values = [value for name, value in scope["headers"] if name == self._header]
         if not values:
             return None
@@ -39,7 +39,7 @@ class TrustedProxy:
             return None
         name: str = values[0].decode("latin-1").strip()
         if len(values) > 1 or not _NAME.fullmatch(name):
-            # The client may have sent a part of it, to which the proxy's own is appended.
+            # The client may have sent the header too, and the proxy may have appended its own value.
             self._unread.failed(f"{host} sent {len(values)} of it, the first {name[:80]!r}")
             return None
         return name

@@ -1,4 +1,4 @@
-"""Store sessions that ended early, since a signed cookie does not contain that."""
+"""Store the sessions that ended early, since a signed cookie does not show that its session ended."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from slurm_gpu.files.atomic import write_whole
 
 log = logging.getLogger("slurm-gpuweb")
 
-# In slurm-gpuweb's state directory: {id: when the session would have expired}.
+# The file in slurm-gpuweb's state directory: {id: time at which the session would have expired}.
 FILE_NAME = "signed-out.json"
 MOST = 100_000
 
 
 class RevokedSessions:
-    """Revoked sessions by id, until they would have expired; with `path` they survive a restart.
+    """Revoked sessions by ID, until they would have expired; with `path` they survive a restart.
 
-    Thread-safe. Raise InputError if the file is unreadable, since revoked sessions would become valid again.
+    Thread-safe. Raises InputError if the file is unreadable, since revoked sessions would become valid again.
     """
 
     def __init__(self, wall: Callable[[], float], path: Path | None = None) -> None:
@@ -32,7 +32,7 @@ class RevokedSessions:
         return session_id in self._until
 
     def add(self, session_id: str, until_s: float) -> None:
-        """Revoke a session; return once it is on disk, if there is a `path`."""
+        """Revoke a session; with a `path`, return once that is on disk."""
         with self._lock:
             now_s = self._wall()
             kept = {one: until for one, until in self._until.items() if until > now_s}

@@ -1,4 +1,4 @@
-"""Look up the uid of a user and whether they are an operator, refreshed every minute."""
+"""Look up a user's uid and whether they are an operator; results are refreshed every minute."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Right(NamedTuple):
 
 
 def right_of(user: str, operators: Operators) -> Right:
-    """Ask the system, which may wait for a directory server."""
+    """Return the rights according to the system, which may wait for a directory server."""
     return Right(uid_of(user), is_operator(operators, user))
 
 
 class Rights:
-    """Cache the result of `ask`, which may wait for a directory server.
+    """Caches the result of `ask`, which may wait for a directory server.
 
-    A slightly old result is used once more while a thread refreshes it. Therefore only a user's first request
-    waits, and the first after some minutes.
+    A slightly old result is used while a thread refreshes it. Only a user's first request therefore waits,
+    and the first one after a pause of some minutes.
     """
 
     def __init__(self, ask: Callable[[str], Right], monotonic: Callable[[], float]) -> None:
@@ -45,16 +45,16 @@ class Rights:
         self._thread = ThreadPoolExecutor(1, "rights")
 
     def known(self, user: str) -> Right | None:
-        """Return the cached rights, possibly slightly old.
+        """Return a user's cached rights, which may be slightly old.
 
-        None if the user had no request in the last minutes.
+        Return None if the user sent no request in the last minutes.
         """
         known = self._known.get(user)
         if known is None:
             return None
         until, right = known
         if self._monotonic() >= until + KEPT_S:
-            # Too old: fetch them first.
+            # The rights are too old: the caller must fetch them first.
             return None
         if self._monotonic() >= until and user not in self._asking:
             self._asking.add(user)
@@ -62,7 +62,7 @@ class Rights:
         return right
 
     def fetch(self, user: str) -> Right:
-        """Fetch now, and wait."""
+        """Fetch a user's rights now, and wait for the result."""
         right = self._ask(user)
         if len(self._known) >= _MOST:
             self._known.clear()
@@ -70,7 +70,7 @@ class Rights:
         return right
 
     def close(self) -> None:
-        """Stop fetching."""
+        """Stop refreshing rights."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _refresh(self, user: str) -> None:

@@ -20,12 +20,12 @@ from slurm_gpu.monitor.signin.revoked_sessions import RevokedSessions
 
 KEY_BYTES = 32
 _MOST_KEY_BYTES = 4096
-# Share of the idle limit: an older cookie is renewed.
+# The age, as a share of the idle limit, from which a cookie is renewed.
 _RENEWED_EACH = 0.1
-# Maximum time by which a session may begin in the future, after the clock was set back.
+# The maximum time by which a cookie may be ahead of the clock, which may have been set back.
 _AHEAD_S = 60.0
 _MOST_GENUINE = 10_000
-# Characters of a cookie; real ones have a tenth of that.
+# The maximum length of a cookie; real cookies have a tenth of that.
 _LONGEST = 2048
 
 
@@ -41,7 +41,7 @@ class Session:
 
 
 class Sessions:
-    """Make and read cookies; `ended` are sessions that ended before their time."""
+    """Makes and reads cookies; `ended` are sessions that ended early."""
 
     def __init__(
         self,
@@ -60,18 +60,18 @@ class Sessions:
         """Cookies with a verified signature: each request of a page sends the same one."""
 
     def begin(self, user: str, uid: int) -> Session:
-        """Return a new session."""
+        """Return a new session of a user."""
         now_s = self._wall()
         return Session(user, uid, secrets.token_urlsafe(16), now_s, now_s)
 
     def seal(self, session: Session) -> str:
-        """Return the cookie's value."""
+        """Return the cookie's value for a session."""
         facts = [session.user, session.uid, session.id, session.began_s, session.seen_s]
         body = _encode(json.dumps(facts, separators=(",", ":")).encode())
         return f"{body}.{self._signature(body)}"
 
     def open(self, value: str) -> Session | None:
-        """Return the session of a cookie; None if it is forged or over."""
+        """Return the session of a cookie; None if the cookie is forged or the session has ended."""
         session = self._genuine.get(value) or self._read(value)
         now_s = self._wall()
         if session is None or session.id in self._ended or session.seen_s > now_s + _AHEAD_S:
@@ -108,7 +108,7 @@ class Sessions:
 
 
 def session_key(path: Path | None) -> bytes:
-    """Return the key of the file, or a random one: then all sessions end with this process.
+    """Return the key in the file, or a random key, with which all sessions end with this process.
 
     Raise InputError for a file that others may read, or that is too short.
     """
@@ -143,7 +143,7 @@ def _how_to_make(path: Path) -> str:
 
 
 def _session(body: str) -> Session | None:
-    """Decode a signed body; None for one of another version."""
+    """Decode a signed body; return None for a body of another version."""
     try:
         user, uid, session_id, began_s, seen_s = json.loads(_decode(body))
     except (ValueError, TypeError, binascii.Error):

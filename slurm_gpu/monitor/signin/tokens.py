@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 GOOD_FOR_S = 60.0
 TOKENS_OF_A_USER = 5
-# Unused tokens in total. All are compared when one is used, so that the duration reveals nothing.
+# The maximum number of unused tokens. When one is used, all are compared, so that the duration reveals
+# nothing.
 MOST_TOKENS = 1000
 _BYTES = 32
 _LONGEST = 128
@@ -30,21 +31,21 @@ class _Waiting(NamedTuple):
 
 
 class FullError(Exception):
-    """There are too many unused tokens; they expire within a minute."""
+    """Raised if there are too many unused tokens, which expire within a minute."""
 
 
 class Tokens:
-    """An issuer of tokens that accepts each once; `monotonic` is in seconds. Thread-safe."""
+    """Issues tokens and accepts each of them once; `monotonic` is in seconds. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic, self._lock = monotonic, threading.Lock()
         self._waiting: dict[bytes, _Waiting] = {}
-        """By digest, the oldest first: the memory contains no usable token."""
+        """By digest, the oldest first, so that the memory contains no usable token."""
 
     def issue(self, owner: TokenOwner) -> str:
         """Return a new token, valid for GOOD_FOR_S; raise FullError if there are too many.
 
-        Per user, the last TOKENS_OF_A_USER are valid.
+        Only the last TOKENS_OF_A_USER tokens of a user are valid.
         """
         token = secrets.token_urlsafe(_BYTES)
         with self._lock:
@@ -58,7 +59,7 @@ class Tokens:
         return token
 
     def take(self, token: str) -> TokenOwner | None:
-        """Return the owner of a token, only once; None if it is unknown or expired."""
+        """Use up a token and return its owner; None if it is unknown, used or expired."""
         if len(token) > _LONGEST:
             return None
         wanted = _digest(token)

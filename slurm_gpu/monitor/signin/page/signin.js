@@ -19,7 +19,7 @@ async function signIn() {
     }
     why = `${(await answer.json()).error}. To try again, run`;
   } catch {
-    // `why` has the message.
+    // `why` already contains the message.
   }
   status.dataset.wrong = "";
   status.textContent = why;
