@@ -177,7 +177,7 @@ def test_another_users_run_shows_only_that_it_runs(job_tab: Callable[[World], Ta
     world = world_of(hidden)
     world.timelines["200"]["runs"][0]["devices"] = None
     tab = job_tab(world)
-    assert "Only its owner and operators can see its data." in tab.page.inner_text("#gpus")
+    assert "Only the owner and operators can see the data of this run." in tab.page.inner_text("#gpus")
     assert tab.page.locator("#downloads a").count() == 0
     assert tab.said == []
 

@@ -330,7 +330,7 @@ def test_enter_opens_no_page_of_another_users_job(opened: Callable[..., Tab]):
     assert "Job 200 of bob" in tab.focus(12)
     tab.page.focus("#frame")
     tab.page.keyboard.press("Enter")
-    assert tab.page.inner_text("#found") == "Only its owner and operators can see that job."
+    assert tab.page.inner_text("#found") == "Only the owner and operators can see that job."
     assert tab.page.locator("#focused a").count() == 0
 
 

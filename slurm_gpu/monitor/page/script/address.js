@@ -1,5 +1,4 @@
-// Store the viewer's choices in the page's address, so that a link shows the same: metric, threshold, view,
-// search.
+// Store the viewer's choices in the page's address, so that a link opens the same metric, threshold, view and search.
 
 const NAMES = ["metric", "under", "view", "find"];
 
@@ -8,7 +7,7 @@ export function read() {
   return Object.fromEntries(NAMES.map((name) => [name, given.get(name)]));
 }
 
-// Write choices that differ from the default; null removes one.
+// Write the choices that differ from their defaults; null removes a choice from the address.
 export function write(chosen) {
   const given = new URLSearchParams(location.search);
   for (const name of NAMES) {
@@ -19,7 +18,7 @@ export function write(chosen) {
   history.replaceState(null, "", query ? `?${query}` : location.pathname);
 }
 
-// For an array whose tasks are not split yet, such as 9_2-3%1, use the array's ID.
+// Return the page of a job. For array tasks that are not split yet, such as 9_2-3%1, use the array's ID.
 export const jobPage = (id) => `job?id=${encodeURIComponent(id.replace(/_.*[^0-9].*$/, ""))}`;
-// The diagnosis of the run with this submit time, or of the newest run.
+// Return the page with the diagnosis of the run with this submit time, or of the newest run.
 export const diagnosisPage = (id, submit_s) => `diagnosis?id=${encodeURIComponent(id)}${submit_s === undefined ? "" : `&run=${submit_s}`}`;

@@ -1,11 +1,11 @@
-// Draw the timelines of a run as small charts, one per metric: all GPUs as thin lines, their mean as a thick
-// one. A gap in the data is a gap in the line.
+// Draw the timelines of a run as small charts, one per metric: single GPUs as thin lines, and their mean as a thick
+// line. Lines have gaps where data is missing.
 
 import { make, say } from "./element.js";
 import { css } from "./scale.js";
 import * as words from "./words.js";
 
-// In octets of a timeline: value = fraction × FULL.
+// Octets of a timeline are fractions × FULL; GAP is a missing value.
 const GAP = 255, FULL = 250;
 const HEIGHT = 108, LEFT = 42, BOTTOM = 18, TOP = 6;
 const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
@@ -23,7 +23,7 @@ function bytes(text) {
   return found;
 }
 
-// Group timelines of a run's devices by series: [{name, lines: [{label, start_s, width_s, octets}], start_s,
+// Group the timelines of a run's devices by series: [{name, lines: [{label, start_s, width_s, octets}], start_s,
 // end_s}].
 export function seriesOf(devices) {
   const found = new Map();
@@ -44,7 +44,7 @@ export function seriesOf(devices) {
     }));
 }
 
-// Summarise all lines at one moment: {mean, least, most, known}, as fractions; null without data.
+// Summarise all lines at one time as {mean, least, most, known}, of which three are fractions; null without data.
 export function at(series, moment_s) {
   let sum = 0, known = 0, least = Infinity, most = -Infinity;
   for (const { start_s, width_s, octets } of series.lines) {
@@ -60,7 +60,7 @@ export function at(series, moment_s) {
 
 const percent = (fraction) => `${Math.round(100 * fraction)} %`;
 
-// Make a figure that draws itself in its own width.
+// Make a figure that draws itself at its current width.
 export function chart(series, inks) {
   const canvas = make("canvas", { role: "img", "aria-label": spoken(series) });
   const note = make("small", {}), figure = make("figure", {}, make("figcaption", {}, seriesTitle(series.name), note), canvas);
@@ -130,7 +130,7 @@ function axes(context, series, inks, y, width) {
   context.fillText(words.moment(series.end_s, series.end_s), width - 1, HEIGHT - 4);
 }
 
-// Draw a line through known values; a single point is a dot.
+// Draw a line through known values; a single value between gaps becomes a dot.
 function trace(context, bins, place) {
   context.beginPath();
   let open = false, last = null;

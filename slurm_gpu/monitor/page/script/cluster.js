@@ -8,7 +8,7 @@ export const FREE = 0;
 export const ALLOCATED = 1;
 export const SHARED = 2;
 export const UNWATCHED = 4;
-// For "frees in": up to a day, in tenths of an hour.
+// The metric "frees in" covers a day in tenths of an hour.
 const HOURS = 24, HOUR_STEPS = 10;
 
 // Metrics that the page derives from jobs and states.
@@ -23,12 +23,12 @@ export class Cluster {
     this.flat = { id: null, cluster: "", zones: [], nodes: [], n: 0 };
     this.metrics = [];
     this.jobs = new Map(); // by raw ID
-    this.version = null; // version of the jobs
+    this.version = null; // the version of this.jobs
     this.asOf_s = null;
     this.clear();
   }
 
-  // Set another layout: all data by number of a square becomes invalid.
+  // Set another layout, which invalidates all data by square number.
   setLayout(layout) {
     this.flat = flatten(layout);
     this.metrics = [...layout.metrics.filter((metric) => metric.name !== "state"), ...OWN_METRICS];
@@ -37,7 +37,7 @@ export class Cluster {
     this.clear();
   }
 
-  // The layout has changed; keep showing the old one until the new one arrives.
+  // Have the layout loaded again after a change; the page shows the old one until the new one arrives.
   forget() {
     this.flat = { ...this.flat, id: null };
     this.version = null;
@@ -48,12 +48,12 @@ export class Cluster {
     this.octets = new Uint8Array(n).fill(GAP);
     this.state = new Uint8Array(n).fill(UNWATCHED);
     this.job = new Int32Array(n).fill(-1);
-    this.sharers = new Map(); // raw IDs by shared square
+    this.sharers = new Map(); // lists of raw job IDs by shared square
     this.nodeOf = new Int32Array(n);
     this.flat.nodes.forEach((node, index) => this.nodeOf.fill(index, node.first, node.first + node.n));
   }
 
-  // Apply new, changed and ended jobs; return whether there were any.
+  // Apply new, changed and ended jobs; return false if their version is already known.
   takeJobs(update) {
     if (update.version === this.version) return false;
     if (update.all) this.jobs.clear();
@@ -76,7 +76,7 @@ export class Cluster {
     return true;
   }
 
-  // Return all jobs on a square: none, one, or those that share it.
+  // Return the jobs on a square: none, one, or several that share it.
   jobsAt(square) {
     const ids = this.sharers.get(square) ?? (this.job[square] < 0 ? [] : [this.job[square]]);
     return ids.map((id) => this.jobs.get(id)).filter(Boolean);
@@ -113,7 +113,7 @@ export class Cluster {
     return octets;
   }
 
-  // Count squares that are free, allocated (also shared ones) and out of service, and all of them.
+  // Count the squares that are free, allocated (including shared) and out of service, and all squares.
   tally() {
     const found = [0, 0, 0, 0, 0];
     for (const state of this.state) found[state]++;
@@ -121,10 +121,10 @@ export class Cluster {
   }
 }
 
-// Give neighbouring numbers distinct colours.
+// Return a kind of colour for a job ID, so that neighbouring IDs differ.
 const kindOf = (id) => Math.imul(id, 2654435761) >>> 29;
 
-// Expand ranges [first, last], or single squares, to a list of squares.
+// Expand ranges [first, last] and single squares to a list of squares.
 export function listed(ranges) {
   const found = [];
   for (const range of ranges) {

@@ -1,4 +1,4 @@
-// Describe a square in words, for pointer, keyboard and screen readers.
+// Describe a square in words, for users of pointers, keyboards and screen readers.
 
 import { FREE, SHARED } from "./cluster.js";
 import { GAP, OUT_OF_SERVICE } from "./paint.js";
@@ -8,7 +8,7 @@ export function valueOf(octet, metric) {
   return octet === GAP ? null : octet * metric.step;
 }
 
-// Format a value. The top step of "frees in" means at least that.
+// Format a value. The top step of "frees in" includes all greater values.
 export function valueText(octet, metric) {
   if (octet === GAP) return "not measured";
   if (metric.kinds) return "";
@@ -17,7 +17,7 @@ export function valueText(octet, metric) {
   return words.amount(value, metric.unit);
 }
 
-// Return {place, type, value, holder, job}: texts of one square; job is the one whose page opens, or null.
+// Return texts that describe a square, and as `job` the job whose page the square opens, or null.
 export function describe(cluster, square, metric, octets, now_s) {
   const node = cluster.flat.nodes[cluster.nodeOf[square]], gpu = node.gpus[square - node.first];
   const where = [node.zone, node.rack].filter((part) => part !== null && part !== undefined).join(", ");
@@ -44,7 +44,7 @@ function describeJob(job, now_s) {
   return `job ${job.id}${whose}, ${words.counts(job.n_gpus, "GPU")}, ${words.frees(job, now_s)}`;
 }
 
-// Return it as one line.
+// Return the description of a square as one line.
 export function sentence(square) {
   const type = square.type ? `, ${square.type}` : "";
   const value = square.value ? ` ${square.title} ${square.value}.` : "";

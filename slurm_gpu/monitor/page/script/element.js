@@ -1,6 +1,6 @@
-// Make elements of the page. Text from the server never becomes markup: this module has no way to do that.
+// Make elements of the page. Text from the server never becomes markup, because this module only creates text nodes.
 
-// Make an element with attributes and children; a child is an element or text, null is omitted. Attributes
+// Make an element with attributes and children. A child is an element, a text or null, which is omitted. Attributes
 // that begin with "on" are event listeners.
 export function make(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -13,7 +13,7 @@ export function make(tag, attributes = {}, ...children) {
   return made;
 }
 
-// Format text with commands in backticks, as for a terminal, as code.
+// Format text in which commands have backticks, as in a terminal, with the commands as code.
 export const coded = (text) => make("bdi", {}, text.split("`").map((part, place) => (place % 2 ? make("code", {}, part) : part)));
 
 const asNode = (child) => (child instanceof Node ? child : document.createTextNode(String(child)));
@@ -25,8 +25,8 @@ export function fill(element, ...children) {
 
 const REACHED = "a, button, summary";
 
-// Replace children that are updated every few seconds: equal children stay, opened details stay open, and the
-// keyboard focus stays.
+// Replace children that are updated every few seconds. Equal children are kept, opened details remain open, and the
+// keyboard focus is kept.
 export function refill(element, ...children) {
   const next = make("div", {}, ...children);
   const [was, will] = [element, next].map((one) => [...one.querySelectorAll("details")]);
@@ -45,7 +45,7 @@ export function say(element, text) {
 
 export const byId = (id) => document.getElementById(id);
 
-// Make a table; a heading or cell is text or an element, and numbers are aligned to the right.
+// Make a table. Each heading or cell is a text or an element, and numbers are aligned to the right.
 export function table(headings, rows, caption) {
   const right = headings.map((heading) => typeof heading === "object" && heading.number === true);
   const title = (heading) => (typeof heading === "object" ? heading.title : heading);

@@ -2,7 +2,7 @@
 
 import * as words from "./words.js";
 
-// Search for each word of a text; return {squares, text}, or null for no words.
+// Search for each word of a text; return {squares, text}, or null if there are no words.
 export function find(cluster, written) {
   const asked = written.trim().toLowerCase().split(/[\s,]+/).filter(Boolean);
   if (!asked.length) return null;
@@ -20,7 +20,7 @@ export function find(cluster, written) {
   return { squares, text: summary(squares.size, jobs.size - waiting, waiting, nodes.size) };
 }
 
-// Match whole names and IDs, and also a part of a job's name.
+// Return whether a word matches a job: a whole ID, user or account, or part of the job's name.
 function isOf(job, word) {
   const id = job.id.toLowerCase();
   return id === word || String(job.job_id) === word || id.startsWith(`${word}_`) || id.startsWith(`${word}+`)
@@ -29,7 +29,7 @@ function isOf(job, word) {
 
 const same = (name, word) => name !== null && name !== undefined && name.toLowerCase() === word;
 
-// Match the node of this name, or all nodes of a rack, a zone or a server type.
+// Return the nodes of this name, rack, zone or server type, or else those whose name begins with the word.
 function matching(nodes, word) {
   const exact = nodes.filter((node) => [node.name, node.rack, node.zone, node.serverType].some((name) => same(name, word)));
   return exact.length || word.length < 2 ? exact : nodes.filter((node) => node.name.toLowerCase().startsWith(word));

@@ -1,4 +1,4 @@
-// Show one job: requested and allocated resources, its timeline on each GPU, percentiles, and events.
+// Show one job: its resources, timelines, percentiles for each GPU, and events.
 
 import { diagnosisPage } from "./address.js";
 import { chart, seriesOf, seriesTitle } from "./charts.js";
@@ -41,7 +41,7 @@ async function refresh() {
   return show();
 }
 
-// Ignore other missing data: the rest is shown without it.
+// Return null for data that cannot be loaded, so that the rest of the page is shown without it.
 function absent(error) {
   if (error instanceof WireError && error.status !== 401) return null;
   throw error;
@@ -49,7 +49,7 @@ function absent(error) {
 
 function showError(error) {
   const text = error.status === 401 ? "You are not signed in. Run slurm-gpu web on a login node and open the link that it prints."
-    : error.status === 403 ? "Only its owner and operators can see this job."
+    : error.status === 403 ? "Only the owner and operators can see this job."
     : error.status === 404 ? `Slurm's accounting has no job ${id} that you may see. Array tasks appear when they start, held jobs when they are released.`
     : `${error.message}.${runs.length ? " The page shows the last known state." : ""}`;
   byId("error").hidden = false;
@@ -116,11 +116,10 @@ function showTimeline(run) {
     RUNNING.includes(run.state) ? file("/window", "the last ten minutes at full resolution") : null);
 }
 
-// Shorten a UUID to its ends.
+// Shorten a UUID to its beginning and end.
 const short = (name) => (name.length > 18 ? `${name.slice(0, 9)}…${name.slice(-6)}` : name);
 
-// Show p25 and p95 of each GPU and of all: `exact` by time at each value, or from means of the timeline's
-// bins.
+// Show p25 and p95 of each GPU and of all GPUs together. They are exact, or derived from the means of timeline bins.
 function showGpus(run) {
   const index = (device) => String(run.device_facts?.[device]?.index ?? device);
   const each = (run.by_device ?? []).map(({ node, device, percentiles }) => ({ node, gpu: index(device), percentiles }))
@@ -128,7 +127,7 @@ function showGpus(run) {
   const all = { node: "all", gpu: "", percentiles: run.percentiles ?? {} };
   const metrics = Object.keys(all.percentiles).filter((name) => [all, ...each].some(({ percentiles }) => (percentiles[name]?.p95 ?? null) !== null));
   if (!metrics.length) {
-    fill(byId("gpus"), make("p", { class: "none" }, run.full ? "Nothing has been measured on its GPUs yet." : "Only its owner and operators can see its data."));
+    fill(byId("gpus"), make("p", { class: "none" }, run.full ? "Nothing has been measured on the GPUs yet." : "Only the owner and operators can see the data of this run."));
     return say(byId("gpus-note"), "");
   }
   const binned = metrics.filter((name) => all.percentiles[name]?.how !== "exact");
@@ -144,7 +143,7 @@ function showGpus(run) {
   return say(byId("gpus-note"), `For a quarter of the time, the value was at most p25. Percentiles are exact${binned.length ? ", except those with *, which are of means of the timeline's bins" : ""}.`);
 }
 
-// Show current alerts with advice.
+// Show the current alerts of a run with advice.
 function showAdvice(run) {
   const ours = alerts.filter((alert) => alert.id === run.id && RUNNING.includes(run.state));
   fill(byId("advice"), ours.map((alert) => {
@@ -162,7 +161,7 @@ function showEvents(run) {
   ]), "Events"));
 }
 
-// Format the data of an event: `code 79, device GPU-a`.
+// Format the data of an event, such as `code 79, device GPU-a`.
 function inWords(data) {
   const format = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
   return Object.entries(data ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${format(value)}`).join(", ");

@@ -1,19 +1,19 @@
-// Place squares: GPUs in a node, nodes in a rack, racks in a zone, zones on the canvas, each in the order of
-// the layout. A square keeps its place in this order at any width. Lengths are in pixels of the canvas.
+// Place squares: GPUs in nodes, nodes in racks, racks in zones, and zones on the canvas, each in the order of the
+// layout. This order is the same at any width. Lengths are in pixels of the canvas.
 
-// Pitch of a square with its gap, at one pixel per unit.
+// The limits of the pitch of squares, which is the side plus the gap, in page pixels.
 const LARGEST = 40, SMALLEST = 3;
-// Shapes of a rack, width to height.
+// The tried shapes of a rack, as width divided by height.
 const RATIOS = [0.5, 0.7, 0.85, 1, 1.25, 1.5, 2, 2.7, 4];
-// Columns of zones.
+// The maximum number of columns of zones.
 const MOST_COLUMNS = 8;
-// An arrangement without holes may be higher by this share.
+// An arrangement with a full last row is preferred if it is higher by less than about this share.
 const UNEVEN = 0.1;
-// With more nodes, names appear only for the selected one.
+// With more nodes, only the name of the selected node is shown.
 const NAMED_NODES = 160;
 const LETTER = 6.4, ZONE_NAME = 22, RACK_NAME = 14, NODE_NAME = 14;
 
-// Return the nodes as a list, and their zones and racks.
+// Return the nodes of a layout as a list, and by zone and rack.
 export function flatten(layout) {
   const nodes = [], zones = [];
   let first = 0;
@@ -40,7 +40,7 @@ export function flatten(layout) {
 
 const columnsOf = (gpus) => (gpus <= 2 ? Math.max(1, gpus) : Math.ceil(gpus / 2));
 
-// Place all squares as large as possible within the width, and within the height if that is possible. `unit`
+// Place all squares, as large as possible, within the width and if possible within the height. `unit`
 // is the number of canvas pixels per page pixel.
 export function arrange(flat, width, height, unit) {
   const fits = (pitch) => {
@@ -49,7 +49,7 @@ export function arrange(flat, width, height, unit) {
   };
   let low = SMALLEST * unit, high = LARGEST * unit;
   if (!fits(low)) return placed(flat, best(flat, roomier(flat, low, width, height, unit), width, unit), width, unit);
-  while (low < high) { // the largest that fits
+  while (low < high) { // find the largest pitch that fits
     const middle = (low + high + 1) >> 1;
     if (fits(middle)) low = middle;
     else high = middle - 1;
@@ -57,24 +57,25 @@ export function arrange(flat, width, height, unit) {
   return placed(flat, best(flat, low, width, unit), width, unit);
 }
 
-// If even the smallest do not fit, the page scrolls anyway: use one step larger, unless that is far too high.
+// Return the pitch to use if even the smallest squares do not fit. The page scrolls anyway, so use one step more,
+// unless the result is far too high.
 function roomier(flat, pitch, width, height, unit) {
   const larger = pitch + unit;
   return best(flat, larger, width, unit).height <= 2.5 * height ? larger : pitch;
 }
 
-// Return the lowest arrangement of this size, or nearly.
+// Return the arrangement of this size with the least height, or one with fewer empty places and nearly this height.
 function best(flat, pitch, width, unit) {
   let found = null, least = Infinity;
   for (const tried of shapes(flat, pitch, width, unit)) {
-    const { columns, height } = tried, empty = (columns - flat.zones.length % columns) % columns / columns; // of the last row
+    const { columns, height } = tried, empty = (columns - flat.zones.length % columns) % columns / columns; // the empty share of the last row
     const cost = height * (1 + UNEVEN * empty);
     if (found === null || cost < least) [found, least] = [tried, cost];
   }
   return found;
 }
 
-// Yield all arrangements to try.
+// Yield all arrangements of this size to try.
 function* shapes(flat, pitch, width, unit) {
   const gaps = gapsOf(flat, pitch, unit);
   for (let columns = 1; columns <= Math.min(MOST_COLUMNS, Math.max(1, flat.zones.length)); columns++) {
@@ -94,8 +95,8 @@ function gapsOf(flat, pitch, unit) {
   };
 }
 
-// Arrange zones in columns; `out` receives the places, null only measures. An impossible arrangement has
-// infinite height.
+// Arrange zones in columns. `out` receives the places; if it is null, the height is only measured. An impossible
+// arrangement has infinite height.
 function stack(flat, shape, width, unit, out) {
   const { columns, zones: gap } = shape;
   const zoneWidth = Math.floor((width - (columns - 1) * gap) / columns);
@@ -124,7 +125,7 @@ function layZone(zone, shape, left, top, width, unit, out) {
     const slot = [rack.columns * pitch - line + between, rack.rows * pitch - line + between + shape.name];
     const most = Math.floor((width + between) / slot[0]);
     if (most < 1) return Infinity;
-    // One rack is as wide as its zone; several have the same shape.
+    // A single rack is as wide as its zone; several racks have similar shapes.
     const across = zone.racks.length === 1 ? most : Math.min(most, acrossOf(rack.members.length, slot, shape));
     const box = [
       Math.min(across, rack.members.length) * slot[0] - between,
@@ -149,8 +150,8 @@ function layZone(zone, shape, left, top, width, unit, out) {
   return y + rowHeight - top;
 }
 
-// Return the number of nodes per row that gives a rack about this shape with few empty places. Most racks are
-// equal, so results are cached.
+// Return the number of nodes per row for a rack of about this shape with few empty places. Most racks are equal, so
+// results are cached.
 function acrossOf(n, slot, { ratio, across: known }) {
   const key = `${n} ${slot[0]} ${slot[1]}`;
   if (known.has(key)) return known.get(key);
@@ -177,7 +178,7 @@ function layNode(node, x, y, shape, out) {
   out.boxes.push({ x, y: y + name, width: columns * pitch - line, height: Math.ceil(n / columns) * pitch - line });
 }
 
-// `other` is before this square in one direction, and after it in the other.
+// Record that `other` precedes this square, and that the square follows `other`, in one direction.
 function join(before, after, square, other) {
   before[square] = other;
   after[other] = square;
@@ -191,7 +192,7 @@ function placed(flat, shape, width, unit) {
   return { ...out, n: flat.n, pitch: shape.pitch, line: shape.line, width, height: Math.ceil(shape.height), unit };
 }
 
-// Return the square at a point, -1 for none. Boxes of nodes are checked first, since there are far fewer.
+// Return the square at a point, or -1. Boxes of nodes are checked first, since they are far fewer.
 export function squareAt(places, nodes, x, y) {
   const { boxes, pitch, line } = places;
   for (let index = 0; index < boxes.length; index++) {
@@ -205,7 +206,7 @@ export function squareAt(places, nodes, x, y) {
   return -1;
 }
 
-// Return the nearest square in a direction, [±1, 0] or [0, ±1]; itself if there is none.
+// Return the nearest square in a direction, [±1, 0] or [0, ±1]; `from` if there is none.
 export function neighbour(places, from, [dx, dy]) {
   const { x, y, n } = places;
   let found = from, least = Infinity;

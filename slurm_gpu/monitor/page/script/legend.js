@@ -6,8 +6,8 @@ import * as words from "./words.js";
 
 const SIDE = 14, BAR = [132, 12];
 
-// Show the legend for a metric, its colours by octet, inks, a threshold (null for none), and the number of
-// squares under it, which alone changes with each state.
+// Show the legend for a metric, with its colours by octet, inks, the threshold `under` (or null), and the number
+// `below` of squares under it. Only this number changes with each state.
 export function showLegend(element, { metric, colours, inks, under, below }) {
   const key = [metric.name, metric.top, inks.dark, under].join(" ");
   if (element.dataset.of !== key) lay(element, { metric, colours, inks, under });

@@ -1,4 +1,4 @@
-// List the squares as a table with a row per node, for screen readers and for copying.
+// List the squares in a table with a row per node, for screen readers and for copying.
 
 import { OUT_OF_SERVICE } from "./paint.js";
 import { fill, make, table } from "./element.js";
@@ -27,7 +27,7 @@ export function list(place, cluster, metric, octets) {
   fill(place, table([...(zoned ? ["Zone"] : []), "Node", "GPUs", { title: "Free", number: true }, metric.kinds ? "State" : `${metric.title}, ${metric.unit}`, "Jobs"], rows, "GPUs by node"));
 }
 
-// Format a value of a column with the unit in its heading.
+// Format a value without its unit, which is in the column's heading.
 function number(octet, metric) {
   const value = valueOf(octet, metric);
   return metric.own && value >= metric.top ? `≥${metric.top}` : words.amount(value, "");

@@ -1,15 +1,15 @@
-// Keep the page up to date: load everything once, then the changes at each state that slurm-gpuweb announces.
-// Data that cannot be loaded stays, and the page shows its age.
+// Keep the page up to date: load everything once, then the changes at each state that slurm-gpuweb announces. If data
+// cannot be loaded, the page keeps the old data and shows its age.
 
 import { WireError, events, frame, json } from "./wire.js";
 
-const SLOW_MS = 60e3; // reservations and limits change rarely
+const SLOW_MS = 60e3; // interval for reservations and limits, which change rarely
 const SOON_MS = 10e3; // interval while limits are not available yet
-const POLL_MS = 15e3; // interval without events
+const POLL_MS = 15e3; // interval while there are no events
 
 export class Live {
-  // `metric()` returns the name of the shown metric, null if the page derives it. `changed` is called with the
-  // kinds of new data: "layout", "frame", "jobs", "panels"; `health` with the state of the connection.
+  // `metric()` returns the name of the shown metric, or null if the page derives the metric. `changed` is called with
+  // the kinds of new data: "layout", "frame", "jobs", "panels"; `health` is called with the state of the connection.
   constructor(cluster, { metric, changed, health }) {
     Object.assign(this, { cluster, metric, changed, health });
     this.data = { alerts: null, free: null, queue: null, reservations: null, me: null };
@@ -29,18 +29,18 @@ export class Live {
     this.source?.close();
     this.source = events({
       state: (announced) => {
-        // The first event often announces the state that was just loaded.
+        // The first event often announces the state that has just been loaded.
         if (announced === null || announced.version !== this.cluster.version || announced.layout !== this.cluster.flat.id) this.refresh();
       },
       opened: () => { this.state.streaming = true; },
       broken: (forGood) => {
         this.state.streaming = false;
-        if (forGood) setTimeout(() => this.stream(), POLL_MS); // refused: the browser does not retry
+        if (forGood) setTimeout(() => this.stream(), POLL_MS); // the server refused, so the browser does not retry
       },
     });
   }
 
-  // Refresh one at a time; announcements meanwhile cause one more refresh at the end.
+  // Run one refresh at a time; calls during a refresh cause one more refresh at its end.
   refresh() {
     if (this.busy !== null) {
       this.again = true;
@@ -83,11 +83,11 @@ export class Live {
     if (layout !== null) {
       cluster.setLayout(layout.value);
       this.changed(["layout"]);
-      if (this.metric() !== name) return this.squares(tries); // the address may name an unknown metric
+      if (this.metric() !== name) return this.squares(tries); // the address named an unknown metric
     }
     if ([shown, state, jobs].some((each) => each !== null && each.layout !== cluster.flat.id)) {
       if (tries === 0) throw new WireError(0, "the cluster changes with every answer");
-      cluster.forget(); // it changed between two answers: load all again
+      cluster.forget(); // the layout changed between two answers: load everything again
       return this.squares(tries - 1);
     }
     const { n } = cluster.flat;
@@ -98,17 +98,17 @@ export class Live {
     if (shown !== null && name === this.metric()) cluster.octets = shown.octets;
     const other = cluster.takeJobs(jobs.value);
     this.state.asOf_s = (shown ?? state).asOf_s;
-    this.state.slurm_s = state.asOf_s; // allocations come from Slurm, and may be older than live values
+    this.state.slurm_s = state.asOf_s; // allocations come from Slurm and may be older than live values
     return this.changed(other || layout !== null ? ["jobs", "frame"] : ["frame"]);
   }
 
-  // Before the first layout the metrics are unknown: a rejected one is shown as empty.
+  // Ignore a rejected metric before the first layout, because the names of metrics are not known yet.
   unknown(error, known) {
     if (known || error.status !== 400) throw error;
     return null;
   }
 
-  // Load the panels; data that cannot be loaded stays.
+  // Load the data of the panels; old data is kept if new data cannot be loaded.
   async panels() {
     const { data } = this, now_ms = performance.now(), slow = now_ms - this.slow_ms >= SLOW_MS;
     const who = now_ms - this.me_ms >= (data.me?.limits === null ? SOON_MS : SLOW_MS);

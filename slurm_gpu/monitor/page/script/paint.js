@@ -1,13 +1,13 @@
-// Draw squares as pixels, which for 40,000 squares is faster than as many canvas rectangles. Measured squares
-// have the colour of the metric, others are hollow, and those out of service hatched. Squares of one job in a
-// node are joined, with an edge if there is space. Squares under the viewer's threshold have a ring.
+// Draw squares as pixels, which for 40,000 squares is faster than as many canvas rectangles. Measured squares have
+// the colour of the metric, others are hollow, and squares out of service are hatched. Squares of one job in a node
+// are joined, with an edge if there is space. Squares under the viewer's threshold have a ring.
 
 import { mixed, pack, parse } from "./scale.js";
 
 export const GAP = 255;
 export const OUT_OF_SERVICE = 3;
-const ASIDE = 0.16; // share of a colour that is not highlighted
-const EDGED = 9; // least size in pixels of a square with an edge
+const ASIDE = 0.16; // share of the colour that a square keeps if it is not highlighted
+const EDGED = 9; // minimum size in pixels of squares with an edge
 const PLAIN = 0, HOLLOW = 1, HATCHED = 2;
 
 // Return the page's current colours as numbers; `faded` is for squares that are not highlighted.
@@ -35,8 +35,8 @@ export class Painter {
     this.pixels = new Uint32Array(this.image.data.buffer);
   }
 
-  // `scene`: places of squares; view {pitch, left, top}; by square: octets, state, job (-1 for none), ring and
-  // lit (null for all); by octet: colours; inks.
+  // `scene` has the places of squares, the view {pitch, left, top} and inks. By square, it has octets, state, job (-1
+  // for none), ring and lit (null if all are); by octet, it has colours.
   paint(scene) {
     const { places, view, octets, state, job, ring, lit, colours, inks: ink } = scene;
     const { pixels } = this, width = this.image.width, height = this.image.height;
@@ -59,7 +59,7 @@ export class Painter {
     this.context.putImageData(this.image, 0, 0);
   }
 
-  // Join a square with neighbours of the same job, and draw an edge elsewhere if there is space.
+  // Join a square with neighbours of the same job, and draw an edge on its other sides if there is space.
   join({ places, job }, square, x, y, side, tone) {
     const { pixels } = this, { width, height } = this.image, { left, right, above, below, line } = places;
     const alike = (other) => other >= 0 && job[other] === job[square];

@@ -1,13 +1,13 @@
 // Fill the panels next to the squares: alerts, free GPUs, the queue and reservations, and the viewer's own
-// jobs and limits. Without data a panel says so.
+// jobs and limits. A panel without data shows a text that says so.
 
 import { diagnosisPage, jobPage } from "./address.js";
 import { coded, make, refill as fill, table } from "./element.js";
 import * as words from "./words.js";
 
-const MOST = 60; // rows of a list
-const FEW = 12; // jobs that start next
-const OLD_S = 90; // older limits are shown with their time
+const MOST = 60; // maximum rows of a list
+const FEW = 12; // maximum number of suspects, and of jobs that start next
+const OLD_S = 90; // limits older than this are shown with their time
 const NUMBER = (title) => ({ title, number: true });
 
 const idOf = (job) => make("bdi", {}, job.id);
@@ -16,8 +16,7 @@ const diagnosed = (alert) => (alert.verdict ? make("a", { href: diagnosisPage(al
 const nothing = (text) => make("p", { class: "none" }, text);
 const more = (left, noun) => (left > 0 ? make("p", { class: "note" }, `and ${words.counts(left, noun)} more`) : null);
 
-// List alerts, the most serious first, and suspect GPUs; `pressed` is the key of the alert with highlighted
-// squares.
+// List alerts, the most serious first, and suspects; `pressed` is the key of the alert whose squares are highlighted.
 export function attention(place, { alerts, suspects, jobs, pressed, light, now_s, known }) {
   if (!known) return fill(place, nothing("Not loaded yet."));
   if (!alerts.length) return fill(place, nothing("No running job needs attention."), accused(suspects, now_s));
@@ -39,7 +38,7 @@ export function attention(place, { alerts, suspects, jobs, pressed, light, now_s
   return fill(place, make("ul", { class: "items" }, rows), more(alerts.length - rows.length, "alert"), accused(suspects, now_s));
 }
 
-// List suspects; the command to drain them is only shown.
+// List suspects with the command to drain each of them, which the operator runs elsewhere.
 function accused(suspects, now_s) {
   if (!suspects.length) return null;
   const rows = suspects.slice(0, FEW).map((one) => make("li", {},
@@ -73,7 +72,7 @@ export function free(place, data, now_s) {
   return fill(place, make("ul", { class: "items" }, rows));
 }
 
-// Show why jobs wait, and those that Slurm will start first.
+// Show why jobs wait, and the jobs that Slurm will start first.
 export function queue(place, data, jobs, now_s) {
   if (data === null) return fill(place, nothing("Not loaded yet."));
   if (!data.reasons.length) return fill(place, nothing("No pending jobs."));
@@ -124,8 +123,7 @@ export function reservations(place, data, now_s) {
   return fill(place, make("div", { class: "calendar" }, heads, rows));
 }
 
-// List the viewer's jobs: running ones with alerts, pending ones with forecasts. `why` explains a reason of
-// Slurm.
+// List the viewer's jobs: running jobs with alerts, and pending jobs with forecasts. `why` explains Slurm's reasons.
 export function mine(place, { running, waiting, alerts, waits, why, now_s, under }) {
   if (!running.length && !waiting.length) return fill(place, nothing("You have no running or pending jobs."));
   const advice = (job) => alerts.filter((alert) => alert.job_id === job.job_id).map((alert) => {
@@ -155,7 +153,7 @@ function expected(wait, now_s) {
   return make("p", {}, `Most likely start ${at(forecast.median_s)}; 80 % of such jobs start between ${at(forecast.lower_s)} and ${at(forecast.upper_s)}.`);
 }
 
-// List limits as in `slurm-gpu quota --json`: those on sums with a bar of usage, those per job as values.
+// List limits as in `slurm-gpu quota --json`: limits on sums with a bar of usage, limits per job as values.
 export function limits(place, me, now_s) {
   if (!me) return fill(place, nothing("Not loaded yet."));
   if (!me.limits) return fill(place, make("p", { class: "none" }, "Your limits are unknown: ", coded(me.limits_why ?? "no reason was given"), "."));
@@ -181,7 +179,7 @@ export function limits(place, me, now_s) {
     now_s - me.limits_as_of_s > OLD_S ? make("p", { class: "note" }, `As of ${words.moment(me.limits_as_of_s, now_s, true)}.`) : null);
 }
 
-// Format a limit per job: a number, a time, allowed names, or times by GPUs.
+// Format a limit per job, which is a number, a time, a list of names, or a list of times by GPUs.
 function most(line) {
   if (!Array.isArray(line.limit)) return line.unit === "s" ? words.duration(line.limit) : words.amount(line.limit, line.unit === "count" ? "" : line.unit);
   return line.limit.map((item) => (typeof item === "object" ? `${words.duration(item.s)} from ${words.counts(item.gpus, "GPU")}` : item)).join(", ");

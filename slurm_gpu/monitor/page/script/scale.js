@@ -1,9 +1,9 @@
 // Compute the colours of squares from palette.js. Anchors are interpolated in OKLab, where equal steps appear
-// equal. A colour is a number as in a canvas' ImageData on a little-endian machine: 0xAABBGGRR.
+// equal. Colours are numbers as in the ImageData of a canvas on a little-endian machine: 0xAABBGGRR.
 
 import { KINDS, SEQUENTIAL, STATES } from "./palette.js";
 
-// When colours for dark ground apply; paper is light.
+// The media query for colours on a dark background; paper is light.
 export const DARK = "screen and (prefers-color-scheme: dark)";
 
 export const pack = ([red, green, blue]) => (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
@@ -14,7 +14,7 @@ export const parse = (text) => {
 };
 export const css = (colour) => `rgb(${colour & 255} ${(colour >> 8) & 255} ${(colour >> 16) & 255})`;
 
-// Mix `share` of one colour with the rest of the other.
+// Mix a share of one colour with the remaining share of another.
 export function mixed(colour, other, share) {
   const part = (shift) => Math.round(((colour >> shift) & 255) * share + ((other >> shift) & 255) * (1 - share));
   return pack([part(0), part(8), part(16)]);
@@ -23,7 +23,7 @@ export function mixed(colour, other, share) {
 const linear = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
 const gamma = (value) => (value <= 0.0031308 ? value * 12.92 : 1.055 * value ** (1 / 2.4) - 0.055);
 
-// After Björn Ottosson, "A perceptual color space for image processing" (2020).
+// Source: Björn Ottosson, "A perceptual color space for image processing" (2020).
 export function toLab(rgb) {
   const [r, g, b] = rgb.map((value) => linear(value / 255));
   const l = Math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b);
@@ -50,7 +50,7 @@ function fromLab([lightness, a, b]) {
 
 const anchors = Object.fromEntries(Object.entries(SEQUENTIAL).map(([ground, texts]) => [ground, texts.map((text) => toLab(parse(text)))]));
 
-// Return the colour of a share of the scale, from 0 to 1, as [red, green, blue].
+// Return the colour at a share of the scale from 0 to 1 as [red, green, blue].
 export function sequential(share, dark) {
   const some = dark ? anchors.dark : anchors.light;
   const place = Math.min(1, Math.max(0, share)) * (some.length - 1), below = Math.min(some.length - 2, Math.floor(place));
@@ -58,7 +58,7 @@ export function sequential(share, dark) {
   return fromLab(some[below].map((value, axis) => value + (some[below + 1][axis] - value) * part));
 }
 
-// Return by octet the colours of a metric from 0 to `top` in steps of `step`. 255 is no value and has none.
+// Return the colours by octet for a metric from 0 to `top` in steps of `step`. Octet 255 has no value and no colour.
 export function levels(step, top, dark) {
   const found = new Uint32Array(256);
   for (let octet = 0; octet < 255; octet++) found[octet] = pack(sequential(octet * step / top, dark));
@@ -67,14 +67,14 @@ export function levels(step, top, dark) {
 
 export const N_KINDS = KINDS.light.length;
 
-// Return by octet, 1 to N_KINDS, colours without an order.
+// Return colours without an order for the octets 1 to N_KINDS.
 export function kinds(dark) {
   const found = new Uint32Array(256);
   (dark ? KINDS.dark : KINDS.light).forEach((text, place) => { found[place + 1] = pack(parse(text)); });
   return found;
 }
 
-// Free, allocated, shared: octets 1 to 3.
+// Return the colours of free, allocated and shared squares, for the octets 1 to 3.
 export function states(dark) {
   const found = new Uint32Array(256);
   (dark ? STATES.dark : STATES.light).forEach((text, place) => {

@@ -5,15 +5,15 @@ import { GAP, Painter, inks } from "./paint.js";
 import { LETTERS } from "./palette.js";
 import { DARK, css } from "./scale.js";
 
-// NUMBERS_FROM is the least size in page pixels of a square with a number.
+// NUMBERS_FROM is the minimum size in page pixels of squares with a number.
 const MOST_ZOOM = 16, STEP = 1.6, NUMBERS_FROM = 26;
-const FEW_LIT = 600; // up to this many are outlined as well
+const FEW_LIT = 600; // up to this many highlighted squares are also outlined
 const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 export class Squares {
-  // `parts`: frame, base, over (two canvases of one size). `handlers`: hovered, focused, opened, each called
-  // with a square.
+  // `parts` are a frame and two canvases of the same size, base and over. `handlers` are hovered, focused and opened,
+  // each called with a square, and zoomed.
   constructor(parts, cluster, handlers) {
     Object.assign(this, parts);
     this.cluster = cluster;
@@ -33,7 +33,7 @@ export class Squares {
     listen(this);
   }
 
-  // Place the squares for another layout, width or height.
+  // Place the squares again for a new layout, width or height.
   lay(height) {
     const width = Math.floor(this.frame.clientWidth);
     if (width < 10) return;
@@ -52,8 +52,8 @@ export class Squares {
     this.whole();
   }
 
-  // Show octets by square with colours by octet. Drawing is immediate, so that the browser's next frame has
-  // it.
+  // Show octets by square with colours by octet. Drawing is immediate, so that the browser's next frame shows the
+  // result.
   show({ octets, colours, ring, numbers }) {
     Object.assign(this, { octets, colours, ring, numbers });
     cancelAnimationFrame(this.pending);
@@ -110,7 +110,7 @@ export class Squares {
       const text = this.numbers(square);
       if (!text || (this.lit !== null && !this.lit[square])) continue;
       const octet = this.octets[square];
-      context.fillStyle = octet === GAP ? css(this.inks.muted) : readable(this.colours[octet]); // hollow: on the page's ground
+      context.fillStyle = octet === GAP ? css(this.inks.muted) : readable(this.colours[octet]); // a hollow square has the page's background
       context.fillText(text, x + side / 2, y + side / 2 + 0.5 * unit);
     }
   }
@@ -120,12 +120,12 @@ export class Squares {
     return [Math.round(this.places.x[square] * scale) - this.zoom.left, Math.round(this.places.y[square] * scale) - this.zoom.top];
   }
 
-  // Draw what changes more often than values: outlines of the selected square, its job, and a few highlighted
-  // squares.
+  // Draw the marks that change more often than values: outlines of the selected square, its job, and a few
+  // highlighted squares.
   mark() {
     const { above, unit } = this;
     if (this.places === null) return;
-    if (this.marked) above.clearRect(0, 0, this.over.width, this.over.height); // avoid clearing an empty canvas, which is composited again
+    if (this.marked) above.clearRect(0, 0, this.over.width, this.over.height); // an empty canvas is not cleared, because that would composite it again
     this.marked = false;
     if (this.lit !== null) {
       const some = [];
@@ -154,7 +154,7 @@ export class Squares {
     above.stroke();
   }
 
-  // Outline connected squares: a side is drawn if the next square does not belong to them.
+  // Outline groups of connected squares: each side next to a square outside the set is drawn.
   contour(some, colour, width) {
     const { above, places, over } = this, side = this.zoom.pitch - places.line, among = new Set(some), offset = width / 2;
     const within = (value, size) => Math.min(size - offset, Math.max(offset, value)); // keeps lines at the edge visible
@@ -178,7 +178,7 @@ export class Squares {
     above.stroke();
   }
 
-  // Return the square at a point of the page.
+  // Return the square under the pointer, or -1.
   at(event) {
     if (this.places === null) return -1;
     const box = this.over.getBoundingClientRect(), scale = this.places.pitch / this.zoom.pitch;
@@ -195,7 +195,7 @@ export class Squares {
     this.zoomed();
   }
 
-  // Zoom by a factor; the point (x, y) of the page stays in place.
+  // Zoom by a factor while the point (x, y) of the page stays in place.
   zoomBy(factor, x = this.width / 2, y = this.height / 2) {
     const { pitch } = this.places, old = this.zoom.pitch;
     const wanted = factor > 1 ? Math.max(old + this.unit, Math.round(old * factor)) : Math.round(old * factor);
@@ -304,7 +304,7 @@ function listen(squares) {
   });
 }
 
-// Return whether the key has a function here.
+// Handle a key; return whether it has a function here.
 function press(squares, key) {
   const { places, focus, cluster } = squares;
   if (ARROWS[key]) squares.setFocus(focus < 0 ? 0 : neighbour(places, focus, ARROWS[key]));
@@ -334,7 +334,7 @@ function zoomAtFocus(squares, factor) {
   squares.reveal(squares.focus);
 }
 
-// Return the next highlighted square, or without highlights the next with a ring; itself if there is none.
+// Return the next highlighted square or, without highlights, the next square with a ring; `focus` if there is none.
 function nextMarked({ lit, ring, focus, places }, step) {
   const marks = lit ?? ring;
   for (let offset = 1; offset <= places.n; offset++) {

@@ -15,8 +15,8 @@ import { Squares } from "./squares.js";
 import { now_s, signOut } from "./wire.js";
 import * as words from "./words.js";
 
-const OLD_S = 60; // an older state is shown as old
-// TENTH is in percent.
+const OLD_S = 60; // a state older than this is marked as old
+// TENTH is the default threshold in percent.
 const FIRST_METRIC = "util", TENTH = "10";
 const LEAST_HEIGHT = 320, MOST_HEIGHT = 1400;
 
@@ -25,11 +25,11 @@ const cluster = new Cluster();
 const given = address.read();
 const chosen = { metric: given.metric ?? FIRST_METRIC, under: given.under, view: given.view, find: given.find ?? "" };
 let octets = cluster.octets, colours = new Uint32Array(256), ring = new Uint8Array(0), below = 0;
-let lighted = null; // the alert with highlighted squares {key, alert}; null for the search
+let lighted = null; // {key, alert} of the alert whose squares are highlighted, or null
 let health = { asOf_s: null, slurm_s: null, failed: null, failedSince_ms: null };
 
 const metric = () => cluster.metrics.find((one) => one.name === chosen.metric) ?? cluster.metrics[0] ?? null;
-// Return the viewer's threshold; by default a tenth for metrics in percent. "none" is no threshold.
+// Return the viewer's threshold as text. The default for metrics in percent is TENTH; "none" disables rings.
 const written = () => chosen.under ?? (metric()?.unit === "%" ? TENTH : "none");
 const under = () => {
   const limit = Number(written());
@@ -44,7 +44,7 @@ const squares = new Squares({ frame: byId("frame"), base: byId("base"), over: by
   opened(square) {
     const { job, holder } = describe(cluster, square, metric(), octets, now_s());
     if (job !== null) location.assign(address.jobPage(job.id));
-    else say(byId("found"), cluster.jobsAt(square).length ? "Only its owner and operators can see that job." : `No job to open: ${holder}.`);
+    else say(byId("found"), cluster.jobsAt(square).length ? "Only the owner and operators can see that job." : `No job to open: ${holder}.`);
   },
   zoomed(whole) { byId("whole").hidden = whole; },
 });
@@ -78,7 +78,7 @@ function take(what) {
   if (what.includes("panels") || what.includes("jobs")) showPanels();
 }
 
-// Show colours, rings and numbers of the newest frame.
+// Show the colours, rings and numbers of the newest frame.
 function show() {
   const now = metric(), limit = under();
   octets = now.own ? cluster.own(now.name, now_s()) : cluster.octets;
@@ -148,7 +148,7 @@ function showHealth() {
   say(errorBox, text);
 }
 
-// Highlight the squares of the search or of one alert.
+// Highlight the squares of one alert, of the search, or of the viewer's jobs.
 function light() {
   const found = byId("found"), forget = byId("forget");
   let some = null;
@@ -173,7 +173,7 @@ function light() {
 
 const keyOf = (alert) => `${alert.job_id} ${alert.alert}`;
 
-// Return the viewer's own squares; null without jobs, which highlights all.
+// Return the squares of the viewer's jobs; null without such jobs, so that all squares are highlighted.
 function own() {
   const some = cluster.running().filter((job) => job.user === me()?.user).flatMap((job) => cluster.squaresOf(job));
   return some.length ? some : null;
@@ -214,7 +214,7 @@ function showPanels() {
   byId("views").hidden = !me()?.operator;
   for (const button of byId("views").children) button.setAttribute("aria-pressed", String((button.dataset.view === "mine") === mine));
   say(byId("user"), me()?.user ?? "");
-  byId("signout").hidden = me()?.signed_in !== "link"; // users of a reverse proxy sign out there
+  byId("signout").hidden = me()?.signed_in !== "link"; // users of a reverse proxy sign out at the proxy
 }
 
 function showTip(square, event) {
@@ -233,7 +233,7 @@ function showTip(square, event) {
   tip.style.top = `${Math.max(-40, Math.min(y + 14, box.height - tip.offsetHeight))}px`;
 }
 
-// Describe the focused square in a lasting text.
+// Describe the focused square in a text that remains on the page.
 function showFocused(square) {
   const place = byId("focused");
   if (square < 0) {
@@ -314,7 +314,7 @@ function listen() {
   });
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
-    // The address bar of a phone changes the height all the time.
+    // The address bar of a phone changes the height of the window frequently.
     if (cluster.flat.id === null || (window.innerWidth === width && window.innerWidth < 640)) return;
     width = window.innerWidth;
     lay();

@@ -1,4 +1,4 @@
-// Send requests to slurm-gpuweb. A failed one throws a WireError with its status, 0 without an answer.
+// Send requests to slurm-gpuweb. A failed request throws a WireError with the status, which is 0 without an answer.
 
 export class WireError extends Error {
   constructor(status, message) {
@@ -9,7 +9,7 @@ export class WireError extends Error {
 
 const PATIENCE_MS = 20e3; // a missing answer must not block later requests
 
-let ahead_s = 0; // offset of slurm-gpuweb's clock from the browser's, by its answers
+let ahead_s = 0; // offset of slurm-gpuweb's clock from the browser's, according to Date headers
 
 export const now_s = () => Date.now() / 1000 + ahead_s;
 
@@ -25,14 +25,14 @@ async function ask(path, read) {
   }
   const date = Date.parse(answer.headers.get("Date") ?? "");
   if (Number.isFinite(date)) {
-    const found = date / 1000 + 0.5 - Date.now() / 1000; // a Date header has whole seconds
+    const found = date / 1000 + 0.5 - Date.now() / 1000; // a Date header is in whole seconds
     if (Math.abs(found - ahead_s) > 1.5) ahead_s = found;
   }
   if (answer.ok) return [body, answer.headers];
   throw new WireError(answer.status, String(body?.error ?? `slurm-gpuweb answered ${answer.status}`));
 }
 
-// End the session, in every tab and copy of its cookie; return whether that succeeded.
+// End the session in every tab and for every copy of its cookie; return whether that succeeded.
 export async function signOut() {
   try {
     const signal = AbortSignal.timeout(PATIENCE_MS);
@@ -47,19 +47,19 @@ const asOf_s = (headers) => {
   return time > 0 ? time : null;
 };
 
-// {value, asOf_s, layout}: the value, and the layout by which its squares are numbered.
+// Return {value, asOf_s, layout}; `layout` is the ID of the layout that numbers the squares of the value.
 export async function json(path) {
   const [value, headers] = await ask(path, (answer) => answer.json());
   return { value, asOf_s: asOf_s(headers), layout: headers.get("X-Layout") };
 }
 
-// {octets, layout, asOf_s}: one octet per square of the layout with that ID.
+// Return {octets, layout, asOf_s}, with one octet per square of the layout with that ID.
 export async function frame(metric) {
   const [bytes, headers] = await ask(`frame?metric=${encodeURIComponent(metric)}`, (answer) => answer.arrayBuffer());
   return { octets: new Uint8Array(bytes), asOf_s: asOf_s(headers), layout: headers.get("X-Layout") };
 }
 
-// Call back at each new state, and when the stream opens or breaks; the browser reopens it.
+// Call back at each new state, and when the stream opens or breaks; the browser reopens a broken stream.
 export function events({ state, opened, broken }) {
   const source = new EventSource("api/v1/events");
   source.addEventListener("state", (event) => {

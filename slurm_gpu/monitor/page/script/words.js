@@ -1,9 +1,9 @@
-// Format numbers and times. A gap is a dash; 0 is a number.
+// Format numbers and times. A missing value is shown as a dash, and a measured 0 as 0.
 
 export const GAP = "–";
 
-// Format a count; fractions with three digits. Creating an Intl.NumberFormat takes as long as drawing ten
-// thousand squares.
+// Format a count with up to three decimals. Creating an Intl.NumberFormat would take as long as drawing ten thousand
+// squares.
 export const count = (value) => value === null || value === undefined ? GAP : String(Math.round(1000 * value) / 1000).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 export const counts = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
@@ -15,7 +15,7 @@ export function amount(value, unit) {
   return unit ? `${text}\u00a0${unit}` : text;
 }
 
-// Format a duration with its two greatest units.
+// Format a duration in its largest unit or its two largest units.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return GAP;
   const whole = Math.max(0, Math.round(seconds));
@@ -36,7 +36,7 @@ const two = (value) => String(value).padStart(2, "0");
 const day = (date) => `${date.getDate()} ${MONTHS[date.getMonth()]}`;
 const startOfDay = (at_s) => new Date(at_s * 1000).setHours(0, 0, 0, 0);
 
-// Format a moment in the viewer's time zone, with the day only if it is another.
+// Format a time in the viewer's time zone, with the day unless it is the day of `now_s`.
 export function moment(at_s, now_s, withSeconds = false) {
   if (at_s === null || at_s === undefined) return GAP;
   const date = new Date(at_s * 1000), seconds = withSeconds ? `:${two(date.getSeconds())}` : "";
@@ -47,7 +47,7 @@ export function moment(at_s, now_s, withSeconds = false) {
 
 export const dayOf = (at_s) => day(new Date(at_s * 1000));
 
-// Describe when a running job's GPUs become free at the latest.
+// Describe the latest time at which a running job's GPUs become free.
 export function frees(job, now_s) {
   if (job.end_s === null || job.end_s === undefined) return "has no time limit";
   if (job.end_s <= now_s) return "is at its time limit";
@@ -63,7 +63,7 @@ const ABOUT = {
   throttled: ["throttled", "Clocks are throttled by heat or the power supply.", "The job itself is fine; the operators should check the node's cooling and power."],
 };
 
-// Return the short name of an alert, its meaning and advice. A verdict has its own texts.
+// Return the short name of an alert, its meaning, and advice. An alert with a verdict has the verdict's texts.
 export function alertText({ alert: name, verdict }) {
   if (verdict) {
     const confidence = `${Math.round(100 * verdict.confidence)} % confidence`;
