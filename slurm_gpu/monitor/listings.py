@@ -46,7 +46,7 @@ class ListingKind:
 
 
 class Listing:
-    """Serve GET of one kind of answer."""
+    """An ASGI application that serves GET for one kind of answer."""
 
     def __init__(self, kind: ListingKind, board: Board, viewer_of: ViewerOf) -> None:
         self._kind, self._board, self._viewer_of = kind, board, viewer_of

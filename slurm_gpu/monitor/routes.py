@@ -64,7 +64,7 @@ class ApiRoute:
 
 
 _METRIC = RouteParameter("metric", "one of the layout's metrics", schemas.TEXT, example="util")
-_SINCE = RouteParameter("since", "the version of an earlier answer: only later changes", schemas.WHOLE)
+_SINCE = RouteParameter("since", "the version of an earlier answer, to get only later changes", schemas.WHOLE)
 _JOB = RouteParameter("job", "JOBID, JOBID_TASK or JOBID+OFFSET", schemas.TEXT, in_path=True, example="17")
 _FORMAT = RouteParameter(
     "format", "csv to download a file", {"type": "string", "enum": list(jobpages.FORMATS)}

@@ -81,8 +81,8 @@ def allocated_rows(
 def began_at(start_s: Floats, submit_s: Floats) -> Floats:
     """Return the start of each row's allocation; NaN for rows that never started.
 
-    Slurm may report the start of the whole run for each part of a resized run. Each part therefore starts at
-    its own submission, which is the time of the resize, if that is later.
+    Slurm may report the start of the whole run for each part of a resized run. A part therefore starts no
+    earlier than its own submission, which is the time of the resize.
     """
     return np.maximum(start_s, submit_s)
 

@@ -54,7 +54,7 @@ def open_database(url: str) -> Database:
     database = Database(url, answers_within_s=None)
     if database.is_due():
         raise DatabaseError(
-            f"{database.server()} has no tables, or those of an older slurm-gpu: start slurm-gpudbd, or run "
+            f"{database.server()} has no tables, or tables of an older slurm-gpu: start slurm-gpudbd, or run "
             "`slurm-gpu db upgrade`"
         )
     return database

@@ -97,7 +97,7 @@ def test_a_job_with_a_node_without_data_is_not_called_healthy(slurm_gpu: Command
     slurm_gpu.database.runs = [structs.replace(run, n_gpus=24.0) for run in slurm_gpu.database.runs]
     assert slurm_gpu("diagnose", "17") == 0
     assert "Job 17: inconclusive" in slurm_gpu.out
-    assert "only 16 of its 24 GPUs have records" in slurm_gpu.out
+    assert "only 16 of 24 GPUs have records" in slurm_gpu.out
     assert "100% coverage from 16 of its 24 GPUs\n" in slurm_gpu.out
 
 
@@ -121,7 +121,7 @@ def test_coverage_counts_only_gpus_with_data(slurm_gpu: CommandLine):
         ({"end_s": None, "elapsed_s": 120}, "job 17 has no GPU data yet; try again in a minute"),
         (
             {"end_s": None},
-            "no node has reported GPUs of job 17 in the 1h00m of its run: run slurm-gpu doctor as",
+            "no node has reported GPUs of job 17, which has run for 1h00m: run slurm-gpu doctor as",
         ),
         ({}, "job 17 has no GPU data"),
     ],

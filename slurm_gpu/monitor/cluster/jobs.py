@@ -75,7 +75,7 @@ class JobListing:
         return self.known_from <= since <= self.version
 
     def answer(self, since: int | None, visibility: Visibility) -> bytes:
-        """Return the body of GET /api/v1/jobs?since=; all jobs if `since` is None or unknown."""
+        """Return the body for GET /api/v1/jobs?since=, with all jobs if `since` is None or unknown."""
         delta = since is not None and self.knows(since)
         after = since if since is not None and delta else -1
         rows = [row for row in self.rows.values() if row.version > after]

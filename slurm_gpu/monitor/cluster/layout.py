@@ -46,7 +46,7 @@ class NodeSquares:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SquareLayout:
-    """All squares, numbered from 0; `body` is the answer of GET /api/v1/layout."""
+    """All squares, numbered from 0; `body` is the answer to GET /api/v1/layout."""
 
     id: str
     nodes: Sequence[NodeSquares]
@@ -63,7 +63,7 @@ class SquareLayout:
 def make_layout(
     cluster: str, nodes: Iterable[ClusterNode], reports: Iterable[NodeReport], racks: Mapping[str, str]
 ) -> SquareLayout:
-    """Lay out all nodes that have GPUs; `racks` is by node."""
+    """Lay out all nodes that have GPUs; `racks` maps nodes to racks."""
     devices = {report.node: report.devices for report in reports}
     placed = sorted(
         (node for node in nodes if sum(node.gpus.values()) or devices.get(node.node)),

@@ -96,7 +96,7 @@ class Poller:
         """The monotonic time at which the last poll ended."""
 
     def poll(self) -> PageState | None:
-        """Poll once; return None if nothing is new."""
+        """Poll once and return the new state; None if slurm-gpudbd cannot be read."""
         self.error = None
         try:
             seen = self._seen()

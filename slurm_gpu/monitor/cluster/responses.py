@@ -1,4 +1,4 @@
-"""Build the body of each listing for a state and a viewer; pure functions."""
+"""Build the body of each listing for a state and a viewer, in pure functions."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class GpuType:
     free: int
     out_of_service: int
     next_free_s: int | None
-    """The first end of an allocated GPU's time limit; None if no GPU is allocated with a time limit."""
+    """The earliest end of a time limit on an allocated GPU; None if there is no such limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

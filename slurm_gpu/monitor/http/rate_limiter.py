@@ -28,7 +28,7 @@ class RequestSlots:
     async def run(self, user: str, work: Callable[[], T]) -> T:
         """Return the result of `work`; raise 503 if the user has too many requests."""
         if self._of[user] >= OF_A_USER:
-            why = f"{OF_A_USER} requests of {user} wait for slurm-gpudbd already"
+            why = f"{OF_A_USER} requests of {user} already wait for slurm-gpudbd"
             raise HTTPException(503, why, {"Retry-After": "5"})
         # Created on first use, because it requires a running event loop.
         if self._limiter is None:

@@ -32,7 +32,7 @@ MakeBody = Callable[[DatabaseClient, str, Visibility, str], bytes]
 
 
 class JobPage:
-    """Serve GET of one kind of data of a job, as an ASGI application."""
+    """An ASGI application that serves GET for one kind of data about a job."""
 
     def __init__(
         self,

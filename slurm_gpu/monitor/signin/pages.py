@@ -115,7 +115,7 @@ class SignInPages:
             )
         session = request.scope.get(SESSION)
         if isinstance(session, Session) and session.uid != owner.uid:
-            # Otherwise a user could sign another user in to the first user's session, unnoticed.
+            # Otherwise another user's link could replace this session, and the user might not notice.
             raise HTTPException(403, f"you are signed in as {session.user}: sign out first")
         log.info("%s signed in from %s", owner.user, request.client.host if request.client else "?")
         opened = self._sessions.begin(owner.user, owner.uid)

@@ -40,7 +40,7 @@ def heat_section(page: DiagnosisPageModel, view: CaseView) -> Element:
         _heat(page, view),
         element("p", {"id": "readout", "class": "readout", "role": "status"}, "\u00a0"),
     )
-    notes = [f"Each row is a GPU, each column {view.width_s:g} s. Grey: no data."]
+    notes = [f"Each row is a GPU, and each column {view.width_s:g} s. Grey means no data."]
     if view.left_out:
         notes.append(f"{view.left_out} GPUs that are not suspected are not shown; all were analysed.")
     return section(
@@ -246,4 +246,4 @@ def _reading(view: CaseView) -> str:
         else "No GPU is suspected. "
     )
     reading = f"{framed}Dark is low, bright is high."
-    return reading if view.is_of_one else f"{reading} “Against peers” shows differences to similar GPUs."
+    return reading if view.is_of_one else f"{reading} “Against peers” shows differences from similar GPUs."

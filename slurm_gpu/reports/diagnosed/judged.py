@@ -112,7 +112,7 @@ def judge_run(
     stood = [item for item in verdicts if item.verdict.kind == STALLED_AT_END]
     known = [item for item in verdicts if item.verdict.cause is not Cause.INCONCLUSIVE]
     if not found and not stood and known and not known[0].reaches_its_end(run):
-        # Without a finding, the verdict on the whole timeline covers more time than the one on a window.
+        # Without a finding, the verdict on the whole timeline covers more time than that on a window.
         return known[-1]
     return (found or stood or known or verdicts)[0]
 
@@ -131,7 +131,7 @@ def _of_all(run: Run, verdict: Verdict) -> Verdict:
     """Replace a healthy verdict with an inconclusive one if some GPUs, perhaps the cause, have no records."""
     if verdict.cause is not Cause.HEALTHY or run.n_gpus is None or not _n_without_records(run):
         return verdict
-    why = f"only {_known(run)} of its {run.n_gpus:.0f} GPUs have records; the nodes of the others sent none"
+    why = f"only {_known(run)} of {run.n_gpus:.0f} GPUs have records; the nodes of the others sent no records"
     seen = f"by the measurements alone: {verdict.cause.value}"
     return replace(verdict, cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(*verdict.why_not, why, seen))
 

@@ -22,7 +22,7 @@ def why_no_data(run: Run) -> str:
         return f"job {run.id} has no GPU data yet; try again in a minute"
     if run.end_s is None:
         return (
-            f"no node has reported GPUs of job {run.id} in the {span(run.elapsed_s)} of its run: run "
+            f"no node has reported GPUs of job {run.id}, which has run for {span(run.elapsed_s)}: run "
             f"slurm-gpu doctor as root on {run.nodes}"
         )
     return f"job {run.id} has no GPU data, or no GPUs"

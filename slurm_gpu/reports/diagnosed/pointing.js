@@ -1,5 +1,5 @@
 "use strict";
-// Show the value under the pointer. It is derived from the colour, by the key.
+// Show the value under the pointer. It is derived from the picture's colour and the colours of its key.
 (() => {
   const heat = document.querySelector(".heat"), readout = document.getElementById("readout");
   if (!heat || !readout) return;
@@ -27,7 +27,7 @@
   const isGap = ([r, , b, a]) => a > 0 && a < 250 && Math.abs(r - b) < 40;
   const apart = (data, at, colour) => colour.reduce((sum, part, i) => sum + (data[at + i] - part) ** 2, 0);
 
-  function share(key, colour) { // of the scale, by the nearest colour of its key
+  function share(key, colour) { // return the position on the scale of the key's nearest colour
     let best = 0, least = Infinity;
     for (let i = 0; i < key.width; i++) {
       const away = apart(key.data, 4 * i, colour);

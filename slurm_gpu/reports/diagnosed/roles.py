@@ -80,7 +80,7 @@ def _everyone(page: DiagnosisPageModel, view: CaseView, usual: dict[Metric, Matr
 
 
 def _usual(page: DiagnosisPageModel, view: CaseView, metric: Metric) -> Matrix:
-    """Return the median of each row while the job computed; over all time if it never did."""
+    """Return the median of each row over the time in which the job computed, or over all time if none."""
     rows, active = page.case.series.values[metric][view.places], page.case.phases.active
     return median(rows[:, active] if active.any() else rows)
 
@@ -96,7 +96,7 @@ def _number(text: str) -> Element:
 
 
 def _places(workers: Sequence[JobWorker]) -> str:
-    """Return nodes by their GPUs: n[1-7] 0–7, n8 0–3."""
+    """Return the nodes and GPUs of workers as text, such as "n[1-7] 0–7, n8 0–3"."""
     nodes: dict[str, list[str]] = {}
     for node, there in groupby(workers, key=lambda worker: worker.node):
         numbers = [worker.index for worker in there]

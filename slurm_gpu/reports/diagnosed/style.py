@@ -61,7 +61,7 @@ def _line_rules() -> str:
 
 
 def _shade_rules() -> str:
-    """Return the rules for correlation cells: orange is positive, blue negative."""
+    """Return the rules for correlation cells: orange for positive, blue for negative values."""
     return "".join(
         f".c{sign}{shade}{{background:color-mix(in srgb,var(--{tone}) {shade * 80 // SHADES}%,transparent)}}"
         for sign, tone in (("p", "s1"), ("m", "s0"))

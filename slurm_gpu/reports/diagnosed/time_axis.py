@@ -1,4 +1,4 @@
-"""The time axis of all drawings of the page, in per cent of their width, which fits any screen."""
+"""The time axis of all drawings of the page. Positions are in per cent of the width, to fit any screen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ticks(start_s: float, end_s: float, zone: str) -> list[tuple[float, str]]:
 
 
 def axis_element(view: CaseView, zone: str) -> Element:
-    """Return the labels; a narrow screen shows fewer."""
+    """Return an element with the labels, of which a narrow screen shows fewer."""
     svg = element("svg", {"class": "time", "width": "100%", "height": "20", "aria-hidden": "true"})
     named = ticks(view.start_s, view.end_s, zone)
     each = max(1, -(-len(named) // _MOST_NARROW))

@@ -20,7 +20,7 @@ def usage_by_application(jobs: JobTable) -> Figure:
 
 
 def usage_by_field(jobs: JobTable) -> Figure:
-    """Return the share of each field of application in the run time of jobs with GPUs."""
+    """Return each application field's share of the run time of jobs with GPUs."""
     return _by(jobs, "field", jobs.app_field)
 
 

@@ -51,7 +51,7 @@ def parallel_coordinates(jobs: JobTable) -> Figure:
 def accounting_table(jobs: JobTable) -> FigureTable:
     """Return the accounting table: one row for each run that ended in the period or ran in it."""
     columns: dict[str, tuple[Values, str, str]] = {
-        "JobID": (jobs.labels(), "", "Slurm's job id; a requeued job has a row for each run."),
+        "JobID": (jobs.labels(), "", "Slurm's job ID; a requeued job has a row for each run."),
         "JobName": (jobs.name, "", ""),
         "user": (jobs.user, "", ""),
         "account": (jobs.account, "", "The Slurm account."),
@@ -59,7 +59,7 @@ def accounting_table(jobs: JobTable) -> FigureTable:
         "qos": (jobs.qos, "", ""),
         "partition": (jobs.partition, "", ""),
         "State": (jobs.state, "", ""),
-        "Submit": (jobs.submit_s, "s", "UTC epoch seconds, like the next two."),
+        "Submit": (jobs.submit_s, "s", "UTC epoch seconds, like the next two columns."),
         "Start": (jobs.start_s, "s", ""),
         "End": (jobs.end_s, "s", ""),
         "nNODE": (jobs.n_nodes, "", "Nodes used."),
@@ -69,15 +69,19 @@ def accounting_table(jobs: JobTable) -> FigureTable:
         "uGPUcore": (jobs.ugpucore, "%", "Mean GPU utilisation over the run."),
         "uGPUmem": (jobs.ugpumem, "%", "Mean share of GPU memory used over the run."),
         "coverage": (jobs.coverage, "", "The measured share of the GPU time."),
-        "server_type": (jobs.server_type, "", "The server type with most of its GPU time."),
-        "zone": (jobs.zone, "", "The zone with most of its GPU time."),
+        "server_type": (jobs.server_type, "", "The server type with most of the run's GPU time."),
+        "zone": (jobs.zone, "", "The zone with most of the run's GPU time."),
         "scale": (jobs.scale, "", ""),
         "application": (jobs.app, "", ""),
         "field": (jobs.app_field, "", ""),
         "lender": (jobs.lender, "", "The owner of the GPUs on loan."),
-        "gpu_h": (jobs.allocated_gpu_h, "h", "Allocated GPUs × time in the period, like the next three."),
+        "gpu_h": (
+            jobs.allocated_gpu_h,
+            "h",
+            "Allocated GPUs × time. The next three columns are for the period, too.",
+        ),
         "no_process_gpu_h": (jobs.no_process_gpu_h, "h", "GPU-hours without a process on the GPU."),
-        "energy_kwh": (jobs.energy_kwh, "kWh", "Energy of its GPUs."),
+        "energy_kwh": (jobs.energy_kwh, "kWh", "Energy of the GPUs."),
         "charge": (jobs.charge, "", "GPU-hours × the rate of the server type."),
     }
     return FigureTable(

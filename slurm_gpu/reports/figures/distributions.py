@@ -36,7 +36,9 @@ def distributions(jobs: JobTable) -> Figure:
         title="Distributions by application",
         columns=[
             TableColumn("axis", "", "nNODE, nGPU, WAIT_h and RUN_h in hours, uGPUcore and uGPUmem in %."),
-            TableColumn("application", "", f"The ones with the most jobs; “{ALL}” for all jobs with GPUs."),
+            TableColumn(
+                "application", "", f"The applications with the most jobs; “{ALL}” for all jobs with GPUs."
+            ),
             TableColumn("jobs", "", "Jobs that ran, ended in the period and have a value."),
             TableColumn("value", "", "Value in the unit of the axis."),
             TableColumn("share_pct", "%", "Share of these jobs with at most this value."),

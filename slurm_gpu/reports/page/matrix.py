@@ -17,7 +17,7 @@ _LABEL_SHARE = 0.3
 
 
 def draw_matrix(chart: Matrix, width: float) -> VectorDrawing:
-    """Return the at most twenty rows and columns with the largest values, and their names."""
+    """Return up to twenty rows and columns, those with the largest values, and their names."""
     values = np.asarray(chart.values, np.float64).reshape(len(chart.rows), len(chart.columns))
     row_places, column_places = _largest(values), _largest(values.T)
     rows = [chart.rows[place] for place in row_places]
@@ -60,7 +60,7 @@ def draw_matrix(chart: Matrix, width: float) -> VectorDrawing:
 
 
 def _largest(values: Floats) -> list[int]:
-    """Return the indices of the at most twenty rows with the largest maxima, in ascending order."""
+    """Return the indices of up to twenty rows with the largest maxima, in ascending order."""
     if not values.size:
         return list(range(min(len(values), _MOST)))
     most = np.nan_to_num(values, nan=-np.inf).max(axis=1)

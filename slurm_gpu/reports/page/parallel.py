@@ -40,7 +40,7 @@ class PackedCoordinates:
 
 
 def pack(chart: ParallelCoordinates, about: Mapping[str, str]) -> PackedCoordinates:
-    """Return all runs of the chart; `about` describes each axis."""
+    """Encode all runs of the chart; `about` describes each axis."""
     columns = [np.asarray(chart.values[axis.name], np.float64) for axis in chart.axes]
     runs = len(columns[0]) if columns else 0
     packed = [_axis(axis, column, about) for axis, column in zip(chart.axes, columns, strict=True)]
@@ -100,7 +100,7 @@ def _least(known: Floats) -> float:
 
 
 def _planes(codes: NDArray[Any], *, wide: bool) -> list[bytes]:
-    """Return all low bytes, then all high bytes, which compresses better than alternating ones."""
+    """Return all low bytes, then all high bytes, which compresses better than alternating bytes."""
     low = (codes & 0xFF).astype(np.uint8).tobytes()
     return [low, (codes >> 8).astype(np.uint8).tobytes()] if wide else [low]
 

@@ -68,7 +68,7 @@ class AxisScale:
 
 
 def scale_of(values: Floats) -> AxisScale:
-    """Return a scale from 0 (or below) to the largest value; logarithmic if few values are much larger."""
+    """Return a scale from 0 or less to the largest value, logarithmic if few values are much larger."""
     known = values[np.isfinite(values)]
     if not len(known):
         return AxisScale(0.0, 1.0)
@@ -80,7 +80,7 @@ def scale_of(values: Floats) -> AxisScale:
 
 
 def stretch_of(known: Floats) -> float | None:
-    """Return 1 / the value below which a logarithmic scale is nearly linear; None for a linear scale."""
+    """Return the reciprocal of the value below which a logarithmic scale is nearly linear, or None."""
     above = known[known > 0]
     if not len(above) or known.min() < 0:
         return None

@@ -65,7 +65,9 @@ def modelled_rules(
         if not limits:
             continue
         if rule.kind is not None or rule.when is not None:
-            remarks.append(f"rule {rule.id} is not modelled: it applies by kind of job or hour only")
+            remarks.append(
+                f"rule {rule.id} is not modelled: it applies only to a kind of job or to certain hours"
+            )
             continue
         kept = {
             key: value
@@ -103,7 +105,7 @@ def count_by(policy: PolicyInForce, runs: Sequence[PastRun]) -> CountedJobs:
 
 
 def counters(policy: PolicyInForce, counted: CountedJobs, at_s: float) -> tuple[LimitCounter, ...]:
-    """Return the counters with the limits of this policy and of its exceptions at one moment."""
+    """Return the counters with the limits of this policy, including its exceptions at `at_s`."""
     rules = {rule.id: rule for rule in policy.rules}
     return (*counted.lending, *(_counter(rules[place.rule], place, at_s) for place in counted.places))
 

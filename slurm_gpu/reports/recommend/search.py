@@ -63,7 +63,7 @@ class LimitTrial:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The modelled effect of one change, in addition to those kept before."""
+    """The modelled effect of one change, in addition to the changes kept before."""
 
     change: LimitTrial
     waits: Mapping[str, GroupWaits]
@@ -138,7 +138,7 @@ class LimitSearch:
         most_changes: int = MOST_CHANGES,
         progress: SearchProgress = lambda what: None,
     ) -> Findings:
-        """Try changes of every limit or, with `bounds`, of the limits with bounds, within these.
+        """Try changes of every limit, or only of those with bounds, within the bounds.
 
         `progress` is called with a description of each trial.
         """

@@ -130,11 +130,11 @@ class IdleWhileWaiting:
     waited_h: float
     """Hours in which at least one of the group's jobs with GPUs waited."""
     gpus: float
-    """Mean number of free GPUs in these hours, of the present cluster's; NaN if no job waited."""
+    """Mean number of the present cluster's GPUs that were free in these hours; NaN if no job waited."""
 
 
 def idle_while_waiting(past: RecordedPast, groups: Mapping[str, Mask]) -> Mapping[str, IdleWhileWaiting]:
-    """Return the free GPUs by group; `groups` has the masks of their jobs."""
+    """Return the GPUs that were free while jobs of each group waited; `groups` has masks of jobs."""
     mgpu = np.array([job.request.mgpu for job in past.jobs], np.float64)
     came_s = np.array([run.eligible_s for run in past.runs], np.float64)
     start_s, end_s = (

@@ -98,7 +98,7 @@ def test_each_gpu_has_its_percentiles_and_a_gap_is_no_zero(job_tab: Callable[[Wo
     assert heads == ["Utilisation", "Power, of the limit *"], (
         "what comes of bins is marked, what is not there left out"
     )
-    assert "except those with *" in tab.page.inner_text("#gpus-note")
+    assert "except those marked *" in tab.page.inner_text("#gpus-note")
     assert tab.said == []
 
 

@@ -1,4 +1,4 @@
-// Hold the page's state of the cluster: the layout, the newest frames, and jobs by square.
+// Store the page's state of the cluster: the layout, the newest frames, and jobs by square.
 
 import { flatten } from "./layout.js";
 import { GAP, OUT_OF_SERVICE } from "./paint.js";

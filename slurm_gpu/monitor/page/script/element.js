@@ -1,4 +1,5 @@
-// Make elements of the page. Text from the server never becomes markup, because this module only creates text nodes.
+// Make elements of the page. Text from the server never becomes markup, because this module inserts it only as text
+// nodes.
 
 // Make an element with attributes and children. A child is an element, a text or null, which is omitted. Attributes
 // that begin with "on" are event listeners.

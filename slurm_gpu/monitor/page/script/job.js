@@ -108,7 +108,7 @@ function showTimeline(run) {
   const series = seriesOf(timeline?.devices ?? []);
   drawing = series.map((one) => chart(one, () => inks));
   fill(byId("charts"), drawing.map(({ figure }) => figure));
-  say(byId("timeline-note"), series.length ? `The thick line is the mean of ${words.counts(timeline.devices.length, "GPU")}, or of those with data at that time; thin lines are single GPUs. In gaps nothing was measured.`
+  say(byId("timeline-note"), series.length ? `The thick line is the mean of ${words.counts(timeline.devices.length, "GPU")}, or of those with data at that time; thin lines are single GPUs. Lines have gaps where nothing was measured.`
     : "No timeline of this run is stored.");
   const file = (part, text) => make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text);
   if (!run.full) return fill(byId("downloads"));
@@ -140,7 +140,7 @@ function showGpus(run) {
         metrics.map((name) => head(`${seriesTitle(name)}${binned.includes(name) ? " *" : ""}`, { class: "group", colspan: 2, scope: "colgroup" }))),
       make("tr", {}, metrics.flatMap(() => ["p25", "p95"].map((quantile) => head(quantile, { class: "number" }))))),
     make("tbody", {}, [all, ...each].map(row))));
-  return say(byId("gpus-note"), `For a quarter of the time, the value was at most p25. Percentiles are exact${binned.length ? ", except those with *, which are of means of the timeline's bins" : ""}.`);
+  return say(byId("gpus-note"), `For a quarter of the time, the value was at most p25. Percentiles are exact${binned.length ? ", except those marked *, which are percentiles of the means of the timeline's bins" : ""}.`);
 }
 
 // Show the current alerts of a run with advice.

@@ -87,7 +87,7 @@ export function queue(place, data, jobs, now_s) {
       table(["Job", "User", NUMBER("GPUs"), NUMBER("Waited"), NUMBER("Starts")], next.slice(0, FEW).map((job) => [
         linked(job), make("bdi", {}, job.user ?? ""), words.amount(job.n_gpus, ""), words.duration(now_s - job.submit_s), words.moment(job.start_s, now_s),
       ]), "Jobs that start next"),
-      make("p", { class: "note" }, "Starts: Slurm's estimate, if it has one.")) : null);
+      make("p", { class: "note" }, "Starts are Slurm's estimates, if it has any.")) : null);
 }
 
 const DAY_S = 86400, SHOWN_DAYS = [2, 7, 14, 30];

@@ -26,7 +26,7 @@ export class Squares {
     this.hover = -1;
     this.lit = null;
     this.ring = new Uint8Array(0);
-    this.marked = false; // whether the upper canvas is used
+    this.marked = false; // whether anything is drawn on the upper canvas
     this.pending = 0;
     this.drawn = 0;
     this.inks = inks(matchMedia(DARK).matches);

@@ -25,7 +25,7 @@ const columnOf = (place) => {
 // Set the canvas row at which each run's line crosses the axis.
 function layRows(axis) {
   const { codes, gap, rows } = axis, pixel = (y) => Math.round(y * state.scale), gapRow = pixel(HEIGHT - BOTTOM + GAP_ROW);
-  const known = new Uint16Array(gap); // by code; 0 until a run has it, because no axis reaches row 0
+  const known = new Uint16Array(gap); // rows by code; 0 means not computed yet, because no axis reaches row 0
   for (let i = 0; i < codes.length; i++) {
     const code = codes[i];
     if (code < gap && known[code] === 0) known[code] = pixel(rowOf(axis, axis.valueOf(code)));

@@ -21,7 +21,7 @@ function recolour() {
 }
 
 async function begin() {
-  if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot unpack the data; browsers of 2023 and later can");
+  if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot unpack the data; use a browser of 2023 or later");
   await unpack();
   tellOrder();
   runs.axes.forEach(makeHead);
