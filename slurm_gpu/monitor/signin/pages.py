@@ -110,9 +110,7 @@ class SignInPages:
         """Serve POST /signin/token: a session for the owner of a link's token."""
         owner = self._tokens.take(_text(await read_body(request, _MOST_BYTES, _BODY_WITHIN_S), "token"))
         if owner is None:
-            raise HTTPException(
-                401, "this link was already used or is older than a minute: run slurm-gpu web again"
-            )
+            raise HTTPException(401, "this link was already used or is older than a minute")
         session = request.scope.get(SESSION)
         if isinstance(session, Session) and session.uid != owner.uid:
             # Otherwise another user's link could replace this session, and the user might not notice.
