@@ -19,7 +19,7 @@ from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.reservation import MOST_IDS, Reservation
 from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 
-if TYPE_CHECKING:  # httpx takes its time
+if TYPE_CHECKING:  # httpx is slow to import
     from slurm_gpu.client.database_client import DatabaseClient
 
 _MOST = 1000
@@ -88,7 +88,7 @@ def _print_acts(acts: Sequence[AuditEvent], owners: Mapping[str, str], zone: Zon
 
 
 def _owners(database: DatabaseClient, acts: Sequence[AuditEvent]) -> dict[str, str]:
-    """Return " of USER" by the name of each reservation that slurm-gpudbd has."""
+    """Map the name of each reservation in slurm-gpudbd to " of USER"."""
     numbers = sorted({int(match[1]) for one in acts if (match := _RESERVATION.fullmatch(one.subject))})
     known: list[Reservation] = []
     try:

@@ -7,7 +7,7 @@ import io
 from typing import TextIO
 
 _HANDLER = "slurm_gpu_plain"
-# For characters that slurm-gpu itself prints; 8 is the highest bar of a sparkline.
+# Replacements for characters that slurm-gpu prints; 8 is the highest bar of a sparkline.
 _PLAIN = {
     "–": "-",
     "−": "-",

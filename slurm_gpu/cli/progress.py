@@ -1,4 +1,4 @@
-"""Progress of long commands, on a terminal only."""
+"""Show the progress of long commands, on a terminal only."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ class CommandSite:
     """Resources of one call. Tests pass their own Slurm, database and clock."""
 
     config_path: Path = field(default_factory=default_path)
-    # None connects to the Slurm of this host.
+    # If None, the Slurm of this host is used.
     connect_slurm: Callable[[], SlurmClient] | None = None
     connect_database: Callable[[SiteConfig], DatabaseClient] = open_database
     wall: Callable[[], float] = time.time
-    # None uses sacctmgr.
+    # If None, sacctmgr is used.
     connect_limits: Callable[[], Sacctmgr] | None = None
     # Runs commands of Slurm.
     run: CommandRunner = run_command

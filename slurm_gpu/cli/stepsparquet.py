@@ -1,4 +1,4 @@
-"""Read step timings from a Parquet file, in a process with a memory limit from the file's metadata.
+"""Read step timings from a Parquet file, in a process whose memory limit follows from its metadata.
 
 Pages may unpack to more than the metadata announce, and pyarrow has no limit. Therefore `read_parquet` runs
 this module as a program, which writes the columns as an Arrow stream.
@@ -22,8 +22,8 @@ from slurm_gpu.errors import OutsideError, UsageError
 _COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.cli.stepsparquet")
 _REFUSED = 2
 _MOST_MESSAGE = 1000
-# The size of an unpacked column. A row takes 100 bytes of memory, also one of a million equal rows that take
-# only some bytes in the file.
+# The size of an unpacked column. A row takes 100 bytes of memory, even if a million equal rows
+# take only some bytes in the file.
 _MOST_COLUMN_BYTES = 1 << 28
 _FEW_ROWS = 1_000_000
 # Memory for reading metadata, and in addition to what they announce. pyarrow 26 takes 30 MiB.
@@ -59,7 +59,7 @@ def read_parquet(path: Path, names: Sequence[str], words: Sequence[str], most_ro
         return pyarrow.ipc.open_stream(ended.stdout).read_all()
     if ended.returncode == _REFUSED:
         raise UsageError(ended.stderr.decode(errors="replace"))
-    if ended.returncode < 0:  # C++ aborts when an allocation fails
+    if ended.returncode < 0:  # the C++ code aborts when an allocation fails
         raise UsageError(_too_large(path))
     why = (ended.stderr.decode(errors="replace").strip().splitlines() or ["it exited"])[-1]
     raise OutsideError(f"--steps {path}: the process that reads it failed: {why}")
@@ -126,7 +126,7 @@ def _data_bytes() -> int:
 
 
 def _announced_bytes(path: Path, metadata: Any, wanted: Sequence[str], most_rows: int, n_bytes: int) -> int:
-    """Return the memory of the columns by the metadata; raise UsageError if it is too much."""
+    """Return the memory that the columns need by the metadata; raise UsageError if it is too much."""
     n_rows = metadata.num_rows
     if n_rows > most_rows:
         raise UsageError(

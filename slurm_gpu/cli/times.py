@@ -16,7 +16,7 @@ def parse_moment(option: str, value: str | None, zone: ZoneInfo, now_s: float) -
         return None
     try:
         at_s = _at_s(value, zone, now_s)
-        dt.datetime.fromtimestamp(at_s, zone)  # raises for years out of range
+        dt.datetime.fromtimestamp(at_s, zone)  # raises an error for years out of range
     except (ValueError, OverflowError, OSError):
         raise UsageError(
             f"{option} {value}: use a date (2026-11-01), a time (2026-11-01T12:30) "

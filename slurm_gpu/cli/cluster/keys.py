@@ -1,4 +1,4 @@
-"""Keys as they are pressed, while a screen is shown."""
+"""Read keys while a screen is shown."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ def _pressed(number: int, wait_s: float) -> str:
         return ""
     typed = os.read(number, _LONGEST).decode("latin-1")
     if not typed:
-        return "q"  # the terminal is gone
+        return "q"  # the terminal was closed
     return _NAMES.get(typed, typed[0])

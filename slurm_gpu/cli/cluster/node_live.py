@@ -16,7 +16,7 @@ LIVE_COLUMNS = ("util % now", "memory % now", "W now")
 
 @dataclass(frozen=True, slots=True)
 class NodeLive:
-    """A node's live values, and those of its devices in the driver's order."""
+    """The live values of a node and, in the driver's order, of its devices."""
 
     live: Live
     devices: Sequence[LiveDevice]
@@ -38,13 +38,13 @@ class NodeLive:
 
 
 def _listed(values: Iterable[str]) -> str:
-    """Format one value per GPU, or a single gap without any value."""
+    """Format one value per GPU, or a single gap if there are no values."""
     shown = list(values)
     return GAP if set(shown) <= {GAP} else " ".join(shown)
 
 
 def node_lives(values: Mapping[str, Live], reports: Iterable[NodeReport]) -> dict[str, NodeLive]:
-    """Values by node; a node without a known device order has no cells."""
+    """Return cells by node; a node whose device order is unknown has none."""
     reports = list(reports)
     place, known = driver_order(reports), {facts.uuid for report in reports for facts in report.devices}
     return {

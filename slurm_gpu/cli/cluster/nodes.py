@@ -131,7 +131,7 @@ def _named(names: Iterable[str], known: Sequence[str]) -> Collection[str]:
 
 
 def _totals(state: ClusterState, now_s: float) -> Iterator[str]:
-    """Yield the free GPUs by type on all nodes, and the jobs that wait for some."""
+    """Yield the free GPUs by type on all nodes, and the jobs that wait for GPUs."""
     for kind in gpu_types(state):
         parts = [f"{kind.free} of {kind.total} GPUs free"]
         if kind.out_of_service:
@@ -172,7 +172,7 @@ def _used_by(holder: JobAllocation, now_s: float) -> str:
         parts.append(f"{how_much} of {positions(holder.shared_gpus)}")
     job = holder.job
     if job.state != "RUNNING":
-        until = job.state.lower()  # what is suspended or completing has no time that runs
+        until = job.state.lower()  # a suspended or completing job has no remaining time
     else:
         until = "no limit" if job.end_s is None else span(max(0.0, job.end_s - now_s))
     return f"{', '.join(parts) or 'CPUs'} {text(job.user)} {job.label} ({until})"

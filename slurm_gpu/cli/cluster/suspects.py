@@ -15,7 +15,7 @@ _COLUMNS = ("node", "GPU", "jobs", "users", "well since", "since", "last")
 
 
 def show_suspects(site: CommandSite, *, as_json: bool) -> None:
-    """Print them, for operators; nothing is ever run."""
+    """Print the suspects, and commands that drain them, for operators; execute nothing."""
     with site.database() as database:
         verdicts = database.verdicts()
         index = {

@@ -1,4 +1,4 @@
-"""What `slurm-gpu top` shows: lines of styled text, made of an overview alone."""
+"""Render an overview as the lines of styled text that `slurm-gpu top` shows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MANY_USERS = 8
 _LEAST_ROWS = 5
 _BAR = 24
 _WIDE = 100
-"""Columns from which on types of GPUs stand in the table."""
+"""The width in columns from which the table shows GPU types."""
 
 _TYPE = "TYPE"
 _COLUMNS: tuple[GridColumn, ...] = (
@@ -58,7 +58,7 @@ class StaleReason:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """The lines, and what part of the table they show."""
+    """The lines, and the part of the table that they show."""
 
     lines: Sequence[Text]
     first: int
@@ -76,9 +76,9 @@ def draw(
     first: int = 0,
     stale: StaleReason | None = None,
 ) -> Screen:
-    """All of it, or as much as fits `height` lines of `width` columns, the table from row `first` on.
+    """Return the screen; with `height` only what fits, with the table from row `first`.
 
-    With a height the last line says what is not shown.
+    If `height` is given, the last line reports what is not shown.
     """
     few = _FEW if height is not None else None
     head = list(_head(overview, now_s, zone, stale, few, width))
@@ -142,7 +142,7 @@ def _head(
 
 
 def _users(users: Sequence[tuple[str, int]], width: int | None) -> str:
-    """Return the first users, as many as fit, and the number of the others."""
+    """Return as many of the users as fit, and the number of the others."""
     line = ""
     for most in range(min(_MANY_USERS, len(users)), 0, -1):
         parts = [f"{text(user)} {n}" for user, n in users[:most]]
@@ -169,7 +169,7 @@ def _type_lines(types: Sequence[GpuType], now_s: float, bar: int) -> Iterator[Te
 
 
 def _bar(kind: GpuType, wide: int) -> Text:
-    """Held |, out of service x, free .: a sign for each GPU of few; of many none is left without a sign."""
+    """Draw GPUs as | (allocated), x (out of service) and . (free); each state has at least one sign."""
     size = min(wide, kind.total)
     parts = {"|": kind.allocated, "x": kind.out_of_service, ".": kind.free}
     signs = {sign: max(1, n * size // kind.total) if n else 0 for sign, n in parts.items()}

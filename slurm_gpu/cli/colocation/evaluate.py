@@ -1,4 +1,4 @@
-"""`slurm-gpu colocation evaluate`: planners against each other, as a table."""
+"""`slurm-gpu colocation evaluate`: compare planners in a table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slurm_gpu.colocation.registry import PLANNERS
 from slurm_gpu.colocation.research.workloads import table_jobs
 from slurm_gpu.errors import UsageError
 
-if TYPE_CHECKING:  # its bound takes scipy, which a plan does not
+if TYPE_CHECKING:  # its bound needs scipy, a plan does not
     from slurm_gpu.colocation.research.contest import ContestResult
 
 _COLUMNS = (
@@ -41,7 +41,7 @@ _MOST_JOBS = 150
 
 
 def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
-    """Load models by planner; raise InputError, or UsageError for two of one planner."""
+    """Load models by planner; raise InputError, or UsageError for two models of one planner."""
     nets: dict[str, Net] = {}
     for path in paths:
         model = read_any(path)
@@ -52,7 +52,7 @@ def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
 
 
 def checked_names(names: Sequence[str] | None, nets: Mapping[str, Net]) -> tuple[str, ...]:
-    """Check the names of planners, and that their models are given; None means all of these."""
+    """Return the names of planners, by default all that need no model or have one; raise UsageError."""
     if names is None:
         return (*PLANNERS, *(name for name in LEARNED_PLANNERS if name in nets))
     for name in names:
@@ -78,7 +78,7 @@ def evaluate_planners(
     *,
     as_json: bool,
 ) -> None:
-    """See the command."""
+    """Compare planners on lists of random jobs, and print the comparison."""
     from slurm_gpu.colocation.research.contest import contest
 
     if known.together > 2 and n_jobs > _MOST_JOBS:

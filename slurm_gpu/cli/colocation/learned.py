@@ -17,7 +17,7 @@ from slurm_gpu.text.units import counted
 
 
 def write_learned(site: CommandSite, out: Path, gpu_model: str) -> None:
-    """Write it as CSV or JSON, by the file's name; standard output is the file."""
+    """Write the table as CSV or JSON, by the suffix of `out`, and print the path."""
     if out.suffix not in (".csv", ".json"):
         raise UsageError(
             f"{out}: the table is written as CSV or JSON; name a file that ends in .csv or .json"
@@ -40,9 +40,9 @@ def write_learned(site: CommandSite, out: Path, gpu_model: str) -> None:
 
 
 def measured_of(store: ColocationStore, gpu_model: str) -> Measured:
-    """Keys are the names of applications; a run alone counts as one step. Pairs that both were seen in.
+    """Return the measured speeds of pairs of applications; a run alone counts as one step.
 
-    Those that went wrong before anything was seen of their speed cannot run together.
+    Pairs that failed before their speed was measured cannot run together.
     """
     names = tuple(sorted(store.profiles))
     index = {name: at for at, name in enumerate(names)}

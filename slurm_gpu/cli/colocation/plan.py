@@ -1,4 +1,4 @@
-"""`slurm-gpu colocation plan`: what a planner would do with a list of jobs."""
+"""`slurm-gpu colocation plan`: plan which jobs of a list share GPUs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRICES = "prices.yaml"
 _COLUMNS = ("start", "end", "GPU", "job", "application", "alone", "co-runners", "speed", "memory")
 _FIELDS = ("application", "seconds", "submit_s")
 _MOST_S = 10_000_000_000.0
-"""More than any time in epoch seconds for three hundred years."""
+"""Exceeds epoch seconds of the next three hundred years."""
 
 
 def plan_jobs(
@@ -43,7 +43,7 @@ def plan_jobs(
     *,
     as_json: bool,
 ) -> None:
-    """See the command."""
+    """Plan the jobs, and print their order, expected speeds and savings."""
     nets = read_nets([] if model is None else [model])
     (chosen,) = checked_names([_default(nets) if name is None else name], nets)
     jobs = read_jobs(file, known.measured.names)
@@ -190,7 +190,7 @@ def _cells(line: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _compared(prices: Path | None) -> tuple[Comparison, ...]:
-    """Nothing where no file of prices is there, and none was asked for."""
+    """Return the comparisons by the file of prices; none if no file exists by default."""
     path = next((one for one in _price_files() if one.exists()), None) if prices is None else prices
     if path is None:
         return ()

@@ -1,4 +1,4 @@
-"""`slurm-gpu colocation profiles` and `nearest`: what applications do to GPUs, and what a job may."""
+"""`slurm-gpu colocation profiles` and `nearest`: write profiles, and find the nearest to a job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COLUMNS = ("phase", "seconds", "util", "memory", "sm", "pcie")
 def write_profiles(
     site: CommandSite, out: Path, files: Sequence[Path], since: str, *, files_only: bool
 ) -> None:
-    """Those of files, and of the runs that the caller may see; standard output is the file."""
+    """Write the profiles of the files and of runs that the caller may see, and print the path."""
     if out.suffix not in (".csv", ".json"):
         raise UsageError(
             f"{out}: profiles are written as CSV or JSON; name a file that ends in .csv or .json"
@@ -110,7 +110,7 @@ def show_nearest(
     *,
     as_data: bool,
 ) -> None:
-    """See the command."""
+    """Print the nearest profile to a job, and the shards that the job needs."""
     match = Library(read_profiles(file)).nearest(
         application,
         gpu_model,

@@ -1,4 +1,4 @@
-"""`slurm-gpu colocation train`: reads a table, trains with a bar, writes the model."""
+"""`slurm-gpu colocation train`: train a planner on a table of speeds, and write the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from slurm_gpu.colocation.tables.read import read_table
 from slurm_gpu.errors import InputError, OutsideError
 from slurm_gpu.text.units import counted
 
-if TYPE_CHECKING:  # torch is where planners are trained
+if TYPE_CHECKING:  # torch is installed only where planners are trained
     from slurm_gpu.colocation.learned.training import Progress
 
 
@@ -43,11 +43,11 @@ class SpeedTable:
     together: int
     cap: float
     predict: bool = False
-    """Speeds that it lacks are predicted."""
+    """Whether speeds that the file lacks are predicted."""
 
     @cached_property
     def measured(self) -> Measured:
-        """The speed of each pair, a remark where some are predicted. Raises InputError where one lacks."""
+        """Return the speed of each pair; raise InputError if one is missing and not to be predicted."""
         found = read_table(self.path, self.gpu_model)
         lacking = found.lacking
         if not lacking:
@@ -68,11 +68,11 @@ class SpeedTable:
 
     @cached_property
     def world(self) -> World:
-        """Return the world that the table describes."""
+        """Return the simulated applications and speeds of the table."""
         return table_world(self.measured)
 
     def setting(self, seed: int = 0, nets: Mapping[str, Net] | None = None) -> Setting:
-        """Return a new setting without memory of former plans."""
+        """Return a new setting, unaffected by earlier plans."""
         belief = KnownBelief(self.world, most_together=self.together, cap=self.cap)
         return Setting(
             belief=belief,
@@ -95,7 +95,7 @@ def train_planner(
     if_better: bool,
     now_s: float,
 ) -> None:
-    """See the command."""
+    """Train the planner, and write its model."""
     from slurm_gpu.colocation import trainer as trainer
     from slurm_gpu.colocation.learned.gradients import HERE
     from slurm_gpu.colocation.trainer import model_of, settings_of, teach

@@ -18,7 +18,7 @@ from slurm_gpu.slurm.commands import CommandRunner
 
 T = TypeVar("T")
 
-# All waits for daemons that do not answer, together; each further daemon gets at least _LEAST_S.
+# The total wait for daemons that do not answer; each further daemon gets at least _LEAST_S.
 _TOTAL_S = 10.0
 _LEAST_S = 4.0
 _MUNGED, _SLURM_GPUDBD = "munged", "slurm-gpudbd"

@@ -33,7 +33,7 @@ class ForecastQuestion:
     policy: PolicyVerdict | None
     """None if this host does not have the active policy."""
     used_up: Sequence[UsedUp]
-    """Limits of the policy that let the job wait, whatever is free."""
+    """Limits of the policy that keep the job waiting, even if GPUs are free."""
 
     def policy_json(self) -> dict[str, Any] | None:
         """Return the answer of the policy with the keys of docs/commands.md."""
@@ -123,7 +123,7 @@ def _cores(description: Mapping[str, object], gpus: int) -> int:
 
 
 def _memory_mib(description: Mapping[str, object], nodes: int, cores: int, gpus: int) -> int | None:
-    """None where it is left to Slurm."""
+    """Return the memory in MiB that the job requests; None if Slurm decides."""
     if per_gpu := _per_gpu(description.get("mem_per_tres")):
         return per_gpu * max(gpus, 1)
     if (per_core := _amount(description, "min_mem_per_cpu")) is not None:

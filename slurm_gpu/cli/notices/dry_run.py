@@ -1,4 +1,4 @@
-"""`slurm-gpu notices --dry-run`: who would get what now, of what is on record; nothing is sent or noted."""
+"""`slurm-gpu notices --dry-run`: print the notices that are due, without sending or recording any."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from slurm_gpu.wire.answers.cluster import ClusterJob
 
 
 def dry_run(site: CommandSite, settings: Settings, *, as_json: bool, whole: bool) -> None:
-    """Work it out, and show it."""
+    """Compute and print the notices that are due."""
     zone = ZoneInfo(site.config.timezone)
     templates = load_templates(settings.templates)
     ledger, rule = _ledger(site), _rule(site)

@@ -1,4 +1,4 @@
-"""`slurm-gpu notices undo JOB`: brings back a job that slurm-gpuctld ended for idle GPUs."""
+"""`slurm-gpu notices undo JOB`: restore a job that slurm-gpuctld ended for idle GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slurm_gpu.slurm.job_changes import JobTerminationClient
 from slurm_gpu.wire.answers.runs import AuditEvent
 
 ACT = "idle job brought back"
-# A job in these states is back already: to requeue it would end it again.
+# A job in these states is already restored: a requeue would end it again.
 _IS_BACK = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 
 

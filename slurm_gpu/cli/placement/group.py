@@ -143,7 +143,9 @@ def replay(
     Output: GPUs in use, stranded GPU-hours, and waits by scale. Changes nothing. For operators of
     slurm-gpudbd.
     """
-    from slurm_gpu.cli.placement.replay import replay_placement  # numpy is there only where reports are made
+    from slurm_gpu.cli.placement.replay import (
+        replay_placement,
+    )  # numpy is installed only where reports are built
 
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     weights = {node.name: node.weight for node in site.slurm.nodes()}
@@ -165,14 +167,14 @@ def _remark_on_the_file(site: CommandSite, mode: str) -> None:
 
 
 def _worked_out(site: CommandSite, run_dir: Path) -> PlacementTable:
-    """Return the table as slurm-gpuctld would write it, as far as this host has the data."""
+    """Return the table that slurm-gpuctld would write, from the data on this host."""
     config = site.config
     nodes = site.slurm.nodes()
     settings = site.slurm.settings()
     try:
         memory = weightmemory.read(weightmemory.path_of(settings))
         written = written_weights(settings)
-    except OutsideError:  # SlurmUser's, or another host's
+    except OutsideError:  # only SlurmUser may read them, or they are on another host
         memory, written = OriginalWeights(), {}
     mix = JobMix(SystemClock(), run_dir / jobmix.FILE_NAME)
     plans = plan(nodes, Managed(config.placement).of(nodes), memory, written, {}, MixedOrder(mix).of)

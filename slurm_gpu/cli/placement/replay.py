@@ -1,4 +1,4 @@
-"""`slurm-gpu placement replay`: what would have become of recorded jobs, placed by other rules."""
+"""`slurm-gpu placement replay`: simulate recorded jobs under other placement rules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slurm_gpu.reports.recommend.past import rebuild, scheduling_of
 from slurm_gpu.reports.recommend.rules import modelled_rules
 from slurm_gpu.text.units import counted
 
-if TYPE_CHECKING:  # numpy is there only where reports are made
+if TYPE_CHECKING:  # numpy is installed only where reports are built
     from slurm_gpu.placement.replay import Figures
     from slurm_gpu.reports.placement_replay import RuleComparison
 
@@ -42,8 +42,8 @@ def replay_placement(
     *,
     as_json: bool,
 ) -> None:
-    """Run the jobs of the period under each rule, and print what differs."""
-    from slurm_gpu.reports.placement_replay import compare_rules  # only now: numpy takes its time
+    """Simulate the jobs of the period under each rule, and print the differences."""
+    from slurm_gpu.reports.placement_replay import compare_rules  # numpy is slow to import
 
     zone, now_s = ZoneInfo(timezone(site)), site.wall()
     since_s = int(parse_moment("--since", since, zone, now_s) or 0)
@@ -111,5 +111,5 @@ def _to_json(found: RuleComparison, remarks: list[str]) -> dict[str, Any]:
 
 def _figures_json(one: Figures) -> dict[str, Any]:
     keys = asdict(one)
-    del keys["longest_as_first_h"]  # says something only of queues without limits
+    del keys["longest_as_first_h"]  # meaningful only for queues without limits
     return keys

@@ -1,4 +1,4 @@
-"""`slurm-gpu policy adjust`: moves a limit within the bounds of `adjust:`, by one step, and takes it back."""
+"""`slurm-gpu policy adjust`: move a limit by one step within the bounds of `adjust:`, or undo the move."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from slurm_gpu.policy.language.check import load_moved
 from slurm_gpu.policy.lua.in_force import InForce
 from slurm_gpu.policy.lua.peers import is_backup, this_host
 
-if TYPE_CHECKING:  # numpy and httpx: not for an adjustment that has nothing to do
+if TYPE_CHECKING:  # numpy and httpx are not needed if there is nothing to adjust
     from slurm_gpu.reports.recommend.rules import RuleLimit
     from slurm_gpu.reports.recommend.search import Findings
 
 _DAY_S = 86400
 _PERIOD_S = 30 * _DAY_S
-# Time recorded under unchanged limits: less is not enough to predict the effect of another step.
+# Minimum time under unchanged limits that suffices to predict the effect of another step.
 _LEAST_S = 7 * _DAY_S
 
 
@@ -160,7 +160,7 @@ def _mean_h(waits: Any) -> str:
 
 
 class _Mover:
-    """Apply moves as `policy apply` does, and record each in slurm-gpudbd before."""
+    """Record each move in slurm-gpudbd, then apply it as `policy apply` does."""
 
     def __init__(
         self, site: CommandSite, file: Path | None, path: Path, state_dir: Path, run_dir: Path
@@ -169,7 +169,7 @@ class _Mover:
         self._state_dir, self._run_dir = state_dir, run_dir
 
     def carry_out(self, move: Move, evidence: dict[str, Any]) -> None:
-        """One step."""
+        """Record and apply one move."""
         self._record("limit moved", move, move.old, move.new, move.why, evidence)
         before = read_moves(self._path)
         try:

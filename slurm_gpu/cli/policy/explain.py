@@ -122,7 +122,7 @@ def _without_slurmdbd(user: str, defaults: UserDefaults) -> str:
 
 
 def _print_limits(considered: Sequence[Considered]) -> None:
-    """One line for each limit, in the order in which they were looked at."""
+    """Print one line for each limit, in the order of the checks."""
     rows = [
         (
             limit.rule,

@@ -1,4 +1,4 @@
-"""`slurm-gpu explain JOBID`: what was decided about a job that was let in, and what holds of it now."""
+"""`slurm-gpu explain JOBID`: print the decision about an accepted job, and its current state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ExplainedJob:
     state: str
     admin_comment: str
     features: str | None
-    """Its constraint; None where only its record is left."""
+    """The constraint of the job; None if only the record of the job is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class SharingEnd:
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """Return the facts of a job; None if unknown."""
+    """The decision about a job; None stands for an unknown fact."""
 
     job_id: int
     state: str
@@ -74,9 +74,9 @@ class JobDecision:
     """The rule whose limit was nearest."""
     placed: ZoneDecision | None
     constraint: str | None
-    """As it is now; None once slurmctld has forgotten the job."""
+    """The current constraint; None once slurmctld has forgotten the job."""
     own_constraint: str | None
-    """The user's own part of it."""
+    """The part of the constraint that the user requested."""
     urgent: str | None = None
     """Reason of an urgent job; None for others or if unknown."""
     share: str | None = None
@@ -84,7 +84,7 @@ class JobDecision:
     sharing: Sharing | None = None
     """Its current co-runners, as slurm-gpuctld on this host recorded them."""
     endings: tuple[SharingEnd, ...] = ()
-    """The ends of its sharing, the first first."""
+    """The ends of its sharing, the earliest first."""
 
 
 def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
@@ -106,13 +106,13 @@ def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
 
 
 def token_of(admin_comment: str) -> str | None:
-    """By which a decision is found; None where job_submit.lua did not let the job in."""
+    """Return the token that identifies the logged decision; None if job_submit.lua did not accept the job."""
     match = _COMMENT.match(admin_comment)
     return match["token"] if match else None
 
 
 def decision_of(job: ExplainedJob, logged: Mapping[str, str] | None) -> JobDecision:
-    """From the job's AdminComment, and what was logged of it: decisions.log, or the database."""
+    """Return the decision from the AdminComment of the job and its logged fields, if any."""
     match = _COMMENT.match(job.admin_comment)
     fields = dict(_FIELD.findall(match[0])) if match else {}
     placed = None

@@ -26,7 +26,7 @@ class PolicyVerdict:
     accepted: bool
     messages: Sequence[str]
     desc: Mapping[str, Any]
-    """The job as the policy would hand it on."""
+    """The job as the policy would pass it to Slurm."""
 
 
 def judge_by_policy(
@@ -47,11 +47,11 @@ def judge_by_policy(
 
 @dataclass(frozen=True, slots=True)
 class UsedUp:
-    """A limit on what runs that leaves too little for a job."""
+    """A limit on running jobs that leaves too little for a job."""
 
     text: str
     never_starts: bool
-    """The job alone is beyond it."""
+    """Whether the job alone exceeds the limit."""
 
 
 def used_up(
@@ -77,7 +77,7 @@ def used_up(
         wanted = amounts.get(line.kind.key)
         if (
             line.kind.scope is Scope.RUNNING
-            and line.of is None  # of which type its GPUs will be, is known once it starts
+            and line.of is None  # the GPU type is known only at the start of the job
             and line.rule.mode == "enforce"
             and line.left is not None
             and wanted

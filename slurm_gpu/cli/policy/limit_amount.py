@@ -1,4 +1,4 @@
-"""An amount of what a limit measures, in words."""
+"""Format the amount that a limit measures."""
 
 from __future__ import annotations
 

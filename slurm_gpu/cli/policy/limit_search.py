@@ -48,13 +48,13 @@ def replayed(
     until: str | None,
     report_progress: Callable[[str], object] = lambda what: None,
 ) -> Replayed:
-    """Read all of it; raises UsageError where the policy has no limits on what runs."""
+    """Read the policy and the recorded jobs; raise UsageError without limits on running jobs."""
     loaded = LoadedPolicy.read(site, file)
     zone = ZoneInfo(timezone(site))
     now_s = site.wall()
     since_s = parse_moment("--since", since, zone, now_s)
     until_s = parse_moment("--until", until, zone, now_s)
-    assert since_s is not None, "there is a default"
+    assert since_s is not None, "the option has a default"
     until_s = int(now_s) if until_s is None else until_s
     if since_s >= until_s:
         raise UsageError(
@@ -97,7 +97,7 @@ def past_run(run: Run, users: PastUsers) -> PastRun:
 
 
 def findings_json(found: Replayed, findings: Findings) -> dict[str, Any]:
-    """With stable keys; hours, and limits as policy.yaml writes them."""
+    """Return the findings with stable keys, in hours, with limits as in policy.yaml."""
     return {
         "since_s": found.since_s,
         "until_s": found.until_s,

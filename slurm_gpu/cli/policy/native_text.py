@@ -1,4 +1,4 @@
-"""What `policy plan`, `apply` and `status` print about Slurm's own limits, as text and as JSON."""
+"""Format Slurm's own limits for `policy plan`, `apply` and `status`, as text and as JSON."""
 
 from __future__ import annotations
 

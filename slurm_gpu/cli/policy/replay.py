@@ -97,7 +97,7 @@ def replay(
     starts_answer: dict[str, Any] = {}
     print_modelled: Callable[[], None] | None = None
     if starts:
-        # Only now: numpy is there only where reports are made.
+        # Imported here: numpy is installed only where reports are built.
         from slurm_gpu.cli.policy.starts import model_starts, print_starts, starts_json
         from slurm_gpu.reports.recommend.rules import RuleLimit
 

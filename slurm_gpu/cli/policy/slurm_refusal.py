@@ -1,4 +1,4 @@
-"""What Slurm itself would say to a job, for commands that judge one without submitting it."""
+"""Read the facts by which Slurm would accept or refuse a job that is not submitted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_cluster(
 
 
 def _reservations(site: CommandSite, request: SbatchRequest) -> KnownReservations | None:
-    """Asked for only where the request names one."""
+    """Return the reservations of Slurm if the request names one, else None."""
     if "reservation" not in request.options:
         return None
     try:

@@ -33,14 +33,14 @@ _COLUMNS = ("group", "jobs", "recorded_h", "WAIT_h", "median", "typical user", "
 
 @dataclass(frozen=True)
 class Starts:
-    """Waits by the model, and how far it can be believed."""
+    """Waits by the model, and its accuracy."""
 
     reproduction: Reproduction
     """Accuracy of the model for all jobs under the active policy."""
     recorded_h: Mapping[str, float]
-    """The mean of each group of the new policy."""
+    """The mean recorded wait of each group of the new policy."""
     predicted: PredictedWaits
-    """Under the new policy, of what it lets in."""
+    """Waits under the new policy of the jobs that it accepts."""
     remarks: tuple[str, ...]
 
 
@@ -53,7 +53,7 @@ def model_starts(
     since_s: int,
     until_s: int | None,
 ) -> Starts:
-    """Run what the policy lets in, each job in the QOS that it would have had.
+    """Simulate the jobs that the policy accepts, each in the QOS that it would have had.
 
     `unenforced` are limits that are not enforced.
     """
@@ -103,7 +103,7 @@ def print_starts(starts: Starts) -> None:
 
 
 def starts_json(starts: Starts) -> dict[str, Any]:
-    """With stable keys."""
+    """Return the waits with stable keys."""
     return {
         "reproduction": reproduction_json(starts.reproduction),
         "waits": {

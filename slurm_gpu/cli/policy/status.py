@@ -87,7 +87,7 @@ def status(
 
 
 def _applied(last: Entry | None, taken_back: Sequence[Entry]) -> Iterator[str]:
-    """Yield the apply that counts, and those undone since."""
+    """Yield the apply in effect, and the later ones that were undone."""
     if last is not None:
         yield f"Applied {last.at} from {last.policy}"
     elif not taken_back:

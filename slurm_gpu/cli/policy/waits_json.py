@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # numpy is there only where reports are made
+if TYPE_CHECKING:  # numpy is installed only where reports are built
     from slurm_gpu.reports.recommend.waits import GroupWaits, Reproduction
 
 

@@ -20,7 +20,7 @@ from slurm_gpu.errors import InputError, UsageError
 from slurm_gpu.policy.language.check import load_policy
 from slurm_gpu.text.units import counted, parse_duration
 
-if TYPE_CHECKING:  # numpy is on slurm-gpudbd's host only
+if TYPE_CHECKING:  # numpy is installed only on slurm-gpudbd's host
     from slurm_gpu.policy.language.model import Bundle
     from slurm_gpu.reports.build import ReportProgress
     from slurm_gpu.reports.period import ReportPeriod

@@ -1,4 +1,4 @@
-"""`slurm-gpu report recommend`: other limits, tried on what was recorded, as a patch of policy.yaml."""
+"""`slurm-gpu report recommend`: try other limits on recorded jobs, and propose a patch of policy.yaml."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slurm_gpu.policy.language.limit_value import value_text
 from slurm_gpu.text.cells import minute
 from slurm_gpu.text.units import counted
 
-if TYPE_CHECKING:  # numpy is there only where reports are made
+if TYPE_CHECKING:  # numpy is installed only where reports are built
     from slurm_gpu.cli.policy.limit_search import Replayed
     from slurm_gpu.reports.recommend.search import Findings, LimitTrial, Trial
 
@@ -80,7 +80,7 @@ def recommend(
 def _patch(found: Replayed, findings: Findings) -> str:
     """Return a unified diff of the policy; "" without a change."""
     path = found.loaded.path
-    old = text = path.read_bytes().decode()  # with the ends of lines as they are
+    old = text = path.read_bytes().decode()  # decoded without a change of line ends
     for change in findings.changes:
         text = edit_limit(text, str(path), change.limit.rule, change.limit.key, change.new)
     return unified_diff(old, text, str(path))
@@ -138,7 +138,7 @@ def _trial_row(trial: Trial) -> tuple[str, str, str]:
 
 
 def change_text(change: LimitTrial) -> str:
-    """As "gpus_running of grad-share: 16 → 20"."""
+    """Format a change, such as "gpus_running of grad-share: 16 → 20"."""
     key = change.limit.key
     return f"{key} of {change.limit.rule}: {value_text(key, change.old)} → {value_text(key, change.new)}"
 

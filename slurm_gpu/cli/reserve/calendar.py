@@ -1,4 +1,4 @@
-"""Reservations for people: a table, a calendar by day, and how promises were kept."""
+"""Print reservations: a table, a calendar by day, and the delays of past ones."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ class Calendar:
 
 
 def day_and_time(at_s: int | None, zone: ZoneInfo) -> str:
-    """Such as "Tue 2026-11-24 14:00"."""
+    """Format a time, such as "Tue 2026-11-24 14:00"."""
     return GAP if at_s is None else f"{dt.datetime.fromtimestamp(at_s, zone):%a %Y-%m-%d %H:%M}"
 
 
 def late(one: Reservation) -> int | None:
-    """Seconds by which its first job started after the promise, or after it came; None where none did."""
+    """Return the delay of its first job after the promised start or a later submission; None without jobs."""
     if one.start_s is None:
         return None
     return lateness_s(one.start_s, one.first_start_s, one.first_eligible_s)
 
 
 def print_calendar(shown: Calendar) -> None:
-    """Print a table of reservations and requests, and a line for each over the coming days."""
+    """Print a table of reservations and requests, and a timeline of the coming days for each."""
     if not shown.rows and not shown.others:
         click.echo("There are no reservations and no requests")
         return
@@ -84,7 +84,7 @@ def print_calendar(shown: Calendar) -> None:
 
 
 def print_past(rows: Sequence[Reservation], promises: PromiseDelays, zone: ZoneInfo) -> None:
-    """Those that are over, the last first, and the sum of how late they began."""
+    """Print past reservations, the latest first, and a summary of their delays."""
     if not rows:
         click.echo("No reservation is over yet")
         return
@@ -160,7 +160,7 @@ def _note(one: Reservation, zone: ZoneInfo) -> str:
 def _timeline(
     lines: Sequence[tuple[str, int | None, int | None, str]], now_s: float, zone: ZoneInfo, width: int
 ) -> Iterator[Text]:
-    """Yield a heading with the days, then a line for each; a sign stands for a part of a day."""
+    """Yield a heading with the days, then a line for each reservation; each sign is a part of a day."""
     label = min(_LABEL, max(len(name) for name, *_ in lines))
     today = dt.datetime.fromtimestamp(now_s, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     last = dt.datetime.fromtimestamp(max(end_s or 0 for _, _, end_s, _ in lines), zone)

@@ -1,4 +1,4 @@
-"""`slurm-gpu reserve`: whole nodes for a training, asked for by a user, promised by an operator."""
+"""`slurm-gpu reserve`: reserve whole nodes for a training, requested by a user, approved by an operator."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def list_reservations(site: CommandSite, past: bool, limit: int | None, as_json:
         print_calendar(Calendar(shown, others, site.wall(), zone))
 
 
-# Whether the promise was kept is known of these, not of cancelled reservations.
+# Only for these is it known whether the promise was kept, not for cancelled reservations.
 _USED = (ReservationState.ENDED, ReservationState.RELEASED)
 
 
@@ -313,7 +313,7 @@ def _long(one: Reservation) -> str:
 
 def _command(one: Reservation) -> str:
     kind = f"{one.gpu_type}:" if one.gpu_type else ""
-    # As many on each node would be more than was asked for, where that does not come out even.
+    # If the GPUs cannot be split evenly, the same number per node would exceed the request.
     per_node, rest = divmod(one.gpus, one.n_nodes)
     gpus = f"--gpus={kind}{one.gpus}" if rest else f"--gpus-per-node={kind}{per_node}"
     return (

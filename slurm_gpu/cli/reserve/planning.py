@@ -1,4 +1,4 @@
-"""Read from Slurm the data by which `slurm-gpu reserve` plans."""
+"""Read the data from Slurm with which `slurm-gpu reserve` plans."""
 
 from __future__ import annotations
 

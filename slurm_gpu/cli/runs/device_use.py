@@ -28,15 +28,15 @@ _COUNTERS = (
     *("ecc_corrected", "ecc_uncorrected"),
 )
 _IDLE_PCT = 1.0
-"""Below this mean utilisation a GPU did nothing worth holding it for."""
+"""A GPU below this mean utilisation counts as unused."""
 
 _JUDGED_FROM_S = 60.0
-"""A run that failed at once had no chance to use its GPU."""
+"""A shorter run may have failed at once, without a chance to use its GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUse:
-    """One (node, GPU) of a run; None is a gap. Percentiles are of time, fractions are means.
+    """The use of one (node, GPU) by a run; None is a gap. Percentiles are over time, fractions are means.
 
     `power_s`, `energy_s`, `pcie_s` and `nvlink_s` are measured seconds: these quantities are gaps while jobs
     share the GPU.
@@ -82,12 +82,12 @@ class DeviceUse:
 
     @property
     def coverage(self) -> float | None:
-        """Share of the time held, and not suspended, that was sampled, 0–1."""
+        """Return the sampled share of the allocated, not suspended time, 0–1."""
         runs_s = self.allocated_s - self.suspended_s
         return min(1.0, self.sampled_s / runs_s) if runs_s > 0 else None
 
     def stands_for_all(self, seconds: float | None, min_coverage: float) -> bool:
-        """Whether what was measured for `seconds` can be taken for the whole time held."""
+        """Return whether a measurement of `seconds` represents the whole allocated time."""
         return seconds is not None and seconds > 0 and seconds >= min_coverage * self.allocated_s
 
     def to_json(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class DeviceUse:
 
 
 def device_uses(records: Sequence[Record]) -> list[DeviceUse]:
-    """One entry per (node, GPU), in that order; of two watches at the same time only one counts."""
+    """Return one entry per (node, GPU), sorted; of two simultaneous watches only one counts."""
     kept, _ = resolve_double_watches(records)
     by_device: dict[tuple[str, str], list[Record]] = {}
     for record in kept:
@@ -105,7 +105,7 @@ def device_uses(records: Sequence[Record]) -> list[DeviceUse]:
 
 
 def idle_advice(run: Run, uses: Sequence[DeviceUse], min_coverage: float) -> str | None:
-    """Return advice for allocated but unused GPUs; None otherwise or if too little was measured.
+    """Return advice on allocated but unused GPUs; None without any or if too little was measured.
 
     Runs of less than a minute are not judged.
     """

@@ -83,14 +83,16 @@ def diagnose(
             raise UsageError(why_no_data(run))
         try:
             if groups is not None:
-                groups_given(groups, len(workers_of(run)))  # before its nodes are waited for
+                groups_given(
+                    groups, len(workers_of(run))
+                )  # reject invalid groups before the wait for the nodes
             windows = _windows(site, database, run, job_id)
             hosts = database.hosts(job_id) if windows and run.end_s is None else ()
             found = judge_run(run, windows, database.timelines(job_id), rules, groups, timings, hosts)
         except ValueError as error:
             raise UsageError(str(error)) from None
     if page_file is not None:
-        # Only who asks for a page waits for what draws it.
+        # The modules that draw the page are slow to import.
         from slurm_gpu.reports.diagnosed.run_page import run_page
 
         _write_page(page_file, run_page(run, found, rules, site.config.timezone, site.wall()))
@@ -127,7 +129,7 @@ def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str)
 
 
 def _write_page(path: Path, page: str) -> None:
-    """Whole or not at all, readable by its owner alone."""
+    """Write the whole page or nothing, readable only by its owner."""
     try:
         write_whole(path, page)
     except OSError as error:

@@ -1,11 +1,11 @@
-"""Events as a person reads them."""
+"""Format events as text for users."""
 
 from __future__ import annotations
 
 from slurm_gpu.text.cells import number
 from slurm_gpu.wire import Event
 
-# NVIDIA, "XID Errors" (docs.nvidia.com/deploy/xid-errors), those that a user meets.
+# Xid codes that users encounter, from "XID Errors" of NVIDIA (docs.nvidia.com/deploy/xid-errors).
 _XIDS = {
     13: "the program made an invalid access on the GPU",
     31: "the program touched GPU memory that was not its own",
@@ -38,7 +38,7 @@ _KINDS = {
 
 
 def event_text(event: Event) -> str:
-    """One line about what happened; a kind of a newer version by its name."""
+    """Describe an event in one line; use the name of a kind that only a newer version has."""
     data = event.data
     match event.kind:
         case "xid":

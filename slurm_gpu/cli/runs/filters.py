@@ -1,4 +1,4 @@
-"""Options that say which runs are meant, and what a shell is offered for them."""
+"""Options that select runs, and their shell completion."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ SHORT_STATES = {
     "SUSPENDED": "S",
     "TIMEOUT": "TO",
 }
-"""By Slurm's states, as squeue abbreviates them."""
+"""The abbreviations of squeue for the states of Slurm."""
 SORTS = ("submit", "start", "end", "nNODE", "nGPU", "WAIT_h", "RUN_h", "uGPUcore", "uGPUmem", "energy_j")
 
 
 def _complete_state(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For a shell: the last of the states in a list."""
+    """Complete the last state of a list."""
     before, comma, last = incomplete.rpartition(",")
     states = (state for state in SHORT_STATES if state.startswith(last.upper()))
     return [CompletionItem(f"{before}{comma}{state}") for state in states]
 
 
 def _complete_from(names_in: Callable[[SiteConfig], Collection[str]]) -> Callable[..., list[CompletionItem]]:
-    """For a shell: names that stand in slurm-gpu.yaml."""
+    """Return a function that completes names of slurm-gpu.yaml."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:

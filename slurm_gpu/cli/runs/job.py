@@ -239,7 +239,7 @@ def _print_application(run: Run) -> None:
 
 
 def _gpus(n_gpus: float | None, kind: str | None = None) -> str:
-    """Return the count with its noun, such as "2 a100 GPUs"."""
+    """Return a number of GPUs as text, such as "2 a100 GPUs"."""
     return f"{count(n_gpus)} {kind + ' ' if kind else ''}GPU{'' if n_gpus == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""The tables of `slurm-gpu job`: what the GPUs did, their course, the nodes, and what happened."""
+"""Print the tables of `slurm-gpu job`: GPU use, timelines, host use and events."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HOST_SPARE = ("read", "written", "InfiniBand in/out", "network in/out", "CPU ti
 
 _SHORT_UUID = 12
 _LEAST_SIGNS, _MOST_SIGNS = len("utilisation"), 40
-"""The width of a course, as far as the terminal gives it."""
+"""The minimum and maximum width of a timeline; the terminal determines it."""
 
 _MAX_EVENTS = 20
 _LEAST_THROTTLED_S = 1.0
@@ -41,10 +41,10 @@ _REASONS = {
     "display_clock_setting": "display",
     "applications_clocks_setting": "clocks set by hand",
 }
-"""NVML's reasons to hold the clocks down; its `gpu_idle` is none."""
+"""NVML's reasons for throttling, without `gpu_idle`, which is not throttling."""
 
 Names = Mapping[str, str]
-"""The name of each device on this screen."""
+"""The displayed name of each device."""
 
 
 def device_names(devices: Sequence[str]) -> Names:
@@ -56,7 +56,7 @@ def device_names(devices: Sequence[str]) -> Names:
 
 
 def print_use(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> None:
-    """Utilisation, memory, power and energy: one row per GPU."""
+    """Print utilisation, memory, power and energy, one row per GPU."""
     rows = [
         [
             use.node,
@@ -109,7 +109,7 @@ def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float)
 
 
 def print_timelines(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneInfo) -> None:
-    """Utilisation and memory over time, a line of blocks for each GPU; nothing where no course was kept."""
+    """Print utilisation and memory over time, one line of blocks per GPU; nothing without timelines."""
     known = [(timelines, timelines.timeline) for timelines in courses if timelines.timeline is not None]
     if not known:
         return
@@ -144,7 +144,7 @@ def _means(timeline: Timeline, series: str, first_s: int, width_s: int, n_bins: 
 def print_hosts(uses: Sequence[HostUse], n_cpus: float | None) -> None:
     """Print host use per node; only columns with measurements.
 
-    `n_cpus` is the CPUs of the job on each node, None if unknown.
+    `n_cpus` is the number of CPUs of the job on each node; None if unknown.
     """
 
     def busy(use: HostUse) -> str:

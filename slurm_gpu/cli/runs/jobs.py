@@ -74,8 +74,8 @@ def jobs(
 ) -> None:
     """List runs, the latest submitted first.
 
-    WAIT_h is the time from eligible to start; uGPUcore and uGPUmem are percentages, means over the GPUs and
-    time of the run. A dash is a gap: not measured, or a run of another user.
+    WAIT_h is the time from eligible to start; uGPUcore and uGPUmem are percentages, averaged over the GPUs
+    and time of the run. A dash is a gap: not measured, or a run of another user.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if parquet is not None and (as_json or as_csv):
@@ -119,7 +119,7 @@ def _is_known(name: str) -> bool:
 
 
 class _Found:
-    """The runs of a page, as they come."""
+    """The runs of a page, read as needed."""
 
     def __init__(
         self, database: DatabaseClient, filters: Mapping[str, Any], most: int | None, page: int
@@ -143,11 +143,11 @@ class _Found:
 
     @property
     def any(self) -> bool:
-        """Whether any run is on the page."""
+        """Return whether the page has any run."""
         return self._n > 0
 
     def print_rest(self, sort: str) -> None:
-        """For the person: whether there are more, or none."""
+        """Print a remark if no run matched or if there are more."""
         if not self._n:
             remark(
                 f"page {self._page} does not exist: {self._pages()}" if self._matching else "no runs match"
@@ -193,5 +193,5 @@ def _row(run: Run, is_thin: bool) -> list[str]:
 
 
 def _state(state: str) -> str:
-    """In full, or on a narrow terminal as squeue abbreviates it."""
+    """Return the state in full, or squeue's abbreviation on a narrow terminal."""
     return SHORT_STATES.get(state, state) if is_narrow() else state

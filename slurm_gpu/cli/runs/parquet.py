@@ -21,10 +21,9 @@ _WHOLE = frozenset(("submit_s", "eligible_s", "start_s", "end_s", "nNODE"))
 
 
 def write_runs(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write these columns of all rows, a gap as null, to a file that is there whole or not at all.
+    """Write these columns of all rows to a file, with gaps as null; on an error, write no file.
 
-    Returns how many rows there were. Raises UsageError where there is no pyarrow, and OutsideError where the
-    file cannot be written.
+    Return the number of rows. Raise UsageError without pyarrow, OutsideError if the file cannot be written.
     """
     try:
         import pyarrow as pa
@@ -41,7 +40,7 @@ def write_runs(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
     remaining, n_rows = iter(rows), 0
     try:
         if path.exists() and not path.is_file():
-            # A device would be taken away for a file of its name.
+            # A device, such as /dev/null, would be replaced by the file.
             raise UsageError(
                 f"--parquet {path}: is not a file; name a file, which is created if it does not exist"
             )

@@ -1,4 +1,4 @@
-"""The timings that a job wrote itself: Parquet, or the CSV files that slurm_gpu_steps.py writes."""
+"""Read the timings that a job wrote: Parquet, or the CSV files of slurm_gpu_steps.py."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def timings_of(path: Path) -> Timings:
 
 
 def _places(columns: Mapping[str, Any]) -> dict[int, tuple[str, int]]:
-    """Return the place of each rank, without ranks in two places or places with two ranks."""
+    """Return the place of each rank; leave out ranks with two places, and places with two ranks."""
     if not np.issubdtype(np.asarray(columns["local_rank"]).dtype, np.integer):
-        return {}  # such as Parquet that has none in some rows
+        return {}  # such as floats of Parquet, where some rows lack the value
     rows = zip(*(np.asarray(columns[name]).tolist() for name in ("rank", *_WHERE)), strict=True)
     places = sorted({(int(rank), str(node), int(local)) for rank, node, local in rows if rank >= 0})
     ranks = Counter(rank for rank, _, _ in places)
@@ -107,7 +107,7 @@ def _one_csv(path: Path) -> dict[str, Any]:
 
 
 def _csv(paths: list[Path]) -> dict[str, Any]:
-    """All rows of these files. A last line without its end is left out: its process was killed."""
+    """Read all rows of these files, except an incomplete last line, whose process was killed."""
     names: list[str] | None = None
     parts: list[dict[str, Any]] = []
     left_bytes, left_rows = _MOST_BYTES, _MOST_ROWS

@@ -233,8 +233,7 @@ def clocks(at: DoctorContext) -> Iterator[CheckResult]:
     with at.site.database() as database:
         last_seen = {report.node: report.last_seen_s for report in database.nodes()}
         lives = database.live("none")
-    # A value is measured up to 10 s before it is received; a later one may have been measured since the last
-    # reception.
+    # A value is measured up to 10 s before slurm-gpudbd receives it; it may be newer than the last report.
     ahead = {
         node: live.at_s - at_s for node, live in lives.items() if (at_s := last_seen.get(node)) is not None
     }
@@ -289,7 +288,7 @@ def _just_started(at: DoctorContext, node: str) -> str | None:
 
 
 def _is_of(process: DaemonProcess, node: str, here: Sequence[str]) -> bool:
-    """Return whether a process is of `node`; a host that simulates several nodes names it in arguments."""
+    """Return whether a process is of `node`; a host that simulates several nodes names each in arguments."""
     return node in here and (len(here) == 1 or node in process.words or f"--node={node}" in process.words)
 
 

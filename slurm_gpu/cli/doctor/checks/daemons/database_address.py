@@ -24,7 +24,7 @@ from slurm_gpu.errors import MungeError, OutsideError, SlurmError
 from slurm_gpu.text.hostlist import compress
 
 _DAEMON = "slurm-gpudbd"
-# In its answer if munged, slurmctld or its database is down: slurm-gpudbd itself is reachable.
+# slurm-gpudbd answers this if munged, slurmctld or its database is down: it is reachable.
 _UNABLE = "cannot answer just now"
 
 

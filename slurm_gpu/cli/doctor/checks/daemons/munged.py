@@ -43,7 +43,7 @@ def _unavailable(at: DoctorContext, path: Path, error: str) -> CheckResult:
     """Return a finding that distinguishes a munged that is down, hangs or listens elsewhere."""
     processes = running("munged")
     named = at.site.config.munge_socket is not None
-    here = f"munge_socket in {at.site.config_path}" if named else "the default without munge_socket"
+    here = f"munge_socket in {at.site.config_path}" if named else "the default if munge_socket is not set"
     if not processes:
         if named and not path.exists() and DEFAULT_SOCKET.exists():
             # Invisible in /proc, as in a container.

@@ -142,7 +142,7 @@ def _room(directory: Path) -> Iterator[CheckResult]:
             f"{directory} is mounted read-only",
             "see dmesg for the cause; fix it, then remount the file system",
         )
-    elif free_mib < _ROOM_MIB or (disk.f_files and not disk.f_favail):  # some count no files
+    elif free_mib < _ROOM_MIB or (disk.f_files and not disk.f_favail):  # some file systems do not count files
         yield fail(
             f"{directory} is full: {free_mib} MiB and {disk.f_favail} files are left",
             f"run df -h {directory} and df -i {directory}, and free space: what cannot be written is lost "
@@ -151,7 +151,7 @@ def _room(directory: Path) -> Iterator[CheckResult]:
 
 
 def _finished_records(log: Path, until_s: float) -> int:
-    """Count final records from before `until_s` in the spool's append log that are not shipped yet.
+    """Count final records in the spool's append log that date from before `until_s` and are not shipped yet.
 
     The log has a checksum and a JSON change per line.
     """
@@ -162,7 +162,7 @@ def _finished_records(log: Path, until_s: float) -> int:
             try:
                 change = json.loads(line[9:])
             except ValueError:
-                continue  # a line that slurm-gpud is just writing
+                continue  # slurm-gpud is still writing this line
             key, value = change["key"], change["value"]
             if key.startswith("record/"):
                 if value is not None and value["final"] and value["last_s"] <= until_s:

@@ -30,7 +30,7 @@ class DaemonProcess:
 
     @property
     def age_s(self) -> float:
-        """Return for how long it has run."""
+        """Return how long it has run, in seconds."""
         return max(0.0, time.time() - self.process.create_time())
 
     @property
@@ -95,7 +95,7 @@ def ports(processes: Iterable[DaemonProcess]) -> list[int]:
 
 
 def _is_contained(pid: int) -> bool:
-    """Return whether it has a process id in a namespace below this one, as all in a container have."""
+    """Return whether it has a process id in a lower namespace, as every process in a container has."""
     try:
         status = Path(psutil.PROCFS_PATH, str(pid), "status").read_text(errors="replace")
     except OSError:

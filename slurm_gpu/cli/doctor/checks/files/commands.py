@@ -23,7 +23,7 @@ def found(at: DoctorContext) -> Iterator[CheckResult]:
             if finding is not None:
                 has_findings = True
                 yield finding
-                break  # where several simulate nodes, they are alike
+                break  # processes for simulated nodes have the same PATH
             fine.append(daemon)
     if fine:
         yield ok(f"{' and '.join(dict.fromkeys(fine))}: Slurm's commands are on the PATH")

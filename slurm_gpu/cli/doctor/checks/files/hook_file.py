@@ -11,7 +11,7 @@ from slurm_gpu.files.source_root import SOURCE_ROOT
 
 # The directory of the packaged hooks, with the command that installs them where Slurm runs them.
 PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
-# The file names that `place` gives them: our prolog runs last, our epilog first.
+# The file names that `place` gives the hooks: our prolog runs last, our epilog first.
 NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}
 
 # The verb in the second line of a hook, and that of earlier releases.
@@ -37,7 +37,7 @@ class HookFile:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether it is slurm-gpu's by name or content, or the stub that a removal left.
+        """Return whether the file is slurm-gpu's by name or content, or the stub that a removal left.
 
         A site's own hook may be called 50-slurm-gpu-health, and one called 10-slurm-gpu may run ours.
         """
@@ -45,13 +45,13 @@ class HookFile:
 
     @property
     def is_stub(self) -> bool:
-        """Return whether it is the stub that a removal left."""
+        """Return whether the file is the stub that a removal left."""
         match = _HEAD.match(self.text)
         return match is not None and match["stub"] is not None
 
     @property
     def event(self) -> str | None:
-        """Return the event that it, or a file that it runs, writes: "prolog" or "epilog"; else None."""
+        """Return the event that this file, or a file that it runs, writes: "prolog", "epilog" or None."""
         if (own := _written(self.text)) is not None:
             return own
         named = (Path(name) for name in _PATH.findall(_COMMENT.sub("", self.text)))

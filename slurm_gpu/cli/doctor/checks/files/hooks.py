@@ -74,7 +74,7 @@ def _passed_over(at: DoctorContext, kind: str, used: Sequence[str]) -> Iterator[
     try:
         lines = settings_named(read_conf(at.slurm_conf), kind)
     except OSError:
-        return  # slurm.conf is another host's
+        return  # slurm.conf is on another host
     lost = [line for line in lines if line.value and line.value.strip() not in used]
     if len(lines) > 1 and used and lost:
         yield fail(
@@ -167,7 +167,7 @@ def _without_gpus(
     ours: Sequence[HookFile],
     found: Sequence[CheckResult],
 ) -> Iterator[CheckResult]:
-    # Where nodes share their hooks, those with GPUs need it; it stops writing when too much waits.
+    # Where nodes share their hooks, those with GPUs need it; it stops writing when too many events wait.
     if ours and not running("slurm-gpud") and shared_file_system(ours[0].path) is None:
         yield warn(
             f"{ours[0].path} runs on this node without GPUs, but no slurm-gpud reads its events",

@@ -17,7 +17,7 @@ from slurm_gpu.text.units import counted, few
 from slurm_gpu.wire import DeviceFacts
 
 _TYPE = re.compile(r"\bGres Name=gpu\b.*?\bType=(?P<type>[^\s(,]+)")
-# A model of NVIDIA, such as A100, L40S or RTX6000, without spaces.
+# The name of an NVIDIA model, such as A100, L40S or RTX6000, without spaces.
 _MODEL = re.compile(r"(?:rtx|gtx|gb|gh|[abhvpktlm])\d{1,4}[a-z]?", re.IGNORECASE)
 _COMPARE = "on {node}, compare nvidia-smi -L with slurmd -G; then fix gres.conf, and restart slurmd"
 

@@ -1,4 +1,4 @@
-"""Check that Slurm has the promised reservations, and none that is over."""
+"""Check that Slurm has the promised reservations, and no reservation that has ended."""
 
 from __future__ import annotations
 

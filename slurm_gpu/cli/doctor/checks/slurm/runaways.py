@@ -22,7 +22,7 @@ def ended(at: DoctorContext) -> Iterator[CheckResult]:
     """
     with at.site.database() as database:
         open_runs = list(database.all_runs(states=_OPEN, limit=_PAGE))
-    # In this order, a job that ends between the two queries is not taken for lost.
+    # In this order, a job that ends between the two queries is not mistaken for a lost one.
     known = {job.job_id: job.submit_s for job in at.site.slurm.jobs()}
     lost = {
         (run.job_id, run.submit_s): run

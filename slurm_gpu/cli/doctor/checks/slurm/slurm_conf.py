@@ -18,7 +18,7 @@ from slurm_gpu.text.units import counted, few
 
 _OLDEST = (22, 5)
 _GPU_TRES = tuple(f"gres/{name}" for name in GPU_GRES)
-# The share of MaxJobCount above which the next large array may be too much.
+# The share of MaxJobCount above which the next large array may exceed it.
 _CROWDED = 0.8
 _MANY_JOBS = 200_000
 _ENFORCED_BY = {"limits": ("limits", "safe", "all"), "qos": ("qos", "all")}
@@ -77,7 +77,7 @@ def _unreadable(path: Path) -> tuple[list[CheckResult], int]:
     except OSError as error:
         file = Path(error.filename or path)
         if file == path or isinstance(error, PermissionError):
-            return [], 0  # the file is another host's, or root's
+            return [], 0  # the file is on another host, or only root may read it
         missing = fail(
             f"{path} includes {file} ({error.strerror}): Slurm does not start with it",
             f"create {file.name} there, or remove its Include; then run scontrol reconfigure",
@@ -244,7 +244,7 @@ def _has_mig(at: DoctorContext) -> bool:
 
 
 def _untracked_types(at: DoctorContext, tres: str, tracked: Collection[str]) -> bool:
-    """Return whether any node has some of this GRES that is not tracked by its type either."""
+    """Return whether any node has this GRES without accounting, not even by its type."""
     if tres == "gres/gpu":
         types = {f"{tres}:{kind}" for node in at.nodes for kind, count in node.gpus.items() if count}
         return not types.issubset(tracked)
