@@ -143,9 +143,8 @@ def replay(
     Output: GPUs in use, stranded GPU-hours, and waits by scale. Changes nothing. For operators of
     slurm-gpudbd.
     """
-    from slurm_gpu.cli.placement.replay import (
-        replay_placement,
-    )  # numpy is installed only where reports are built
+    # numpy is installed only where reports are built.
+    from slurm_gpu.cli.placement.replay import replay_placement
 
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     weights = {node.name: node.weight for node in site.slurm.nodes()}
