@@ -62,7 +62,7 @@ def read_parquet(path: Path, names: Sequence[str], words: Sequence[str], most_ro
     if ended.returncode < 0:  # the C++ code aborts when an allocation fails
         raise UsageError(_too_large(path))
     why = (ended.stderr.decode(errors="replace").strip().splitlines() or ["it exited"])[-1]
-    raise OutsideError(f"--steps {path}: the process that reads it failed: {why}")
+    raise OutsideError(f"--steps {path}: the process that read it failed: {why}")
 
 
 def main() -> None:

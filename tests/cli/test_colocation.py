@@ -212,9 +212,7 @@ def test_planners_that_need_use_over_time_print_a_warning(
 ):
     argv = ("colocation", "train", str(table), "--out", str(tmp_path / "some.npz"))
     assert slurm_gpu(*argv, "--planner", "deeprm_max") == 0
-    assert (
-        "deeprm_max needs the use of GPUs over time, which a table of speeds does not have" in slurm_gpu.err
-    )
+    assert "deeprm_max needs the GPU use over time, which a table of speeds does not contain" in slurm_gpu.err
     assert slurm_gpu(*argv) == 0
     assert "looks at" not in slurm_gpu.err
 
@@ -226,7 +224,7 @@ def test_training_needs_torch_only_for_another_device(
     monkeypatch.setitem(sys.modules, "torch", None)
     argv = ("colocation", "train", str(table), "--out", str(tmp_path / "some.npz"))
     assert slurm_gpu(*argv, "--device", "cuda") == 3
-    assert "--device cuda: needs torch, which no package carries" in slurm_gpu.err
+    assert "--device cuda: needs torch, which no package includes" in slurm_gpu.err
     assert slurm_gpu(*argv) == 0
     assert (tmp_path / "some.npz").is_file()
 
@@ -242,7 +240,7 @@ def test_training_needs_torch_only_for_another_device(
         ("application,seconds\nheavy,1h\n", "seconds '1h' must be a number of seconds"),
         ('application,seconds\n"heavy,5\n', "is not CSV: unexpected end of data"),
         ("", "the columns '' must be 'application,seconds'"),
-        ("application,seconds\nother,5\n", "application 'other' is not in the table; there are light, heavy"),
+        ("application,seconds\nother,5\n", "application 'other' is not in the table; it has light, heavy"),
         ("application,seconds\n", "the file has no jobs"),
     ],
 )
@@ -269,9 +267,9 @@ def test_jobs_are_read_as_spreadsheets_write_them(slurm_gpu: CommandLine, table:
     ("options", "message"),
     [
         (("--planners", "best"), "unknown planner 'best'; planners: sjf, "),
-        (("--planners", "deeprm_max"), "planner deeprm_max needs what it learned: --model FILE"),
+        (("--planners", "deeprm_max"), "planner deeprm_max needs a model: --model FILE"),
         (("--gpu-model", "other"), "has no GPU model 'other'; available: card"),
-        (("--jobs", "151", "--together", "3"), "--jobs 151: with --together 3 150 at most"),
+        (("--jobs", "151", "--together", "3"), "--jobs 151: with --together 3, at most 150"),
     ],
 )
 def test_invalid_options_of_evaluate_are_reported(
@@ -286,7 +284,7 @@ def test_a_table_with_missing_speeds_is_refused(slurm_gpu: CommandLine, table: P
     data["together"].pop()
     table.write_text(json.dumps(data))
     assert slurm_gpu("colocation", "evaluate", str(table)) == 2
-    assert "card: lacks the speed of 'loner' with 'loner'; measure it, or have it predicted" in slurm_gpu.err
+    assert "card: lacks the speed of 'loner' with 'loner'; measure it, or predict it" in slurm_gpu.err
 
 
 def test_missing_speeds_are_predicted_on_request(slurm_gpu: CommandLine, table: Path, tmp_path: Path):
@@ -299,7 +297,7 @@ def test_missing_speeds_are_predicted_on_request(slurm_gpu: CommandLine, table: 
     assert slurm_gpu(*argv) == 2
     assert "lacks the speed of 'light' with 'loner' (and 5 more of 9)" in slurm_gpu.err
     assert slurm_gpu(*argv, "--predict") == 0
-    assert f"6 speeds of 9 are not in {table}, and predicted" in slurm_gpu.err
+    assert f"6 speeds of 9 are not in {table}, and are predicted" in slurm_gpu.err
     assert [one["speed"] for one in json.loads(slurm_gpu.out)["jobs"]] == pytest.approx(
         [0.97, 0.97], abs=0.02
     )

@@ -84,7 +84,7 @@ def test_the_longest_key_that_job_submit_lua_writes_is_accepted(
 
 
 def test_an_empty_store_and_an_unknown_format_are_reported(site: CommandSite, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="nothing is known yet"):
+    with pytest.raises(UsageError, match="no measured speeds"):
         write_learned(site, tmp_path / "out.csv", "any")
     with pytest.raises(UsageError, match=r"ends in \.csv or \.json"):
         write_learned(site, tmp_path / "out.txt", "any")

@@ -183,7 +183,7 @@ def test_the_needed_number_of_shards_is_printed(slurm_gpu: CommandLine, files: t
         (("--shards", "8"), "--shards and --gpu-memory: give both, as in --shards 8 --gpu-memory 80G"),
         (("--gpu-memory", "80G"), "--shards and --gpu-memory: give both"),
         (("--shards", "8", "--gpu-memory", "80"), "--gpu-memory: '80' is not an amount of memory"),
-        (("--shards", "8", "--gpu-memory", "0G"), "--gpu-memory 0G: no GPU has so much"),
+        (("--shards", "8", "--gpu-memory", "0G"), "--gpu-memory 0G: no GPU has this much memory"),
         (("--shards", "0", "--gpu-memory", "80G"), "'--shards': 0 is not in the range 1<=x<=1024"),
     ],
 )
@@ -199,4 +199,4 @@ def test_files_without_a_profile_are_named(slurm_gpu: CommandLine, tmp_path: Pat
     write_profiles_csv(empty, [])
     out = str(tmp_path / "out.csv")
     assert slurm_gpu("colocation", "profiles", out, str(empty), "--files-only") == 2
-    assert f"{empty}: no profile is there" in slurm_gpu.err
+    assert f"{empty}: no profiles found" in slurm_gpu.err

@@ -203,7 +203,7 @@ def test_another_slurm_gpudbd_at_the_port_is_reported(host: Installation):
     other = Database()
     other.state = make_health(cluster="tiger")
     (finding,) = _address(host, other)
-    assert "which nodes and other hosts use, is another one, of cluster tiger" in finding.message
+    assert "which nodes and other hosts use, belongs to another cluster, tiger" in finding.message
 
 
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])

@@ -48,7 +48,7 @@ def test_the_zones_of_a_job_are_printed(tmp_path: Path) -> None:
         "Job 7  PENDING",
         "  Nearest limit when it was submitted: rule share",
         "  Zones: it needs several nodes, and is kept in one zone: zone1 (score 700), zone2 (score 40)",
-        "  Its constraint is (a|b)&[zone2|zone1], its owner's own a|b.",
+        "  Its constraint is (a|b)&[zone2|zone1]; its owner requested a|b.",
     ]
 
 
@@ -56,7 +56,8 @@ def test_the_zones_of_a_job_are_printed(tmp_path: Path) -> None:
 def test_a_removed_zone_constraint_is_reported(tmp_path: Path, features: str) -> None:
     text = explained(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700,zone2:40", features)
     assert text.endswith(
-        f"It no longer is: its wait ended, or its owner changed it. Its constraint is {features or 'none'}."
+        "  The zone no longer applies: the wait ended, or the owner changed it. "
+        f"Constraint: {features or 'none'}."
     )
 
 
@@ -107,7 +108,7 @@ def test_a_rotated_log_is_read_too(tmp_path: Path) -> None:
 
 
 def test_a_job_without_a_decision_is_reported(tmp_path: Path) -> None:
-    assert explained(tmp_path, "by hand").endswith("let in without slurm-gpu's job_submit.lua.")
+    assert explained(tmp_path, "by hand").endswith("accepted without slurm-gpu's job_submit.lua.")
 
 
 def test_a_job_that_slurmctld_no_longer_has_is_shown_without_constraint(tmp_path: Path) -> None:
@@ -143,7 +144,7 @@ def test_co_runners_are_those_that_slurm_gpuctld_wrote(tmp_path: Path) -> None:
     path.write_text(json.dumps({"version": 1, "as_of_s": 1000, "shards_per_gpu": 8, "gpus": gpus}))
     sharing = sharing_of(path, 7, 1010)
     decision = replace(decision_of(ExplainedJob(7, "RUNNING", "slurm-gpu/1 t=a", ""), {}), sharing=sharing)
-    assert "  It has 3 of 8 shards of GPU 2 of n1, with job 8; 0.93 of its speed alone is predicted" in lines(
+    assert "  It has 3 of 8 shards of GPU 2 of n1, with job 8; 0.93 of its speed alone predicted" in lines(
         decision, is_logged=True
     )
     assert sharing_of(path, 7, 1100) is None  # the file is too old
@@ -159,15 +160,15 @@ def test_the_reason_for_the_end_of_sharing_is_printed(tmp_path: Path) -> None:
         fields = {"uid": "1", "job": str(job), "beside": str(other), "gone": "7", "why": why}
         write_ending(tmp_path, at_s, token, fields)
     for job_id, token, what in (
-        (7, "abc1", "it went back into the queue, and gets a GPU for itself"),
-        (8, "abc2", "job 7 went back into the queue, and this one kept running"),
+        (7, "abc1", "this job was requeued, and will get a GPU for itself"),
+        (8, "abc2", "job 7 was requeued, and this one kept running"),
     ):
         (line,) = find_endings(tmp_path, token)
         job = ExplainedJob(job_id, "RUNNING", f"slurm-gpu/1 t={token} c=2/8:bert", "")
         ending = SharingEnd.of(line.at_s, line.fields)
         assert ending is not None
         text = "\n".join(lines(replace(decision_of(job, None), endings=(ending,)), is_logged=True))
-        assert f"  Sharing was ended 1970-01-01 00:33:20: {why};\n    {what}" in text
+        assert f"  Sharing ended 1970-01-01 00:33:20: {why};\n    {what}" in text
     assert find_decision(tmp_path, "abc1") is not None  # the decision of its submission
     assert find_decision(tmp_path, "abc2") is None
 

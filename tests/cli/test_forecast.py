@@ -201,7 +201,7 @@ def test_an_unknown_partition_is_named(slurm_gpu: CommandLine, cluster: None):
     [
         ("--gpus=99", "Slurm would refuse this job: "),
         ("--gpus=h100:1", "Slurm would refuse this job: "),
-        ("--partition=shut", "Slurm would let this job wait indefinitely, as things are: "),
+        ("--partition=shut", "Slurm would currently let this job wait indefinitely: "),
     ],
 )
 def test_a_job_that_would_never_start_has_no_forecast(
@@ -295,15 +295,13 @@ def test_a_limit_that_is_used_up_is_reported_before_the_forecast(slurm_gpu: Comm
     assert slurm_gpu("forecast", "--", "sbatch", "--gpus=2", "--time=30", "--wrap=true") == 0, slurm_gpu.err
     first, second, third, *_ = slurm_gpu.out.splitlines()
     assert first == "the policy would delay the job"
-    assert second.startswith(
-        f"  rule share: {getpass.getuser()}'s jobs run with 2 of 3 GPUs, so that this one"
-    )
+    assert second.startswith(f"  rule share: {getpass.getuser()}'s jobs use 2 of 3 GPUs, so this job waits")
     assert third.startswith("this job, submitted now, will probably start")
     assert slurm_gpu("forecast", "--", "sbatch", "--gpus=1", "--time=30", "--wrap=true") == 0
     assert slurm_gpu.out.startswith("this job, submitted now, ")
     asked.clear()
     assert slurm_gpu("forecast", "--", "sbatch", "--gpus=4", "--time=30", "--wrap=true") == 1
-    assert "2 of 3 GPUs, so that one with 4 never starts" in slurm_gpu.out
+    assert "2 of 3 GPUs, so a job with 4 never starts" in slurm_gpu.out
     assert not asked
 
 

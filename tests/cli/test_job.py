@@ -55,12 +55,12 @@ def test_a_loan_is_shown_with_the_job_to_which_it_returned(slurm_gpu: CommandLin
     assert "  on loan from vision\n" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(state="PREEMPTED", lender="vision")]
     slurm_gpu("job", "17")
-    assert "  on loan from vision, and went back when they were needed\n" in slurm_gpu.out
+    assert "  on loan from vision, and returned when its owner needed them\n" in slurm_gpu.out
     slurm_gpu.database.runs = [
         make_run(state="PREEMPTED", lender="vision", returned_to="18", returned_in_s=4)
     ]
     slurm_gpu("job", "17")
-    assert "  on loan from vision, and went back to job 18, which had waited 4s\n" in slurm_gpu.out
+    assert "  on loan from vision, and returned to job 18, which had waited 4s\n" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run()]
     slurm_gpu("job", "17")
     assert "on loan" not in slurm_gpu.out
@@ -95,7 +95,7 @@ def test_a_job_cancelled_while_suspended_shows_the_end_of_the_allocation(
     ]
     slurm_gpu("job", "17")
     assert ("its GPUs were allocated until 2026-11-21 20:15:42" in slurm_gpu.out) == is_odd
-    assert ("which takes the last suspension for the end" in slurm_gpu.out) == is_odd
+    assert ("which records the last suspension as the end" in slurm_gpu.out) == is_odd
 
 
 def test_suspended_time_does_not_reduce_the_coverage(slurm_gpu: CommandLine):
@@ -199,7 +199,7 @@ def test_an_unused_gpu_is_reported(slurm_gpu: CommandLine):
     assert "The GPU of this run was allocated and not used; submit such work without --gpus" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A), make_record(_B)))]
     slurm_gpu("job", "17")
-    assert "1 of 2 GPUs was allocated and not used; the run would have done with 1." in slurm_gpu.out
+    assert "1 of 2 GPUs was allocated and not used; the run needed only 1." in slurm_gpu.out
 
 
 def test_a_gpu_with_low_coverage_is_not_judged(slurm_gpu: CommandLine):
@@ -235,7 +235,7 @@ def test_a_requeued_job_shows_both_runs(slurm_gpu: CommandLine):
 def test_a_job_of_another_user_is_shown_without_its_use(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(full=False, name=None, ugpucore=None, devices=None)]
     slurm_gpu("job", "17")
-    assert "GPU use is shown to the job's owner and to operators." in slurm_gpu.out
+    assert "Only the job's owner and operators see its GPU use." in slurm_gpu.out
     assert "uGPUcore" not in slurm_gpu.out
 
 
@@ -328,7 +328,7 @@ def test_a_job_without_records_shows_when_they_arrive(slurm_gpu: CommandLine):
 def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
     assert slurm_gpu("job", "99") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: no job 99 in Slurm's accounting, which is read every 1m00s.")
-    assert "squeue -j 99 shows what waits" in slurm_gpu.err
+    assert "see squeue -j 99 until then" in slurm_gpu.err
 
 
 def test_a_truncated_answer_prints_a_remark(slurm_gpu: CommandLine):
@@ -338,7 +338,7 @@ def test_a_truncated_answer_prints_a_remark(slurm_gpu: CommandLine):
     slurm_gpu.database.left_out = 40
     slurm_gpu("job", "17")
     assert "40 more runs of 17, older than these" in slurm_gpu.err
-    assert "40 events in between the first and last of a kind are left out" in slurm_gpu.err
+    assert "40 events between the first and last of a kind are left out" in slurm_gpu.err
     slurm_gpu("job", "17", "--json")
     answer = json.loads(slurm_gpu.out)
     assert (answer["left_out"], answer["events_left_out"]) == (40, 40)

@@ -257,12 +257,16 @@ def test_only_the_first_twenty_events_are_printed(slurm_gpu: CommandLine):
         ("xid", {"code": 999}, "Xid 999"),
         ("xid", {"code": [1]}, "Xid [1]"),
         ("gpu_lost", {}, "the GPU was lost"),
-        ("intruder", {"pid": 7, "uid": 1000}, "process 7 of uid 1000 used it without holding it"),
-        ("intruder", {"pid": 7, "uid": 1, "job": 9}, "process 7 of job 9, uid 1 used it without holding it"),
+        ("intruder", {"pid": 7, "uid": 1000}, "process 7 of uid 1000 used it without an allocation"),
+        (
+            "intruder",
+            {"pid": 7, "uid": 1, "job": 9},
+            "process 7 of job 9, uid 1 used it without an allocation",
+        ),
         (
             "intruder",
             {"of": "uid 1000", "left_out": 12},
-            "processes of uid 1000 went on doing so; not listed: 12",
+            "processes of uid 1000 continued to do so; not listed: 12",
         ),
         (
             "job_mismatch",

@@ -68,7 +68,7 @@ def test_values_with_low_coverage_are_marked(slurm_gpu: CommandLine):
     slurm_gpu("jobs")
     assert slurm_gpu.rows()[1][-3:] == ["42.2*", "10.0*", "0.79*"]
     assert slurm_gpu.rows()[2][-3:] == ["42.2", "10.0", "0.80"]
-    assert slurm_gpu.err == "* measured for less than 80% of the time; nothing should be judged by it\n"
+    assert slurm_gpu.err == "* measured for less than 80% of the time; draw no conclusions from it\n"
 
 
 def test_quarters_of_gpus_are_shown(slurm_gpu: CommandLine):
@@ -288,9 +288,9 @@ def test_a_team_selects_its_accounts(slurm_gpu: CommandLine):
     slurm_gpu("jobs", "--team", "physics")
     assert slurm_gpu.database.asked["accounts"] == ("physics",), "an account without a team is its own team"
     assert slurm_gpu("jobs", "--team", "ai", "--account", "chem") == 2
-    assert slurm_gpu.err.startswith("slurm-gpu: --account chem: it is of team science, not of ai")
+    assert slurm_gpu.err.startswith("slurm-gpu: --account chem: it belongs to team science, not to ai")
     assert slurm_gpu("jobs", "--team", "vision") == 2
-    assert slurm_gpu.err.startswith("slurm-gpu: --team vision: no account is of that team")
+    assert slurm_gpu.err.startswith("slurm-gpu: --team vision: no account belongs to that team")
 
 
 def test_a_parquet_file_does_not_replace_a_pipe(slurm_gpu: CommandLine, tmp_path: Path):

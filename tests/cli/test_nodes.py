@@ -120,7 +120,7 @@ def test_filters(slurm_gpu: CommandLine):
 def test_an_unknown_partition_is_an_error(slurm_gpu: CommandLine):
     assert slurm_gpu("nodes", "--partition", "gpus") == 2
     assert slurm_gpu.err == (
-        "slurm-gpu: --partition gpus: no node is in such a partition; there are cpu, gpu\n"
+        "slurm-gpu: --partition gpus: no node is in this partition; the partitions are cpu, gpu\n"
     )
     assert slurm_gpu("nodes", "--partition", "cpu", "--free") == 0
     assert slurm_gpu.err == "no nodes match\n"
@@ -333,7 +333,9 @@ def test_only_named_nodes_are_shown(slurm_gpu: CommandLine):
     assert "of 4 GPUs free" in slurm_gpu.out
 
 
-@pytest.mark.parametrize(("name", "message"), [("n9", "n9: no such node; there are n[1-"), ("n[1", "n[1")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("n9", "n9: no such node; the nodes are n[1-"), ("n[1", "n[1")]
+)
 def test_an_unknown_node_is_reported_with_the_known_ones(slurm_gpu: CommandLine, name: str, message: str):
     assert slurm_gpu("nodes", name) == 2
     assert message in slurm_gpu.err
@@ -351,4 +353,4 @@ def test_without_suspects_or_diagnosis_a_remark_is_printed(slurm_gpu: CommandLin
 @pytest.mark.parametrize("more", ["--free", "--live", "--csv", "--partition=gpu"])
 def test_suspect_can_only_be_combined_with_json(slurm_gpu: CommandLine, more: str):
     assert slurm_gpu("nodes", "--suspect", more) == 2
-    assert "--suspect goes with --json alone" in slurm_gpu.err
+    assert "--suspect can be combined only with --json" in slurm_gpu.err

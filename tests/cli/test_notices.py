@@ -157,7 +157,7 @@ def test_without_notices_yaml_a_remark_is_printed(here: Here) -> None:
 def test_only_root_and_slurm_user_can_run_it(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1001)
     assert here() == 2
-    assert "operators see with --dry-run" in here.line.err
+    assert "operators may run --dry-run" in here.line.err
     assert here("undo", "17_3") == 2
     assert "scontrol requeue 17_3" in here.line.err
     assert here.commands == []
@@ -301,7 +301,7 @@ class TestUndo:
     def test_for_a_job_that_slurm_no_longer_has_sacct_is_advised(self, here: Here) -> None:
         here.refuses, here.state = True, None
         assert here("undo", "17_3") == 3
-        assert "forgets each 300 sec after its end" in here.line.err
+        assert "until 300 sec after their end" in here.line.err
         assert "sacct --batch-script -j 17_3" in here.line.err
         assert here.acts == []
 

@@ -172,11 +172,11 @@ def test_a_request_prints_its_earliest_start(command: CommandLine) -> None:
     [
         (
             ("--gpus=8", "--gpu-type=h100"),
-            "no node in service with h100 GPUs is in partition gpu; there are: ",
+            "no node in service with h100 GPUs is in partition gpu; Slurm has: ",
         ),
         (
             ("--gpus=8", "--partition=cpu"),
-            "no node in service with GPUs is in partition cpu; there are: a100",
+            "no node in service with GPUs is in partition cpu; Slurm has: a100",
         ),
         (
             ("--gpus=16",),
@@ -349,7 +349,7 @@ def test_a_reservation_that_slurm_never_had_does_not_count_as_unused(command: Co
     never = replace(UNUSED, state=ReservationState.ENDED, error="Invalid account or account/partition")
     with_rows(command, ENDED, never)
     assert command("reserve", "list", "--past") == 0
-    assert command.out.splitlines()[-1] == "Promised, and Slurm never had it: 1"
+    assert command.out.splitlines()[-1] == "Promised but never in Slurm: 1"
     assert "not used" not in command.out
 
 
@@ -358,7 +358,7 @@ def test_an_empty_list_prints_a_remark(command: CommandLine) -> None:
     command("reserve", "list")
     assert command.out == "There are no reservations and no requests\n"
     command("reserve", "list", "--past")
-    assert command.out == "No reservation is over yet\n"
+    assert command.out == "No reservation has ended yet\n"
 
 
 def test_a_site_without_reservations_gets_the_setting_to_add(slurm_gpu: CommandLine) -> None:

@@ -191,7 +191,7 @@ def test_json_has_a_row_for_each_node(slurm_gpu: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("--partition", "gpus"), "no node is in such a partition; there are gpu"),
+        (("--partition", "gpus"), "no node is in this partition; the partitions are gpu"),
         (("--interval", "5"), "use a duration from 1s to 1h"),
         (("--interval", "2h"), "use a duration from 1s to 1h"),
     ],

@@ -237,7 +237,7 @@ def test_values_that_are_none_are_refused_with_their_place(tmp_path: Path, chang
 
 def test_a_file_without_lines_is_an_error(tmp_path: Path):
     (tmp_path / "steps.csv").write_text("dp_rank,sta")
-    with pytest.raises(UsageError, match=r"steps.csv: holds no whole line"):
+    with pytest.raises(UsageError, match=r"steps.csv: has no complete line"):
         timings_of(tmp_path / "steps.csv")
 
 

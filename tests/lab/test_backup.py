@@ -157,7 +157,7 @@ def test_a_policy_applied_on_only_one_host_is_reported_on_both(backup: Backup, t
     other.write_text(lab.layout.policy_file.read_text().replace("jobs_total: 10", "jobs_total: 11"))
     try:
         shown = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(other)])
-        assert f"type `slurm-gpu policy apply` on {NAME}, with the same policy.yaml" in shown.stderr
+        assert f"run `slurm-gpu policy apply` on {NAME}, with the same policy.yaml" in shown.stderr
         for shown in (lab.run_as("root", _doctor(), check=False), backup.run(*_doctor(), check=False)):
             level, message = _check(shown, "backup")
             assert level == "fail"

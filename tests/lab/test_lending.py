@@ -109,7 +109,7 @@ def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: 
     assert (first["returned_to"], second["returned_to"]) == (str(alice), None)
     assert first["returned_in_s"] == own["start_s"] - own["eligible_s"]
     shown = lab.run_as("bob", ["slurm-gpu", "job", str(bob)]).stdout
-    assert f"on loan from vision, and went back to job {alice}, which had waited" in shown
+    assert f"on loan from vision, and returned to job {alice}, which had waited" in shown
 
 
 def test_idle_owned_gpus_are_used_by_others_only_on_loan(lab: Lab) -> None:

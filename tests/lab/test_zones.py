@@ -116,7 +116,7 @@ def test_a_job_waits_for_one_zone_though_nodes_are_free_in_two(cluster: Cluster)
     cluster.wait(lambda: cluster.show(job, "Reason") == "Resources", "the job waits for nodes")
     explained = cluster.lab.output(["slurm-gpu", "explain", str(job)])
     assert "is kept in one zone: zone" in explained
-    assert f"Its constraint is {cluster.show(job, 'Feature')}, its owner's own none." in explained
+    assert f"Its constraint is {cluster.show(job, 'Feature')}; its owner requested none." in explained
     cluster.end(blocking[1])
     cluster.wait_until_runs(job)
     assert cluster.zones_of(job) == {"zone2"}

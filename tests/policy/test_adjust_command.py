@@ -188,7 +188,7 @@ def test_undo_restores_the_limit_and_adjust_never_moves_it_again(
     cluster.now_s += 30 * DAY
     capsys.readouterr()
     assert cluster.run("adjust") == 0
-    assert "every limit with adjust: was taken back once, and is left alone" in capsys.readouterr().out
+    assert "every limit with adjust: was rolled back once, and is no longer moved" in capsys.readouterr().out
     assert cluster.limit == 1000
     assert cluster.run("adjust", "--undo") == 2
 
@@ -244,7 +244,7 @@ def test_check_and_status_report_a_move_that_an_edit_replaced(
     why = "gpus_running of share: 1 → 2 no longer applies: policy.yaml has another value now"
     assert why in capsys.readouterr().err
     cluster.run("status")
-    assert "Does not count any more: gpus_running of share: 1 → 2" in capsys.readouterr().out
+    assert "No longer in effect: gpus_running of share: 1 → 2" in capsys.readouterr().out
     assert cluster.limit == 2000
 
 

@@ -344,7 +344,7 @@ def test_while_slurmdbd_is_down_explain_names_its_assumptions(
     printed = capsys.readouterr()
     assert "Refused by rule share" in printed.out
     assert printed.err == (
-        f"note: slurmdbd does not answer: judged for {getpass.getuser()} with account vision, and with QOS "
+        f"note: slurmdbd does not answer: checked for {getpass.getuser()} with account vision, and with QOS "
         "normal unless --qos names another\n"
     )
 

@@ -75,7 +75,7 @@ def nodes(
         raise UsageError("--live and --csv are mutually exclusive; --json has live values")
     if suspect:
         if names or partition is not None or free or live or as_csv:
-            raise UsageError("--suspect goes with --json alone")
+            raise UsageError("--suspect can be combined only with --json")
         show_suspects(site, as_json=as_json)
         return
     now = _live(site) if live else None
@@ -83,7 +83,8 @@ def nodes(
     partitions = sorted({name for node in everything for name in node.partitions})
     if partition is not None and partition not in partitions:
         raise UsageError(
-            f"--partition {partition}: no node is in such a partition; there are {', '.join(partitions)}"
+            f"--partition {partition}: no node is in this partition; the partitions are "
+            f"{', '.join(partitions)}"
         )
     wanted = _named(names, [node.name for node in everything])
     jobs = site.slurm.jobs()
@@ -126,7 +127,7 @@ def _named(names: Iterable[str], known: Sequence[str]) -> Collection[str]:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if strange := sorted(wanted.difference(known)):
-        raise UsageError(f"{compress(strange)}: no such node; there are {compress(known)}")
+        raise UsageError(f"{compress(strange)}: no such node; the nodes are {compress(known)}")
     return wanted or known
 
 

@@ -86,7 +86,8 @@ class _LiveScreen:
         known = sorted({name for node in self.observer.last.seen.cluster.nodes for name in node.partitions})
         if self._partition is not None and self._partition not in known:
             raise UsageError(
-                f"--partition {self._partition}: no node is in such a partition; there are {', '.join(known)}"
+                f"--partition {self._partition}: no node is in this partition; the partitions are "
+                f"{', '.join(known)}"
             )
 
     def overview(self, fold: bool = True) -> Overview:

@@ -187,7 +187,7 @@ def _bar(kind: GpuType, wide: int) -> Text:
 def _node_lines(nodes: Sequence[StateOfNodes]) -> Iterator[Text]:
     well = [one for one in nodes if one.in_service]
     line = Text("Nodes     ")
-    line.append(" · ".join(f"{len(one.nodes)} {one.state}" for one in well) or "none takes jobs")
+    line.append(" · ".join(f"{len(one.nodes)} {one.state}" for one in well) or "none accepts jobs")
     yield line
     for one in nodes:
         if not one.in_service:
@@ -279,5 +279,5 @@ def _frees(frees_s: int | None, state: str, now_s: float) -> str:
 
 def _foot(first: int, shown: int, rows: int) -> Text:
     place = f"rows {first + 1}–{first + shown} of {rows} · " if shown < rows else ""
-    pages = "space: further · b: back · " if shown < rows else ""
+    pages = "space: forward · b: back · " if shown < rows else ""
     return Text(f"{place}{pages}q: quit", style=_FAINT)

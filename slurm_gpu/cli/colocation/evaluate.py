@@ -46,7 +46,9 @@ def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
     for path in paths:
         model = read_any(path)
         if model.kind in nets:
-            raise UsageError(f"--model {path}: another one is for {model.kind} already; name one of them")
+            raise UsageError(
+                f"--model {path}: another model for {model.kind} is already given; name only one"
+            )
         nets[model.kind] = model.net
     return nets
 
@@ -62,7 +64,7 @@ def checked_names(names: Sequence[str] | None, nets: Mapping[str, Net]) -> tuple
             )
         if name in LEARNED_PLANNERS and name not in nets:
             raise UsageError(
-                f"planner {name} needs what it learned: --model FILE, by "
+                f"planner {name} needs a model: --model FILE, written by "
                 f"`slurm-gpu colocation train --planner {name}`"
             )
     return tuple(dict.fromkeys(names))
@@ -83,8 +85,8 @@ def evaluate_planners(
 
     if known.together > 2 and n_jobs > _MOST_JOBS:
         raise UsageError(
-            f"--jobs {n_jobs}: with --together {known.together} {_MOST_JOBS} at most, as the bound is on all "
-            "groups of them"
+            f"--jobs {n_jobs}: with --together {known.together}, at most {_MOST_JOBS}, since the bound "
+            "considers all groups of jobs"
         )
     nets = read_nets(models)
     planners = checked_names(names, nets)

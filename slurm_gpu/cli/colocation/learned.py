@@ -29,7 +29,7 @@ def write_learned(site: CommandSite, out: Path, gpu_model: str) -> None:
         raise OutsideError(f"only SlurmUser may read {path}; run this as root") from None
     table = measured_of(stores.read(path) if is_there else ColocationStore(), gpu_model)
     if not table.names:
-        raise UsageError(f"{path}: nothing is known yet of jobs that agree to share")
+        raise UsageError(f"{path}: it has no measured speeds of jobs that agree to share yet")
     if out.suffix == ".json":
         write_json(out, table)
     else:

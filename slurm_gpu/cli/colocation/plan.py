@@ -76,14 +76,14 @@ def plan_jobs(
     )
     click.echo(
         f"\n{counted(len(jobs), 'job')} by {chosen}: {ran.makespan_s:.0f} s, one after the other "
-        f"{alone.makespan_s:.0f} s; {ran.together:.2f} on a GPU in the mean"
+        f"{alone.makespan_s:.0f} s; {ran.together:.2f} jobs per GPU on average"
     )
     for one in compared:
         part = saved[one.name]
         if part is not None:
             click.echo(f"Price saved, {one.name} ({one.in_words}): {part:.1%}")
     if compared and not shares:
-        click.echo("No job shares a GPU: no price is saved")
+        click.echo("No job shares a GPU, so nothing is saved")
 
 
 def _default(nets: Mapping[str, object]) -> str:
@@ -107,7 +107,7 @@ def read_jobs(file: TextIO, names: Sequence[str]) -> list[SharingJob]:
             path,
             1,
             1,
-            f"the columns {','.join(header)!r} must be {','.join(_FIELDS[:2])!r}, and perhaps submit_s",
+            f"the columns {','.join(header)!r} must be {','.join(_FIELDS[:2])!r}, and optionally submit_s",
         )
     if len(lines) == 1:
         raise InputError(path, 1, 1, "the file has no jobs")
@@ -127,7 +127,7 @@ def _job(row: Sequence[str], header: Sequence[str], at: Mapping[str, int]) -> Sh
     cells = dict(zip(header, row, strict=True))
     name = bare(cells["application"])
     if name not in at:
-        raise ValueError(f"application {name!r} is not in the table; there are {few(at, 20)}")
+        raise ValueError(f"application {name!r} is not in the table; it has {few(at, 20)}")
     return SharingJob(at[name], _number(cells, "seconds", 0.001), _number(cells, "submit_s", 0))
 
 

@@ -52,9 +52,10 @@ def write_profiles(
             library.add(profile)
     if not len(library):
         if files_only:
-            raise UsageError(f"{', '.join(map(str, files))}: no profile is there")
+            raise UsageError(f"{', '.join(map(str, files))}: no profiles found")
         raise UsageError(
-            f"no run since {since} has a profile: finished, on one whole GPU, of an application that is known"
+            f"no run since {since} has a profile: it requires a finished run of a known application on one "
+            "whole GPU"
         )
     try:
         (write_profiles_json if out.suffix == ".json" else write_profiles_csv)(out, library)
@@ -95,7 +96,7 @@ def parted(shards: int | None, gpu_memory: str | None) -> tuple[int, float] | No
     except ValueError as error:
         raise UsageError(f"--gpu-memory: {error}") from None
     if not 1 <= capacity_mib <= _MOST_MIB:
-        raise UsageError(f"--gpu-memory {gpu_memory}: no GPU has so much; write it as in 80G")
+        raise UsageError(f"--gpu-memory {gpu_memory}: no GPU has this much memory; write it as in 80G")
     return shards, capacity_mib
 
 
@@ -162,12 +163,12 @@ def _row(at: int, phase: ProfilePhase) -> tuple[str, ...]:
 
 def _in_words(distance: float) -> str:
     if distance == 0:
-        return "this very application and input, on this model of GPU"
+        return "the same application and input, on this model of GPU"
     if distance < OTHER_APPLICATION:
         return "the same application, with another input, other parameters or on another model of GPU"
     if distance < OTHER_KIND:
         return "another application of its kind"
-    return "another application, of another kind: hardly comparable"
+    return "another application of another kind: hardly comparable"
 
 
 def _part(value: float | None) -> str:

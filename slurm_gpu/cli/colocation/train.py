@@ -54,7 +54,7 @@ class SpeedTable:
             return found
         n_pairs = len(found.names) ** 2
         if self.predict:
-            remark(f"{counted(len(lacking), 'speed')} of {n_pairs} are not in {self.path}, and predicted")
+            remark(f"{counted(len(lacking), 'speed')} of {n_pairs} are not in {self.path}, and are predicted")
             return completed(found)
         one, other = lacking[0]
         and_more = f" (and {len(lacking) - 1} more of {n_pairs})" if len(lacking) > 1 else ""
@@ -63,7 +63,7 @@ class SpeedTable:
             0,
             0,
             f"{found.gpu_model}: lacks the speed of {found.names[one]!r} with {found.names[other]!r}"
-            f"{and_more}; measure it, or have it predicted (--predict)",
+            f"{and_more}; measure it, or predict it with --predict",
         )
 
     @cached_property
@@ -105,7 +105,7 @@ def train_planner(
     for path in (out,) if checkpoint is None else (out, checkpoint):
         _check_folder(path)
     if name != "dqngpu":
-        remark(f"{name} needs the use of GPUs over time, which a table of speeds does not have")
+        remark(f"{name} needs the GPU use over time, which a table of speeds does not contain")
     setting = known.setting(seed)
     if (n := len(setting.profiles)) > (most := trainer.MOST_APPLICATIONS):
         remark(f"the table has {n} applications: the planner is trained on {most}, drawn at random")
@@ -150,8 +150,8 @@ def _check_device(device: str) -> None:
         if error.name != "torch":
             raise
         raise OutsideError(
-            f"--device {device}: needs torch, which no package carries: pip install "
-            "'/path/to/slurm-gpu[train]'; without --device none is needed"
+            f"--device {device}: needs torch, which no package includes: run pip install "
+            "'/path/to/slurm-gpu[train]'; without --device, torch is not needed"
         ) from None
     checked_device(device)
 

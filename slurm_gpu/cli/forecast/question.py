@@ -76,7 +76,7 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     elif refusals := refusals_of_slurm(request, description, cluster):
         never = f"Slurm would refuse this job: {'; '.join(refusals)}"
     elif waits := waits_of_slurm(request, description, cluster):
-        never = f"Slurm would let this job wait indefinitely, as things are: {'; '.join(waits)}"
+        never = f"Slurm would currently let this job wait indefinitely: {'; '.join(waits)}"
     job = description if policy_verdict is None else policy_verdict.desc
     account = str(job.get("account") or defaults.account or "")
     amounts = _amounts(job)

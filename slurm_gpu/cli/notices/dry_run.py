@@ -117,7 +117,7 @@ def _rule(site: CommandSite) -> CancelIdleInForce | None:
         script = Path(site.slurm.settings().conf_path).parent / SCRIPT_NAME
         policy = read_policy_in_force(script)
     except OutsideError as error:
-        remark(f"whether idle jobs would be warned is not known here: {error}")
+        remark(f"cannot check whether idle jobs would be warned: {error}")
         return None
     return None if policy is None else policy.cancel_idle
 
@@ -127,7 +127,7 @@ def _ledger(site: CommandSite) -> Ledger:
     try:
         return ledgers.read(ledger_path(site.slurm.settings()))
     except SlurmError as error:
-        remark(f"earlier notices are not known here: {error}")
+        remark(f"earlier notices are unknown here: {error}")
     except OutsideError as error:
         remark(f"earlier notices require root or SlurmUser: {error}")
     return Ledger()

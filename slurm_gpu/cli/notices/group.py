@@ -78,7 +78,7 @@ def notices(
             print_json(
                 {"mode": None, "as_of_s": None, "cancels": None, "now": [], "notices": [], "ended": []}
             )
-        remark(f"{path} is not there: no user is notified, and no job is ended")
+        remark(f"{path} does not exist: no user is notified, and no job is ended")
         return
     if dry_run:
         show_dry_run(site, settings, as_json=as_json, whole=whole)
@@ -111,8 +111,8 @@ def _read(site: CommandSite, run_dir: Path) -> tuple[Ledger, Status | None]:
     path = ledger_path(settings)
     if os.geteuid() not in (0, settings.slurm_user_uid):
         raise UsageError(
-            f"what was sent is for root and {settings.slurm_user} (SlurmUser), on slurmctld's host; "
-            "operators see with --dry-run who would get what now"
+            f"only root and {settings.slurm_user} (SlurmUser) may read sent notices, on slurmctld's host; "
+            "operators may run --dry-run to list the notices that are due"
         )
     return ledgers.read(path), status.read(run_dir / status.FILE_NAME)
 
@@ -146,7 +146,7 @@ def _print_sent(ledger: Ledger, limit: int, zone: ZoneInfo) -> None:
         )
         for one in chosen
     ]
-    print_table(("when", "user", "GPUs", "jobs", "what became of it"), rows, whole=("when",), cut=("user",))
+    print_table(("when", "user", "GPUs", "jobs", "result"), rows, whole=("when",), cut=("user",))
 
 
 def _print_ended(ledger: Ledger, limit: int, zone: ZoneInfo) -> None:
@@ -155,4 +155,4 @@ def _print_ended(ledger: Ledger, limit: int, zone: ZoneInfo) -> None:
         return
     click.echo("\nEnded for GPUs that were never used (`slurm-gpu notices undo JOB` undoes it):")
     rows = [(text(one.id), text(one.user), text(one.name), text(of_end(one, zone))) for one in chosen]
-    print_table(("job", "user", "name", "what was done"), rows, whole=("job",), cut=("user", "name"))
+    print_table(("job", "user", "name", "action"), rows, whole=("job",), cut=("user", "name"))

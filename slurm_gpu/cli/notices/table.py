@@ -37,7 +37,7 @@ def print_lines(lines: Sequence[OutlookEntry], zone: ZoneInfo) -> None:
         )
         for one in lines
     ]
-    columns = ("user", "job", "GPUs", "since", "seen", "what becomes of it")
+    columns = ("user", "job", "GPUs", "since", "seen", "next step")
     print_table(columns, rows, right=("seen",), whole=("job",), cut=("user",), spare=("seen", "since"))
 
 

@@ -58,10 +58,10 @@ def undo(site: CommandSite, job: str, dry_run: bool) -> None:
     except SlurmError as error:
         age = settings.raw.get("MinJobAge", "MinJobAge")
         raise OutsideError(
-            f"Slurm does not bring job {end.id} back: {error}\n"
-            f"It takes back batch jobs that may be requeued, and forgets each {age} after its end. From then "
-            f"on its owner, {end.user}, submits it again; sacct --batch-script -j {end.id} prints the script "
-            "where the site keeps scripts."
+            f"Slurm does not restore job {end.id}: {error}\n"
+            f"Slurm can requeue batch jobs that permit it, until {age} after their end. Afterwards the "
+            f"owner, {end.user}, has to submit the job again; sacct --batch-script -j {end.id} prints the "
+            "script if the site stores scripts."
         ) from error
     click.echo(f"Job {end.id} of {end.user} was {what}: it starts again, with new warnings")
     _record(site, end, what)
@@ -84,7 +84,7 @@ def _record(site: CommandSite, end: End, what: str) -> None:
         host=this_host(),
         act=ACT,
         subject=f"job {end.id} of {end.user}",
-        why="asked for by slurm-gpu notices undo",
+        why="requested with slurm-gpu notices undo",
         old="held in the queue" if end.how == "hold" else "cancelled",
         new=what,
         evidence={"job_id": end.run.job_id, "user": end.user, "ended_s": end.at_s},
@@ -93,5 +93,5 @@ def _record(site: CommandSite, end: End, what: str) -> None:
         with site.database() as database:
             database.send_audit_events([act])
     except OutsideError as error:
-        remark(f"the audit does not have it: {error}")
+        remark(f"the audit log does not have this action: {error}")
         raise

@@ -71,16 +71,17 @@ def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
         print_json({"from": source, "age_s": round(age_s, 1), **table.to_json()})
         return
     if is_written:
-        late = ", which is too long ago: does it run?" if table.is_stale(site.wall()) else ""
+        late = ", which is too long ago: check that it runs" if table.is_stale(site.wall()) else ""
         click.echo(
-            f"Mode {table.mode}; slurm-gpuctld on {table.host} looked {format_duration(age_s)} ago{late}"
+            f"Mode {table.mode}; slurm-gpuctld on {table.host} computed the weights "
+            f"{format_duration(age_s)} ago{late}"
         )
     else:
-        click.echo(f"Mode {table.mode}, by the site file; no slurm-gpuctld in charge writes on this host")
+        click.echo(f"Mode {table.mode}, from the site file; no active slurm-gpuctld writes to this host")
     _print_last_act(table)
     click.echo(f"Whole nodes free: {table.whole_free} of {len(table.nodes)}")
     click.echo(
-        f"Recent jobs: {'; '.join(map(_asks, table.mix)) or 'none, so weights follow the fullness of nodes'}"
+        f"Recent jobs: {'; '.join(map(_asks, table.mix)) or 'none, so weights depend on how full nodes are'}"
     )
     if table.nodes:
         print_table(_COLUMNS, map(_row, table.nodes), right=_COLUMNS[3:], whole=("node",))
@@ -104,20 +105,20 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     if table is not None and table.mode == "enforce" and not table.is_stale(site.wall()):
         raise UsageError(
-            "slurm-gpuctld is at work here and would set them again: stop it, which puts them back, or write "
+            "slurm-gpuctld runs here and would set them again: stop it, which restores them, or write "
             "placement: {mode: observe} into slurm-gpu.yaml and restart it. If it was killed just now, wait "
             f"{placementtable.STALE_CYCLES * table.cycle_s:.0f} s"
         )
     settings = site.slurm.settings()
     memory = weightmemory.read(weightmemory.path_of(settings))
     if not memory.nodes:
-        click.echo("No node has a Weight of slurm-gpuctld's")
+        click.echo("No node has a Weight that slurm-gpuctld set")
         return
     database = DatabaseConnector(site.config)
     acts = AuditReporter(SystemClock(), lambda acts: database(lambda client: client.send_audit_events(acts)))
     names = release(site.slurm, settings, memory, acts, "slurm-gpu placement release")
     acts.close()
-    click.echo(f"The site's own Weight is back on {counted(len(names), 'node')}")
+    click.echo(f"The site's own Weight was restored on {counted(len(names), 'node')}")
 
 
 @placement.command(short_help="Simulate recorded jobs under other rules.")

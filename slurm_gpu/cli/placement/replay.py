@@ -78,7 +78,7 @@ def _print(found: RuleComparison) -> None:
     click.echo("\nWaits by the model:")
     print_table(_WAITS, _wait_rows(found.rules), right=("jobs", *_WAITS[3:]))
     if (doubt := found.reproduction.doubt) is not None:
-        remark(f"warning: with Slurm's own placement {doubt}: take its figures for a comparison at best")
+        remark(f"warning: with Slurm's own placement {doubt}: use its figures only to compare rules")
 
 
 def _row(name: str, one: Figures) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def adjust(
         return
     if not dry_run and os.geteuid() not in (0, settings.slurm_user_uid):
         raise UsageError(
-            f"policy adjust puts limits into force: run it as root or {settings.slurm_user} (SlurmUser), or "
+            f"policy adjust applies limits: run it as root or {settings.slurm_user} (SlurmUser), or "
             "try it with --dry-run"
         )
     if dry_run:
@@ -110,8 +110,8 @@ def _find_move(
     last_s = max((move.at_s for move in moved.counting), default=0)
     if now_s - last_s < _LEAST_S:
         click.echo(
-            f"The last move was {(now_s - last_s) / _DAY_S:.1f} days ago: no limit is moved before what was "
-            f"recorded since is {_LEAST_S // _DAY_S} days"
+            f"The last move was {(now_s - last_s) / _DAY_S:.1f} days ago: no limit is moved until "
+            f"{_LEAST_S // _DAY_S} days have been recorded since"
         )
         return None, {}
     since = dt.datetime.fromtimestamp(max(now_s - _PERIOD_S, last_s), dt.UTC).isoformat()
@@ -149,8 +149,8 @@ def _why_none(tried: int, findings: Findings) -> str:
     if tried:
         return f"no step of {tried} shortens waits enough without lengthening those of a group"
     if findings.refused:
-        return "the model does not reproduce the waits that were recorded, or there are too few"
-    return "every limit with adjust: was taken back once, and is left alone"
+        return "the model does not reproduce the recorded waits, or there are too few of them"
+    return "every limit with adjust: was rolled back once, and is no longer moved"
 
 
 def _mean_h(waits: Any) -> str:
@@ -176,14 +176,12 @@ class _Mover:
             self._put_into_force(before, (*self._still_counting(before), move))
         except BaseException as error:
             try:
-                self._record(
-                    "limit not moved", move, move.new, move.old, f"it could not be put into force: {error}"
-                )
+                self._record("limit not moved", move, move.new, move.old, f"it could not be applied: {error}")
             except OutsideError as second:
                 remark(f"warning: the failure could not be recorded in slurm-gpudbd: {second}")
             raise
         click.echo(f"Moved: {move} ({move.why})")
-        click.echo("`slurm-gpu policy adjust --undo` takes it back")
+        click.echo("`slurm-gpu policy adjust --undo` undoes this")
 
     def undo(self, moved: Moved) -> None:
         """Undo the last move, also if slurm-gpudbd is unavailable."""

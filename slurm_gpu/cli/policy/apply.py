@@ -114,7 +114,7 @@ def apply(
         owned = journal.owned(settings.cluster)
         lends = any(one.rule.startswith("owners.") for one in owned)
         if lua_only and not backup and loaded.policy.owners and not lends:
-            raise UsageError("the QOS of owners: are not made by --lua-only, and jobs would be refused")
+            raise UsageError("--lua-only does not create the QOS of owners:, so jobs would be refused")
         native = _left_alone(owned, backup) if lua_only else loaded.native(site, owned)
         replacement = prepare_replacement(
             bundle,
@@ -141,7 +141,7 @@ def apply(
         kept = f"; the previous one is kept as {replacement.previous}" if replacement.previous else ""
         click.echo(f"{loaded.path} is active: slurmctld reads {loaded.script} at the next job{kept}")
     if done is not None and done.steps:
-        click.echo("`slurm-gpu policy rollback` takes all of it back")
+        click.echo("`slurm-gpu policy rollback` undoes all of this")
     _report_to_peers(site, settings, loaded.script)
 
 
@@ -212,12 +212,12 @@ def _report_to_peers(site: CommandSite, settings: SlurmSettings, script: Path) -
         write_report(settings, here, script, site.wall())
         others = [host for host, _ in differing_hosts(settings, here, script)]
     except OutsideError as error:
-        remark(f"warning: whether the other hosts of slurmctld have this policy is not known: {error}")
+        remark(f"warning: cannot check whether the other hosts of slurmctld have this policy: {error}")
         return
     for host in others:
         remark(
             f"warning: {host} has another {script.name}, or none, and slurmctld may run there too: "
-            f"type `slurm-gpu policy apply` on {host}, with the same policy.yaml"
+            f"run `slurm-gpu policy apply` on {host}, with the same policy.yaml"
         )
 
 
@@ -238,7 +238,7 @@ def _print_rollback(back: Rollback, what: str) -> None:
     for line in step_lines(back.steps):
         click.echo(f"  {line}")
     if back.script_is_back and back.entry.previous is not None:
-        click.echo(f"{back.entry.script} is what it was before")
+        click.echo(f"{back.entry.script} was restored")
     elif back.script_is_back:
         click.echo(
             f"{back.entry.script} lets every job through: there was none before, and without one slurmctld "
@@ -255,6 +255,6 @@ def _print_stranded(site: CommandSite, back: Rollback) -> None:
     try:
         lines = [*stranded_lines(stranded(site.slurm.jobs(), back.found, back.steps))]
     except OutsideError as error:
-        lines = [f"whether queued jobs could never start any more is not known: {error}"]
+        lines = [f"cannot check whether queued jobs can still start: {error}"]
     for line in lines:
         remark(line)

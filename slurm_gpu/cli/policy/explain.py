@@ -80,7 +80,7 @@ def explain(
     refusals = refusals_of_slurm(request, description, cluster)
     notes = list(result.notes)
     for reason in waits_of_slurm(request, description, cluster):
-        notes.append(f"Slurm itself would take it, and let it wait indefinitely as things are: {reason}")
+        notes.append(f"Slurm itself would accept it, but currently let it wait indefinitely: {reason}")
     if not defaults.from_slurmdbd and has_slurmdbd(settings):
         notes.append(_without_slurmdbd(name, defaults))
     verdict = result.verdict
@@ -116,8 +116,8 @@ def _without_slurmdbd(user: str, defaults: UserDefaults) -> str:
     """Return the note on an answer without slurmdbd."""
     account = "no default account" if defaults.account is None else f"account {defaults.account}"
     return (
-        f"slurmdbd does not answer: judged for {user} with {account}, and with QOS normal unless --qos names "
-        "another"
+        f"slurmdbd does not answer: checked for {user} with {account}, and with QOS normal unless --qos "
+        "names another"
     )
 
 
@@ -140,4 +140,4 @@ def _print_limits(considered: Sequence[Considered]) -> None:
             columns, rows, right=columns[2:5], whole=("rule",), spare=("used", "requested", "limit of")
         )
     else:
-        click.echo("no limit is for this job")
+        click.echo("no limit applies to this job")

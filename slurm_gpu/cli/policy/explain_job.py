@@ -155,7 +155,7 @@ def _job_of(site: CommandSite, job_id: int) -> ExplainedJob:
     if not runs:
         raise UsageError(f"{unknown}, and the database has no record of it")
     if not runs[0].full:
-        raise UsageError(f"{unknown} any more, and only its owner and operators may see the decision")
+        raise UsageError(f"{unknown}, and only its owner and operators may see the decision")
     return ExplainedJob(job_id, runs[0].state, runs[0].admin_comment or "", None)
 
 
@@ -185,7 +185,7 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
     """
     yield f"Job {decision.job_id}  {decision.state}"
     if decision.token is None:
-        yield "  It was let in without slurm-gpu's job_submit.lua."
+        yield "  It was accepted without slurm-gpu's job_submit.lua."
         return
     if decision.nearest_rule is not None:
         yield f"  Nearest limit when it was submitted: rule {decision.nearest_rule}"
@@ -196,13 +196,13 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
     if (now := decision.sharing) is not None:
         whom = f"with job{'s' if len(now.co_runners) > 1 else ''} {', '.join(map(str, now.co_runners))}"
         how = (
-            f"{whom}; {now.speed:.2f} of its speed alone is predicted"
+            f"{whom}; {now.speed:.2f} of its speed alone predicted"
             if now.co_runners
-            else "by itself for now"
+            else "currently alone on the GPU"
         )
         yield f"  It has {now.shards} of {now.of} shards of GPU {now.position} of {now.node}, {how}"
     for ending in decision.endings:
-        yield f"  Sharing was ended {moment(ending.at_s, zone)}: {text(ending.why)};"
+        yield f"  Sharing ended {moment(ending.at_s, zone)}: {text(ending.why)};"
         yield f"    {_went_back(decision.job_id, ending.gone)}"
     if decision.placed is None:
         if is_logged:
@@ -217,15 +217,15 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
     if decision.placed.mode == "enforce" and decision.placed.zones and decision.constraint is not None:
         own = decision.own_constraint or "none"
         if decision.own_constraint == decision.constraint:
-            yield f"  It no longer is: its wait ended, or its owner changed it. Its constraint is {own}."
+            yield f"  The zone no longer applies: the wait ended, or the owner changed it. Constraint: {own}."
         else:
-            yield f"  Its constraint is {decision.constraint}, its owner's own {own}."
+            yield f"  Its constraint is {decision.constraint}; its owner requested {own}."
 
 
 def _went_back(job_id: int, gone: int) -> str:
     if gone == job_id:
-        return "it went back into the queue, and gets a GPU for itself"
-    return f"job {gone} went back into the queue, and this one kept running"
+        return "this job was requeued, and will get a GPU for itself"
+    return f"job {gone} was requeued, and this one kept running"
 
 
 def _log_directory(site: CommandSite) -> Path:

@@ -90,7 +90,7 @@ def used_up(
 def _limit_text(line: QuotaLine, user: str, wanted: float) -> str:
     jobs = f"{user}'s jobs" if line.rule.per == "user" else f"the jobs of group {line.rule.group.name}"
     used, limit = (limit_amount(line.kind, value) for value in (line.used, line.limit))
-    prefix = f"rule {line.rule.id}: {jobs} run with {used} of {limit} {line.kind.what}, so that "
+    prefix = f"rule {line.rule.id}: {jobs} use {used} of {limit} {line.kind.what}, so "
     if wanted > line.limit:
-        return f"{prefix}one with {limit_amount(line.kind, wanted)} never starts"
-    return f"{prefix}this one waits until some of these end, however empty the cluster is"
+        return f"{prefix}a job with {limit_amount(line.kind, wanted)} never starts"
+    return f"{prefix}this job waits until some of them end, even if GPUs are free"

@@ -60,10 +60,10 @@ def warning_lines(plan: NativePlan) -> Iterator[str]:
         yield from _indented(map(str, plan.drift))
     yield from stranded_lines(plan.stranded)
     if plan.unenforced:
-        yield "Nothing holds these limits on what runs:"
+        yield "Nothing enforces these limits on running jobs:"
         yield from _indented(f"{gap.rule}: {gap.key}: {gap.why}" for gap in plan.unenforced)
     if plan.difference.remarks:
-        yield "Besides:"
+        yield "Also:"
         yield from _indented(plan.difference.remarks)
 
 
@@ -71,7 +71,7 @@ def stranded_lines(stranded: Iterable[Stranded]) -> Iterator[str]:
     """Yield lines about queued jobs that could never start after a change; none without such jobs."""
     lines = list(map(str, stranded))
     if lines:
-        yield "Queued jobs that could never start any more:"
+        yield "Queued jobs that could never start:"
         yield from _indented(lines)
 
 

@@ -56,7 +56,7 @@ def quota(site: CommandSite, user: str | None, as_json: bool) -> None:
 
 def _print_limits(lines: Sequence[QuotaLine], name: str, site: CommandSite) -> None:
     if not lines:
-        remark(f"no limit is for {name}'s jobs")
+        remark(f"no limit applies to {name}'s jobs")
         return
     zone = ZoneInfo(site.config.timezone if site.config_path.exists() else "UTC")
     rows = [_row(line, name, zone) for line in lines]

@@ -52,7 +52,7 @@ def status(
         for line in _applied(last, taken_back):
             click.echo(line)
         if begun is not None:
-            click.echo(f"An apply of {begun.at} was cut short: `slurm-gpu policy rollback` undoes it")
+            click.echo(f"An apply of {begun.at} was interrupted: `slurm-gpu policy rollback` undoes it")
         standing = _standing(found, maker, taken_back, loaded, file)
         click.echo(f"{loaded.script}: {standing}")
         _print_moves(moved)
@@ -93,7 +93,7 @@ def _applied(last: Entry | None, taken_back: Sequence[Entry]) -> Iterator[str]:
     elif not taken_back:
         yield "Never applied"
     else:
-        yield "Nothing is applied: every apply was taken back"
+        yield "Nothing is applied: every apply was rolled back"
     if taken_back:
         those = ", ".join(entry.at for entry in taken_back)
         applies = "the apply" if len(taken_back) == 1 else f"{len(taken_back)} applies"
@@ -166,7 +166,7 @@ def _print_moves(moved: Moved) -> None:
     for move in moved.undone:
         click.echo(f"Rolled back {_day(move.at_s if move.undone_s is None else move.undone_s)}: {move}")
     for move, why in moved.void:
-        click.echo(f"Does not count any more: {move}; {why}")
+        click.echo(f"No longer in effect: {move}; {why}")
 
 
 def _day(at_s: int) -> str:

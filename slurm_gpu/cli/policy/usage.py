@@ -45,7 +45,7 @@ def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[s
     if found is not None and not kinds_summed_up(policy):
         return policy, found, "snapshot", {}
     if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:
-        remark("Slurm shows you only your own jobs here: what groups use is not all of it")
+        remark("Slurm shows you only your own jobs here: the use of groups is incomplete")
     jobs = QueueReader(site.run).read()
     facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
     by_kind = usage_by_kind(policy, jobs, facts)

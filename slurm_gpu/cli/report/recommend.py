@@ -99,7 +99,7 @@ def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
         f"{counted(len(cluster.nodes), 'node')} with {counted(cluster.total_gpus, 'GPU')}, and compared the "
         f"waits of {int(found.past.judged.sum())}"
     )
-    click.echo("\nHow well the model reproduces the waits that were recorded (means, hours):")
+    click.echo("\nHow well the model reproduces the recorded waits (means, hours):")
     rows = [
         (name, str(one.jobs), _h(one.recorded_h), _h(one.modelled_h), f"{one.within_2x:.0%}")
         for name, one in findings.reproduction.items()
@@ -110,7 +110,7 @@ def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
     ]
     if idle:
         click.echo(
-            f"\nHow many of {cluster.total_gpus} GPUs were free while a job of the group waited for some "
+            f"\nHow many of {cluster.total_gpus} GPUs were free while a job of the group waited for GPUs "
             "(recorded, mean):"
         )
         print_table(_IDLE, idle, right=_IDLE[1:])

@@ -86,7 +86,7 @@ def print_calendar(shown: Calendar) -> None:
 def print_past(rows: Sequence[Reservation], promises: PromiseDelays, zone: ZoneInfo) -> None:
     """Print past reservations, the latest first, and a summary of their delays."""
     if not rows:
-        click.echo("No reservation is over yet")
+        click.echo("No reservation has ended yet")
         return
     ordered = sorted(rows, key=lambda row: (-(row.ended_s or 0), row.id))
     print_table(
@@ -105,7 +105,7 @@ def print_past(rows: Sequence[Reservation], promises: PromiseDelays, zone: ZoneI
     if promises.unused:
         click.echo(f"Promised and not used: {promises.unused}")
     if promises.not_made:
-        click.echo(f"Promised, and Slurm never had it: {promises.not_made}")
+        click.echo(f"Promised but never in Slurm: {promises.not_made}")
 
 
 def _row(one: Reservation, zone: ZoneInfo) -> tuple[str, ...]:
@@ -189,5 +189,7 @@ def _timeline(
             line.append("".join(run), _STYLES[which])
         yield line
     hours = 24 // per_day
-    others = f"; {_OTHERS} is Slurm's, not asked for here" if any(s == _OTHERS for *_, s in lines) else ""
+    others = (
+        f"; {_OTHERS} is a reservation made directly in Slurm" if any(s == _OTHERS for *_, s in lines) else ""
+    )
     yield Text(f"{'':{label}} a sign is {'a day' if hours == 24 else counted(hours, 'hour')}{others}", "dim")

@@ -206,7 +206,7 @@ def _then(site: CommandSite, one: Reservation) -> str:
     try:
         found = next((it for it in ReservationClient(site.run).all() if it.name == one.name), None)
     except SlurmError as error:
-        return f"; its state in Slurm is not known: {error}"
+        return f"; its state in Slurm is unknown: {error}"
     if found is None:
         return "; Slurm has no such reservation"
     if not is_ours(found, one):

@@ -44,7 +44,7 @@ class PlanningState:
             partitions = sorted({name for node in self.nodes if node.n_gpus for name in node.partitions})
             kind = f"{gpu_type} GPUs" if gpu_type else "GPUs"
             raise UsageError(
-                f"no node in service with {kind} is in partition {partition}; there are: "
+                f"no node in service with {kind} is in partition {partition}; Slurm has: "
                 f"{', '.join(kinds) or 'GPUs without a type'} in {', '.join(partitions) or 'no partition'}"
             )
         return nodes_needed(found, gpus, gpu_type)

@@ -125,7 +125,7 @@ def idle_advice(run: Run, uses: Sequence[DeviceUse], min_coverage: float) -> str
         return f"{what} allocated and not used; {advice}"
     return (
         f"{len(idle)} of {len(uses)} GPUs {'was' if len(idle) == 1 else 'were'} allocated and not used; "
-        f"the run would have done with {len(uses) - len(idle)}."
+        f"the run needed only {len(uses) - len(idle)}."
     )
 
 

@@ -121,7 +121,7 @@ def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str)
             if run.end_s is not None or holding <= kept.keys() or site.wall() >= until:
                 return [item for node in sorted(kept) for item in kept[node]]
             if not is_announced:
-                remark("Its nodes are asked for the last ten minutes, which takes up to 80 s")
+                remark("Requesting the last ten minutes from its nodes, which takes up to 80 s")
             is_announced = True
             site.sleep(_AGAIN_S)
     except DatabaseError:

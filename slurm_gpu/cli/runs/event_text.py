@@ -25,13 +25,13 @@ _XIDS = {
 _KINDS = {
     "gpu_lost": "the GPU was lost",
     "gpu_back": "the GPU is back",
-    "gpu_hung": "the GPU did not answer in time; it was left out until it did",
+    "gpu_hung": "the GPU did not answer in time; it was not measured until it did",
     "driver_reloaded": "the driver was reloaded",
     "epilog_missing": "the job ended without an epilog on this node",
     "prolog_missing": "Slurm ran no prolog for this run on this node; its GPU use was not measured",
     "gres_order_assumed": "Slurm did not name the GPUs' files; their order was assumed",
-    "gres_order_unknown": "slurmd did not say which GPUs the job holds; until it did they were not measured",
-    "reader_failing": "slurm-gpud's reader of NVML ended again and again; meanwhile no GPU was measured",
+    "gres_order_unknown": "slurmd did not report the GPUs of the job; until it did, they were not measured",
+    "reader_failing": "slurm-gpud's NVML reader ended repeatedly; meanwhile no GPU was measured",
     "double_watch": "two slurm-gpud watched it; the longer watch counts",
     "device_elsewhere": "another node also reports this GPU",
 }
@@ -46,10 +46,10 @@ def event_text(event: Event) -> str:
             meaning = _XIDS.get(code) if isinstance(code, int) else None
             return f"Xid {code}{'' if meaning is None else f': {meaning}'}"
         case "intruder" if "left_out" in data:
-            return f"processes of {data.get('of')} went on doing so; not listed: {data['left_out']}"
+            return f"processes of {data.get('of')} continued to do so; not listed: {data['left_out']}"
         case "intruder":
             job = "" if data.get("job") is None else f"job {data['job']}, "
-            return f"process {data.get('pid')} of {job}uid {data.get('uid')} used it without holding it"
+            return f"process {data.get('pid')} of {job}uid {data.get('uid')} used it without an allocation"
         case "job_mismatch":
             return (
                 f"process {data.get('pid')} used a GPU of job {_joined(data.get('allocated'))}, "

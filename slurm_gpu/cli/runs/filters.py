@@ -163,12 +163,12 @@ def _accounts(site: CommandSite, account: str | None, team: str | None) -> tuple
     if account is not None:
         if account not in accounts:
             raise UsageError(
-                f"--account {account}: it is of team {teams.get(account, account)}, not of {team}; "
+                f"--account {account}: it belongs to team {teams.get(account, account)}, not to {team}; "
                 "leave out --team or --account"
             )
         return (account,)
     if not accounts:
-        raise UsageError(f"--team {team}: no account is of that team; see `team:` in slurm-gpu.yaml")
+        raise UsageError(f"--team {team}: no account belongs to that team; see `team:` in slurm-gpu.yaml")
     return tuple(sorted(accounts))
 
 

@@ -67,8 +67,8 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
     if not runs:
         every = span(site.config.import_interval_s)
         raise UsageError(
-            f"no job {job_id} in Slurm's accounting, which is read every {every}. A task of an array comes "
-            f"there when it starts, a held job when it is released; squeue -j {job_id} shows what waits"
+            f"no job {job_id} in Slurm's accounting, which is read every {every}. An array task "
+            f"appears there when it starts, a held job when it is released; see squeue -j {job_id} until then"
         )
     min_coverage = site.config.sampling.min_coverage
     if as_json:
@@ -84,7 +84,7 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
         remark(f"{page.left_out} more runs of {job_id}, older than these: name a task, such as {job_id}_7")
     if page.events_left_out:
         n = counted(page.events_left_out, "event")
-        remark(f"{n} in between the first and last of a kind are left out")
+        remark(f"{n} between the first and last of a kind are left out")
 
 
 def _timelines_of(run: Run, run_timelines: Sequence[RunTimeline]) -> Sequence[DeviceTimeline]:
@@ -140,10 +140,10 @@ def _print_run(
         click.echo(f"  ended     {moment(run.end_s, zone)}  having run {span(run.elapsed_s)}{suspended}")
         released_s = _released_s(run)
         if released_s is not None:
-            click.echo("            as Slurm has it, which takes the last suspension for the end;")
+            click.echo("            according to Slurm, which records the last suspension as the end;")
             click.echo(f"            its GPUs were allocated until {moment(released_s, zone)}")
     if not run.full:
-        click.echo("  GPU use is shown to the job's owner and to operators.")
+        click.echo("  Only the job's owner and operators see its GPU use.")
         return
     if run.n_gpus == 0 and not run.devices:
         click.echo("  It had no GPU.")
@@ -203,8 +203,8 @@ def _loan(run: Run) -> str:
     if run.state != "PREEMPTED":
         return lent
     if run.returned_to is None:
-        return f"{lent}, and went back when they were needed"
-    return f"{lent}, and went back to job {run.returned_to}, which had waited {span(run.returned_in_s)}"
+        return f"{lent}, and returned when its owner needed them"
+    return f"{lent}, and returned to job {run.returned_to}, which had waited {span(run.returned_in_s)}"
 
 
 def _host_uses(run: Run) -> list[HostUse]:

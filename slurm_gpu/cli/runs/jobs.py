@@ -172,7 +172,7 @@ def _print_table(found: list[Run], min_coverage: float) -> None:
     rows = (_row(run, is_thin) for run, is_thin in zip(found, thin, strict=True))
     print_table(COLUMNS, rows, right=COLUMNS[4:], whole=("JobID",), cut=_NAMES, spare=_SPARE)
     if any(thin):
-        remark(f"* measured for less than {min_coverage:.0%} of the time; nothing should be judged by it")
+        remark(f"* measured for less than {min_coverage:.0%} of the time; draw no conclusions from it")
 
 
 def _row(run: Run, is_thin: bool) -> list[str]:

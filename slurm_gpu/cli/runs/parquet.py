@@ -30,7 +30,7 @@ def write_runs(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
         import pyarrow.parquet
     except ImportError:
         raise UsageError(
-            "--parquet needs pyarrow, which slurm-gpu[report] brings; --csv needs nothing"
+            "--parquet needs pyarrow, which slurm-gpu[report] installs; --csv needs no module"
         ) from None
 
     def kind(name: str) -> pa.DataType:

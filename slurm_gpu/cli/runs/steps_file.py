@@ -136,7 +136,7 @@ def _csv(paths: list[Path]) -> dict[str, Any]:
                 if left_rows < 0:
                     raise UsageError(f"--steps {path}: {_too_many_rows('together')}")
     if names is None:
-        raise UsageError(f"--steps {paths[0]}: holds no whole line")
+        raise UsageError(f"--steps {paths[0]}: has no complete line")
     return {name: np.concatenate([part[name] for part in parts]) for name in names if name in _READ}
 
 

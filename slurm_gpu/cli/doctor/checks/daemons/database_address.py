@@ -90,8 +90,8 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
         if (health.cluster, health.database, health.schema) != (mine.cluster, mine.database, mine.schema):
             found.append(
                 fail(
-                    f"the slurm-gpudbd at {url}, which nodes and other hosts use, is another one, of cluster "
-                    f"{health.cluster}",
+                    f"the slurm-gpudbd at {url}, which nodes and other hosts use, belongs to another "
+                    f"cluster, {health.cluster}",
                     f"set database: to the address of cluster {config.cluster}'s slurm-gpudbd in "
                     f"{at.site.config_path} on every host",
                 )

@@ -38,7 +38,7 @@ def ended(at: DoctorContext) -> Iterator[CheckResult]:
         return
     yield warn(
         f"{_shown(list(lost.values()))} active in Slurm's accounting, but not in slurmctld: reports count "
-        "their GPUs as allocated until now",
+        "their GPUs as still allocated",
         "run sacctmgr show runawayjobs, which lists them, and ends them if you confirm",
     )
 
