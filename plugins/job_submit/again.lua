@@ -23,9 +23,9 @@
 local policy, lib = ...
 local again = {}
 
--- The most leaves: requests can be anything.
+-- The most leaves, since users may submit any number of different requests.
 local MOST_LEAVES = 500
--- Bytes of an answer that is kept.
+-- The most bytes of an answer that is kept.
 local LONGEST_ANSWER = 1000
 -- Seconds after which the cache is emptied: values that are not compared, such as a user's name, may change.
 local KEPT_S = 600
@@ -280,7 +280,7 @@ local function learn(job, questions, answers)
   for index = 1, #questions do
     local value = answers[index]
     if value ~= value or not COMPARABLE[type(value)] then
-      return -- an answer that cannot be compared later
+      return -- this answer cannot be compared later
     elseif type(value) == "string" and #value > LONGEST_ANSWER then
       return
     end

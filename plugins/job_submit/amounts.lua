@@ -156,7 +156,7 @@ function amounts.per_gpu(text)
   return most
 end
 
--- The fewest nodes that a request can mean.
+-- The smallest number of nodes that satisfies a request.
 function amounts.least_nodes(request)
   local nodes = math.max(request.nodes or 1, 1)
   if request.tasks and request.tasks_per_node and request.tasks_per_node > 0 then
@@ -165,7 +165,7 @@ function amounts.least_nodes(request)
   return nodes
 end
 
--- The nodes that a request counts for: of a range such as 1-3 Slurm allocates as many as it can.
+-- The number of nodes with which a request counts: for a range such as 1-3, Slurm allocates as many as it can.
 function amounts.counted_nodes(request)
   local most = math.min(request.most_nodes or 1, UNLIMITED_32)
   return math.max(amounts.least_nodes(request), most) + 0.0
@@ -190,10 +190,10 @@ local function typed_mgpu(request, times, only)
   return sum * 1000
 end
 
--- Returns the thousandths of a GPU that a request counts for: with the most nodes that it names, otherwise the least
--- that it can mean. The request has TRES strings or nil (per_job, per_node, per_socket, per_task), and numbers or nil
--- (nodes, most_nodes, tasks, tasks_per_node, tasks_per_gpu, sockets). Second result: the form that decides ("per_job"
--- …), nil for none. With `only`, GPUs of one type (see requested_mgpu).
+-- Returns the thousandths of a GPU that a request counts for: with the most nodes that it names, or else with the
+-- fewest that satisfy it. The request has TRES strings or nil (per_job, per_node, per_socket, per_task), and numbers
+-- or nil (nodes, most_nodes, tasks, tasks_per_node, tasks_per_gpu, sockets). Second result: the deciding
+-- form ("per_job" …), nil for none. With `only`, GPUs of one type.
 function amounts.counted_mgpu(request, only)
   local nodes = amounts.counted_nodes(request)
   local tasks = request.tasks or nodes * math.max(request.tasks_per_node or 1, 1)

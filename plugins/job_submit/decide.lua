@@ -173,7 +173,7 @@ function decide.run(job, state)
     local token = ledger.next_token(state)
     for _, index in ipairs(job.class.scopes) do
       if not job.counted.scopes[index] then
-        -- It moves to a scope in which it did not count. In other scopes it counts twice until the next table.
+        -- The job moves to a scope in which it did not count. In other scopes it counts twice until the next table.
         growth = job.sum
       end
     end

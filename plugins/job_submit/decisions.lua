@@ -133,7 +133,7 @@ end
 -- The beginning of all lines of one second, and that second.
 local opening, opening_of
 
--- Logs a verdict; `sum` has the amounts that the job adds. It is the same each time for one job.
+-- Logs a verdict; `sum` has the amounts that the job adds. `sum` is the same in each line about one job.
 function decisions.record(job, state, verdict, token, sum)
   if opening_of ~= job.now then
     opening, opening_of = string.format("slurm-gpu/1 %.0f ", job.now), job.now

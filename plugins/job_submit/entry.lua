@@ -55,7 +55,7 @@ local function protected(ask, ...)
     return result
   end
   pcall(slurm.log_error, "%s", "slurm-gpu: the decision failed: " .. tostring(result))
-  local deny = job and job.on_error_deny -- known once the job's rules are
+  local deny = job and job.on_error_deny -- known as soon as the job's rules are known
   if deny == nil then
     deny = deny_on_error
   end

@@ -112,7 +112,7 @@ function fit.fill(job, bundle)
     if whole and math.floor(cpus / gpus) >= 1 then
       request.cpus_per_gpu = math.floor(cpus / gpus)
       writes.cpus_per_tres = string.format("%sgpu:%.0f", prefix(request), request.cpus_per_gpu)
-    elseif job.size.tasks == 1 and job.size.nodes == 1 then -- on two nodes each node would get that many
+    elseif job.size.tasks == 1 and job.size.nodes == 1 then -- with two nodes, each node would get this number
       request.cpus_per_task, request.cpus = cpus, cpus
       writes.cpus_per_task, writes.min_cpus = cpus, cpus
     end

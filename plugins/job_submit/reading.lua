@@ -4,7 +4,7 @@ local reading = {}
 
 local PART, FIELD, DEFAULT = "partition", "field of a partition", "default partition"
 
--- Fields that follow from another one and are expensive to read: a user's name is looked up by uid.
+-- Fields that are derived from another field and are expensive to read: a user's name is looked up by uid.
 local IMPLIED = { user_name = true }
 
 -- The key under which recorded partitions keep the real ones.

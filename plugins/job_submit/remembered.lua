@@ -12,7 +12,8 @@ local function decode(value)
   end))
 end
 
--- Adds the GPUs of each counted type. A line without `types` comes from a script that counted none: any may be meant.
+-- Adds the GPUs of each counted type. A line without `types` comes from a script that counted none: the GPUs may be
+-- of any type.
 local function add_types(sum, text)
   for kind in pairs(lib.size.watched) do
     sum["mgpu:" .. kind] = text and 0 or sum.mgpu

@@ -7,8 +7,8 @@ local policy, lib = ...
 local amounts = lib.amounts
 local sharing = policy.colocation
 
--- Variables from which srun in the job takes the GPUs of its request; srun would request whole GPUs again. Those of
--- CPUs and memory per GPU cannot be empty: such jobs keep their GPU.
+-- Variables from which srun inside the job reads its GPU request; with them, srun would request whole GPUs again. The
+-- variables for CPUs and memory per GPU cannot be empty: such jobs keep their GPU.
 local GPU_VARIABLES = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE" }
 local LONGEST_KEY = 80
 
@@ -59,7 +59,7 @@ local function later(value, now)
   return type(value) == "number" and value < 2 ^ 32 - 2 and value > now
 end
 
--- Whether it requests exactly one whole GPU, per job or per node, and the type.
+-- Whether a job requests exactly one whole GPU, per job or per node. Second result: the type.
 local function asks_one_gpu(request)
   if request.per_task or request.per_socket or (request.per_job and request.per_node) then
     return false
@@ -81,7 +81,7 @@ local function is_only_type(kind, partitions)
   return true
 end
 
--- Whether it can be requeued if it slows a co-runner down, or runs out of memory next to it.
+-- Whether a job can be requeued if it slows a co-runner down, or runs out of memory next to the co-runner.
 local function may_be_requeued(desc)
   local requeue = amounts.u16(desc.requeue)
   if requeue == nil then

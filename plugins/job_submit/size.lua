@@ -225,7 +225,7 @@ function size.of_record(record, running, whole_nodes)
     local total = allocated or amounts.total_mgpu(printed)
     local times = 1
     if form == "per_socket" and not allocated then
-      times = amounts.counted_nodes(request) / amounts.least_nodes(request) -- Slurm's is of the least
+      times = amounts.counted_nodes(request) / amounts.least_nodes(request) -- Slurm's is for least_nodes
     end
     if total then
       found.mgpu = total * times

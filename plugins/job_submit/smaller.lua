@@ -122,7 +122,7 @@ local function fewer_whole_nodes(job)
   if not job.asked_whole_nodes then
     return false
   end
-  -- If its GPUs came with the nodes, it has to request them now.
+  -- If the job got its GPUs with exclusive nodes, it has to request them now.
   local instead = shared.form == nil and lib.shapes.per_job(request, math.min(cap, size.mgpu))
   return instead or {}, "--exclusive"
 end

@@ -30,8 +30,8 @@ local function read_body(file, generation, as_of)
   return {
     generation = generation,
     as_of = as_of,
-    began = here and tonumber(began) or nil, -- uptime at which slurm-gpuctld queried slurmctld; nil if of another boot
-    took = here and tonumber(took) or nil, -- and how long the query took
+    began = here and tonumber(began) or nil, -- uptime at the query of slurmctld; nil if from another boot
+    took = here and tonumber(took) or nil, -- duration of the query
     body = body,
     groups = body:match("\ngroups (%S+)"),
     has_hours = body:find("\nhours ", 1, true) ~= nil,

@@ -34,7 +34,7 @@ local function memory_of(record, was)
   if amounts.mib(record.min_mem_per_node) == 0 and (memory.mib_in_all or 0) > by_gpu then
     return { mib_per_node = 0 } -- all memory of its nodes, also after the update
   end
-  memory.mib_in_all = nil -- a total of before the update
+  memory.mib_in_all = nil -- this total is from before the update
   return memory
 end
 

@@ -43,7 +43,7 @@ local function not_for()
   return { finding("who", string.format(text, urgent.qos, urgent.who, urgent.jobs_running)) }
 end
 
--- An update names only what changes: a job that is urgent already may be renamed.
+-- An update has only the fields that change: a job that is already urgent may be renamed.
 local function update(job)
   local was, is = has_it(job.record.qos or ""), has_it(job.qos)
   if is and not was then

@@ -1,7 +1,7 @@
 -- Messages in lines that fit a terminal. Pure functions.
 local wording = {}
 
-wording.WIDTH = 85 -- with "sbatch: error: " before it, a line is at most 100
+wording.WIDTH = 85 -- with the prefix "sbatch: error: ", a line has at most 100 characters
 
 -- Characters of UTF-8, not bytes.
 function wording.width(text)

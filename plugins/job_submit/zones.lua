@@ -153,7 +153,7 @@ end
 -- The zones with enough nodes for a job, whatever is free now: a list of {name, score}, best first. `fits(pool)`
 -- returns whether a node of a pool can take its share of the job.
 function zones.fitting(found, partitions, nodes, fits)
-  local least = {} -- by zone, of the nodes that it has in each of the partitions
+  local least = {} -- by zone, the number of its nodes in each of the partitions
   for partition in partitions:gmatch("[^,]+") do
     local here = {}
     for _, pool in ipairs(found.pools[partition] or {}) do

@@ -13,13 +13,13 @@ Background = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 def in_background(task: Callable[[], T]) -> Future[T]:
-    """Run a task in a thread that does not keep the process from ending."""
+    """Run a task in a daemon thread, which does not keep the process from ending."""
     future: Future[T] = Future()
 
     def run() -> None:
         try:
             future.set_result(task())
-        except BaseException as error:  # raised where the result is read
+        except BaseException as error:  # raised again where the result is read
             future.set_exception(error)
 
     threading.Thread(target=run, name="background", daemon=True).start()
@@ -27,7 +27,7 @@ def in_background(task: Callable[[], T]) -> Future[T]:
 
 
 class BackgroundTask(Generic[T]):
-    """At most one task at a time; a caller polls for its result."""
+    """Runs at most one task at a time; the caller polls for the result."""
 
     def __init__(self, background: Background) -> None:
         self._background = background
@@ -59,5 +59,5 @@ class BackgroundTask(Generic[T]):
             wait([self._future], most_s)
 
     def drop(self) -> None:
-        """Forget the task; it runs to its end."""
+        """Discard the result of the task, which still runs to its end."""
         self._future = None

@@ -89,7 +89,7 @@ class Duty(ABC):
             self._background.start(lambda: self._attempt(view))
 
     def prepare(self, view: QueueView) -> bool:
-        """Update from the view; return whether there is work, due or not."""
+        """Update the state from the view; return whether there is work, due or not."""
         return view.answered and view.in_charge
 
     @abstractmethod

@@ -130,7 +130,7 @@ class UrgentAudit(Duty):
         )
         keys: list[_Start] = [(run.job_id, run.start_s or 0) for run in runs]
         self._reported.intersection_update(keys)
-        if keys and not self._reported:  # of an earlier process, most likely
+        if keys and not self._reported:  # most likely from an earlier process
             known = {act.id for act in self._connect(lambda database: database.acts(_MAX_KNOWN))}
             self._reported.update(key for key in keys if self._id_of(key) in known)
         if self._reported.issuperset(keys):

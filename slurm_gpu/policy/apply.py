@@ -24,13 +24,13 @@ class Rollback:
     """The result of undoing an apply."""
 
     entry: Entry
-    # Messages on changes that were not undone, such as limits that were changed by hand since.
+    # Messages about changes that were not undone, such as limits that were changed by hand since.
     left: tuple[str, ...] = ()
     # The steps that restored Slurm's own limits.
     steps: tuple[LimitChange, ...] = ()
     # Slurm's own limits before the undo; empty if no limits were to be undone.
     found: Mapping[Entity, Limits] = field(default_factory=dict)
-    # Whether the apply replaced job_submit.lua, and the previous script is in place again.
+    # Whether the apply had replaced job_submit.lua and the previous script was restored.
     script_is_back: bool = False
 
 

@@ -33,7 +33,7 @@ class ApplyState(StrEnum):
 
     BEGUN = "begun"
     DONE = "done"
-    # It failed, and everything is as before.
+    # The apply failed, and all its changes were undone.
     UNDONE = "undone"
     ROLLED_BACK = "rolled back"
 

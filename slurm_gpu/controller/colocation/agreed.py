@@ -1,4 +1,4 @@
-"""Jobs that agreed to share, by the note of job_submit.lua in their AdminComment."""
+"""Find the jobs that agreed to share, as job_submit.lua noted in their AdminComment."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Agreed(NamedTuple):
     key: str
     """The key of its application."""
     shards: int | None
-    """Shards that it requests now; None if it has a GPU of its own because its needs were unknown."""
+    """Shards that the job requests now; None if it has a GPU of its own because its needs were unknown."""
     of: int | None
-    """Shards per GPU at its submission; None likewise."""
+    """Shards per GPU when the job was submitted; None in the same case as `shards`."""
 
     @property
     def gres(self) -> str:
@@ -34,7 +34,7 @@ class Agreed(NamedTuple):
         return self.shards is None or self.of is None or self.shards >= self.of
 
     def waits_for_its_place(self, now_s: float) -> bool:
-        """Whether its begin time is still ahead."""
+        """Whether the job is pending and its begin time is in the future."""
         job = self.job
         return (
             job.phase is JobPhase.PENDING
@@ -45,7 +45,7 @@ class Agreed(NamedTuple):
 
 
 def agreed_among(jobs: Iterable[CountedJob]) -> dict[int, Agreed]:
-    """Return those of the queue by job ID."""
+    """Return the jobs in the queue that agreed to share, by job ID."""
     found = {}
     for job in jobs:
         match = _AGREED.match(job.admin_comment) if " c=" in job.admin_comment else None

@@ -1,4 +1,4 @@
-"""The store as the belief of a planner, in the terms of slurm_gpu.colocation."""
+"""Present the store to a planner as its belief, in the terms of slurm_gpu.colocation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StoreBelief:
         self._may: dict[tuple[int, ...], bool] = {}
 
     def is_of(self, store: ColocationStore) -> bool:
-        """Return whether it is based on this store."""
+        """Return whether this belief is based on the given store."""
         return self._store is store
 
     def index(self, key: str) -> int:
@@ -36,7 +36,7 @@ class StoreBelief:
         return at
 
     def update(self, closed: Collection[int]) -> None:
-        """Update from the store; next to the `closed` jobs no shards are left."""
+        """Update from the store; no shards are left next to the `closed` jobs."""
         self._closed = frozenset(closed)
         if self._version != self._store.version:
             self._version = self._store.version
@@ -44,7 +44,7 @@ class StoreBelief:
             self._may.clear()
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Return the speed of each one with the others."""
+        """Return the speed of each application when it runs with the others."""
         known = self._speeds.get(applications)
         if known is None:
             keys = [self.keys[one] for one in applications]
@@ -54,7 +54,7 @@ class StoreBelief:
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """Compare the maximum memory of each, because its time course is unknown."""
+        """Return whether the maximum memory of all fits; how memory changes over time is unknown."""
         if len(members) < 2:
             return True
         return self._is_open(members) and self._store.may_be_together(
@@ -62,7 +62,7 @@ class StoreBelief:
         )
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """Return whether they are few enough, fit, and are all within the guaranteed slowdown."""
+        """Return whether they may share: few enough, with room in memory, within the guaranteed slowdown."""
         if len(members) < 2:
             return True
         if len(members) > self.most_together or not self._is_open(members):
@@ -76,11 +76,11 @@ class StoreBelief:
         return known
 
     def _is_open(self, members: Sequence[Member]) -> bool:
-        """Return whether the GPU has room, if any of them runs on one."""
+        """Return whether a GPU on which any of these applications runs has room left."""
         return not self._closed or not any(one.job in self._closed for one in members)
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """Return the expected time: the store has no bounds."""
+        """Return the expected time, since the store has no bounds."""
         if not self.fits(members):
             return math.inf
         applications = [one.application for one in members]

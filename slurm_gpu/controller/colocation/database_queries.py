@@ -30,7 +30,7 @@ class QueryResults:
     ran: dict[RunKey, EndedCorun] = field(default_factory=dict)
     utilisation: dict[RunKey, tuple[float, float]] = field(default_factory=dict)
     since_s: Mapping[RunKey, float] = field(default_factory=dict)
-    """The start of the queried time of each."""
+    """For each job, the start of the queried time."""
     error: str | None = None
 
 

@@ -17,11 +17,11 @@ class EndedCorun(NamedTuple):
     """One ended run, from its node's last record."""
 
     memory_frac: float
-    """Its maximum share of the GPU's memory."""
+    """The job's maximum share of the GPU's memory."""
     util_frac: float | None
     """The job's own mean utilisation."""
     allocated_s: float
-    """From start to end by the node, which is more precise than Slurm."""
+    """Time from start to end as measured by the node, more precise than Slurm's."""
     idlest: tuple[float, ...] = ()
     """See `idlest.idlest`; () if its timeline is unknown."""
 
@@ -47,7 +47,7 @@ class DatabaseEvidence:
         return None
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
-        """Return a running job's mean utilisation since then, and the seconds measured; None if unknown."""
+        """Return a running job's mean utilisation since a time, and the seconds measured; None if unknown."""
         windows = self.connect(lambda database: database.windows(str(job_id)))
         total, seconds = 0.0, 0.0
         for window in windows:

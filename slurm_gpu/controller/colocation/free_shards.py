@@ -39,7 +39,7 @@ class CorunGpu:
     sharers: list[int] = field(default_factory=list)
     """Jobs that agreed to share, in order of arrival."""
     is_others: bool = False
-    """Whether any other job uses it."""
+    """Whether any other job uses the GPU."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class SharedNode:
         return size if size <= free else None
 
     def take(self, position: int, job_id: int, shards: int, cpus: int, memory_mib: int) -> None:
-        """Count a job that is about to start there, if the GPU still exists."""
+        """Count a job that is about to start on a GPU, if the GPU still exists."""
         if position >= len(self.gpus):
             return
         gpu = self.gpus[position]

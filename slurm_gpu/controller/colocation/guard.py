@@ -33,7 +33,7 @@ class Parting(NamedTuple):
     """Jobs that must stop sharing."""
 
     newcomer: RunKey
-    """The most recent co-runner, which must leave."""
+    """The most recent co-runner, which must stop sharing."""
     slowed: str
     """The key of the job that was slowed down too much."""
     other: str
@@ -44,7 +44,7 @@ class Parting(NamedTuple):
 
 
 def since_s(course: CorunHistory) -> float | None:
-    """Return from when its utilisation shows its speed with the current co-runners; None without any."""
+    """Return the time from which the job's utilisation shows its speed with co-runners; None without any."""
     if not course.stretches or not course.stretches[-1].others:
         return None
     return course.stretches[-1].from_s + SETTLES_S

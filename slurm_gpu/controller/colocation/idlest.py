@@ -1,6 +1,6 @@
-"""The minimum use of a GPU by an undisturbed job over some time: loading, validating, writing.
+"""Find how little an undisturbed job uses its GPU for some time, such as when it loads, validates or writes.
 
-A low use during such a time is not an effect of the co-runner.
+Low use during such a time is not an effect of the co-runner.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from statistics import fmean, median
 
-# Shortest duration; each further one is twice as long.
+# Shortest duration; each following one is twice as long.
 SHORTEST_S = 20.0
 # The time for which slurm-gpudbd keeps windows of running jobs.
 _LONGEST_S = 600.0
@@ -38,7 +38,7 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
 
 
 def expected(least: Sequence[float], mean: float, seconds: float) -> float:
-    """Return the expected minimum over this many seconds alone, from the measured minima if available."""
+    """Return the expected minimum over this many seconds alone, from the measured minima if there are any."""
     if not least or seconds < SHORTEST_S:
         return mean
     at = int(math.log2(seconds / SHORTEST_S))

@@ -16,11 +16,11 @@ _LEAST_PART = 0.2
 
 
 class CorunStretch(NamedTuple):
-    """A time with constant co-runners."""
+    """A period with constant co-runners."""
 
     from_s: float
     others: tuple[str, ...]
-    """Their keys, sorted, without suspended jobs."""
+    """The sorted keys of the co-runners, without suspended jobs."""
     is_suspended: bool = False
     """Whether the job itself was suspended."""
 
@@ -34,10 +34,10 @@ class CorunHistory:
     stretches: list[CorunStretch] = field(default_factory=list)
     end_s: float | None = None
     is_whole: bool = True
-    """Whether it was observed from its start and always ran."""
+    """Whether the run was observed from its start, without any suspension."""
 
     def seen(self, at_s: float, others: Iterable[str], *, is_suspended: bool = False) -> None:
-        """Record its current co-runners."""
+        """Record the job's current co-runners."""
         now = () if is_suspended else tuple(sorted(others)), is_suspended
         if not self.stretches:
             self.stretches.append(CorunStretch(self.start_s if self.is_whole else at_s, *now))
@@ -47,7 +47,7 @@ class CorunHistory:
 
     @property
     def co_runners(self) -> frozenset[str]:
-        """All keys that ever were co-runners."""
+        """The keys of all co-runners so far."""
         return frozenset(key for stretch in self.stretches for key in stretch.others)
 
     def done_s(self, now_s: float, speed: Speed) -> float:

@@ -59,7 +59,7 @@ class Learning:
         self.running = running
 
     def missed(self, one: Agreed, co_runners: Sequence[str]) -> None:
-        """Record a job that started next to these keys and ended before it was observed."""
+        """Record a job that started next to jobs with these keys and ended before it was observed."""
         if one.job.start_s is None:
             return
         course = CorunHistory(one.key, one.job.start_s, end_s=one.job.end_s)
@@ -105,7 +105,7 @@ class Learning:
 
 
 def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
-    """Return the work of a run in seconds alone: the usual, or by its utilisation if it had other work."""
+    """Return the work of a run in seconds alone: as usual, or by its utilisation if it had other work."""
     if ran.util_frac is None or not alone.util_frac:
         return alone.alone_s
     by_use_s = ran.allocated_s * min(1.0, ran.util_frac / alone.util_frac)

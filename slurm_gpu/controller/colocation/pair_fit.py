@@ -47,7 +47,10 @@ class PairFit:
         self._made_of = None
 
     def refresh(self, store: ColocationStore, there: Mapping[str, int]) -> None:
-        """Give the store the finished fit, and start another if needed. `there`: current jobs by key."""
+        """Pass the finished fit to the store, and start another if needed.
+
+        `there` has the current jobs by key.
+        """
         if self._fit.is_done:
             try:
                 store.predict(self._fit.take())

@@ -20,7 +20,7 @@ class WaitingSharer(NamedTuple):
 
     agreed: Agreed
     least: int
-    """Shards that it needs."""
+    """Shards that the job needs."""
     cpus: int
     memory_mib: int
 
@@ -126,7 +126,7 @@ def _may(
     running: Mapping[int, tuple[str, float, float]],
     server: Server,
 ) -> bool:
-    """Return whether memory and the guaranteed slowdown allow it, regardless of the planner's decision."""
+    """Return whether memory and the guaranteed slowdown allow the start, whatever the planner decided."""
     index = server.belief.index
     there = [Member(job, index(running[job][0]), running[job][2]) for job in gpu.sharers]
     job = start.jobs[0]
@@ -134,7 +134,7 @@ def _may(
 
 
 def _left_there(gpu: CorunGpu, store: ColocationStore, job: WaitingSharer, most_together: int) -> int | None:
-    """Return the maximum shards to leave free if no other job should join."""
+    """Return the most shards that may stay free if no other job should join."""
     is_last = len(gpu.sharers) + 1 >= most_together
     return store.smallest(job.agreed.of or 1) - 1 if is_last else None
 

@@ -42,7 +42,7 @@ _CPU_SHARE = 0.02
 # Share of a core while a job waits for its place, because GPUs are idle meanwhile.
 _CPU_SHARE_WHILE_JOBS_WAIT = 0.10
 _INQUIRE_EVERY_S = 10.0
-# Time after which a job that was given its place but has not started may start anywhere.
+# Time after which a job that was assigned a place but has not started may start anywhere.
 _LANDS_WITHIN_S = 20.0
 # Time before its begin time at which an unplaced job gets a GPU of its own.
 _LAST_CALL_S = 8.0
@@ -171,7 +171,7 @@ class ColocationReconciler(Duty):
         return self._store, self._learning
 
     def _queued(self, jobs: Sequence[CountedJob], shared: Sequence[Agreed]) -> Sequence[QueuedJob]:
-        """Return the jobs with GPUs of nodes, with positions; none if no jobs share."""
+        """Return the jobs that use GPUs, with the positions of these GPUs; none if no jobs share."""
         if not shared:
             return ()
         # If Slurm does not account for GPUs, the request contains the values that the total lacks.
@@ -227,7 +227,7 @@ class ColocationReconciler(Duty):
         if answers is not None:
             learning.learn(answers.ran, now_s)
             if policy.mode == "enforce":
-                # A job with other co-runners by now was not measured with them yet.
+                # A job whose co-runners have changed was not measured with the new ones yet.
                 used = {
                     key: one
                     for key, one in answers.utilisation.items()
@@ -293,7 +293,7 @@ class ColocationReconciler(Duty):
             ends.public_why,
             {"slowdown": policy.slowdown, "speeds": speeds},
         )
-        # A job that remains anyway is found again in each cycle.
+        # A job that could not be requeued is found again in each cycle.
         if is_over or store.may_meet((ends.slowed, ends.other)):
             for _, course, speed in together:
                 if speed is not None:

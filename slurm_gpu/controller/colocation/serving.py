@@ -38,7 +38,7 @@ Make = Callable[[str, Setting], Planner]
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The planner in use, for status reports."""
+    """Describes the planner in use, for status reports."""
 
     asked: str
     serves: str
@@ -57,7 +57,7 @@ class Server:
 
     @property
     def answers_one_by_one(self) -> bool:
-        """Whether it decides about one GPU per call."""
+        """Whether the planner decides about one GPU per call."""
         return self.name in LEARNED_PLANNERS
 
 
@@ -116,7 +116,7 @@ class Planners:
         return self.serving
 
     def _try(self, policy: ColocationInForce) -> None:
-        """Create one to raise any error."""
+        """Create a planner, so that any error is raised now."""
         belief = StoreBelief(ColocationStore(), policy.jobs_per_gpu, policy.slowdown)
         belief.index("any")
         self._made(policy.planner, belief, ColocationStore())

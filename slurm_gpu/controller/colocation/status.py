@@ -1,6 +1,6 @@
-"""The sharing of GPUs for status reports: colocation.json in the run directory (docs/contracts.md).
+"""Write and read colocation.json in the run directory: how jobs share GPUs (docs/contracts.md).
 
-It names jobs only by ID, because all users may read it.
+The file names jobs only by ID, because all users may read it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FRESH_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A job that was given its place."""
+    """A job that was assigned a place."""
 
     at_s: int
     job_id: int

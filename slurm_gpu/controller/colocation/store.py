@@ -64,9 +64,9 @@ class ColocationStore:
         """Speeds of unmeasured pairs, predicted from measured ones (pair_fit.py); not stored on disk."""
         self._forgets = False
         self.is_changed = False
-        """Since it was written."""
+        """Whether the store changed since it was written."""
         self.version = 0
-        """Changes whenever the belief of a planner may change."""
+        """A number that changes whenever the belief of a planner may change."""
 
     def _change(self) -> None:
         self.is_changed = True
@@ -121,19 +121,19 @@ class ColocationStore:
         self._change()
 
     def part(self, key: str, other: str) -> None:
-        """Keep them apart from now on."""
+        """Prevent two jobs from sharing from now on."""
         self.apart.add(frozenset((key, other)))
         self._change()
 
     def needed_more(self, key: str) -> None:
-        """Raise its memory: it ran out of memory with another job although there should have been enough."""
+        """Raise the memory of a key whose job ran out of memory next to another although both should fit."""
         known = self.profiles.get(key)
         if known is not None:
             self.profiles[key] = replace(known, memory_frac=min(1.0, known.memory_frac * (1 + HEADROOM)))
             self._change()
 
     def shards(self, key: str, of: int) -> int | None:
-        """Return the shards for its memory with headroom; None if unknown."""
+        """Return the shards that the memory of a key needs, with headroom; None if unknown."""
         known = self.profiles.get(key)
         if known is None:
             return None
@@ -162,7 +162,7 @@ class ColocationStore:
         return time_sliced(self.profiles.get(key), self.profiles.get(other))
 
     def may_meet(self, keys: Sequence[str]) -> bool:
-        """Return whether no two of them must be kept apart."""
+        """Return whether these jobs have no pair that must be kept apart."""
         return not any(frozenset(pair) in self.apart for pair in combinations(keys, 2))
 
     def may_be_together(self, keys: Sequence[str]) -> bool:
@@ -185,7 +185,7 @@ class ColocationStore:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> ColocationStore:
-        """Undo `to_json`; raise ValueError, KeyError or TypeError for anything else."""
+        """Parse the output of `to_json`; raise ValueError, KeyError or TypeError for anything else."""
         if plain["version"] != _VERSION:
             raise ValueError(f"written by another version of slurm-gpu ({plain['version']})")
         store = cls()

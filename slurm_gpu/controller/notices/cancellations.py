@@ -36,7 +36,7 @@ class Cancellations:
             if end.state is EndState.ENDING:
                 if end.run in running:
                     continue
-                end.state, end.why = EndState.ENDED, "it ended while slurm-gpuctld was ending it"
+                end.state, end.why = EndState.ENDED, "the job ended while slurm-gpuctld was ending it"
             left.append(end)
         ledger.ended = left
 

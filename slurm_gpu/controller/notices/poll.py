@@ -43,7 +43,7 @@ class ClusterPoll:
     verdicts: Verdicts | None = None
     """Diagnosed faults of trainings; None with an older slurm-gpudbd."""
     reports: Sequence[NodeReport] = ()
-    """GPU numbers of nodes, if verdicts name any devices."""
+    """The numbers of GPUs in their nodes, if verdicts name any devices."""
 
     @property
     def jobs(self) -> Sequence[ClusterJob]:
@@ -154,7 +154,7 @@ def _found_s(poll: ClusterPoll, alert: Alert) -> float:
 
 
 def _has_whole_gpus(job: ClusterJob) -> bool:
-    """Return whether it has at least one; False if Slurm does not report how many."""
+    """Return whether a job has at least one whole GPU; False if Slurm does not report how many."""
     return job.n_gpus is not None and job.n_gpus >= 1
 
 

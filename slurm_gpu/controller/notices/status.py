@@ -18,7 +18,7 @@ FRESH_S = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlookEntry:
-    """One finding about one job, and its fate."""
+    """One finding about one job, and the action on it."""
 
     job_id: int
     id: str

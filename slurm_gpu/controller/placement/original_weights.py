@@ -27,7 +27,7 @@ class RecordedWeights:
 
     site: int
     ours: frozenset[int] = frozenset()
-    """All weights that may have been set instead."""
+    """All weights that slurm-gpuctld may have set instead."""
 
 
 @dataclass(frozen=True, slots=True)

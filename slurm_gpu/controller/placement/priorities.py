@@ -28,7 +28,7 @@ from slurm_gpu.text.hostlist import expand
 log = logging.getLogger("slurm-gpuctld")
 
 CYCLE_S = 60.0
-# Maximum share of a core that this uses.
+# Maximum share of a core that updating priorities may use.
 _CPU_SHARE = 0.005
 _SITE_PLUGIN = "PrioritySiteFactorPlugin"
 _NO_PLUGIN = ("", "(null)", "site_factor/none")
@@ -37,7 +37,8 @@ _NO_PLUGIN = ("", "(null)", "site_factor/none")
 def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
     """Return the fewest of these nodes that fit a job, because for a range Slurm reports the maximum.
 
-    Computed from its CPUs, memory and GPUs and the largest node; at most the number that Slurm reports.
+    The number follows from the job's CPUs, memory and GPUs and the largest node. It is at most the number
+    that Slurm reports.
     """
     needs = [int(job.tres.get("node", job.n_nodes))]
     for name, most in (

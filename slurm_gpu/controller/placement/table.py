@@ -35,7 +35,7 @@ class NodeLine:
     """None if its Weight is not managed: it accepts no jobs, or its Weight was set by hand."""
     site: int
     ours: bool
-    """Whether slurm-gpuctld may have set its Weight."""
+    """Whether slurm-gpuctld may have set the node's Weight."""
     whole: bool
     by_hand: bool
     useful: float | None = None
@@ -54,7 +54,7 @@ class MixLine:
     cpus: int
     memory_mib: int
     gpu_type: str
-    """"" for any type."""
+    """The GPU type; "" for any type."""
     popularity: float
     """Share (0 to 1) of the mix."""
 
@@ -88,7 +88,7 @@ class PlacementTable:
 
     @property
     def whole_free(self) -> int:
-        """Nodes that a job of all their GPUs could use at once."""
+        """Nodes on which a job that needs all their GPUs could start at once."""
         return sum(line.whole for line in self.nodes)
 
     @property

@@ -42,7 +42,7 @@ class NodePlan:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it accepts jobs and has all GPUs free with enough cores and memory."""
+        """Whether the node accepts jobs and has all its GPUs free, with enough cores and memory."""
         return self.room.is_whole and not out_of_service(self.node)
 
 

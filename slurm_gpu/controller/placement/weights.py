@@ -75,7 +75,7 @@ class WeightController(Duty):
         self._order = MixedOrder(JobMix(clock) if mix is None else mix)
         self._settings: tuple[float, SlurmSettings] | None = None
         self._memory: OriginalWeights | None = None
-        """None until read, and while slurmctld is active on another host."""
+        """None before the record is read, and while slurmctld is active on another host."""
         self._levels: dict[str, int] = {}
         self._set: dict[str, int] = {}
         """Weights that were set, or were correct already."""

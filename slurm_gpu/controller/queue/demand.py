@@ -17,7 +17,7 @@ class Demand(IntEnum):
 
     NONE = 0
     DECIDED = 1
-    """Jobs were submitted: those that do not exist count until a snapshot shows it."""
+    """Jobs were submitted; an admission without a job counts until a snapshot shows that there is none."""
     REFUSED = 2
     """A user reached a limit and waits for room."""
 

@@ -72,7 +72,7 @@ class GpuHours:
         return period_starts(now_s, self._zone)
 
     def note_ended(self, run: GpuRun) -> None:
-        """Add a run, or a part of one, that ended by accounting."""
+        """Add a run, or a part of one, that ended according to accounting."""
         known = self._ended.get(run.job_id, ())
         if run.end_s is None or run.end_s <= run.start_s or run.mgpu == 0:
             return
@@ -85,7 +85,7 @@ class GpuHours:
             self._unreported[run.job_id] = left
 
     def note_gone(self, run: GpuRun) -> None:
-        """Add a run that ended by the queue."""
+        """Add a run that ended according to the queue."""
         before = self._running.get(run.job_id)
         if before is not None and before.start_s == run.start_s:
             run = replace(run, mgpu=before.mgpu)  # resized since the last poll: accounting will report when

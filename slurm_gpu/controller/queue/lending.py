@@ -19,10 +19,10 @@ class LendingLine:
 
     owner: OwnerInForce
     own: int
-    """Its owned GPUs that its own jobs use."""
+    """Owned GPUs that the owner's own jobs use."""
     lent: int
     borrowed: int
-    """Loans to its own jobs, over its owned GPUs."""
+    """GPUs that the owner's own jobs borrow in addition to the owned ones."""
 
 
 def lending_of(lending: LendingInForce, usage: Usage) -> list[LendingLine]:

@@ -100,7 +100,7 @@ def subjects_of(owner: UsageOwner, groups: Iterable[GroupInForce]) -> list[Subje
 
 
 class _TaskClass(NamedTuple):
-    """Tasks that count equally."""
+    """The properties in which tasks of one class agree."""
 
     owner: UsageOwner
     running: bool
@@ -113,7 +113,7 @@ class _TaskClass(NamedTuple):
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts of one class."""
+    """The counts of one class of tasks."""
 
     kind: _TaskClass
     tasks: int = 0

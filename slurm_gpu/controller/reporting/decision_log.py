@@ -57,7 +57,8 @@ class DecisionLog:
         lost = False
         files = self._files()
         if self._mark is None and files:
-            # Set at start: a log rotated twice before the first shipment also loses lines.
+            # The mark is set at the start, because a log rotated twice before the first shipment also loses
+            # lines.
             self._put_mark(Mark(files[0][1].device, files[0][1].inode, 0))
         if self._mark is not None:
             known = [place for place, (_, mark) in enumerate(files) if _same(mark, self._mark)]
@@ -130,7 +131,10 @@ def _piece(path: Path, size: Mark, begin: int, most: tuple[int, int], *, is_last
 
 
 def _read_mark(path: Path) -> Mark | None:
-    """Read the mark; None if it is missing or damaged: then all is shipped again, without duplicates."""
+    """Read the mark; return None if it is missing or damaged.
+
+    All is then shipped again, without duplicates.
+    """
     try:
         plain = json.loads(path.read_text())
         device, inode, offset = numbers = [plain[name] for name in ("device", "inode", "offset")]

@@ -35,7 +35,7 @@ class QuotaLine:
     """The GPU type or the period; None for a limit on all GPUs."""
     limit: Any
     used: float | None
-    """None for limits on single jobs, and if unknown."""
+    """The amount in use; None for limits on single jobs, and if unknown."""
     until_s: int | None = None
     """The end of the exception that sets the limit."""
 

@@ -195,7 +195,7 @@ class ReservationReconciler(Duty):
             self._table.report(report)
 
     def _make(self, row: Reservation, now_s: int) -> str | None:
-        """Create it in Slurm; return the error, or None if it exists now."""
+        """Create the reservation in Slurm; return the error, or None if the reservation exists now."""
         assert row.start_s is not None
         assert row.end_s is not None
         if row.end_s - now_s < _LEAST_LEFT_S:
@@ -250,7 +250,7 @@ class ReservationReconciler(Duty):
         rows: Iterable[Reservation],
         now_s: int,
     ) -> None:
-        """Shortly before its end, remove jobs from it that can continue without disturbing another one."""
+        """Remove jobs from a reservation that is about to end, if they do not disturb another reservation."""
         assert row.end_s is not None
         if use is None or not row.end_s - _LET_GO_S <= now_s < row.end_s:
             return
@@ -301,7 +301,7 @@ class ReservationReconciler(Duty):
         self._acts.add("reservation removed", row.name, f"it is {row.state}", f"{row.nodes}", "none")
 
     def _repel(self, row: Reservation) -> None:
-        """Keep further jobs out, which would keep it in Slurm."""
+        """Prevent further jobs from running in an ended reservation, since Slurm would then keep it."""
         try:
             self._slurm.unset_magnetic(row.name)
         except SlurmError as error:
@@ -315,7 +315,7 @@ class ReservationReconciler(Duty):
         return {row.id: use_of(row, there.get(row.name), jobs, now_s) for row in begun}
 
     def _why_released(self, row: Reservation, use: ReservationUse, *, was_used: bool) -> str | None:
-        """Return why it is released before its end; None if it is not."""
+        """Return why a reservation is released before its end; None if it is not released."""
         unused_s = self._settings.release_unused_s
         all_there = not self._repairer.out(row.nodes or "")
         waits = use.waiting is not None and not use.is_in_use and all_there

@@ -38,7 +38,7 @@ class ReservationRepairer:
         self._tried: dict[int, float] = {}
 
     def update(self, promised: Collection[Reservation]) -> None:
-        """Track which of their nodes are out of service; polls Slurm only if there are any."""
+        """Track which nodes of these reservations are out of service; poll Slurm only if needed."""
         if not promised:
             self._since, self._tried = {}, {}
             return
@@ -54,7 +54,7 @@ class ReservationRepairer:
         return frozenset(expand(nodes)).intersection(self._since)
 
     def lost(self, row: Reservation) -> frozenset[str]:
-        """Return its nodes that have been out of service for at least OUT_S."""
+        """Return the nodes of a reservation that have been out of service for at least OUT_S."""
         before = self._clock.monotonic() - OUT_S
         return frozenset(name for name in self.out(row.nodes or "") if self._since[name] <= before)
 
@@ -65,7 +65,7 @@ class ReservationRepairer:
         rows: Iterable[Reservation],
         now_s: float,
     ) -> str | None:
-        """Return its nodes with replacements for the lost ones; None without lost nodes or replacements."""
+        """Return a reservation's nodes with lost ones replaced; None without lost nodes or replacements."""
         lost, now = self.lost(row), self._clock.monotonic()
         if not lost or now - self._tried.get(row.id, -EVERY_S) < EVERY_S:
             return None
@@ -74,6 +74,6 @@ class ReservationRepairer:
         return without(row, lost, nodes, self._jobs(), in_slurm, rows, self._zones, now_s, self._timezone)
 
     def is_repaired(self, row: Reservation, found: SlurmReservation) -> bool:
-        """Return whether Slurm has it on equally many nodes, and only nodes out of service were replaced."""
+        """Return whether Slurm's reservation has as many nodes and differs only in nodes out of service."""
         before, after = set(expand(row.nodes or "")), set(expand(found.nodes))
         return row.user in found.users and len(before) == len(after) and before - after <= self._since.keys()

@@ -34,15 +34,15 @@ class ReservationUse:
     first: ReservationUserJob | None
     """The earliest known job that ran in it."""
     is_in_use: bool
-    """Whether a job runs in it."""
+    """Whether a job runs in the reservation."""
     waiting: ReservationUserJob | None
-    """The first waiting job that could still start in its window."""
+    """The first waiting job that could still start in the reservation's window."""
     outliving: tuple[ReservationUserJob, ...] = ()
-    """Running jobs that it would end: Slurm ignores time limits when it attracts jobs."""
+    """Running jobs that the end of the reservation would end, since Slurm ignores their time limits."""
 
     @property
     def is_used(self) -> bool:
-        """Whether it is used, or a job that could use it waits."""
+        """Whether the reservation is used, or a job that could use it waits."""
         return self.is_in_use or self.waiting is not None
 
 
@@ -74,7 +74,7 @@ def ends_s(job: ReservationUserJob) -> float:
 
 
 def whose(row: Reservation, found: SlurmReservation | None) -> tuple[frozenset[str], frozenset[str]]:
-    """Return its users and accounts, including those that an operator added in Slurm."""
+    """Return a reservation's users and accounts, including those that an operator added in Slurm."""
     users, accounts = {row.user}, {row.account}
     if found is not None:
         users |= {name for name in found.users if not name.startswith("-")}
@@ -83,7 +83,7 @@ def whose(row: Reservation, found: SlurmReservation | None) -> tuple[frozenset[s
 
 
 def _could_start(row: Reservation, job: ReservationUserJob, now_s: int) -> bool:
-    """Return whether it waits only for nodes and would end within the window.
+    """Return whether a job waits only for nodes and would end within the window.
 
     Its minimum number of nodes is unknown: squeue shows 4 for a waiting job with --nodes=1-4.
     """

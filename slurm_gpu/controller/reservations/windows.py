@@ -25,7 +25,7 @@ _HOLDING = frozenset(
 
 
 def nodes_with(nodes: Iterable[SlurmNode], partition: str, gpu_type: str | None) -> list[SlurmNode]:
-    """Return the nodes in service in a partition with GPUs (of this type)."""
+    """Return the nodes of a partition that are in service and have GPUs (of this type)."""
     return [
         node
         for node in nodes
@@ -34,7 +34,7 @@ def nodes_with(nodes: Iterable[SlurmNode], partition: str, gpu_type: str | None)
 
 
 def nodes_needed(nodes: Collection[SlurmNode], gpus: int, gpu_type: str | None) -> int:
-    """Return the fewest of these nodes with `gpus` GPUs in equal parts; more than exist if too few."""
+    """Return the smallest number of nodes with `gpus` GPUs in equal parts; above `len(nodes)` if too few."""
     having = sorted((_gpus(node, gpu_type) for node in nodes), reverse=True)
     for n_nodes, least in enumerate(having, start=1):
         if least * n_nodes >= gpus:

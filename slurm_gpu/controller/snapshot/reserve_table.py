@@ -16,7 +16,7 @@ class ReserveTable:
 
     mode: str
     mgpu: int | None
-    """Size from which jobs need one; None if no job does."""
+    """Size from which jobs need a reservation; None if no job needs one."""
     promised: tuple[Reservation, ...] = ()
 
     def lines(self) -> Iterator[str]:

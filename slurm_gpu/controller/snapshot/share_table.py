@@ -15,7 +15,7 @@ class ShareTable:
     """Shards by key, in the form of job_submit.lua."""
 
     def lines(self) -> Iterator[str]:
-        """Yield a line that sharing is available, and one for each key."""
+        """Yield a line which says that sharing is available, and one line for each key."""
         yield f"colocation {self.shards_per_gpu}"
         for key, shards in sorted(self.shares.items()):
             yield f"share {key} {shards}"

@@ -46,7 +46,7 @@ class Snapshot:
     """Increases with every snapshot."""
     as_of_s: int
     groups_id: str | None
-    """The policy whose groups were counted; None if none is installed."""
+    """The policy whose groups were counted; None if no policy is installed."""
     usage: Usage
     hours: Mapping[Subject, Mapping[CalendarPeriod, float]] | None = None
     """GPU-hours of each subject with any; None if unknown."""

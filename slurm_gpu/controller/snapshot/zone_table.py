@@ -27,7 +27,7 @@ class ZoneNodes:
     name: str
     role: str | None
     nodes: tuple[SlurmNode, ...]
-    """Its hosts that exist in Slurm."""
+    """The hosts of the zone that exist in Slurm."""
     error: str | None = None
     """The reason for not keeping jobs in it; None if it is usable."""
     remedy: str | None = None

@@ -36,7 +36,7 @@ class ZoneMap:
         return bool(self._zones)
 
     def rooms(self, nodes: Iterable[SlurmNode]) -> Iterator[ZoneCapacity]:
-        """Yield one per zone, in the order of slurm-gpu.yaml."""
+        """Yield the free resources of each zone, in the order of slurm-gpu.yaml."""
         by_name = {node.name: node for node in nodes if node.n_gpus and not out_of_service(node)}
         for name, role, hosts in self._zones:
             free = {host: _free_mgpu(by_name[host]) for host in hosts if host in by_name}

@@ -39,7 +39,7 @@ def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
 
 
 class _ConstraintReading:
-    """One reading of an expression for one node; `binds_first` is the one of & and | with precedence."""
+    """Evaluates an expression for one node; `binds_first` is the operator with precedence, & or |."""
 
     def __init__(self, tokens: Sequence[str], features: Collection[str], binds_first: str) -> None:
         self._tokens = iter([*("&" if token == "," else token for token in tokens), ""])

@@ -64,7 +64,7 @@ def settled(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -
 
 
 def mistakes(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -> list[str]:
-    """Return messages on why sbatch itself would refuse the GPUs of a request, with remedies."""
+    """Return the reasons why sbatch itself would refuse the GPU options of a request, with remedies."""
     forms = _forms(tres)
     kinds = {form.kind is None for form in forms.values()}
     found = list(_uneven(forms, numbers))
@@ -94,7 +94,7 @@ def _forms(tres: Mapping[str, str | None]) -> dict[str, _Form]:
 
 
 def _uneven(forms: Mapping[str, _Form], numbers: Mapping[str, int | None]) -> Iterator[str]:
-    """Yield a message for each mismatch of forms, nodes and tasks."""
+    """Yield a message for each mismatch between GPU options, nodes and tasks."""
     job, node, task = (forms.get(name) for name in ("tres_per_job", "tres_per_node", "tres_per_task"))
     parts = [(part, whole) for part, whole in ((node, job), (task, job), (task, node)) if part and whole]
     odd = False

@@ -29,7 +29,7 @@ class KnownReservations:
 
 
 def may_not(names: str, user: str, account: str | None, known: KnownReservations) -> Iterator[str]:
-    """Yield the reasons if Slurm accepts the job in no reservation that --reservation names."""
+    """Yield the reasons if Slurm does not accept the job in any reservation that --reservation names."""
     reasons = [_reason(name, user, account, known) for name in names.split(",")]
     if None not in reasons:
         yield from (reason for reason in reasons if reason is not None)

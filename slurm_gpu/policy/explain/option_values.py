@@ -12,7 +12,7 @@ from slurm_gpu.slurm.tres import GPU_GRES
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import parse_slurm_time, parse_whole
 
-# job_desc.shared of each spelling; 0 gives the job exclusive nodes.
+# The value of job_desc.shared for each spelling; 0 gives the job exclusive nodes.
 _SHARING = {
     "exclusive": {"": 0, "exclusive": 0, "user": 2, "mcs": 3, "topo": 4},
     "oversubscribe": {"": 1},
@@ -26,7 +26,7 @@ _ARRAY = re.compile(rf"\[?{_RANGE}(?:,{_RANGE})*\]?(?:%\d+)?\]?")
 
 
 def shared(option: str, value: str) -> int:
-    """Return job_desc.shared of --exclusive and --oversubscribe."""
+    """Return the value of job_desc.shared for --exclusive and --oversubscribe."""
     spellings = _SHARING[option]
     if value not in spellings:
         raise UsageError(f"--{option}: {value!r} is not one of {', '.join(filter(bool, spellings))}")

@@ -81,7 +81,7 @@ def find_obstacles(
 def _shut(
     part: Partition, requested: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
 ) -> Iterator[str]:
-    """Yield the reasons for which Slurm refuses the job, whatever EnforcePartLimits is."""
+    """Yield the reasons for which Slurm refuses the job, regardless of EnforcePartLimits."""
     if part.needs_reservation and not requested.in_reservation:
         yield f"partition {part.name} is for jobs in a reservation only (--reservation)"
     if part.root_only and not submitter.is_root:
@@ -139,7 +139,7 @@ def _amounts(part: Partition, requested: PartitionRequest, submitter: Submitter)
 
 
 def _useless(part: Partition, requested: PartitionRequest) -> Iterator[str]:
-    """Yield the reasons why the job cannot start in the partition, apart from EnforcePartLimits."""
+    """Yield the reasons, other than EnforcePartLimits, why the job cannot start in the partition."""
     if part.state != "UP":
         yield f"partition {part.name} is {part.state} until an operator sets it UP"
     cpus, limit = requested.cpus_per_task, part.max_cpus_per_node

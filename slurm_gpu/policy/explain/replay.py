@@ -1,7 +1,7 @@
 """Replay past jobs through the script of a policy.
 
 Each submission is judged with the queue of that moment, without the jobs that the policy would have refused
-before. Rules that records cannot answer are left out (`without_unknown`).
+before. Rules that cannot be judged from records are left out (`without_unknown`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PastJob:
     partition: str
     submit_s: int
     start_s: int | None
-    # None while it runs or waits.
+    # None while the job runs or waits.
     end_s: int | None
     time_limit_s: int | None
     n_nodes: int
@@ -59,12 +59,12 @@ class PastJob:
 
     @property
     def has_gpus(self) -> bool:
-        """Return whether it requests GPUs or parts of them."""
+        """Return whether the job requests GPUs or parts of GPUs."""
         return bool(self.n_gpus) or uses_gpus(self.tres)
 
     @property
     def gpu_hours(self) -> float:
-        """Return its allocated GPU-hours; 0 if not known."""
+        """Return the job's allocated GPU-hours; 0 if they are not known."""
         if self.start_s is None or self.end_s is None or self.n_gpus is None:
             return 0.0
         return self.n_gpus * max(0, self.end_s - self.start_s) / 3600
@@ -76,10 +76,10 @@ class Judgement:
 
     jobs: tuple[PastJob, ...]
     accepted: bool
-    # The rules that refused it or warned of it.
+    # The rules that refused the submission or warned about it.
     rules: tuple[str, ...]
     messages: tuple[str, ...]
-    # The QOS in which it would have run.
+    # The QOS in which the job would have run.
     qos: str = ""
 
     @property
@@ -113,7 +113,7 @@ class PolicyReplay:
 
 
 def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], list[str]]:
-    """Return the policy without the rules that records cannot answer, and remarks on these."""
+    """Return the policy without the rules that records cannot answer, and remarks about these rules."""
     remarks = []
     rules: list[Plain] = []
     for rule in _tables(compiled["rules"]):

@@ -1,6 +1,6 @@
 """Predict which jobs Slurm itself refuses, and which it accepts but never starts.
 
-It refuses unknown names and more than a node has, for example, independently of the policy.
+Regardless of the policy, Slurm refuses unknown names, for example, and requests for more than a node has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from slurm_gpu.text.units import counted, few
 # Maximum number of names in a message.
 _MOST_NAMED = 12
 _GRES = re.compile(r"gres/(?P<name>\w+)(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
-# From this version on, --qos accepts several names with commas: the job runs in the first that allows it.
+# From this version on, --qos accepts a list of names: the job runs in the first QOS that allows it.
 _SEVERAL_QOS = (24, 11)
 _FORMS = {
     "tres_per_job": "--gpus",

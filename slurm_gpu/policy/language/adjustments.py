@@ -45,7 +45,7 @@ class Moved:
 
     policy: Policy
     counting: tuple[Move, ...] = ()
-    # Moves that do not count any more, with the reason.
+    # Moves that no longer count, with the reason.
     void: tuple[tuple[Move, str], ...] = ()
     # Moves that were undone; their limits are not to be moved again.
     undone: tuple[Move, ...] = ()

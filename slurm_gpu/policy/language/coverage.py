@@ -11,7 +11,7 @@ from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
 
 _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
-# Sums that contain the key's: the group's contains the user's, and both contain a single job.
+# For each sum, the sums that contain it: the group's contains the user's, and both contain a single job.
 _WITHIN = {Per.JOB: (Per.JOB, Per.USER, Per.GROUP), Per.USER: (Per.USER, Per.GROUP), Per.GROUP: (Per.GROUP,)}
 
 # A week is not part of a month: it may begin in one and end in the next.
@@ -30,7 +30,7 @@ class CoveredLimit:
 
 
 def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
-    """Yield the limits that another limit makes needless; of two equal limits, the later one."""
+    """Yield the limits that another limit makes redundant; of two equal limits, the later one."""
     flat = [flat_limits(rule.limits) for rule in policy.rules]
     excepted = {exception.rule for exception in policy.exceptions}  # these do not bind all users
     for position, rule in enumerate(policy.rules):
@@ -68,7 +68,7 @@ def _covers(
     first, second = flat[wider[0]][wider[1]], flat[limit[0]][limit[1]]
     if not _at_most(first, second, rule, other) or not _precedes(policy, other, rule):
         return False
-    # If two limits cover each other, the later one is needless.
+    # If two limits cover each other, the later one is redundant.
     mutual = wider[1] == limit[1] and _at_most(second, first, other, rule) and _precedes(policy, rule, other)
     return not mutual or wider[0] < limit[0]
 

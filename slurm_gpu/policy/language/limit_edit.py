@@ -1,4 +1,4 @@
-"""Change one limit in the text of policy.yaml, and keep comments and layout."""
+"""Change one limit in the text of policy.yaml, preserving comments and layout."""
 
 from __future__ import annotations
 

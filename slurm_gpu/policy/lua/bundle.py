@@ -51,11 +51,12 @@ class SiteFacts:
     slurm_user_uid: int = 0
     # All GPUs of the cluster.
     n_gpus: int = 0
-    # Whether there are QOS, which lending requires and slurmdbd stores.
+    # Whether the cluster has QOS, which lending requires; slurmdbd stores them.
     has_qos: bool = True
     # Whether jobs without --requeue and --no-requeue are requeued when they are preempted (JobRequeue).
     requeues: bool = True
-    # None if no node has shards. If nodes differ, the largest number: sizes count at their lower bound.
+    # Shards per GPU; None if no node has shards. If nodes differ, this is the largest number, so that sizes
+    # are counted at their lower bound.
     shards_per_gpu: int | None = None
     # Likewise for MPS.
     mps_per_gpu: int | None = None
@@ -210,7 +211,7 @@ def build_bundle(compiled: Mapping[str, Plain], directory: Path | None = None) -
 
 
 def required_modules(text: str) -> list[str]:
-    """Return the modules named in the first line of a module, `-- requires: NAME, NAME`."""
+    """Return the modules that the first line of a module names: `-- requires: NAME, NAME`."""
     match = _REQUIRES.match(text)
     return [] if match is None else match[1].split(", ")
 
@@ -272,7 +273,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 
 def _digest(value: Plain) -> str:
-    """Return a digest of all that decides how jobs are counted; snapshots with another one are not used."""
+    """Return a digest of all that decides how jobs are counted; other snapshots are not used."""
     return hashlib.sha256(to_lua(value).encode()).hexdigest()[:16]
 
 

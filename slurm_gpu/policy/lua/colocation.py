@@ -42,7 +42,7 @@ def colocation_settings(colocation: Colocation) -> dict[str, Plain]:
 
 
 _KEPT = {
-    "interactive": "only jobs of sbatch share",
+    "interactive": "only sbatch jobs share",
     "array": "tasks of an array do not share",
     "het": "components of a heterogeneous job do not share",
     "nodes": "only jobs of one node share",

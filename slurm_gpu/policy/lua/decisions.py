@@ -77,7 +77,7 @@ class DecisionCounts:
 
 
 def count_decisions(run_directory: Path) -> DecisionCounts | None:
-    """Return the counts of the log and the previous log; None if there is none that the caller may read."""
+    """Return the counts of the log and the previous log; None if the caller can read neither."""
     log = run_directory / DECISIONS_LOG
     counts = DecisionCounts()
     try:

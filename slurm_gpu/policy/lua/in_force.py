@@ -23,7 +23,7 @@ class InForce(Enum):
     SAME = "same"
     # The policy, members of its groups, the cluster's GPUs, or slurm-gpu changed since it was installed.
     DIFFERENT = "different"
-    # It is a site's own script.
+    # The script is a site's own.
     FOREIGN = "foreign"
     MISSING = "missing"
 

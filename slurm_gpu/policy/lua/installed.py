@@ -117,7 +117,7 @@ class ColocationInForce:
 
 @dataclass(frozen=True, slots=True)
 class CancelIdleInForce:
-    """The jobs that are ended because their GPUs were never used, and the warnings before."""
+    """The settings for ending jobs that never used their GPUs, and for the warnings before."""
 
     mode: str
     # cancel or hold.
@@ -130,7 +130,7 @@ class CancelIdleInForce:
     exempt: tuple[GroupInForce, ...] = ()
 
     def binds(self, uid: int, account: str, qos: str, partition: str, now_s: float) -> bool:
-        """Return whether it applies to such a job now; a group that has ended has no jobs."""
+        """Return whether the rule applies to such a job now; a group that has ended has no jobs."""
 
         def are_in(groups: tuple[GroupInForce, ...]) -> bool:
             return any(

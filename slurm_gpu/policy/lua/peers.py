@@ -1,7 +1,7 @@
 """Compare the job_submit.lua of the hosts of slurmctld, if there are backups.
 
-Each host has its own copy, unless they share the directory of slurm.conf. A backup without it does not start
-when it is needed. All hosts of slurmctld share StateSaveLocation, so `policy apply` writes a report there,
+Each host has its own copy, unless they share the directory of slurm.conf. Without it, a backup does not
+start when needed. All hosts of slurmctld share StateSaveLocation, so `policy apply` writes a report there,
 and `slurm-gpu doctor` on any of them compares the reports.
 """
 
@@ -105,7 +105,7 @@ def read_reports(settings: SlurmSettings) -> dict[str, PeerScript]:
 def differing_hosts(
     settings: SlurmSettings, host: str, script: Path
 ) -> Iterator[tuple[str, PeerScript | None]]:
-    """Yield the other hosts that reported another script than that of `host`, or none (None)."""
+    """Yield the other hosts whose report differs from the script of `host`, or is missing (None)."""
     own_digest, reports = digest_of(script), read_reports(settings)
     for other in controllers(settings):
         if other != host and (other not in reports or reports[other].digest != own_digest):
@@ -131,4 +131,4 @@ def _read(file: Path) -> Iterator[PeerScript]:
         if plain["version"] == _VERSION:
             yield PeerScript(host=str(plain["host"]), digest=str(plain["digest"]), at_s=int(plain["at_s"]))
     except (ValueError, KeyError, TypeError):
-        return  # of a later version, or incomplete: treated as no report
+        return  # from a later version, or incomplete: treated as missing

@@ -36,9 +36,9 @@ class LimitChange:
     limit: LimitField
     old: int | None
     new: int | None
-    # The rule that requires it; "" if no rule does any more.
+    # The rule that requires the change; "" if no rule requires it any more.
     rule: str = ""
-    # Whether it undoes another step, regardless of the rules.
+    # Whether this step undoes another one, regardless of the rules.
     undoes: bool = False
 
     def __str__(self) -> str:

@@ -18,7 +18,7 @@ class LimitScope(Enum):
 
 NOT_TRACKED = "slurm.conf does not track {tres}; add it to AccountingStorageTRES"
 
-# (per, place) → the field for sums of TRES, of running jobs, of running and pending jobs.
+# (per, scope) → the fields for the sum of TRES, the running jobs, and the running and pending jobs.
 _SUMS = {
     (Per.USER, LimitScope.ASSOCIATIONS): ("GrpTRES", "MaxJobs", "MaxSubmitJobs"),
     (Per.USER, LimitScope.QOS): ("MaxTRESPU", "MaxJobsPU", "MaxSubmitJobsPU"),

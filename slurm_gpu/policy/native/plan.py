@@ -40,7 +40,7 @@ class NativePlan:
     stranded: tuple[Stranded, ...] = ()
     # Limits that were changed by hand since the last apply.
     drift: tuple[Drift, ...] = ()
-    # Created before limits are set; not removed by a rollback, since they may have jobs.
+    # QOS that are created before limits are set; a rollback does not remove them, since they may have jobs.
     new_qos: tuple[NewQos, ...] = ()
     # The reason if there is no native layer; None if there is one.
     absent: str | None = None

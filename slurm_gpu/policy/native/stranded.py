@@ -17,7 +17,7 @@ _PER_JOBS = frozenset({"GrpJobs", "MaxJobs", "MaxJobsPU"})
 _QOS = "QOS"
 
 
-# The QOS that every Slurm has, and that accounts inherit by default.
+# The QOS that exists in every Slurm, and that accounts inherit by default.
 _NORMAL = "normal"
 
 
