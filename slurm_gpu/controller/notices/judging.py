@@ -38,7 +38,7 @@ class Judgment:
     ledger: Ledger
 
     def may_end(self) -> list[IdleJobStage]:
-        """Return the jobs whose warnings are all sent and whose time is over; none unless the rule is enforced."""
+        """Return the jobs with all warnings sent whose time is over; none unless the rule is enforced."""
         if self.rule is None or self.rule.mode != Mode.ENFORCE:
             return []
         return [one for one in self.standings.values() if one.step is IdleStage.END]

@@ -57,8 +57,7 @@ class DecisionLog:
         lost = False
         files = self._files()
         if self._mark is None and files:
-            # The mark is set at the start, because a log rotated twice before the first shipment also loses
-            # lines.
+            # Set the mark at the start: a log rotated twice before the first shipment also loses lines.
             self._put_mark(Mark(files[0][1].device, files[0][1].inode, 0))
         if self._mark is not None:
             known = [place for place, (_, mark) in enumerate(files) if _same(mark, self._mark)]
