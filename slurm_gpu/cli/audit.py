@@ -40,7 +40,7 @@ _RESERVATION = re.compile(r"sg_(\d{1,18})")
 @click.option(
     "--act", metavar="TEXT", help="Only acts of the latest 1000 that begin with TEXT, such as urgent."
 )
-@click.option("--refused", metavar="RULE", help="List jobs that this rule refused instead of acts.")
+@click.option("--refused", metavar="RULE", help="Instead of acts, list jobs that this rule refused.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the evidence of each act.")
 @with_site
 def audit(site: CommandSite, limit: int, act: str | None, refused: str | None, as_json: bool) -> None:
@@ -129,7 +129,7 @@ def _user(uid: int) -> str:
 
 
 def _gpus(one: Decision) -> str:
-    """Format the number of GPUs; a newer job_submit.lua may report it in another form."""
+    """Format the number of GPUs; a newer job_submit.lua may report another form."""
     mgpu = one.job.get("mgpu", "")
     return count(int(mgpu) / GPU_MGPU) if mgpu.isascii() and mgpu.isdigit() else GAP
 

@@ -152,7 +152,7 @@ def main(argv: Sequence[str] | None = None, site: CommandSite | None = None) -> 
         refused = isinstance(error, SlurmRefusalError)
         down = _down(error) if isinstance(error, OutsideError) and not refused else None
         if down is not None and "slurm-gpu doctor" not in str(error):
-            click.echo(f"{down}: run `slurm-gpu doctor` for what to start", err=True)
+            click.echo(f"{down}: run `slurm-gpu doctor` to see what to start", err=True)
         return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

@@ -115,7 +115,7 @@ def test_the_daemon_that_is_down_is_named(slurm_gpu: CommandLine):
     slurm_gpu.site.connect_slurm = no_slurm
     assert slurm_gpu("nodes") == 3
     assert slurm_gpu.err.splitlines()[1:] == [
-        "slurmctld does not answer: run `slurm-gpu doctor` for what to start"
+        "slurmctld does not answer: run `slurm-gpu doctor` to see what to start"
     ]
 
 

@@ -65,7 +65,7 @@ def nodes(
     the time to the time limit of the job, or its state.
 
     --live prints values in the order of the driver. A dash is a GPU that was not measured or that runs a job
-    of another user. One dash for a node: not measured, or the order of GPUs is not known yet.
+    of another user. One dash for a node: it was not measured, or the order of its GPUs is unknown.
 
     --suspect is for operators: GPUs at fault in at least three jobs of at least two users, with the command
     that drains each.
@@ -138,7 +138,7 @@ def _totals(state: ClusterState, now_s: float) -> Iterator[str]:
         if kind.out_of_service:
             parts.append(f"{kind.out_of_service} out of service")
         if not kind.free and kind.next_free_s is not None:
-            parts.append(f"the next in {span(max(0.0, kind.next_free_s - now_s))}")
+            parts.append(f"the next free in {span(max(0.0, kind.next_free_s - now_s))}")
         yield f"{text(kind.name) if kind.name else 'GPUs'}: {', '.join(parts)}"
     if waits := wait_reasons(state):
         n_jobs = sum(wait.n_jobs for wait in waits)

@@ -50,7 +50,7 @@ def _of_table(command: Command) -> Command:
             "--cap",
             type=click.FloatRange(min=1, min_open=True),
             metavar="FACTOR",
-            help="Highest slowdown of a job, such as 1.10.",
+            help="Maximum slowdown of a job, such as 1.10.",
         ),
         click.option(
             "--together",
@@ -58,7 +58,7 @@ def _of_table(command: Command) -> Command:
             default=2,
             show_default=True,
             metavar="N",
-            help="Jobs per GPU, at most.",
+            help="Maximum jobs per GPU.",
         ),
         click.option(
             "--predict",
@@ -312,7 +312,7 @@ def nearest(
     *,
     as_json: bool,
 ) -> None:
-    """Show the nearest profile to a job of APPLICATION in PROFILES, a file written by `profiles`."""
+    """Show the profile nearest to a job of APPLICATION in PROFILES, a file written by `profiles`."""
     from slurm_gpu.cli.colocation import profiles as run
 
     named = dict(one.split("=", 1) for one in parameters if "=" in one)

@@ -130,7 +130,7 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
     default="4h",
     show_default=True,
     callback=duration_value,
-    help="Time that jobs of several nodes wait for one zone under the rule `ours`.",
+    help="Time that multi-node jobs wait for one zone under the rule `ours`.",
 )
 @json_option
 @_RUN_DIR
@@ -221,7 +221,7 @@ def _gpus(number: float | None) -> str:
 
 
 def _asks(line: MixLine) -> str:
-    """Such as "62 % 1 GPU, 8 CPUs, 64.0G"."""
+    """Format a kind of recent jobs, such as "62 % 1 GPU, 8 CPUs, 64.0G"."""
     gpus = f"{line.share_mgpu / 1000:g} of a GPU" if line.share_mgpu else counted(line.gpus, "GPU")
     of_type = f" {line.gpu_type}" if line.gpu_type else ""
     memory = f", {line.memory_mib / 1024:.1f}G" if line.memory_mib else ""

@@ -126,7 +126,9 @@ def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
         click.echo("\nWaiting as it is and as it would be, both by the model (hours):")
         print_table(_PREDICTED, list(_predicted_rows(findings)), right=_PREDICTED[1:])
     elif findings.trials:
-        click.echo("\nNothing to propose: no step shortens waiting enough without lengthening a group's")
+        click.echo(
+            "\nNothing to propose: no step shortens waiting enough without lengthening that of a group"
+        )
 
 
 def _trial_row(trial: Trial) -> tuple[str, str, str]:

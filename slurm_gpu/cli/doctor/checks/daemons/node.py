@@ -145,8 +145,8 @@ def _room(directory: Path) -> Iterator[CheckResult]:
     elif free_mib < _ROOM_MIB or (disk.f_files and not disk.f_favail):  # some file systems do not count files
         yield fail(
             f"{directory} is full: {free_mib} MiB and {disk.f_favail} files are left",
-            f"run df -h {directory} and df -i {directory}, and free space: what cannot be written is lost "
-            f"when {_DAEMON} ends",
+            f"run df -h {directory} and df -i {directory}, and free space: data that cannot be "
+            f"written is lost when {_DAEMON} ends",
         )
 
 

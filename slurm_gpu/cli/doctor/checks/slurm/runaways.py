@@ -10,7 +10,7 @@ from slurm_gpu.text.units import counted, few
 
 _OPEN = ("PENDING", "RUNNING", "SUSPENDED")
 _NAMED = 5
-# The most in one answer (docs/api.md).
+# Maximum number of runs in one answer (docs/api.md).
 _PAGE = 1000
 
 

@@ -239,7 +239,7 @@ def _has_mig(at: DoctorContext) -> bool:
     try:
         lines = read_conf(at.slurm_conf.parent / "gres.conf")
     except OSError:
-        return False  # it may be only on the nodes
+        return False  # the file may exist only on the nodes
     return any(line.get("MultipleFiles") is not None for line in lines)
 
 
