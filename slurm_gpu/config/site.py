@@ -118,7 +118,7 @@ class Rack:
 class Sampling:
     """The sampling interval of a node, and the coverage below which jobs are not judged."""
 
-    interval_s: Annotated[float, _DURATION, "Between samples of a GPU."] = 1.0
+    interval_s: Annotated[float, _DURATION, "Interval between samples."] = 1.0
     min_coverage: Annotated[float, number(0, 1, "0.8"), "A run with a lower coverage is not judged."] = 0.8
 
 
@@ -155,7 +155,7 @@ class Priority:
         Mapping[Annotated[str, choice(SCALES)], Annotated[float, number(0, _MOST_POINTS, "20")]],
         "Points per hour of waiting, by scale of the job.",
     ] = field(default_factory=dict)
-    max_points: Annotated[int, whole_number(1, _MOST_POINTS, "1000"), "The most that a job earns."] = 1000
+    max_points: Annotated[int, whole_number(1, _MOST_POINTS, "1000"), "Maximum points of a job."] = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Reservations:
     ] = None
     release_unused_s: Annotated[float, _DURATION, "An unused one is released after this time."] = 1800.0
     horizon_s: Annotated[float, _DURATION, "The longest time ahead, and the longest duration."] = 60 * 86400.0
-    open_per_user: Annotated[int, _COUNT, "Open ones per user."] = 3
+    open_per_user: Annotated[int, _COUNT, "Open reservations per user."] = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +177,9 @@ class Placement:
     mode: Annotated[str, choice(PLACEMENT_MODES), "Only `enforce` changes the cluster."] = "observe"
     partitions: Annotated[
         tuple[Annotated[str, text("gpu", "a name", "names")], ...] | None,
-        "Manage only nodes in these; by default all.",
+        "Manage only nodes in these partitions; by default all.",
     ] = None
-    nodes: Annotated[str | None, _HOSTLIST, "Manage only these."] = None
+    nodes: Annotated[str | None, _HOSTLIST, "Manage only these nodes."] = None
     zone_wait_s: Annotated[float, _DURATION, "The longest wait of a distributed job for one zone."] = 1800.0
     priority: Annotated[Priority | None, "Points for waiting time."] = None
     reservations: Annotated[Reservations | None, "Allows reservations."] = None
@@ -199,7 +199,7 @@ class SiteConfig:
     ] = None
     web: Annotated[str | None, PAGE, "The address of slurm-gpuweb, for `slurm-gpu web`."] = None
     timezone: Annotated[str, _TIME_ZONE, "The time zone of days and times."] = "UTC"
-    import_interval_s: Annotated[float, _DURATION, "Between reads of Slurm's accounting."] = 60.0
+    import_interval_s: Annotated[float, _DURATION, "Interval between reads of Slurm's accounting."] = 60.0
     operators: Annotated[Operators, "Users who see every job in full, like root and SlurmUser."] = field(
         default_factory=Operators
     )
