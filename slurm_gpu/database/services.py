@@ -1,4 +1,4 @@
-"""All that requests are answered with."""
+"""The objects that requests need to be answered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slurm_gpu.slurm.submission import UserAssociations, read_user_associations
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """One of each, for as long as the daemon lives."""
+    """The objects shared by all requests for the lifetime of the daemon."""
 
     cluster: str
     database: Database

@@ -37,9 +37,9 @@ class DeviceTime:
     """Seconds over all devices of a run."""
 
     allocated_s: float
-    """Allocated and not suspended."""
+    """Time allocated and not suspended."""
     sampled_s: float
-    """The part of these that was sampled."""
+    """The sampled part of `allocated_s`."""
     metered_s: float
     """The part of these whose energy is known, as a lower bound: energy is also measured during suspension.
     """

@@ -1,4 +1,4 @@
-"""Check that slurmctld and slurmdbd have the configured cluster; otherwise there are no runs."""
+"""Check that slurmctld and slurmdbd use the configured cluster name; otherwise there are no runs."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ CONTINUED_STATES = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
-    """Columns that follow from records; None if not measured."""
+    """Columns derived from records; None if not measured."""
 
     granted_mgpu: int | None
     ugpucore: float | None
@@ -55,7 +55,7 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
         longest_first = sorted(
             zip(some, spans(some), strict=True), key=lambda item: (-item[0].sampled_s, item[0].segment)
         )
-        # Kept spans longer than a touch. None overlaps another by more, so both ends are in order.
+        # Kept spans longer than _TOUCHING_S. No two overlap by more, so begins and ends are both in order.
         in_time: list[tuple[Record, WatchSpan]] = []
         for record, span in longest_first:
             if span.length_s <= _TOUCHING_S:
@@ -137,7 +137,7 @@ def _no_process_mgpu_s(records: Iterable[Record]) -> int | None:
 
 
 def _granted_by_nodes(records: Sequence[Record]) -> int | None:
-    """Return Σ granted_mgpu over devices; None unless every device has a grant."""
+    """Return Σ granted_mgpu over devices; None if a device has no known grant."""
     grants: dict[tuple[str, str], int] = {}
     for record in records:
         key = record.node, record.device

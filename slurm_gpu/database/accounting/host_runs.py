@@ -18,12 +18,12 @@ def shown_here(cluster: str) -> ColumnElement[bool]:
 def host_run_row(host_run: HostRun, uid: int | None) -> dict[str, Any]:
     """Return the columns of `run` that are imported for Slurm clusters, and the seq of this message.
 
-    The run has no requested resources and no waiting time; a shared GPU counts as whole. `uid` is that of the
-    user's name on slurm-gpudbd's host when it was stored: the machine's own uid may belong to another person
-    there.
+    The run has no requested resources and no waiting time; a shared GPU counts as whole. `uid` is the uid of
+    the user's name on slurm-gpudbd's host when the run was stored: the machine's own uid may belong to
+    another person there.
     """
     over = host_run.end_s is not None
-    # A run has at least one device. An empty list is one that could not be read.
+    # A run has at least one device. An empty list means that the devices could not be read.
     n_gpus = len(host_run.devices) or None
     tres = {} if n_gpus is None else {"gres/gpu": float(n_gpus)}
     return {

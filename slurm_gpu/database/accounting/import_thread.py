@@ -18,16 +18,16 @@ from slurm_gpu.database.maintenance.upkeep import Upkeep
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
-# Each step of a request waits this long for Python's lock while another thread computes. Parsing the answer
-# of Slurm with 10,000 jobs takes a second and more; the default of 5 ms would delay as many requests.
+# Each step of a request waits this long for Python's lock while another thread computes. Parsing Slurm's
+# answer with 10,000 jobs takes more than a second; the default of 5 ms would delay requests by as much.
 _SWITCH_S = 0.0005
-# Number of new objects that triggers a search for cycles. With the default of 700, thousands of rows on their
-# way into the database are scanned again and again, an eighth of the time of a first import.
+# Number of new objects that triggers a search for cycles. With the default of 700, thousands of rows that
+# wait to be stored are scanned repeatedly, which takes an eighth of the time of a first import.
 _GARBAGE_AFTER = 10_000
 
 
 def tune_python() -> None:
-    """Tune Python for many threads, one of which may have a million rows to store."""
+    """Tune Python for many threads, one of which may store a million rows."""
     sys.setswitchinterval(_SWITCH_S)
     gc.freeze()  # imported modules remain loaded
     gc.set_threshold(_GARBAGE_AFTER)
@@ -48,7 +48,7 @@ class ImportThread:
 
     @contextlib.contextmanager
     def running(self, gives_way: Callable[[], bool]) -> Iterator[None]:
-        """Run the import within the context; data of a pass that is not committed is read again next time."""
+        """Run the import within the context; data that is not committed is read again next time."""
         self._importer.gives_way = gives_way
         self._thread.start()
         try:

@@ -108,7 +108,7 @@ class Importer:
         )
         self._stop = threading.Event()
         self.gives_way: Callable[[], bool] = lambda: False
-        """Return whether so many requests wait that the import should yield most of the processor to them."""
+        """Return whether the import should yield most of the processor to waiting requests."""
         self.stepped_s = clock.monotonic()
         """Time of the last progress by Clock.monotonic()."""
 
@@ -229,7 +229,7 @@ class Importer:
         return self._store(rows[:half], placed) + self._store(rows[half:], placed)
 
     def _in_question(self) -> set[int]:
-        """Return jobs that have records and no run, or that sacct returns in no period."""
+        """Return jobs that have records but no run, and jobs that sacct returns in no period."""
         job_id = run_device.c.job_id
         unmatched = (
             select(job_id)
@@ -238,7 +238,7 @@ class Importer:
             .order_by(job_id)
         )
         with self._database.reading() as connection:
-            # If there are more than one pass takes, the next pass continues after the last one.
+            # If there are too many for one pass, the next pass continues after the last one.
             later = unmatched.where(job_id > self._in_question_up_to).limit(_MAX_UNMATCHED)
             found = list(connection.execute(later).scalars())
             if (room := _MAX_UNMATCHED - len(found)) and self._in_question_up_to:
@@ -284,7 +284,7 @@ def _mark(cluster: str) -> str:
 
 
 def read_until_s(connection: Connection, cluster: str) -> int | None:
-    """Return up to when accounting was read."""
+    """Return the time up to which accounting was read."""
     return get_watermark(connection, _mark(cluster))
 
 
@@ -393,7 +393,7 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
 
 
 def _of_jobs(query: Select[Any], table: Table, jobs: Set[Job]) -> Iterator[Select[Any]]:
-    """Yield the query for parts of these jobs: MariaDB makes a table of a list of a thousand values."""
+    """Yield the query for parts of these jobs: MariaDB converts a list of a thousand values into a table."""
     ids: dict[str, list[int]] = defaultdict(list)
     for cluster, job_id in jobs:
         ids[cluster].append(job_id)

@@ -48,8 +48,8 @@ def _with_lender(one: Run, queue: QueueState) -> Run:
 def taken_back_by(connection: Connection, row: Mapping[str, Any]) -> RowMapping | None:
     """Return the run for which a borrowing run was preempted; None if there is none, or it is unknown.
 
-    Slurm does not report for which job it preempts another. That job starts next on its nodes and is not on
-    loan.
+    Slurm does not report for which job it preempts another job. That job starts next on its nodes and is not
+    on loan.
     """
     if row["state"] != "PREEMPTED" or row["end_s"] is None or lender_of(row["admin_comment"]) is None:
         return None

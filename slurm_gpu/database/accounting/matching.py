@@ -21,7 +21,7 @@ UNORDERED_SLACK_S = 60
 MISSING_SLACK_S = 60
 _MAX_SHIFTS = 64
 _MAX_NEAR = 64
-# Enough for a job on 400 nodes of eight GPUs. For jobs with far more records, the order decides.
+# Enough for a job on 400 nodes with eight GPUs each. For jobs with far more records, the order decides.
 _MAX_COMPARISONS = 250_000
 
 
@@ -58,7 +58,7 @@ def node_set(expression: str) -> frozenset[str]:
 
 
 def assign(runs: Iterable[RunSpan], records: Iterable[RecordSpan]) -> dict[tuple[str, str], int | None]:
-    """Return (segment, device) → run_id, None if no run fits; all of one (cluster, job ID)."""
+    """Return (segment, device) → run_id, None if no run fits; all share one (cluster, job ID)."""
     started = sorted(
         (run for run in runs if run.start_s is not None), key=lambda run: (run.start_s, run.submit_s)
     )
@@ -189,7 +189,7 @@ class _InTime:
         self._last_ends.append(max(end_s, self._last_ends[-1] if self._last_ends else end_s))
 
     def near(self, record: RecordSpan) -> Iterator[int]:
-        """Yield the runs within a minute of a record; of many only the last ones."""
+        """Yield the runs within a minute of a record; if there are many, only the last ones."""
         stop = bisect_right(self._starts, record.last_s + UNORDERED_SLACK_S)
         for place in range(stop - 1, max(-1, stop - 1 - _MAX_NEAR), -1):
             if self._last_ends[place] < record.first_s - UNORDERED_SLACK_S:
@@ -228,7 +228,7 @@ def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -
 
 
 def _off_s(started: Sequence[RunSpan], record: RecordSpan, index: int) -> float:
-    """Return the smallest clock error that would make this a record of that run, which may be unknown."""
+    """Return the smallest clock error with which this would be a record of that run, which may be unknown."""
     if index < 0:  # it ended before the first known run
         began = started[0].start_s
         assert began is not None

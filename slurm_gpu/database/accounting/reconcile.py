@@ -189,9 +189,9 @@ def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, A
 
 
 def _in_few_lengths(found: list[T]) -> list[T]:
-    """Repeat the first item up to a length that is a power of two: each length is another statement.
+    """Repeat the first item up to a length that is a power of two: each length requires its own statement.
 
-    SQLAlchemy caches 500 compiled statements and more; one with 500 rows takes 1.8 MiB.
+    SQLAlchemy caches at least 500 compiled statements; a statement with 500 rows takes 1.8 MiB.
     """
     length = 1 << max(0, len(found) - 1).bit_length()
     return found + found[:1] * (length - len(found))

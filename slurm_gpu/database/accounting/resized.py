@@ -1,7 +1,7 @@
-"""Combine the several rows that accounting has of a resized run; all but the last end as RESIZING.
+"""Combine the accounting rows of a resized run; all but the last end as RESIZING.
 
-Slurm 22.05 sets the submission time of such a row to the time of the resize, but often its start to that of
-the whole run.
+Slurm 22.05 sets the submission time of such a row to the time of the resize, but often sets its start to the
+start of the whole run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Find the server types and zones of a run, by the state of its nodes at that time.
+"""Find the server types and zones of a run by the state of its nodes when it started.
 
-For nodes without a recorded state at that time, slurm-gpu.yaml applies; for nodes that it does not list, the
-first recorded state.
+For nodes without a recorded state at that time, slurm-gpu.yaml applies. For nodes that slurm-gpu.yaml does
+not list, the first recorded state applies.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ def allocated_mgpu(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str,
     """Return the thousandths of GPUs in an allocation; 0 if it has none.
 
     None if it has shards or MPS, and its nodes differ in shares per GPU or are gone. Also None if it has no
-    GPU, but its nodes have some that Slurm does not account for, or its TRES is empty, which never happens
-    normally.
+    GPU although its nodes have some that Slurm does not account for, or if its TRES is empty, which is
+    abnormal.
     """
     if not hostlist:
         return count_mgpu(tres)

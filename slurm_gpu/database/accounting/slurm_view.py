@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 JOBS_FOR_S = 2.0
 NODES_FOR_S = 60.0
 SETTINGS_FOR_S = 3600.0
-# A request waits this long for an answer that is not there yet.
+# A request waits this long for an answer that has not arrived yet.
 WAIT_S = 1.0
 # Queries may take at most this share of the time: a slow slurmctld is queried less often. The quicker of the
-# last two counts, as one slow answer may be chance, such as during startup.
+# last two counts, since a single slow answer may be an exception, such as during startup.
 _SHARE = 0.05
 _LONG_S = 0.1
 _PAUSE_AFTER_FAILURE_S = 10.0
@@ -33,7 +33,7 @@ _PAUSE_AFTER_FAILURE_S = 10.0
 class CachedAnswer(Generic[T]):
     """One answer, renewed in its own thread when older than `for_s`; a failure keeps the old one.
 
-    Slurm's commands take ten seconds and more to fail if slurmctld is down. The first caller waits for a
+    Slurm's commands take at least ten seconds to fail if slurmctld is down. The first caller waits for a
     moment, the others do not wait until it answers again. No caller waits if the last answer took long, as on
     a large cluster: the old one is returned.
     """
@@ -51,7 +51,7 @@ class CachedAnswer(Generic[T]):
         )
 
     def get(self, wait_s: float, max_age_s: float = math.inf, fresh_s: float = math.inf) -> T | None:
-        """Return the answer, at most `for_s` old if it arrives within `wait_s`; None if there never was one.
+        """Return the answer, at most `for_s` old if it arrives within `wait_s`; None before the first one.
 
         With `max_age_s`, return None instead of an older answer. With `fresh_s`, an older answer is renewed,
         at the rate limit of a slow slurmctld, and the caller waits for it even if the last one took long.
@@ -128,7 +128,7 @@ class SlurmView:
         return self._queue.get(WAIT_S)
 
     def queue_now(self) -> QueueState | None:
-        """Return the same for a reader: an old answer is not used if a new one is a moment away."""
+        """Return the jobs for a reader: wait a moment for a new answer rather than use an old one."""
         return self._queue.get(WAIT_S, fresh_s=JOBS_FOR_S)
 
     def settings(self) -> SlurmSettings | None:
@@ -146,8 +146,8 @@ class SlurmView:
     def may_speak(self, node: str, address: str) -> tuple[bool, frozenset[str]]:
         """Return whether `node` may send from this address, and the addresses of its NodeAddr and name.
 
-        It may if Slurm has never answered, or if no name can be resolved. A refusal is never based on an old
-        answer, since the node may have been added or moved: SlurmError if there is only an old one.
+        The node may send if Slurm has never answered, or if no name can be resolved. A refusal is never based
+        on an old answer, since the node may have been added or moved: SlurmError if there is only an old one.
         """
         found: frozenset[str] = frozenset()
         for max_age_s in (math.inf, JOBS_FOR_S):
@@ -162,7 +162,7 @@ class SlurmView:
         return False, found
 
     def _addresses(self, node: SlurmNode, wanted: str, max_age_s: float) -> frozenset[str]:
-        """Return addresses of a node until `wanted` is found: resolving those of 10,000 nodes takes time."""
+        """Return addresses of a node until `wanted` is found, since resolving many nodes takes time."""
         found = self._address_of(node.address, max_age_s)
         return found if wanted in found else found | self._address_of(node.name, max_age_s)
 

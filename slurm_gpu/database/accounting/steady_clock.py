@@ -29,7 +29,7 @@ def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
     """Return the span of each record of one run on one device (or host records on one node), in order.
 
     Spans of one boot are placed by seconds since boot, even if the wall clock was set meanwhile. A record
-    without these (of an older slurm-gpud) is placed by its wall clock.
+    without them (from an older slurm-gpud) is placed by its wall clock.
     """
     # Relative to the first, since epoch seconds would leave a float less precision for fractions.
     since_s = min((record.first_s for record in records), default=0)
@@ -56,9 +56,9 @@ def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
 def allocated_s(records: Sequence[Record]) -> float:
     """Return how long a run had one device allocated, according to its node.
 
-    The time is that from the prolog to the last watch. A job keeps its devices while slurm-gpud is down, so
-    the time between two watches counts. An empty watch began after the end, before the node was notified; it
-    does not count.
+    The result covers the time from the prolog to the last watch. A job keeps its devices while slurm-gpud is
+    down, so the time between two watches counts. An empty watch began after the end, before the node was
+    notified; it does not count.
     """
     records = [record for record in records if record.allocated_s > 0] or records
     begun = [(span.begin_s, record) for span, record in zip(spans(records), records, strict=True)]

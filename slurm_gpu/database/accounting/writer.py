@@ -60,15 +60,15 @@ _DEVICES = Newest(device, ("node", "uuid"), "at_s")
 # The statement of each dialect. Reuse keeps SQLAlchemy's cached state.
 _RUN_UPSERTS: dict[str, Insert] = {}
 _HOST_RUNS = Newest(run, RUN_KEY, "reported_seq", apart=("run_id", *DERIVED))
-# By arrival: all windows of a segment younger than ten minutes begin at the segment's start.
+# Ordered by arrival: while a segment is younger than ten minutes, all its windows begin at its start.
 _WINDOWS = Newest(run_window, ("segment", "device"), "at_s", ("node", "job_id"))
-# Boot ID of events that slurm-gpudbd itself detects, next to those of nodes.
+# Boot ID of events that slurm-gpudbd itself detects.
 OWN_BOOT_ID = "slurm-gpudbd"
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivedWindow:
-    """A window, the node that sent it, and when."""
+    """A window, the node that sent it, and the time at which it arrived."""
 
     window: Window
     node: str
@@ -214,7 +214,7 @@ def store_host_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -
 
 
 def double_watch_event(doubled: DoubleWatch) -> Event:
-    """Return the event of a double watch; always the same one for the same segments."""
+    """Return the event of a double watch; the same segments always result in the same event."""
     kept, dropped = doubled.kept, doubled.dropped
     segments = sorted((kept.segment, dropped.segment))
     name = ":".join((*segments, kept.device)).encode()
@@ -231,7 +231,7 @@ def double_watch_event(doubled: DoubleWatch) -> Event:
 
 
 def device_elsewhere_event(uuid: str, node: str, others: Collection[str], at_s: int) -> Event:
-    """Return the event for a device that `node` and others report; the same one for the same nodes."""
+    """Return the event for a device that `node` and others report; it depends only on the nodes."""
     name = ":".join((uuid, node, *sorted(others))).encode()
     return Event(
         node=node,
@@ -258,7 +258,7 @@ def read_host(row: RowMapping) -> Host:
 def readable(read: Callable[[RowMapping], T], row: RowMapping) -> T | None:
     """Return `read(row)`; None and a warning for a row of an older version that this one rejects.
 
-    Such a row must not prevent matching and showing the others.
+    Such a row must not prevent the others from being matched and shown.
     """
     try:
         return read(row)

@@ -86,7 +86,7 @@ def _node(entry: NodeAllocations, zone: str | None, server_type: str | None) -> 
 
 
 def _n_gpus(job: QueuedJob, nodes: Mapping[str, SlurmNode]) -> float | None:
-    """Return the job's GPUs; shares count as fractions if its nodes, or else all, have one share size."""
+    """Return the job's GPUs; shares are fractions if its nodes, or otherwise all, have one share size."""
     here = [nodes.get(name) for name in job.nodes]
     mgpu = job_mgpu(job, per_gpu_of(here) if here else agreed_per_gpu(nodes.values()))
     return None if mgpu is None else mgpu / 1000

@@ -1,4 +1,4 @@
-"""The read API: runs, timelines, live values, nodes and health, as far as the caller may see them."""
+"""The read API: runs, timelines, live values, nodes and health, limited to what the caller may see."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LIVE_EVERY_S = 5.0
 LIVE_STREAM_S = 600.0
 # Each stream takes up to 0.1 s of CPU time per LIVE_EVERY_S for a thousand nodes.
 LIVE_STREAMS_OF_A_USER = 16
-# A node from which live values are needed is contacted within 10 s, and sends the window with the next ones.
+# A node whose live values are needed posts within 10 s, and sends the window with its next values.
 WINDOW_WITHIN_S = 10
 _JSON = "application/json"
 _REFRESH = get_args(Refresh)
@@ -143,7 +143,7 @@ class Reads:
         raise HTTPException(404, f"no window of job {job} is stored, and it is not running")
 
     async def get_hosts(self, request: Request) -> Response:
-        """GET /v1/runs/{job}/hosts: host metrics of the nodes that a running job has for itself."""
+        """GET /v1/runs/{job}/hosts: host metrics of the nodes on which a running job is alone."""
         caller = await self._caller(request)
         label = request.path_params["job"]
         queue = await run_in_threadpool(self._services.view.queue)
@@ -166,7 +166,7 @@ class Reads:
             if self._streams[caller.uid] >= LIVE_STREAMS_OF_A_USER:
                 why = f"you have {LIVE_STREAMS_OF_A_USER} open streams of live values; close one first"
                 raise HTTPException(429, why, {"Retry-After": str(RETRY_AFTER_S)})
-            share_of(request).end()  # streams have a bound of their own
+            share_of(request).end()  # streams have their own limit
             stream = self._live_events(caller, refresh)
             return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
         body = await run_in_threadpool(self._live, caller, refresh)
@@ -198,7 +198,7 @@ class Reads:
         return encode({"nodes": shown})
 
     async def _live_events(self, caller: Caller, refresh: str) -> AsyncIterator[bytes]:
-        """Yield the values whenever they change, until a fresh credential is due or the server stops."""
+        """Yield the values when they change, until the stream's time limit or the server's stop."""
         last = b""
         self._streams[caller.uid] += 1
         try:

@@ -40,7 +40,7 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class RunningUseByOwner:
-    """The answer, and the uid of each job's user; None if unknown."""
+    """The answer, and the uid of each job's user, which is None if unknown."""
 
     running: Running
     owners: Mapping[int, int | None]
@@ -169,7 +169,7 @@ def _measured(connection: Connection, starts: Mapping[int, int], min_coverage: f
 
 
 def _unused(rows: Sequence[RowMapping], start_s: int, min_coverage: float) -> Sequence[str]:
-    """Return devices that never computed, with enough coverage from the run's start to its newest record."""
+    """Return devices that never computed, if coverage from the run's start to its newest record suffices."""
     by_place: dict[tuple[str, str], list[RowMapping]] = defaultdict(list)
     for row in rows:
         by_place[row["node"], row["device"]].append(row)

@@ -103,7 +103,7 @@ def _of(row: RowMapping, ran: _Ran, *, is_correct: bool, started_s: int | None) 
 
 
 def _runs_of(connection: Connection, cluster: str, job_ids: set[int]) -> dict[int, list[_Ran]]:
-    """Return by job id its runs, and for an array those of its tasks."""
+    """Return the runs of each job by job ID; for an array, the runs of its tasks."""
     found: dict[int, list[_Ran]] = {job_id: [] for job_id in job_ids}
     names = ("run_id", "cluster", "job_id", "array_job_id", "start_s", "end_s", "partition")
     columns = select(*(run.c[name] for name in names))

@@ -36,7 +36,7 @@ NOTHING_LEARNED = (
 
 
 class NoForecastError(Exception):
-    """There is too little data for a forecast; the message has the reason."""
+    """There is too little data for a forecast; the message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
     ) in connection.execute(query).yield_per(10_000):
         if eligible_s is None:
             if start_s is None:
-                continue  # held, or gone before it was eligible: it never waited for resources
+                continue  # held, or ended before it was eligible: it never waited for resources
             eligible_s = submit_s
         cores, memory_mib = _amounts(asked)
         gpus = _UNKNOWN_GPUS if mgpu is None else mgpu / 1000
@@ -141,7 +141,7 @@ def waits(job: QueuedJob, now_s: float) -> bool:
 
 
 def _of_queue(job: QueuedJob) -> Row:
-    # Once it runs, the granted values; Slurm ≤ 24.05 shows no others then.
+    # Granted values once the job runs; Slurm ≤ 24.05 shows no others then.
     tres = job.tres_requested or job.tres_allocated
     started = job.start_s if job.state in _RUNNING else None
     mgpu = job_mgpu(job, SharesPerGpu())

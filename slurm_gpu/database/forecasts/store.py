@@ -23,10 +23,10 @@ _LONGEST_S = 2**40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A forecast of a pending job: a row of `forecast`; seconds are from `at_s` on."""
+    """A forecast of a pending job: a row of `forecast`; seconds count from `at_s`."""
 
     job_id: int
-    """The array's ID for tasks that are not split off yet."""
+    """The ID of the array for tasks that are not split off yet."""
     at_s: int
     lower_s: int
     median_s: int

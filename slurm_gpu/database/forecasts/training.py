@@ -21,7 +21,7 @@ from slurm_gpu.forecast.queue import HISTORY_S, Runs
 from slurm_gpu.slurm.client import QueuedJob
 
 SAMPLE = 200
-"""The maximum number of evaluated forecasts, too."""
+"""Also the maximum number of evaluated forecasts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

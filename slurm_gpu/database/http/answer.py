@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 
 
 class Answer(JSONResponse):
-    """A response whose content, types of `slurm_gpu.wire.answers` included, becomes JSON."""
+    """A response whose content is encoded as JSON; it may have types of `slurm_gpu.wire.answers`."""
 
     def render(self, content: Any) -> bytes:
         """Return the body."""

@@ -39,7 +39,7 @@ EXPECTED = (
 
 
 def answer_to(error: Exception) -> Response:
-    """Return the response to one of the expected errors; raise any other one."""
+    """Return the response to an expected error; raise any other error."""
     match error:
         case NotAuthenticatedError():
             return JSONResponse(_body(error), 401, headers={"WWW-Authenticate": "MUNGE"})

@@ -36,7 +36,7 @@ _SHARE = "share"
 
 @dataclass(slots=True)
 class _CallerUse:
-    """Current use of one uid."""
+    """The current use by one uid."""
 
     served: asyncio.Semaphore
     rows: float
@@ -50,7 +50,7 @@ class CallerBounds:
     def __init__(self, per_user: PerUser, clock: Clock, wait_s: float = WAIT_S) -> None:
         self._per_user, self._clock, self._wait_s = per_user, clock, wait_s
         # One entry per user: a caller cannot choose a uid. On a host other than slurm-gpuweb's, its uid is an
-        # ordinary user, who must not use up slurm-gpuweb's bounds.
+        # ordinary user, which must not use up the limits of slurm-gpuweb.
         self._uses: dict[tuple[int, bool], _CallerUse] = {}
         self._refused = OutageLog(log, "requests of a user are rejected for now: %s", clock)
 
@@ -108,7 +108,7 @@ class CallerBounds:
 
 
 class BoundedCallers:
-    """ASGI middleware that gives each request a share of its caller's limits."""
+    """ASGI middleware that charges each request to its caller's limits."""
 
     def __init__(self, app: ASGIApp, bounds: CallerBounds) -> None:
         self._app, self._bounds = app, bounds

@@ -14,8 +14,8 @@ from slurm_gpu.database.http.error_responses import ShipmentError
 
 # The number of waiting shipments is limited to those that are served within this time.
 SERVED_WITHIN_S = 5.0
-# Assumed rate until it is measured. Too early a slot costs one more request, too late a slot leaves the
-# server idle.
+# Assumed rate until it is measured. A slot that is too early costs one more request; one that is too late
+# leaves the server idle.
 FIRST_PER_S = 1000.0
 _LEAST_PER_S = 5.0
 # With this many waiting throughout an interval, the measured rate is the maximum.

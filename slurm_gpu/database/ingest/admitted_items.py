@@ -91,5 +91,5 @@ def reject(some: Sequence[AdmittedItems], kind: str, reasons: Mapping[Key, str])
 
 
 def not_its(item: Watch | Window, node: str) -> str:
-    """Return why an item of another job's or node's segment is rejected."""
+    """Return the reason for rejecting an item whose segment belongs to another job or node."""
     return f"segment {item.segment} is not one of job {item.job_id} on {node}"

@@ -1,6 +1,7 @@
 """Find jobs that a node considers open but that have ended there according to Slurm.
 
-An epilog may never have run. A running job may have released the node, by a resize or since the node failed.
+An epilog may never have run. A running job may have released the node by a resize, or because the node
+failed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def ended(
     now_s: float,
     ask: Callable[[Sequence[int]], RunEnds],
 ) -> dict[int, RunsEnded]:
-    """Return those of `open_jobs` that ended on `node` more than MARGIN_S ago.
+    """Return the jobs among `open_jobs` that ended on `node` more than MARGIN_S ago.
 
     `ask` reads the accounting of some jobs. A job in doubt stays open: the result is empty while slurmctld
     does not answer, since only slurmctld has a run that has just started.
@@ -87,7 +88,7 @@ def ended(
 
 
 def _has_left(node: str, job: QueuedJob) -> bool:
-    """Return whether the job was resized and no longer has the node. Only accounting has the time."""
+    """Return whether a resize took the node from the job. Only accounting has its time."""
     has_other_nodes = job.state in _HOLDING or job.state in _ENDED_STATES
     return has_other_nodes and job.resized_s is not None and bool(job.nodes) and node not in job.nodes
 

@@ -35,8 +35,9 @@ class GroupWork(Protocol[T_contra, R_co]):
 class GroupCommit(Generic[T, R]):
     """Does the work of many items in few transactions. Thread-safe; runs one transaction at a time.
 
-    Items that share one of their `names` never go together. `who` returns the sender of an item. After a
-    sender's rows were locked, its items go alone and without waiting for locks, until one succeeds.
+    Items that share one of their `names` are never stored together. `who` returns the sender of an item.
+    After a sender's rows were locked, its items are stored alone and without waiting for locks until one
+    succeeds.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class GroupCommit(Generic[T, R]):
         return [entry.outcome for entry in entries]
 
     def _gather(self, coming: deque[_PendingItem[T, R]]) -> list[_PendingItem[T, R]]:
-        """Take the first item, and the following ones that may go together with it."""
+        """Take the first item, and the following ones that may be stored together with it."""
         some = [coming.popleft()]
         taken = set(some[0].names)
         if some[0].who in self._locked:
@@ -142,7 +143,7 @@ class _PendingItem(Generic[T, R]):
     item: T
     names: Set[Hashable]
     who: Hashable
-    outcome: R | Exception = field(default_factory=lambda: DatabaseError("it was never tried"))
+    outcome: R | Exception = field(default_factory=lambda: DatabaseError("this item was never tried"))
 
 
 def _fail_all(some: Sequence[_PendingItem[T, R]], error: DatabaseError) -> None:

@@ -20,7 +20,7 @@ from slurm_gpu.database.ingest.stall_detector import StallDetector
 
 log = logging.getLogger(__name__)
 
-# 1,000 nodes per second, answered within 0.1 s each, are half as many concurrent shipments.
+# 1,000 nodes per second, answered within 0.1 s each, result in half as many concurrent shipments.
 MANY_SHIPMENTS = 200
 # Well over the time that one request waits for a database that does not answer.
 ANSWERED_WITHIN_S = 600.0

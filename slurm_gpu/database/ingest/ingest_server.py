@@ -1,4 +1,4 @@
-"""An HTTP/1.1 server for POST /v1/node, in front of the web framework: nearly all requests are these.
+"""An HTTP/1.1 server for POST /v1/node, in front of the web framework: nearly all requests are of this kind.
 
 Each TCP connection is read here first. A request to /v1/node with the usual headers is answered here. Any
 other connection is passed on with the bytes read so far. Serving these requests with uvicorn and ASGI takes a

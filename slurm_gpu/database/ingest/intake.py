@@ -40,7 +40,7 @@ from slurm_gpu.wire.live import LIVE_INTERVAL_S
 
 log = logging.getLogger(__name__)
 
-# The newest report of a device counts: one from the future would take precedence over all that follow. An
+# The newest report of a device counts: a report from the future would take precedence over all later ones. An
 # event from the future would be kept indefinitely.
 _AHEAD_S = 86400
 _MOST_OF_A_REASON = 500
@@ -265,7 +265,7 @@ class Intake:
             self._asking_ends.release()
 
     def _foreign(self, node: str, address: str | None) -> str | None:
-        """Return why this sender may not send for `node`; None if it may, or if Slurm cannot decide."""
+        """Return why this sender may not send for `node`; None if it may send, or if Slurm cannot decide."""
         if address is None:
             return None
         may, addresses = self._view.may_speak(node, plain(address))

@@ -1,4 +1,4 @@
-"""Find the data that nodes send only once and that the database lacks, being new or restored."""
+"""Find data that nodes send only once and that the database lacks because it is new or was restored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class StoredFacts:
 
 
 class _Cached(Generic[T]):
-    """Caches a result of `read` for READ_EACH_S; None if it failed or another thread reads it first."""
+    """Caches a result of `read` for READ_EACH_S; None after a failure and during the first read."""
 
     def __init__(self, database: Database, clock: Clock, read: Callable[[Connection], T]) -> None:
         self._database, self._clock, self._read = database, clock, read

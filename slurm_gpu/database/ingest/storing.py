@@ -59,7 +59,7 @@ def store(connection: Connection, some: Sequence[AdmittedItems], cluster: str) -
 
 
 def _report_duplicates(connection: Connection, some: Sequence[AdmittedItems]) -> None:
-    """Record a GPU that two nodes report: it was moved, or a node sends another's name."""
+    """Record a GPU that two nodes report: it was moved, or a node sends another node's name."""
     devices = of_all(some, attrgetter("devices"))
     nodes_of = nodes_with(connection, devices.values()) if devices else {}
     for (place, _), item in devices.items():

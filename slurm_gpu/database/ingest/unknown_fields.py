@@ -53,7 +53,7 @@ class UnknownLog:
         self._is_full = False
 
     def warn(self, node: str, version: str | None, names: Mapping[str, Collection[str]]) -> None:
-        """Log the names that were not logged before."""
+        """Log names that have not been logged before."""
         new = {(kind, name) for kind, of_kind in names.items() for name in of_kind} - self._logged
         if new and len(self._logged) >= _MAX_LOGGED and not self._is_full:
             self._is_full = True

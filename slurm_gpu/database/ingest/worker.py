@@ -109,7 +109,7 @@ class Reports:
                         self._channel.send_bytes(encode([passed]))
                         send_connection(self._channel, connection)
         except OSError:
-            os._exit(0)  # a worker that cannot report is of no use
+            os._exit(0)  # a worker that cannot report is useless
 
     def _batch(self) -> list[msgspec.Raw]:
         batch: list[msgspec.Raw] = []

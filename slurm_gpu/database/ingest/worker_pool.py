@@ -67,7 +67,7 @@ class Workers:
         *,
         for_people: bool,
     ) -> None:
-        """Prepare workers; `running` starts them. `url` is the database's."""
+        """Prepare workers; `running` starts them. `url` is that of the database."""
         self._beginning = WorkerSetup(config, url, for_people, listener.fileno(), 1 / (n + 1))
         self._workers = [Worker(f"worker {n + 1}", self._beginning, clock, memory) for n in range(n)]
 

@@ -14,7 +14,7 @@ SILENT_AFTER_S = SHIPPED_WITHIN_S
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The last shipment of a node: when (wall clock), and from which version of slurm-gpud."""
+    """The last shipment of a node: its time (wall clock) and its version of slurm-gpud."""
 
     at_s: float
     version: str | None

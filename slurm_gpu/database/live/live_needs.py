@@ -13,7 +13,7 @@ from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.slurm.tres import amount
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 
-# Longer than the longest interval, so that each node learns of a request.
+# Longer than the longest interval, so that each node receives a request.
 NEEDED_FOR_S = 75.0
 _DROP_EVERY_S = 10.0
 

@@ -12,7 +12,7 @@ from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.live import LIVE_INTERVAL_S
 
-# Values are dropped as many seconds after the next ones were due.
+# Values are dropped this many seconds after the next ones were due.
 LATE_S = 50.0
 # Interval at which expired values are dropped.
 DROP_EVERY_S = 10.0
@@ -115,8 +115,8 @@ class Allowances:
     """Limits how many items each sender may have stored, so that a broken node does not fill the database.
 
     The allowance is AT_ONCE_ITEMS and refills at ITEMS_PER_S. A sender with some allowance left may send a
-    whole shipment. Each worker has its own allowances: which worker gets a shipment is random, so a share of
-    a common allowance could be exhausted in one worker only.
+    whole shipment. Each worker has its own allowances: which worker gets a shipment is random, so a worker's
+    share of a common allowance could be exhausted while others have some left.
     """
 
     def __init__(self, clock: Clock) -> None:

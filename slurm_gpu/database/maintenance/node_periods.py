@@ -1,4 +1,4 @@
-"""Record the state of each node over time according to Slurm, the denominator of all rates."""
+"""Record each node's state in Slurm over time, the denominator of all rates."""
 
 from __future__ import annotations
 

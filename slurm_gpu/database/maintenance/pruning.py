@@ -103,7 +103,7 @@ class Pruning:
 def _prune_some(
     connection: Connection, statement: Delete | Update, at: Column[int], from_s: int, before_s: int
 ) -> tuple[int, int | None]:
-    """Execute it on the first of these rows; return where the others begin, None if all are done.
+    """Process one batch of these rows; return where the next batch begins, None after the last.
 
     No statement may exceed the database's time limit, or lock rows that shipments wait for.
     """

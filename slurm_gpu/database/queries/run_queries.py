@@ -63,7 +63,8 @@ def _places(
 ) -> list[RowMapping]:
     """Return `run_id` and `sort_key` of the runs of a page, and of the next one if it exists.
 
-    Only these are sorted: whole rows, of which a million take half a gigabyte, are read only for the page.
+    Only these two columns are sorted. Whole rows, a million of which take half a gigabyte, are read only for
+    the page.
     """
     found: list[RowMapping] = []
     for step in order.steps(wanted.after):
@@ -219,7 +220,7 @@ def find_windows(
 
 
 def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Caller) -> dict[str, Any]:
-    """Return live values that `caller` may see; for a device of another job, only its owner.
+    """Return the live values that `caller` may see: users see devices that run only their own jobs.
 
     Values of whole nodes are for operators.
     """

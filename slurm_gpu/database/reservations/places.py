@@ -29,7 +29,7 @@ class KeptPlaces:
         self._failed_until_s = -math.inf
 
     def of(self, user: str) -> UserAssociations:
-        """Return where a user may submit, at most KEPT_S old."""
+        """Return the associations of a user, at most KEPT_S old."""
         with self._lock:
             now_s = self._clock.monotonic()
             until_s, places = self._kept.get(user, (-math.inf, UserAssociations(from_slurmdbd=False)))

@@ -194,7 +194,7 @@ def _wait_for_turn(connection: Connection, now_s: int) -> None:
 
 
 def _as_it_is(connection: Connection, one: Reservation, now_s: int) -> Reservation:
-    """Read the row under the lock: it may have been decided since it was shown."""
+    """Read the row under the lock: the reservation may have been decided since it was shown."""
     _wait_for_turn(connection, now_s)
     fresh = find_one(connection, one.cluster, one.id)
     assert fresh is not None  # no row is ever removed
@@ -220,7 +220,7 @@ def _require(was_set: bool, one: Reservation) -> None:
 
 
 def _set(connection: Connection, one: Reservation, values: dict[str, Any]) -> bool:
-    """Return whether it still had the state of `one`: slurm-gpuctld reports without this lock."""
+    """Update the reservation unless slurm-gpuctld has changed its state; return whether it was updated."""
     table = reservation.c
     same = update(reservation).where(table.reservation_id == one.id, table.state == one.state.value)
     return connection.execute(same.values(values)).rowcount == 1

@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[\w .,:;=+/@#()\[\]-]*", re.ASCII)
 _ROWS_AT_ONCE = 500
 # Well below the 16 MiB that MariaDB accepts per statement by default.
 _STATEMENT_CHARACTERS = 1 << 20
-# Small enough that MariaDB starts while more statements are being written.
+# Small enough for MariaDB to start while more statements are being written.
 _OF_MANY_CHARACTERS = 1 << 18
 
 
@@ -82,7 +82,7 @@ def _texts(
             columns = dict(zip(names, zip(*some, strict=True), strict=True))
             written = [words.of(columns[name], processors[name]) for name in order]
             texts = list(map(",".join, zip(*written, strict=True)))
-        except Exception as error:  # any error is due to these rows, and would occur again with them
+        except Exception as error:  # any error is due to these rows and would recur
             raise StatementError(str(error), None, None, error) from error
         yield from texts
 

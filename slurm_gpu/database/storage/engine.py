@@ -250,8 +250,8 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
             isolation_level="READ COMMITTED",
             pool_pre_ping=True,  # MariaDB was restarted: the next request simply gets a new connection
             pool_recycle=1800,
-            # Strict, regardless of the server's default: a value that does not fit is an error, and never
-            # cut.
+            # Strict, regardless of the server's default: a value that does not fit is an error and is never
+            # truncated.
             connect_args={
                 "sql_mode": "TRADITIONAL",
                 "connect_timeout": 5,

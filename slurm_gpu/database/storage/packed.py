@@ -1,4 +1,4 @@
-"""Pack the statistics and timeline of a record into a third of the bytes: they are most of a database.
+"""Pack statistics and timelines, which are most of a database, into a third of their size.
 
 The first byte of a value identifies its format. Stored values must remain readable indefinitely, so a format
 never changes, including its dictionary. A better one gets another first byte and is added.
@@ -36,7 +36,7 @@ _DICTIONARY = b"""\
 0.0,0.0],"dram_frac":[0.0,0.0],"power_w":[400.0],"temp_c":[30.0,60.0],"sm_clock_mhz":[210.0,1410.0],\
 "processes":[0.0,1.0,1.0],"energy_j":[0.0],"pcie_rx_bytes":[0.0],"pcie_tx_bytes":[0.0],"ecc_corrected":[0.0],\
 "throttle_s":{},"util_hist_ms":[0,0,0,0,0,0,0,0,0,0],"mem_hist_ms":[0,0,0,0,0]}"""
-_LEVEL = 3  # a higher level takes a quarter more time, and saves 2 %
+_LEVEL = 3  # a higher level takes 25 % more time and saves 2 %
 # Texts are short, so a larger window and larger tables are only more memory to clear.
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 6
 

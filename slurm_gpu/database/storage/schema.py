@@ -6,7 +6,7 @@ slower. Columns that reports filter and sort by are derived from them into `run`
 column, as it is kept for a limited time and rarely read.
 
 Rows of `run_device` are ordered by arrival (`row_id`). Ordered by their key, which begins with a random
-number, they would fill pages by half only, and each index would contain its 56 bytes again.
+number, they would only half fill the pages, and each index would repeat the 56 bytes of the key.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Accused:
         self._statements, self._index_of, self._rule = statements, index_of, rule or SuspectThresholds()
         self._due_s = -math.inf
         self.places: frozenset[Place] = frozenset()
-        """GPUs that any job accuses; healthy jobs on them count as evidence."""
+        """GPUs that any job's verdict suspects; healthy jobs on them count as evidence."""
         self.suspects: Sequence[ReportedSuspect] = ()
 
     def refresh(self, now_s: float) -> None:

@@ -156,7 +156,7 @@ def series_of_windows(
 def _cut_to_common_end(series: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
     """Cut all series at the end of the first node's window, since nodes send theirs at different times.
 
-    In a job of a minute, the difference is a third of the time, without values of some nodes.
+    In a job of one minute, some nodes would lack values for a third of the time.
     """
     ends: dict[str, float] = {}
     for one in series:

@@ -95,8 +95,8 @@ class VerdictSnapshots:
     def series(self, job: QueuedJob, *, take_part: bool) -> tuple[Series, Groups | None] | None:
         """Return a job's windows and groups of equal workers, as `slurm-gpu diagnose` has them.
 
-        None until all of its nodes have sent theirs; with `take_part`, some are enough. None also while
-        accounting does not have the run.
+        Return None until all of its nodes have sent theirs (some are enough with `take_part`), and while
+        accounting lacks the run.
         """
         now_s = self._clock.wall()
         with self._database.reading() as connection:

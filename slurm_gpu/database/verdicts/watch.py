@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 SCAN_S = 5.0
 # Maximum share of one core; after an expensive scan the next one is later.
 SHARE = 0.08
-# No requested window arrives sooner.
+# Requested windows never arrive sooner.
 READ_AFTER_S = 8.0
 GIVE_UP_S = 45.0
 # A hang must last this long after it was found, unless no other condition resembles it. Each GPU has a new

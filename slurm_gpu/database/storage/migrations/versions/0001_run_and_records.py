@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Each step bears being run again: MariaDB commits every DDL statement by itself."""
+    """Each step can be repeated: MariaDB commits every DDL statement by itself."""
     options = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
     row_id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     op.create_table(

@@ -1,4 +1,4 @@
-"""Timelines and windows, host records and applications, devices, and what nodes were when."""
+"""Add timelines, windows, host records, applications, devices, and the periods of nodes."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Each step bears being run again: MariaDB commits every DDL statement by itself."""
+    """Each step can be repeated: MariaDB commits every DDL statement by itself."""
     options = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
     _add_column("run", sa.Column("app", sa.String(255)))
     _add_column("run", sa.Column("app_field", sa.String(255)))

@@ -1,4 +1,4 @@
-"""Records take less room: rows in the order in which they came, statistics, histograms and course packed."""
+"""Store records in less space: rows in order of arrival; statistics, histograms and timelines packed."""
 
 import binascii
 import json
@@ -14,7 +14,7 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-# The copy, until it takes the place of the table, and the table after that.
+# The copy until it replaces the table, and the old table after that.
 _COPY, _BEFORE = "run_device_copy", "run_device_before"
 _ROWS_AT_ONCE = 500
 _HISTOGRAMS = "util_hist_ms", "mem_hist_ms"
@@ -43,7 +43,7 @@ _DICTIONARY = b"""\
 
 
 def upgrade() -> None:
-    """It bears being killed at any moment and run again: rows are copied on from the last that is there."""
+    """The upgrade can be killed at any moment and repeated: copying continues after the last copied row."""
     inspector = sa.inspect(op.get_bind())
     if "row_id" in _names(inspector.get_columns("run_device")):
         if _BEFORE in inspector.get_table_names():
@@ -52,11 +52,12 @@ def upgrade() -> None:
     _make_copy()
     if op.get_bind().dialect.name == "sqlite":  # all of this is one transaction there
         _copy_rows("INDEXED BY run_device_last")
-        op.drop_table("run_device")  # and its indexes, whose names are to be had again
+        op.drop_table("run_device")  # and its indexes, whose names are needed again
         op.rename_table(_COPY, "run_device")
         _make_indexes("run_device")
         return
-    # Each statement is a transaction of its own: one over years of records would take days to roll back.
+    # Each statement is a separate transaction: a single one over years of records would take days to roll
+    # back.
     with op.get_context().autocommit_block():
         _copy_rows("FORCE INDEX (run_device_last)")
     _make_indexes(_COPY)
@@ -98,7 +99,7 @@ def _make_copy() -> None:
 
 
 def _copy_rows(in_order: str) -> None:
-    """Copy all rows that are not there yet, in the order of their last word."""
+    """Copy all rows that are not copied yet, in the order of their last update."""
     connection, quote = op.get_bind(), op.get_bind().dialect.identifier_preparer.quote
     kept = ", ".join(map(quote, _KEPT))
     reached = sa.text(f"SELECT {', '.join(_ORDER)} FROM {_COPY} ORDER BY row_id DESC LIMIT 1")
@@ -109,7 +110,8 @@ def _copy_rows(in_order: str) -> None:
     # Databases find it by the first condition alone.
     later = "last_s > :last_s OR segment > :segment OR (segment = :segment AND device > :device)"
     following = f"{first} WHERE last_s >= :last_s AND ({later})"
-    # A slurm-gpudbd that was not stopped may have changed some since they were copied: these come again.
+    # A slurm-gpudbd that was not stopped may have changed some since they were copied: these are copied
+    # again.
     values = ", ".join(f":{name}" for name in (*_KEPT, "statistics", "timeline"))
     store = sa.text(f"REPLACE INTO {_COPY} ({kept}, statistics, timeline) VALUES ({values})")
     while True:
@@ -126,7 +128,7 @@ def _copy_rows(in_order: str) -> None:
 
 
 def _packed(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row as the new table has it, of a row with JSON."""
+    """Convert a row with JSON into a row of the new table."""
     statistics = json.loads(row.pop("statistics"))
     for name in _HISTOGRAMS:
         histogram = row.pop(name)
@@ -141,7 +143,7 @@ def _packed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:
-    """Return the first percent, then the ms of that and of each that follows; the histogram where that loses any."""
+    """Return the first percent and the ms of each percent from it on; the histogram if that is lossy."""
     if not histogram:
         return histogram
     first, last = int(next(iter(histogram))), int(next(reversed(histogram)))

@@ -1,4 +1,4 @@
-"""All acts on the cluster, with what they were done for."""
+"""Store all changes to the cluster with their evidence."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """It bears being run again."""
+    """Add the table. Can be repeated."""
     options = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
     op.create_table(
         "audit",

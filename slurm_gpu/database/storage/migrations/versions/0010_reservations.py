@@ -1,4 +1,4 @@
-"""Reservations: what was asked for, what was promised, and what came of it."""
+"""Store reservations: requests, decisions and outcomes."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,7 +13,7 @@ _INDICES = {"reservation_state": ["cluster", "state"], "reservation_over": ["clu
 
 
 def upgrade() -> None:
-    """It bears being run again."""
+    """Add the table. Can be repeated."""
     op.create_table(
         "reservation",
         sa.Column(

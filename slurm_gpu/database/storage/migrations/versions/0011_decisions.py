@@ -13,7 +13,7 @@ _INDICES = {"decision_at": ["at_s"], "decision_token": ["token"]}
 
 
 def upgrade() -> None:
-    """It bears being run again."""
+    """Add the table. Can be repeated."""
     op.create_table(
         "decision",
         sa.Column("decision_id", sa.String(32), primary_key=True),

@@ -1,4 +1,4 @@
-"""Runs of machines without Slurm belong to the uid that their user's name has on slurm-gpudbd's host."""
+"""Assign runs of machines without Slurm to uids: those of user names on slurm-gpudbd's host."""
 
 import pwd
 
@@ -14,7 +14,7 @@ _HOST_CLUSTER = "host:"
 
 
 def upgrade() -> None:
-    """Fill the uids of names that are known on this host now. It may be run again."""
+    """Fill the uids of names that are known on this host now. Can be repeated."""
     connection = op.get_bind()
     run = sa.table("run", *map(sa.column, ("cluster", "user", "uid")))
     open_ones = run.c.cluster.startswith(_HOST_CLUSTER), run.c.uid.is_(None)
