@@ -13,7 +13,7 @@ Background = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
 def in_background(task: Callable[[], T]) -> Future[T]:
-    """Run a task in a daemon thread, which does not keep the process from ending."""
+    """Run a task in a daemon thread, which does not prevent the process from exiting."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -53,7 +53,7 @@ class Overtaken:
 
     n: int
     job_ids: tuple[int, ...]
-    """The first ones."""
+    """The IDs of the first of these jobs."""
 
 
 class UrgentAudit(Duty):
@@ -81,7 +81,7 @@ class UrgentAudit(Duty):
         self._tokens: dict[int, str] = {}
         self._reported: set[_Start] = set()
         self._seen: set[_Start] = set()
-        """Starts seen running and not reported yet, even if they ended before."""
+        """Observed starts that are not reported yet, including those of jobs that have ended."""
         self._hurried: set[_Start] = set()
         """Starts for which accounting was queried early."""
 
@@ -200,7 +200,7 @@ class UrgentAudit(Duty):
 
 
 def overtaken_by(job: CountedJob, jobs: Iterable[CountedJob]) -> Overtaken:
-    """Return the jobs of its partition in other QOS that were submitted earlier and still wait."""
+    """Return the jobs in the same partition, but of other QOS, that were submitted earlier and still wait."""
     earlier = sorted(
         other.job_id
         for other in jobs
@@ -217,7 +217,7 @@ def overtaken_by(job: CountedJob, jobs: Iterable[CountedJob]) -> Overtaken:
 def gave_way_to(
     urgent: Sequence[AccountingRun], preempted: Iterable[AccountingRun], qos: str
 ) -> Mapping[_Start, Sequence[AccountingRun]]:
-    """Return for each urgent run, in order of start, the runs requeued for it; each run counts once.
+    """Return the runs requeued for each urgent run, in order of start; each requeued run counts once.
 
     Slurm does not record for which job it preempted another, but that job starts next on its nodes.
     """

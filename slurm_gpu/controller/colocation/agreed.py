@@ -1,4 +1,4 @@
-"""Find the jobs that agreed to share, as job_submit.lua noted in their AdminComment."""
+"""Find the jobs that agreed to share, by the AdminComment that job_submit.lua wrote."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Agreed(NamedTuple):
 
     @property
     def gres(self) -> str:
-        """Slurm's prefix of a shard request, up to the number."""
+        """The part of a shard request in Slurm's syntax that precedes the number."""
         return f"gres{'/' if self.job.per_node.startswith('gres/') else ':'}shard:"
 
     @property

@@ -36,7 +36,7 @@ class StoreBelief:
         return at
 
     def update(self, closed: Collection[int]) -> None:
-        """Update from the store; no shards are left next to the `closed` jobs."""
+        """Update the belief from the store; the GPUs of the `closed` jobs have no free shards."""
         self._closed = frozenset(closed)
         if self._version != self._store.version:
             self._version = self._store.version
@@ -54,7 +54,7 @@ class StoreBelief:
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """Return whether the maximum memory of all fits; how memory changes over time is unknown."""
+        """Return whether all fit when each uses its maximum memory; the course of their use is unknown."""
         if len(members) < 2:
             return True
         return self._is_open(members) and self._store.may_be_together(
@@ -62,7 +62,7 @@ class StoreBelief:
         )
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """Return whether they may share: few enough, with room in memory, within the guaranteed slowdown."""
+        """Return whether they may share: their number, memory and slowdown are within the limits."""
         if len(members) < 2:
             return True
         if len(members) > self.most_together or not self._is_open(members):

@@ -42,9 +42,9 @@ class DatabaseQueries:
         self._asking = BackgroundTask[QueryResults](background)
         self._outage = OutageLog(
             log,
-            "shared jobs are not learned from: %s",
+            "speeds of shared jobs are not updated: %s",
             SystemClock(),
-            over="shared jobs are learned from again",
+            over="speeds of shared jobs are updated again",
         )
 
     @property
@@ -67,7 +67,7 @@ class DatabaseQueries:
                 try:
                     if (used := self._evidence.utilisation(key.job_id, since_s)) is not None:
                         answers.utilisation[key] = used
-                except SlurmGpuError as error:  # also before the first window of a job is stored
+                except SlurmGpuError as error:  # also raised before a job's first window is stored
                     log.debug("utilisation of job %d is unknown: %s", key.job_id, error)
             return answers
 

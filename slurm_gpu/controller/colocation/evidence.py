@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class EndedCorun(NamedTuple):
-    """One ended run, from its node's last record."""
+    """One ended run, as described by its node's last record."""
 
     memory_frac: float
     """The job's maximum share of the GPU's memory."""
@@ -33,7 +33,7 @@ class DatabaseEvidence:
     connect: DatabaseConnector
 
     def ran(self, job_id: int, start_s: int) -> EndedCorun | None:
-        """Return the job's run that began then; None as long as its node has not reported all of it."""
+        """Return the job's run that began then; None until its node has reported all of it."""
         runs, courses = self.connect(lambda database: _runs_of(database, str(job_id)))
         for run in runs:
             records = [one for one in run.devices or () if one.final and one.mem_used_frac is not None]
@@ -64,7 +64,7 @@ def _runs_of(database: DatabaseClient, job: str) -> tuple[Sequence[Run], Sequenc
 
 
 def _idlest(run: Run, courses: Sequence[RunTimeline]) -> tuple[float, ...]:
-    """Compute from the timeline of its only GPU."""
+    """Return the minimum use of the run's GPU, from its timeline; () unless the run has exactly one."""
     course = next((one for one in courses if one.submit_s == run.submit_s), None)
     found = [one.timeline for one in (course.devices if course else None) or () if one.timeline is not None]
     return idlest(found[0].fractions("util"), found[0].width_s) if len(found) == 1 else ()

@@ -1,4 +1,4 @@
-"""Track the free shards and jobs of each GPU, and how to place a job on a certain GPU.
+"""Track the free shards and the jobs of each GPU, and find requests that lead to a certain GPU.
 
 Slurm accepts no request for a GPU by position: a job with shards gets the first GPU of the node with enough
 left (docs/colocation.md). Its GPU is therefore controlled by its node, its size and its start time.
@@ -55,8 +55,8 @@ class SharedNode:
     def size_for(self, position: int, least: int, leave: int | None = None) -> int | None:
         """Return the shards that place a job of at least `least` shards on this GPU; None if impossible.
 
-        `leave`: maximum shards to leave free, if no other job should join: more would attract jobs that
-        should go to a later GPU.
+        `leave` is the most shards that may stay free if no other job should join; more would attract jobs
+        that should go to a later GPU.
         """
         free = self.gpus[position].free
         before = max((gpu.free for gpu in self.gpus[:position]), default=0)
@@ -94,9 +94,9 @@ def rooms(
 ) -> dict[str, SharedNode]:
     """Return the nodes with shards that accept jobs, by name.
 
-    `known` are the last known shares of jobs: Slurm no longer reports a completing job although its shards
-    are not free yet. Nodes with unknown shares are left out, like nodes with a job on a GPU that no longer
-    exists.
+    `known` has the last known shares of jobs, because Slurm no longer reports a completing job although its
+    shards are not free yet. Nodes with unknown shares are left out, and so are nodes with a job on a GPU that
+    no longer exists.
     """
     found: dict[str, SharedNode] = {}
     for node in nodes:

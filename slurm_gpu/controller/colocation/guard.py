@@ -12,9 +12,9 @@ from slurm_gpu.controller.colocation.store import ColocationStore
 
 # Minimum duration of a utilisation measurement.
 LEAST_S = SHORTEST_S
-# Delay after a co-runner started or ended: a measurement in between belongs to neither group.
+# Delay after a co-runner started or ended: a measurement during it belongs to neither group of jobs.
 SETTLES_S = 5.0
-# Utilisation of a job alone up to which it may be loading data, so that its speed is unknown.
+# A job alone with at most this utilisation may be loading data, so its speed is unknown.
 _IDLE = 0.02
 # Tolerance over the guaranteed slowdown, because the estimate by utilisation varies.
 _TOLERANCE = 1.10
@@ -44,14 +44,14 @@ class Parting(NamedTuple):
 
 
 def since_s(course: CorunHistory) -> float | None:
-    """Return the time from which the job's utilisation shows its speed with co-runners; None without any."""
+    """Return when the job's utilisation begins to show its speed with co-runners; None without co-runners."""
     if not course.stretches or not course.stretches[-1].others:
         return None
     return course.stretches[-1].from_s + SETTLES_S
 
 
 def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationStore) -> float | None:
-    """Return the minimum speed from the shares of the GPU's time now and alone; None if unknown.
+    """Return the minimum speed by the job's share of the GPU's time, now and alone; None if unknown.
 
     Even alone, jobs at times use the GPU less than their mean, so the share is compared with their minimum
     over equally many seconds.
@@ -111,7 +111,7 @@ def _other(key: str, together: Sequence[CoRunner]) -> str:
 
 
 def observed(course: CorunHistory, speed: float, store: ColocationStore) -> Mapping[str, float]:
-    """Divide a speed with several co-runners among them: each deviates by one factor from its prediction."""
+    """Split a speed with several co-runners: all deviate from their predictions by the same factor."""
     others = course.stretches[-1].others
     factor = speed / store.speed(course.key, others)
     return {other: min(1.0, store.speed(course.key, (other,)) * factor) for other in others}

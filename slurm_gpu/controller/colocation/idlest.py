@@ -19,7 +19,7 @@ _LONGEST_S = 600.0
 def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
     """Return for each k the minimum mean utilisation over any 20·2^k seconds of a run, from its bins.
 
-    Durations are at most the run and ten minutes. A bin below the usual use counts as idle time anywhere
+    No duration exceeds that of the run or ten minutes. A bin below the usual use counts as idle time anywhere
     within the bin, and so does a bin that was not measured.
     """
     known = [one for one in util if one is not None]

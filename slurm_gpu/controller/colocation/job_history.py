@@ -11,7 +11,7 @@ Speed = Callable[[str, Sequence[str]], float]
 
 # Minimum time with a co-runner for a conclusion: Slurm reports starts and ends in whole seconds.
 _MIN_SHARED_S = 5.0
-# Minimum share of a run for a conclusion: otherwise the variation between runs would be attributed to it.
+# Minimum share of a run for a conclusion, which would otherwise reflect the variation between runs.
 _LEAST_PART = 0.2
 
 

@@ -14,7 +14,7 @@ from slurm_gpu.slurm.queue import JobPhase
 
 log = logging.getLogger("slurm-gpuctld")
 
-# Time after the end of a run after which no report of its node is expected.
+# Time after a run's end from which no more reports of its node are expected.
 _FORGOTTEN_AFTER_S = 600.0
 # Minimum run time for a conclusion about time.
 _LEAST_ALONE_S = 2
@@ -105,7 +105,7 @@ class Learning:
 
 
 def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
-    """Return the work of a run in seconds alone: as usual, or by its utilisation if it had other work."""
+    """Return a run's work in seconds alone: the usual amount, or estimated by utilisation if it differed."""
     if ran.util_frac is None or not alone.util_frac:
         return alone.alone_s
     by_use_s = ran.allocated_s * min(1.0, ran.util_frac / alone.util_frac)

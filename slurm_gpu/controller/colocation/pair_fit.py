@@ -98,7 +98,7 @@ def predicted(
     profiles: Mapping[str, KeyProfile], speeds: Mapping[tuple[str, str], tuple[float, int]]
 ) -> Speeds:
     """Predict all pairs that are not in `speeds`, which has (speed, count) of a key with another."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads cost more than they gain, and memory
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads need memory and save no time
     import numpy as np
 
     from slurm_gpu.colocation.profiles.traits import Traits
@@ -123,7 +123,7 @@ def predicted(
 
 
 def family_and_size(key: str) -> tuple[str, float | None]:
-    """Split off the last number of a name, the size: `resnet50` and `resnet101` are of one family."""
+    """Split off the last number of a name, the size: `resnet50` and `resnet101` belong to one family."""
     found = _NUMBER.fullmatch(unquote(key))
     if found is None:
         return key, None

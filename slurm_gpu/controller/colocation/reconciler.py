@@ -39,7 +39,7 @@ from slurm_gpu.slurm.queue import CountedJob, JobPhase
 log = logging.getLogger("slurm-gpuctld")
 
 _CPU_SHARE = 0.02
-# Share of a core while a job waits for its place, because GPUs are idle meanwhile.
+# The share of a core that is used at most while a job waits for its place, because GPUs are idle meanwhile.
 _CPU_SHARE_WHILE_JOBS_WAIT = 0.10
 _INQUIRE_EVERY_S = 10.0
 # Time after which a job that was assigned a place but has not started may start anywhere.

@@ -29,7 +29,7 @@ log = logging.getLogger("slurm-gpuctld")
 # Evaluations of annealing per plan: 64 GPUs and 200 waiting jobs take some 30 ms, and the next cycle
 # continues from the result.
 EVALUATIONS = 4_000
-# Maximum keys of a belief before it is rebuilt.
+# Maximum number of keys in a belief; it is rebuilt when it has more.
 _MOST_KEYS = 1000
 _WITHOUT_PROFILES = frozenset({"sjf", "greedy", "blossom", "lp", "annealing"})
 
@@ -70,7 +70,7 @@ class Planners:
         self._terms: tuple[int, float | None] | None = None
         self._net: Net | None = None
         self._mark: object = None
-        """The request for which `serving` was found, and the file of its model."""
+        """The request for which `serving` was selected, and the version of its model's file."""
         self.serving: Serving | None = None
 
     def server(
@@ -130,7 +130,7 @@ class Planners:
                 capacity_mib=1.0,
                 nets={} if self._net is None else {name: self._net},
                 evaluations=EVALUATIONS,
-                slowed=1.0,  # the guarantee in policy.yaml is the cap
+                slowed=1.0,  # the guaranteed slowdown in policy.yaml is the cap
             ),
         )
 

@@ -37,7 +37,7 @@ class Started:
 
 
 class Sharing(NamedTuple):
-    """The sharing of one job that runs on a GPU with shards."""
+    """The GPU, co-runners and speed of one running job with shards."""
 
     node: str
     position: int

@@ -25,7 +25,7 @@ FILE_NAME = "colocation.json"
 HEADROOM = 0.10
 _VERSION = 1
 _MOST_KEYS = 5000
-# Maximum weight of a mean, in runs: the work of a key may change.
+# Maximum weight of earlier runs in a mean, in runs, because the work of a key may change.
 _COUNTED_RUNS = 10
 _LEAST_SPEED = 0.02
 
@@ -148,9 +148,9 @@ class ColocationStore:
         return ShareTable(of, {key: self.shards(key, of) or of for key in self.profiles})
 
     def speed(self, key: str, others: Sequence[str]) -> float:
-        """Return the predicted speed with these co-runners: measured pairs first, then fitted ones, then use.
+        """Return the predicted speed with these co-runners: by measured pairs, fitted ones, or utilisation.
 
-        With several, the time that each adds to a second of work is summed up.
+        With several co-runners, the time that each adds to a second of work is summed up.
         """
         return 1 / (1 + sum(1 / self._pair_speed(key, other) - 1 for other in others))
 
@@ -162,11 +162,11 @@ class ColocationStore:
         return time_sliced(self.profiles.get(key), self.profiles.get(other))
 
     def may_meet(self, keys: Sequence[str]) -> bool:
-        """Return whether these jobs have no pair that must be kept apart."""
+        """Return whether no two of these jobs must be kept apart."""
         return not any(frozenset(pair) in self.apart for pair in combinations(keys, 2))
 
     def may_be_together(self, keys: Sequence[str]) -> bool:
-        """Return whether no two of them must be kept apart and their memory fits with headroom."""
+        """Return whether no two of these jobs must be kept apart, and their memory fits with headroom."""
         if not self.may_meet(keys):
             return False
         if any(key not in self.profiles for key in keys):

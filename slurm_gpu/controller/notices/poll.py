@@ -43,7 +43,7 @@ class ClusterPoll:
     verdicts: Verdicts | None = None
     """Diagnosed faults of trainings; None with an older slurm-gpudbd."""
     reports: Sequence[NodeReport] = ()
-    """The numbers of GPUs in their nodes, if verdicts name any devices."""
+    """The nodes' reports, which number their GPUs; empty unless verdicts name devices."""
 
     @property
     def jobs(self) -> Sequence[ClusterJob]:
@@ -64,7 +64,7 @@ def poll_database(database: DatabaseClient, wall: Callable[[], float]) -> Cluste
     live, running = live_of_slurm(cluster, database.live("jobs")), database.running()
     try:
         verdicts = database.verdicts()
-    except NotFoundError:  # an older slurm-gpudbd
+    except NotFoundError:  # an older slurm-gpudbd has no verdicts
         verdicts = None
     named = verdicts is not None and any(item.devices for item in verdicts.verdicts)
     reports = database.nodes() if named else ()
@@ -146,7 +146,7 @@ def _finding(job: ClusterJob, alert: Alert, settings: Settings, found_s: float) 
 
 
 def _found_s(poll: ClusterPoll, alert: Alert) -> float:
-    """Return the start of the minimum duration: the report of a diagnosis, or the start of the alert."""
+    """Return when the minimum duration began: when a diagnosis was reported, or when the alert started."""
     if alert.diagnosis is None or poll.verdicts is None:
         return alert.since_s
     of = (alert.job_id, alert.diagnosis.cause)

@@ -115,7 +115,7 @@ class NoticeController(Duty):
         self._act(self._polling.take(), view.jobs, self._settings, view.policy.cancel_idle)
 
     def _rest(self) -> None:
-        """Drop all state: the next active one reads the ledger and observes jobs itself."""
+        """Drop all state: the next active slurm-gpuctld reads the ledger and observes jobs itself."""
         if self._ledger is not None:
             self._ledger, self._watch = None, Watch(rules_of(self._config))
             self._path.unlink(missing_ok=True)

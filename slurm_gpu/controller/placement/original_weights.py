@@ -115,7 +115,7 @@ def set_by_hand(
     found = {}
     for name, known in nodes.items():
         before, weight = memory.nodes.get(name, known), weights[name]
-        # The previous original: slurm.conf was changed and Slurm has not read it yet.
+        # This is the previous original Weight: slurm.conf was changed, but Slurm has not read it yet.
         if weight not in (known.site, before.site) and weight not in known.ours:
             found[name] = weight
     return found

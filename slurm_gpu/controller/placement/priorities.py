@@ -52,7 +52,7 @@ def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
 
 
 class PriorityController(Duty):
-    """Sets priority points; while it fails, jobs keep the points that they have."""
+    """Sets priority points; while this fails, jobs keep the points that they have."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class PriorityController(Duty):
         for value, job_ids in steps.items():
             try:
                 self._client.set_site_factor(job_ids, value)
-            except SlurmError as error:  # also for a job that started meanwhile
+            except SlurmError as error:  # also raised for a job that started meanwhile
                 failed = error
         if failed is not None and not self._any_took(steps):
             raise failed
@@ -127,7 +127,7 @@ class PriorityController(Duty):
         return wanted
 
     def _any_took(self, steps: dict[int, list[int]]) -> bool:
-        """Return whether some job has its new points: then the others have started or ended."""
+        """Return whether any job has its new points; if so, the other jobs have started or ended."""
         wanted = {job_id: value for value, job_ids in steps.items() for job_id in job_ids}
         waiting = [job for job in self._client.waiting() or () if job.job_id in wanted]
         return not waiting or any(job.site_factor == wanted[job.job_id] for job in waiting)

@@ -16,7 +16,7 @@ FILE_NAME = "placement.json"
 # A table is outdated after this many cycles of its writer.
 STALE_CYCLES = 3
 _VERSION = 1
-# Maximum number of classes of the mix.
+# Maximum number of classes of the mix in the table.
 _MAX_CLASSES = 5
 
 

@@ -225,7 +225,7 @@ class WeightController(Duty):
             self._acts.add(
                 "node weights given back",
                 _named(node.name for node in there),
-                "they are managed no more",
+                "they are no longer managed",
                 old="slurm-gpuctld's",
                 new="the site's own",
             )

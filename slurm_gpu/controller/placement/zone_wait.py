@@ -121,7 +121,7 @@ class ZoneWait(Duty):
         """Check the jobs that wait for a zone.
 
         Only the slurm-gpuctld next to the active slurmctld writes constraints, because slurm-gpu.yaml may
-        differ between hosts. Every one counts the waiting times, for a failover.
+        differ between hosts. Every slurm-gpuctld counts the waiting times, so that they survive a failover.
         """
         zoned = {
             job.job_id: (job, zones)
@@ -163,7 +163,7 @@ class ZoneWait(Duty):
             self._refused.failed(f"{named}: {error}")
             return
         if taken_apart(change.features) is None:
-            self._acts.add("own constraint given back", f"jobs {named}", change.why, old, change.features)
+            self._acts.add("own constraint restored", f"jobs {named}", change.why, old, change.features)
         else:
             log.info("jobs %s: constraint changed to %s: %s", named, change.features, change.why)
 

@@ -57,7 +57,7 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
     gpus = int(amount(tres, "gpu"))
     mgpu, typed = mgpu_of_total(tres, facts), {kind: n * 1000 for kind, n in _typed(tres).items()}
     if mgpu == 0:
-        # A just restarted slurmctld 22.05 starts jobs without their GPUs, which count anyway.
+        # Just after a restart, slurmctld 22.05 starts jobs without their GPUs; these GPUs count anyway.
         mgpu, typed = _asked(job, max(job.n_nodes, 1), facts)
     elif gpus and not typed and (kind := _type_of(job.nodes, facts.node_types)):
         typed = {kind: gpus * 1000}
@@ -65,7 +65,7 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
 
 
 def asked_gpu_types(job: CountedJob) -> frozenset[str]:
-    """Return the GPU types that a job requests by name, in lower case; empty if any will do."""
+    """Return the GPU types that a job requests by name, in lower case; empty if any type will do."""
     texts = (job.per_job, job.per_node, job.per_socket, job.per_task)
     return frozenset(kind for text in texts for kind in _types(_entries(text), 1))
 
@@ -75,8 +75,8 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts)
     # Slurm's total assumes the minimum number of nodes; for a range the job may get the maximum.
     times = nodes / max(_whole(tres, "node"), 1)
     mgpu, typed = _asked(job, nodes, facts)
-    # By task or by socket, whose number Slurm's total includes. GPUs by task may be of another type than
-    # those requested in another form, and are added then.
+    # Requests by task or by socket: Slurm's total includes their number. GPUs by task may have another type
+    # than those requested in another form; then both are counted.
     if mgpu == 0 or any(word in job.per_task for word in GPU_GRES):
         gpu_times = times if job.per_socket else 1
         for name, count in _types_of_total(job, tres, facts).items():

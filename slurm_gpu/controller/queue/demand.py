@@ -13,7 +13,7 @@ _AT_ONCE = 1 << 20
 
 
 class Demand(IntEnum):
-    """Demand for a snapshot, in ascending order."""
+    """Levels of demand for a snapshot, in ascending order."""
 
     NONE = 0
     DECIDED = 1

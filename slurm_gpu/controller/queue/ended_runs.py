@@ -44,7 +44,7 @@ class EndedRunsPoll:
     def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> list[GpuRun]:
         """Return the runs received since the last call; `first_s` is the start of the longest period."""
         if now_s < self._began_s - _OVERLAP_S:
-            # The clock was set far back: earlier answers may be of other periods.
+            # The clock was set far back: earlier answers may cover other periods.
             self._received_until_s, self._next_s, self.complete = None, 0.0, False
             self._asking.drop()
         if self._asking.is_free and now_s >= self._next_s:
@@ -77,6 +77,6 @@ def _run(row: AccountingRun, facts: CountingFacts) -> GpuRun | None:
     if row.start_s is None or row.end_s is None or row.uid is None:
         return None
     owner = UsageOwner(row.uid, row.user, row.account, row.qos, row.partition)
-    # A row after a resize may have the start of the whole run; its own start is its submission.
+    # After a resize, a row may have the start of the whole run; the row's own part starts at its submit time.
     begin_s = max(row.start_s, row.submit_s)
     return GpuRun(row.job_id, owner, mgpu_of_total(row.tres_allocated, facts), begin_s, row.end_s)

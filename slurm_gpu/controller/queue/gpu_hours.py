@@ -5,9 +5,9 @@ which lists a job for some minutes after its end. Running jobs count up to now. 
 GPUs × (end − start); a suspended job keeps its GPUs, so they count.
 
 A run that its owner resizes has several parts, one after another. Accounting has a row for each. The queue
-has the GPUs of the last part and the start of the first, so it counts only for the time after the known
-parts. A resize that accounting has not reported yet appears as a different number of GPUs than in the last
-poll.
+has the GPUs of the last part and the start of the first, so the queue counts only for the time after the
+known parts. A resize that accounting has not reported yet appears as a different number of GPUs than in the
+last poll.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class GpuHours:
         """Add a run that ended according to the queue."""
         before = self._running.get(run.job_id)
         if before is not None and before.start_s == run.start_s:
-            run = replace(run, mgpu=before.mgpu)  # resized since the last poll: accounting will report when
+            run = replace(run, mgpu=before.mgpu)  # resized; accounting will report when
         begin_s = self._unreported_from(run)
         # The times of accounting may differ by a second from those of the queue.
         least_s = 0 if begin_s == run.start_s else 1
@@ -99,7 +99,7 @@ class GpuHours:
     def totals(
         self, running: Iterable[GpuRun], groups: Iterable[GroupInForce], now_s: float
     ) -> dict[Subject, dict[CalendarPeriod, float]]:
-        """Return the hours of each subject with any, including running jobs."""
+        """Return the hours of each subject that used any, including running jobs."""
         starts = period_starts(now_s, self._zone)
         if starts != self._starts:
             self._start_periods(starts)
@@ -127,7 +127,7 @@ class GpuHours:
         return by_subject
 
     def _unreported_from(self, run: GpuRun) -> int:
-        """Return the start of the part of a queued run that is not covered yet."""
+        """Return the start of the part of a queued run that accounting does not cover yet."""
         known = (*self._ended.get(run.job_id, ()), *self._unreported.get(run.job_id, ()))
         ends = [part.end_s for part in known if part.end_s is not None and part.start_s >= run.start_s - 1]
         return max([run.start_s, *ends])

@@ -78,7 +78,7 @@ class JobMix:
         return Mix.of(self._classes.items())
 
     def update(self, jobs: Sequence[CountedJob], facts: CountingFacts) -> None:
-        """Count jobs that were not there at the last update; at most every `_UPDATE_EVERY_S`."""
+        """Count jobs that appeared since the last update; at most every `_UPDATE_EVERY_S`."""
         now = self._clock.monotonic()
         if now < self._next_update_s:
             return

@@ -8,7 +8,7 @@ INTERVAL_S = 1.0
 # A cancelled admission counts until a poll that started at least 0.7 s later (MARGIN_S of ledger.lua). The
 # documented maximum is 2 s, so a second between polls would leave too little time for slurmctld and squeue.
 _INTERVAL_WHILE_DECIDED_S = 0.5
-# Maximum share of time during which a query runs; most of it is squeue's own.
+# Maximum share of the time in which a query runs; most of that time is squeue's own.
 _SHARE = 0.3
 # Maximum share of a core for polls, ours and squeue's, without demand.
 _CPU_SHARE = 0.02
@@ -27,16 +27,16 @@ class PollPace:
         self._cost = (0.0, 0.0, 0.0)
 
     def after_answer(self, asked_s: float, took_s: float, cpu_s: float, demand: Demand) -> float:
-        """Return the delay after a poll of `took_s` and `cpu_s`, in which slurmctld needed `asked_s`.
+        """Return the delay after a poll that took `took_s` and `cpu_s` of CPU time; slurmctld took `asked_s`.
 
-        It limits the load on slurmctld and on the core, but the latter not for refused users.
+        It limits the load on slurmctld and, less strictly while users are refused, on the core.
         """
         self._failures = 0
         self._cost = asked_s, took_s, cpu_s
         return self.while_asked_for(demand)
 
     def while_asked_for(self, demand: Demand) -> float:
-        """Return the delay given the demand since."""
+        """Return the delay by the demand since the last poll."""
         asked_s, took_s, cpu_s = self._cost
         interval_s = INTERVAL_S if demand is Demand.NONE else _INTERVAL_WHILE_DECIDED_S
         share = _CPU_SHARE_WHILE_REFUSED if demand is Demand.REFUSED else _CPU_SHARE

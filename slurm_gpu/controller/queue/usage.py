@@ -55,7 +55,7 @@ class UsageTotals:
 
 @dataclass(slots=True)
 class RunningAndPending:
-    """The two halves of every limit on a total."""
+    """The two sums that limits on totals compare: over running and over pending jobs."""
 
     running: UsageTotals = field(default_factory=UsageTotals)
     pending: UsageTotals = field(default_factory=UsageTotals)
@@ -100,7 +100,7 @@ def subjects_of(owner: UsageOwner, groups: Iterable[GroupInForce]) -> list[Subje
 
 
 class _TaskClass(NamedTuple):
-    """The properties in which tasks of one class agree."""
+    """The properties that all tasks of one class share."""
 
     owner: UsageOwner
     running: bool

@@ -1,4 +1,4 @@
-"""Report audit events to slurm-gpudbd in the background, which may be down for long."""
+"""Report audit events in the background to slurm-gpudbd, which may be down for long."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurm_gpu.wire.answers.runs import AuditEvent
 
 log = logging.getLogger("slurm-gpuctld")
 
-# In the run directory: events not reported to slurm-gpudbd yet.
+# The file in the run directory with the events that slurm-gpudbd has not received yet.
 FILE_NAME = "acts.json"
 _RETRY_S = 60.0
 # Maximum number of unsent events.

@@ -1,4 +1,4 @@
-"""Ship decisions.log to slurm-gpudbd in the background, which may be down for long.
+"""Ship decisions.log in the background to slurm-gpudbd, which may be down for long.
 
 The log itself is the spool: it and its predecessor hold 128 MiB, some 800,000 decisions. Decisions that were
 rotated away before they were shipped are lost to the database; the log and an audit event report it.
@@ -29,7 +29,7 @@ log = logging.getLogger("slurm-gpuctld")
 EVERY_S = 10.0
 _RETRY_S = 60.0
 _AT_ONCE_BYTES = 256 * 1024
-# The number of shortest lines that is within the 1 MiB that slurm-gpudbd accepts at once.
+# At most this many of the shortest lines fit in the 1 MiB that slurm-gpudbd accepts at once.
 _AT_ONCE = 1000
 # Maximum characters of one value: a user may request a partition with a name of any length.
 _LONGEST_TEXT = 2000

@@ -31,13 +31,13 @@ from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationS
 
 log = logging.getLogger("slurm-gpuctld")
 
-# Interval of requests to slurm-gpudbd; Slurm is checked after each answer, or without one after a while.
+# Interval of requests to slurm-gpudbd; Slurm is checked after each answer, or after a while if none arrives.
 EVERY_S = 10.0
 # Maximum time between cycles that counts as idle: after a longer one slurmctld was down.
 _MOST_BETWEEN_S = 60.0
-# Time before its end at which jobs that may outlast a reservation are removed from it.
+# Time before a reservation's end at which jobs that may outlast it are removed from it.
 _LET_GO_S = 300
-# Multiple of `release_unused` for which a job may wait for an empty reservation: it cannot start there.
+# A job that waits for an empty reservation for this multiple of `release_unused` cannot start there.
 _IN_VAIN = 2
 # Minimum time left in the window for creating a reservation.
 _LEAST_LEFT_S = 60
@@ -288,7 +288,7 @@ class ReservationReconciler(Duty):
     def _remove(self, row: Reservation) -> None:
         try:
             self._slurm.delete(row.name)
-        except SlurmError as error:  # also while a job uses it: retried after the job
+        except SlurmError as error:  # also raised while a job uses it; retried after the job's end
             if row.id not in self._in_use:
                 self._in_use.add(row.id)
                 log.info(
@@ -326,7 +326,7 @@ class ReservationReconciler(Duty):
             return f"no job for {idle}: the training is over" if was_used else f"unused for {idle}"
         if use.waiting is not None and waited_s >= _IN_VAIN * unused_s:
             waited = format_duration(_IN_VAIN * unused_s)
-            return f"job {use.waiting.job_id} did not start in {waited}, with all nodes free: it cannot"
+            return f"job {use.waiting.job_id} did not start in {waited} although all nodes were free"
         return None
 
     def _counted(self, seconds: dict[int, float], number: int, *, counts: bool) -> float:

@@ -13,7 +13,7 @@ _WAITING = "PENDING"
 _HOLDING = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING"}
 )
-# Prefixes of reasons that nodes cannot end: holds, limits and impossible requests.
+# Prefixes of pending reasons that free nodes do not resolve: holds, limits and impossible requests.
 _NOT_FOR_NODES = (
     "JobHeld",
     "Assoc",
@@ -38,7 +38,7 @@ class ReservationUse:
     waiting: ReservationUserJob | None
     """The first waiting job that could still start in the reservation's window."""
     outliving: tuple[ReservationUserJob, ...] = ()
-    """Running jobs that the end of the reservation would end, since Slurm ignores their time limits."""
+    """Running jobs that Slurm would end with the reservation, regardless of their time limits."""
 
     @property
     def is_used(self) -> bool:

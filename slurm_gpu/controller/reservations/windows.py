@@ -136,7 +136,7 @@ def _by_jobs(jobs: Iterable[QueuedJob], now_s: int) -> Iterator[BusySpan]:
 
 
 def _by_slurm(found: Iterable[SlurmReservation], until_s: int, timezone: ZoneInfo) -> Iterator[BusySpan]:
-    """Yield spans of Slurm's reservations with repetitions; ours are in the table, except leftovers."""
+    """Yield the spans of Slurm's reservations, including repetitions."""
     for one in found:
         for start_s, end_s in one.spans(until_s, timezone):
             yield from (BusySpan(node, start_s, end_s) for node in expand(one.nodes))

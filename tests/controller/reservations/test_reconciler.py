@@ -128,7 +128,7 @@ def test_a_job_that_cannot_start_does_not_keep_its_reservation() -> None:
     site.run_for(6 * EVERY_S)
     assert (site.row.state, site.row.ended_why) == (
         ReservationState.RELEASED,
-        "job 17 did not start in 20m, with all nodes free: it cannot",
+        "job 17 did not start in 20m although all nodes were free",
     )
 
 
