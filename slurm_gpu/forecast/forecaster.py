@@ -1,4 +1,4 @@
-"""Train forecasts on the past, evaluate them on its last part, and forecast.
+"""Train forecasts on the past, evaluate them on the last part of it, and forecast.
 
 Tables and regression both forecast the last blocks of history from the data before each. The more accurate
 one is used, separately for jobs with and without GPUs. Its errors give the interval.
@@ -71,7 +71,7 @@ MIN_GROUPS = 30
 # Number of blocks in the evaluation; each requires one training.
 BLOCKS = 4
 _EVALUATED_SHARE = 0.5
-# A thousand tasks of one array are hardly more informative than a few of them.
+# A thousand tasks of one array give little more information than a few of them.
 _MAX_ALIKE = 8
 # n like jobs have n to this power times the weight of one.
 _ALIKE_POWER = 0.3

@@ -1,4 +1,4 @@
-"""Store arrays and JSON in a zip file, and read them from a file that may be truncated, damaged or forged.
+"""Store arrays and JSON in a zip file, and read such files safely if they are truncated, damaged or forged.
 
 Reading executes nothing from the file, takes no type from it, and checks the unpacked size first.
 """
@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike, NDArray
 MAX_UNPACKED_BYTES = 512 * 2**20
 _MAX_ENTRIES = 100
 _HEADER = "header.json"
-# Its name in models of 0.2.
+# Its name in models written by version 0.2.
 _FORMER_HEADER = "told.json"
 
 Header = TypeVar("Header", bound=msgspec.Struct)
@@ -94,6 +94,6 @@ class PackedArchive:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(name)  # its time is always 1980
+    entry = zipfile.ZipInfo(name)  # the time of an entry is always 1980
     entry.compress_type = zipfile.ZIP_DEFLATED
     return entry

@@ -192,7 +192,7 @@ def _groups(jobs: Runs, vocabulary: Vocabulary, waited: Floats) -> dict[str, Cod
     partition = _code(jobs.partition, vocabulary.partition)
     account = _code(jobs.account, vocabulary.account)
     gpu = np.where(jobs.gpus > 0, KINDS["gpu"], KINDS["cpu"]).astype(np.int64)
-    # Has waited less than a minute, less than an hour, less than a day, longer.
+    # The job has waited for less than a minute, an hour or a day, or for longer.
     age = gpu * 4 + np.searchsorted([5.9, 11.8, 16.4], waited)
     gpus = np.searchsorted([0, 1, 2, 4, 8], jobs.gpus)
     hours = np.searchsorted([1, 6, 24, 72], _limit_s(jobs) / 3600)
@@ -222,7 +222,7 @@ def _ahead(runs: Runs, taken: NDArray[np.intp], waits: NDArray[np.intp], scope: 
     """Return (len(taken), amounts) of the jobs in the same scope that were eligible before each."""
     order = waits[np.lexsort((waits, runs.eligible_s[waits], scope[waits]))]
     totals = np.concatenate([np.zeros((1, len(_AMOUNTS))), np.cumsum(_amounts(runs[order]), axis=0)])
-    # One number for both, sorted by scope, then by time.
+    # One number combines both, so that sorting is by scope, then by time.
     first_s = min(
         np.min(runs.eligible_s[order], initial=np.inf), np.min(runs.eligible_s[taken], initial=np.inf)
     )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from slurm_gpu.forecast.samples import Floats, QueueSamples
 from slurm_gpu.forecast.wait_grid import N_BINS
 
-# The value of a missing feature. All others are logarithms of values of at least 1.
+# The value of a missing feature. All other features are logarithms of values of at least 1.
 GAP = -9.0
 # log2 of the shortest and longest forecast in seconds, 16 s and 97 days. The line itself is unbounded.
 _SHORTEST, _LONGEST = 4.0, 23.0
@@ -29,7 +29,7 @@ class Trees:
     feature: NDArray[np.int32]
     """The column that is compared; -1 in a leaf."""
     threshold: NDArray[np.float64]
-    """Rows at or below it go to `left`."""
+    """Rows with this value or a lower one go to `left`."""
     left: NDArray[np.int32]
     right: NDArray[np.int32]
     value: NDArray[np.float32]

@@ -27,14 +27,15 @@ class QueueSamples:
     start_s: Floats
     """(n) start of the job; NaN if it is not known to have started."""
     gone_s: Floats
-    """(n) when it left the queue without a start (cancelled); NaN if it is not known to have."""
+    """(n) when it left the queue without a start (cancelled); NaN if it is not known to have left."""
     features: NDArray[np.float32]
     """(n, len(names)) features at `at_s`; NaN if unknown."""
     names: Sequence[str]
     groups: Mapping[str, Codes]
     """By grouping, (n) groups of the jobs. Jobs of one group have similar waits."""
     alike: Codes
-    """(n) equal for jobs of one account with the same request at the same moment, such as array tasks."""
+    """(n) numbers that are equal for jobs of one account with the same request at the same moment, such as
+    array tasks."""
 
     def __len__(self) -> int:
         return len(self.at_s)
@@ -78,7 +79,7 @@ class WaitSamples:
     now_s: float
     samples: QueueSamples
     wait_s: Floats
-    """(n) wait in seconds from the sample to the start, or so far for jobs that have not started."""
+    """(n) wait in seconds from the sample to the start, or up to now for jobs that have not started."""
     started: NDArray[np.bool_]
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> WaitSamples:

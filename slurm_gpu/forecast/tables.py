@@ -1,7 +1,7 @@
 """Forecast from tables of the recent waits of similar jobs, without a regression.
 
-From all jobs to the narrowest group, each step combines the history of the narrower group with the wider one,
-which has the weight of a few jobs. So groups with little history still give a stable forecast.
+From all jobs to the narrowest group, each step combines the history of the narrower group with that of the
+wider one, which has the weight of a few jobs. So groups with little history still give a stable forecast.
 """
 
 from __future__ import annotations

@@ -37,9 +37,9 @@ def bin_of(wait_s: Floats) -> NDArray[np.intp]:
 def distribution(started: Floats, waiting: Floats) -> Floats:
     """Return the Kaplan-Meier estimate of the waits.
 
-    `started` has the weights of the jobs that started in each bin, `waiting` of those last known to wait in
-    it, both (…, N_BINS). Without the latter, all forecasts would be too short, most of all in a growing
-    queue.
+    `started` has the weights of the jobs that started in each bin, `waiting` those of the jobs last known to
+    wait in it; both have the shape (…, N_BINS). Without `waiting`, all forecasts would be too short, most of
+    all in a growing queue.
     """
     seen = started + waiting
     # A job that waited when last seen was at risk, on average, for half of that bin.

@@ -52,8 +52,8 @@ def earliest_window(
 ) -> CalendarWindow | None:
     """Return the first window of `duration_s` on `n_nodes` nodes that starts within [earliest_s, latest_s].
 
-    Return None if there is none. Among the free nodes, prefer those of a single zone, the zone with the
-    fewest to spare; then the nodes with the fewest GPUs, in the order of `candidates`. O(n log n) in the
+    Return None if there is none. Among the free nodes, prefer those of a single zone, namely the one with the
+    fewest spare nodes; then the nodes with the fewest GPUs, in the order of `candidates`. O(n log n) in the
     number of spans.
     """
     spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)

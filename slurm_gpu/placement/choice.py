@@ -1,4 +1,4 @@
-"""Rules that choose the nodes of a job, all behind one protocol: baselines and the project's own.
+"""Choose the nodes of a job by rules with one protocol: baselines, and the project's own rule.
 
 Rules are pure: the same state, request and random numbers give the same answer. A rule puts the nodes in
 order, and a job for several nodes gets the first ones, one part of the job on each.

@@ -4,7 +4,7 @@ Both measures sum over the classes of a mix, weighted by popularity.
 
 FGD is the measure of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent", USENIX ATC 2023. All free GPUs of a node are stranded for a class if the node
-cannot host one such job; otherwise those GPUs are stranded that have too little free for one. Here, memory
+cannot host one such job; otherwise only GPUs with too little free for it are stranded. Here, memory
 counts as CPUs do in the paper. Classes without GPUs, for which FGD regards all GPUs as stranded, are omitted.
 Neither difference changes which placement is best.
 
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 # Limits temporary arrays to some tens of MB.
 _ROWS_AT_ONCE = 4096
-# Type code of no GPU.
+# Type code of a missing GPU.
 _NONE = -2
 # Digits kept, in mgpu, so that equal sums compare equal regardless of the order of summing.
 _DECIMALS = 6
@@ -42,7 +42,7 @@ class StrandedMeasure(Enum):
 
     FGD = "fgd"
     FED = "fed"
-    """Ours: also GPUs for which CPUs or memory are lacking."""
+    """Our measure, which also counts GPUs for which CPUs or memory are lacking."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class Candidates:
 
     node: NDArray[np.intp]
     device: NDArray[np.intp]
-    """The GPU of a share; -1 without GPUs, and for whole GPUs, which are the first free ones."""
+    """The GPU of a share; -1 for a request without GPUs or for whole GPUs, which are the first free ones."""
     increase_mgpu: Floats
     """Newly stranded capacity; below 0 if a placement uses GPUs that few other classes can use."""
 

@@ -3,7 +3,7 @@
 Node weights can express only one order for all jobs. The position of a node in it is its stake, the sum of
 two numbers. The first is the number of its free GPUs that the jobs of a mix can use (those not stranded by
 `fragmentation.StrandedMeasure.FED`). The second is the number that the next small job is expected to strand.
-Nodes whose GPUs are of little use therefore come first; among equal nodes with enough cores, the fullest.
+Nodes whose GPUs are of little use therefore come first, and the fullest among equal nodes with enough cores.
 bench/results/placement_orders.md compares it with other orders.
 
 In plain Python, because the daemon has no numpy. Each state is computed only once.
@@ -26,13 +26,13 @@ MOST_CLASSES = 16
 _MOST_SMALL = 6
 # Share of the mix after which no more classes are added.
 _SHARE_OF_MIX = 0.97
-# Weight, in observed jobs, of an assumed job of one GPU with its share of the node.
+# The weight, in observed jobs, of an assumed job that requests one GPU and its share of the node.
 _PRIOR_JOBS = 5.0
 # Minimum weight of the assumed job in the mix.
 _LEAST_PRIOR = 0.05
-# Added per GPU left, to order nodes that are equal by the mix.
+# This is added per GPU left, to order nodes that are equal by the mix.
 _FULLNESS = 0.05
-# Minimum for a node on which some job of the mix has room, so that it never counts as full.
+# Minimum stake of a node on which any job of the mix has room, so that the node never counts as full.
 _LEAST_LEFT = 0.5
 # Maximum number of ranks of whole nodes.
 _MOST_WHOLE = 4

@@ -16,7 +16,7 @@ from slurm_gpu.simulate.state import ModelState
 
 
 def empty_nodes(cluster: ModelCluster) -> Nodes:
-    """Return the nodes of a modelled cluster with nothing running."""
+    """Return the nodes of a modelled cluster on which no job runs."""
     return Nodes.of(
         NodeState(
             name=node.name,

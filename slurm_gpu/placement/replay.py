@@ -35,7 +35,7 @@ class ScaleWaits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of one simulation; rates and GPU-hours cover the first submission to the last."""
+    """The figures of one simulation; rates and GPU-hours are from the first submission to the last."""
 
     jobs: int
     never_started: int

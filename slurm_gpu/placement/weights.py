@@ -27,7 +27,8 @@ _EXACT = 4
 # Number of levels below whole nodes if the remaining time of jobs counts, for nodes of any size.
 _TIMED_LEVELS = 16
 _UNIT_S = 900.0
-# Maximum doublings of _UNIT_S plus the time until a node's jobs end (ten days); each weighs one GPU less.
+# Maximum doublings of _UNIT_S plus the time until a node's jobs end (ten days); each doubling weighs as much
+# as one GPU less.
 _MOST_DOUBLINGS = 10.0
 # Assumed remaining time of a node's jobs if it is unknown, for example just after the first one started.
 _UNKNOWN_S = 4 * 3600.0

@@ -36,7 +36,7 @@ def is_zone_name(name: str) -> bool:
 def can_be_joined(own: str, zones: Iterable[str]) -> bool:
     """Return whether zones can be appended: the constraint is names joined by & or |, not both.
 
-    A constraint that contains a zone is not changed: the user has chosen.
+    A constraint that contains a zone is not changed: the user has already chosen one.
     """
     return not own or (_OWN.fullmatch(own) is not None and not set(re.split("[&|]", own)) & set(zones))
 
@@ -52,7 +52,7 @@ def joined(own: str, zones: Sequence[str]) -> str:
 
 
 def taken_apart(constraint: str) -> ZoneConstraint | None:
-    """Undo `joined`; return None if the constraint does not have its form."""
+    """Undo `joined`; return None if the constraint does not have the form of its result."""
     match = _WRITTEN.fullmatch(constraint)
     if match is None:
         return None

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MOST_SCORE = 1000
-# The role of a zone counts for more than its fullness.
+# The role of a zone has more weight than its fullness.
 _OF_WELCOME = 700
 _OF_FULLNESS = MOST_SCORE - _OF_WELCOME
-# Suitability of a zone without a role: above that of another scale's zone, below that of the scale's own.
+# Suitability of a zone without a role: between those of another scale's zone and the scale's own zone.
 _COMMON = 0.5
 _LEAST_GUEST, _MOST_GUEST = 0.1, 0.4
 
@@ -113,7 +113,7 @@ def stretched(
 
     Demand over a scale's own zones goes first to zones without a role (`common` mgpu in total), then to the
     next role, then to the one after it. It never takes capacity that the host's own jobs need. Guests of one
-    host share in proportion.
+    host share its capacity in proportion to their demand.
     """
     over = {scale: float(max(0, demand.get(scale, 0) - capacity.get(scale, 0))) for scale in _ORDER}
     left = {scale: float(max(0, capacity.get(scale, 0) - demand.get(scale, 0))) for scale in _ORDER}

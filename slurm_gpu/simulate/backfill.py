@@ -40,7 +40,7 @@ class BackfillPass:
             (_, job), index, others = heapq.heappop(self._heap)
             kind = self._queue.kinds[index]
             known = self._blocked_shapes.covers(kind.shape, self._now_s + kind.limit_s)
-            if known and self._has_promise(kind.shape):  # its limits make no difference then
+            if known and self._has_promise(kind.shape):  # here its limits make no difference
                 self._push_next_of(others)
                 continue
             if not self._starter.park(job, self._now_s):

@@ -34,7 +34,7 @@ class BlockedShapes:
     def add(self, shape: int, past_s: float, *, larger_too: bool) -> None:
         """Record that no job of this shape that may run past `past_s` can start.
 
-        `larger_too`: for lack of room, which also blocks larger jobs; otherwise the placement refused it.
+        With `larger_too`, room is lacking, which also blocks larger jobs; otherwise the placement refused it.
         """
         if larger_too:
             needs, blocked = self._needs[shape], self._blocked.setdefault(self._like[shape], [])

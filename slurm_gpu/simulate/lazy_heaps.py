@@ -1,4 +1,4 @@
-"""The smallest key of each of many groups whose members' keys change."""
+"""Find the smallest key of each of many groups whose members' keys change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LazyHeaps:
     """One heap of members per group, corrected only when it is read.
 
     A member may be in its heap several times; only its last posted key is valid. A posted key may be
-    outdated: `key_of` returns a member's current key, None for none, and never a smaller key than was posted.
+    outdated: `key_of` returns a member's current key, or None; it is never smaller than the posted key.
     """
 
     def __init__(self, n_groups: int, n_members: int, key_of: Callable[[int], Key | None]) -> None:

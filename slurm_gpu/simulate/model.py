@@ -102,7 +102,7 @@ class _QueueModel:
         """(time, job, sequence number of the planned end: only the last planned end counts)."""
         self._planned: dict[int, int] = {}
         self._coming: list[tuple[float, int]] = []
-        """(time at which a requeued job waits again, job)."""
+        """(time from which a requeued job waits again, job)."""
         self._cancellations: list[tuple[float, int]] = []
         self._zone_wait_s = zone_wait_s
         self._releases: list[tuple[float, int]] = []

@@ -17,7 +17,7 @@ Victims = frozenset[str]
 
 
 class PreemptionFit:
-    """Tracks where preempting jobs may fit, so that a vain attempt does not scan all nodes."""
+    """Tracks where preempting jobs may fit, so that attempts without a chance do not scan all nodes."""
 
     def __init__(self, cluster: ModelCluster, shapes: Sequence[JobShape], preemption: Preemption) -> None:
         self._shapes = shapes

@@ -15,7 +15,7 @@ _CPUS, _MEMORY_MIB, _GPUS, _LARGEST_MGPU = range(4)
 
 
 class Prospects:
-    """For each node a row of moments (now and the ends of its jobs) and the free resources from each on.
+    """For each node, moments (now and the ends of its jobs) and the free resources from each moment on.
 
     Only the rows of nodes that changed since the last call are rebuilt.
     """

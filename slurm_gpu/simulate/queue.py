@@ -47,10 +47,10 @@ class _Line:
     amounts: Amounts
     heap: list[Key]
     parked_at: int | None = None
-    """The counter that it waits for; None if not parked."""
+    """The counter for which it waits; None if it is not parked."""
     parked_since_s: float = 0.0
     parked_s: float = 0.0
-    """Total time for which it was parked, without the current time."""
+    """Total time for which it was parked before; the current parking is not included."""
 
 
 class ModelQueue:
@@ -141,7 +141,7 @@ class ModelQueue:
         return _parked_s(line, now_s) - self._parked_before[job]
 
     def first_of_partition(self, partition: int) -> Key | None:
-        """Return the next job of a partition that is not parked."""
+        """Return the partition's next job that is not parked."""
         return self._of_partitions.first_key(partition)
 
     def kinds_of(self, shape: int) -> KindIterator:

@@ -27,7 +27,7 @@ class StartResult(Enum):
 
     STARTED = "started"
     NO_ROOM = "no room"
-    """Also applies to every job that needs more for at least as long."""
+    """No room now, nor for any job that needs more for at least as long."""
     NOT_PLACED = "not placed"
     """The request fits, but the placement makes it wait."""
 

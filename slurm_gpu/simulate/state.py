@@ -32,7 +32,7 @@ class ModelAllocation:
 
 
 class FreeResources:
-    """Free resources of one node, now or later; GPUs in mgpu each."""
+    """Free resources of one node, now or later, with the free mgpu of each GPU."""
 
     __slots__ = ("cpus", "devices", "memory_mib")
 

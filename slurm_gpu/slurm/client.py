@@ -64,7 +64,8 @@ class SlurmNode:
     mps: int = 0
     mps_allocated: int = 0
     unaccounted: Sequence[str] = ()
-    """The node's GRES among gpu, shard and mps that are missing in AccountingStorageTRES, so in any TRES."""
+    """The node's GRES among gpu, shard and mps that are missing in AccountingStorageTRES, and therefore in
+    every TRES."""
 
     @property
     def n_gpus(self) -> int:

@@ -29,7 +29,7 @@ PING_TIMEOUT_S = 5.0
 QUERY_TIMEOUT_S = 60.0
 ACCOUNTING_TIMEOUT_S = 600.0
 
-# Up to this number, jobs are requested one by one; for more, one call for all loads slurmctld less.
+# Up to this number, jobs are requested one by one; for more, one call for all jobs loads slurmctld less.
 _MAX_SINGLE_CALLS = 8
 
 # 2100-01-01. Without an end, sacct leaves out jobs that become eligible later than now.
@@ -63,8 +63,8 @@ def query_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
 # Runs a command with exactly this environment and a timeout in seconds, and returns its standard output.
 # Raises SlurmError with the command and its standard error if it fails.
 CommandRunner = Callable[[Sequence[str], Mapping[str, str], float], str]
-# The same for a command with much output: yields the output in pieces, with a timeout for each. It may raise
-# SlurmError after some pieces.
+# Runs a command with much output in the same way, but yields the output in pieces, with a timeout for each.
+# It may raise SlurmError after some pieces.
 Stream = Callable[[Sequence[str], Mapping[str, str], float], Generator[str, None, None]]
 
 

@@ -25,7 +25,7 @@ _INCLUDE = re.compile(r"include\s+(\S+)", re.IGNORECASE | re.ASCII)
 _BLANKS = " \t\v\f\r"
 _SPACE = re.compile(r"\s", re.ASCII)
 _HOST_SEPARATORS = re.compile(r"[\t ,]+(?![^\[]*\])")
-# As in strtoul() with base 0; empty text is 0.
+# Numbers are parsed as by strtoul() with base 0; empty text is 0.
 _NUMBER = re.compile(r"(?:\s*\+?(?:0x([0-9a-f]+)|(0[0-7]*)|([1-9][0-9]*)))?(k?)", re.IGNORECASE | re.ASCII)
 _INFINITE = 0xFFFFFFFF
 _DEFAULT_WEIGHT = 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import SlurmCommands
 
-# Jobs in one call of scontrol. They keep slurmctld busy for a tenth of a second.
+# Jobs in one call of scontrol. This many keep slurmctld busy for a tenth of a second.
 _AT_ONCE = 200
 
 

@@ -56,7 +56,7 @@ class NodeAllocations:
     holders: Sequence[JobAllocation]
     in_service: bool
     gpus_free: int
-    """GPUs that no job uses, neither whole nor in part."""
+    """GPUs that no job uses, not even in part."""
     shards_free: int
 
 

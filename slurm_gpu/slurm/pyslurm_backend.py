@@ -1,8 +1,9 @@
 """The pyslurm backend: reads nodes without running a command, if pyslurm fits this Slurm.
 
 There is one pyslurm per Slurm major.minor. 22.5.3 and 24.11.0 have no TRES of jobs. All up to 25.11.2 lose
-array task 0 and, in the accounting, each run before a requeue. So the commands read jobs and accounting
-(docs/design.md). pyslurm has the allocated GPUs and shards of a node only in the layouts of its jobs.
+array task 0 and, in the accounting, each run before a requeue. Therefore jobs and accounting are read by the
+commands (docs/design.md). pyslurm has the allocated GPUs and shards of a node only in the layouts of its
+jobs.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _JOB_ID = re.compile(r"(?P<base>[0-9]+)(?:_(?P<task>[0-9]+|\[.*\]))?(?:\+(?P<offset>[0-9]+))?")
 # Number of parsed texts, such as TRES, that are cached because many rows have them.
 _MAX_CACHED = 4096
-# Unreadable rows that one call logs; one more line reports the number of the others.
+# Maximum unreadable rows that one call logs; one more line reports the total.
 _MAX_LOGGED = 20
 # MAX_SLURM_NODES of slurm.h.
 _MOST_NODES = 65536
@@ -52,7 +52,7 @@ def _epoch(text: str) -> int | None:
 
 
 def _at_most(value: int) -> int:
-    # No time, duration or job id of Slurm is larger.
+    # Times, durations and job ids of Slurm are never larger.
     if value > MAX_MOMENT_S:
         raise ValueError(f"{value} is too large: as a time it is after the year 9998")
     return value
@@ -79,7 +79,7 @@ def _limit(text: str) -> int | None:
 
 
 def _state(text: str) -> str:
-    """Return the state without its addition, as in "CANCELLED by 1001"."""
+    """Return the state without the text after it, as in "CANCELLED by 1001"."""
     return text.partition(" ")[0]
 
 
@@ -136,7 +136,7 @@ def _texts(column: Column) -> Values:
     return column
 
 
-# Whole columns are parsed at once: a call for each word of each row would take most of the time.
+# Whole columns are parsed at once: a call for each word of each row would dominate the run time.
 _COLUMNS: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
     "Cluster": ("cluster", _texts),
     "JobIDRaw": ("job_id", _numbers),

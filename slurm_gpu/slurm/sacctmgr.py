@@ -47,7 +47,7 @@ _SETS = ("Flags", "Preempt", "QOS")
 
 # The value with which sacctmgr removes a limit.
 _REMOVED = -1
-# Names that sacctmgr accepts as one name in each place.
+# Names that sacctmgr reads as a single name wherever they occur.
 _NAME = re.compile(r"[^\s,'\"|=()\x00-\x1f]+")
 _USERS_PER_CALL = 200
 _LOOP = "Preemption loop"
@@ -261,7 +261,7 @@ def _where(cluster: str, entities: Sequence[Entity]) -> list[str]:
 
 
 def _settings(values: Mapping[LimitField, int | None]) -> list[str]:
-    """Return settings such as MaxTRES=cpu=8,mem=-1. Other TRES of a field keep their limit."""
+    """Return settings such as MaxTRES=cpu=8,mem=-1; the other TRES of a field keep their limits."""
     by_name: dict[str, list[str]] = {}
     for limit, value in sorted(values.items()):
         if limit.is_list_item:

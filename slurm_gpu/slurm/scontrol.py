@@ -119,7 +119,7 @@ def parse_jobs(
     """Return the jobs in `scontrol show job -d`, and the ids of uncertain ones.
 
     `labels` are the texts of all jobs by raw id. A job is uncertain if its text occurs twice or lacks its
-    name: it has changed since, or a user forges jobs. The caller reads such a job alone. `read` parses the
+    name: the job has changed, or a user forges jobs. The caller reads such a job alone. `read` parses the
     text of one job without its name.
     """
     read = _job if read is None else read
@@ -240,7 +240,7 @@ def _gpus_allocated(
 ) -> Mapping[str, int]:
     """Return the allocated GPUs by type.
 
-    GresUsed of a node that is not up yet, such as one in a cloud, is 0 even if jobs have GPUs of it.
+    GresUsed of a node that is not up yet, such as a cloud node, is 0 even if jobs have some of its GPUs.
     """
     by_type = {kind: used.get(kind, 0) for kind in kinds}
     n_allocated = int(amount(allocated, "gpu"))

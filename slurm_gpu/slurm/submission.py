@@ -95,7 +95,7 @@ def read_user_defaults(
 def read_user_associations(
     user: str, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> UserAssociations:
-    """Return the user's associations; unknown if accounting storage is missing or lacks the user."""
+    """Return the user's associations; they are unknown if accounting storage is missing or lacks the user."""
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={user}", "format=Account,QOS"]
     try:
         text = run(argv, environ, QUERY_TIMEOUT_S)

@@ -61,7 +61,7 @@ def parse_tres(text: str) -> dict[str, float]:
 
 
 def parse_job_tres(text: str) -> dict[str, float]:
-    """Return parse_tres(text) with the total of each GPU GRES, also if it has only typed amounts."""
+    """Return parse_tres(text) with the total of each GPU GRES, even if it has only typed amounts."""
     tres = parse_tres(text)
     return tres | {f"gres/{name}": count for name in GPU_GRES if (count := amount(tres, name))}
 
