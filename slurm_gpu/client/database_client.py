@@ -219,7 +219,7 @@ class DatabaseClient:
         """Return the last ten minutes of `job` at full resolution.
 
         The result is () if its nodes have just been asked for them: repeat the call in 10 s. Raise
-        DatabaseError if the job does not run and no window was kept.
+        DatabaseError if the job is not running and no window was kept.
         """
         return self._list(tuple[NodeWindow, ...], "windows", _job_path(job, "/window"))
 

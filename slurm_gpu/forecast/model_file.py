@@ -135,7 +135,7 @@ def _without_regression(packed: PackedArchive, header: _ModelFile) -> ForecastMo
     tables = WaitTables(TABLE_ORDER, _counts(packed, "started"), _counts(packed, "waiting"))
     for name in TABLE_ORDER:
         if tables.started[name].shape != tables.waiting[name].shape:
-            raise DamagedError(f"waiting.{name} has other groups than started.{name}")
+            raise DamagedError(f"waiting.{name} and started.{name} have different groups")
     return ForecastModel(
         Forecaster(header.made_at_s, tables, None, corrections),
         Vocabulary(_names(header.accounts, "accounts"), _names(header.partitions, "partitions")),

@@ -58,7 +58,7 @@ class IdleJobStage:
 
 
 def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> IdleJobStage:
-    """Return the stage of a job now."""
+    """Return a job's current stage."""
     run = idle.job.run
     warnings = [ledger.last_notice(run, WARNING, stage) for stage in range(len(rule.warn_s))]
     # A warned job has been idle since then, even if a slurm-gpuctld that started later cannot observe it.

@@ -315,7 +315,7 @@ def test_the_page_at_the_configured_address_is_checked(
 def test_a_slurm_gpuweb_that_does_not_run_is_reported_on_its_host(installed: Installation, page: type[_Page]):
     (installed.root / "slurm-gpuweb.yaml").write_text("{}\n")
     finding = worst(web.answers(_web(installed, page)))
-    assert (finding.level, "but slurm-gpuweb does not run" in finding.message) == (Level.FAIL, True)
+    assert (finding.level, "but slurm-gpuweb is not running" in finding.message) == (Level.FAIL, True)
     assert str(finding.remedy).startswith("run systemctl start slurm-gpuweb; see journalctl -u slurm-gpuweb")
 
 

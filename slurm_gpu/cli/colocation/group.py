@@ -37,7 +37,7 @@ class _TableFile(click.Path):
 
 
 class _JobsFile(click.File):
-    """A file whose error message explains the missing list of jobs."""
+    """A file argument whose error message, if it is missing, says what the file must contain."""
 
     def get_missing_message(self, *_: Any, **__: Any) -> str:
         return "JOBS is a CSV file with the columns application,seconds, or - for standard input."

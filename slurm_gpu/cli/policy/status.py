@@ -128,7 +128,7 @@ def _standing(
             f"`slurm-gpu policy status {maker.policy}` compares with the former"
         )
     return (
-        f"differs from {path}: the file, members of its groups, GPUs of the cluster or slurm-gpu changed "
+        f"differs from {path}: the file, members of its groups, GPUs of the cluster, or slurm-gpu changed "
         f"since it was applied; `{apply}` installs it again"
     )
 

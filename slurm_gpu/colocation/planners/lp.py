@@ -1,7 +1,7 @@
 """Start the jobs that run together longest in the solution of the linear program.
 
 The program (`bound.py`) is solved again at each event for the remaining work. The solution is not a schedule:
-a job that it runs with several others shares with them one after the other, the longest time first.
+where it runs a job with several others, the job shares a GPU with one at a time, the longest pairing first.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class Outlook(ABC):
     """A prediction. Jobs are indices: first the waiting jobs in their order, then the running jobs by GPU.
 
     A GPU starts the jobs of its order one after the other. The next one joins as soon as it may share with
-    the running jobs and sharing pays. A job that must begin apart waits for an empty GPU. Until it starts,
+    the running jobs and sharing pays. A job that must start alone waits for an empty GPU. Until it starts,
     all jobs after it wait.
     """
 

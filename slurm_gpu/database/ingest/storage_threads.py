@@ -81,7 +81,7 @@ class StorageThreads:
         return raw.shipment
 
     def require_awaited(self, raw: RawShipment) -> None:
-        """Raise the error to answer with if the node no longer waits."""
+        """If the node is no longer waiting, raise the error to send as the answer."""
         if raw.is_in_vain():
             raise ClientDisconnect
         waited_s = self._clock.monotonic() - raw.received_at_s

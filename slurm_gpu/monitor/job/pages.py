@@ -115,7 +115,7 @@ def windows_body(source: DatabaseClient, job: str, visibility: Visibility, file_
     except NotAllowedError as error:
         raise HTTPException(403, str(error)) from error
     except NotFoundError as error:
-        raise HTTPException(404, f"job {job} does not run and has no stored window") from error
+        raise HTTPException(404, f"job {job} is not running and has no stored window") from error
     if file_format == "csv":
         return windows_csv(found).encode()
     return dump({"windows": to_json(found), "requested": not found})

@@ -26,7 +26,7 @@ _EPILOG_UNCERTAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EndedRun:
-    """`at_s` is Clock.monotonic(); `prolog_at_s` is the time in the prolog's file, None without one."""
+    """`at_s` is Clock.monotonic(); `prolog_at_s` is the time in the prolog's file, None without the file."""
 
     restart: int
     at_s: float

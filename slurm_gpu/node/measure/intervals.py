@@ -85,7 +85,7 @@ class Gauge:
         self.sum = MeanSum()
 
     def see(self, value: float | None, interval: Interval, *, ended: bool = False) -> CoveredMean | None:
-        """Count a reading that closes the interval, and return the known values of that time.
+        """Count a reading that closes the interval, and return the known values of the interval.
 
         After a reading of None the time is unmeasured. If the segment has `ended` before the reading, the
         previous reading is used.

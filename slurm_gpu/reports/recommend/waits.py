@@ -106,7 +106,7 @@ def waits_of(wait_s: Floats, limited_s: Floats, uid: NDArray[np.int64], mask: Ma
 
 
 def compare(recorded_s: Floats, modelled_s: Floats, mask: Mask) -> Reproduction:
-    """Return the agreement of recorded and modelled waits of one group."""
+    """Return the agreement between the recorded and modelled waits of one group."""
     recorded, modelled = recorded_s[mask], modelled_s[mask]
     if not len(recorded):
         return Reproduction(0, 0.0, 0.0, 0.0)

@@ -299,7 +299,7 @@ def _log(at: DoctorContext) -> str:
 def _diagnose(at: DoctorContext, node: str) -> str:
     if node in at.gpu_nodes_here:
         return start_and_log(at, "slurm-gpud")
-    return f"run slurm-gpu doctor on {node}; if slurm-gpud does not run there, start it"
+    return f"run slurm-gpu doctor on {node}; if slurm-gpud is not running there, start it"
 
 
 def _health(at: DoctorContext) -> Health:

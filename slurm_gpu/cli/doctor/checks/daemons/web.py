@@ -77,7 +77,7 @@ def _here(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
             f"run chmod 0600 {shlex.quote(str(key))}; {restart(at, _DAEMON)}",
         )
     if not processes:
-        yield fail(f"{path} exists, but slurm-gpuweb does not run", start_and_log(at, _DAEMON))
+        yield fail(f"{path} exists, but slurm-gpuweb is not running", start_and_log(at, _DAEMON))
         return
     host = "127.0.0.1" if settings.listen.host == "0.0.0.0" else settings.listen.host
     address = (

@@ -51,7 +51,7 @@ def timers() -> list[str]:
 def enabled(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that required units and running units are enabled."""
     if not at.systemd.is_dir():
-        yield skipped("systemd does not run here")
+        yield skipped("systemd is not running here")
         return
     try:
         names = [*_DAEMONS, *timers()]

@@ -52,13 +52,13 @@ def defaults(at: DoctorContext) -> Iterator[CheckResult]:
     if nothing:
         yield warn(
             f"{_partitions(nothing)}: no DefMemPerGPU and no DefMemPerCPU: a job without --mem gets all "
-            "memory of the node, and its other GPUs remain idle",
+            "memory of the node, whose other GPUs remain idle",
             f"write {_gpu_share(nothing)} and {_cpu_share(nothing)} {_where(nothing, found)}",
         )
     if gpus_only:
         yield warn(
-            f"{_partitions(gpus_only)}: DefMemPerGPU without DefMemPerCPU: a job without GPUs and --mem "
-            "gets all memory of the node, and its GPUs remain idle",
+            f"{_partitions(gpus_only)}: DefMemPerGPU without DefMemPerCPU: a job that requests neither "
+            "GPUs nor --mem gets all memory of the node, whose GPUs remain idle",
             f"write {_cpu_share(gpus_only)} {_where(gpus_only, found)}",
         )
     generous = [finding for one in found if (finding := _too_much(one)) is not None]
