@@ -22,7 +22,7 @@ _PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 # A job that still waits counts with twice its wait so far.
 _STILL_WAITING_OCTAVES = 1.0
 # Each tree is trained on this share of all days. Jobs of one day have similar waits; a tree trained on all
-# days would learn the differences between days, which do not recur.
+# days would learn differences between days that do not recur.
 _DAYS_OF_A_TREE = 0.5
 _SEED = 0
 

@@ -25,7 +25,7 @@ class ForecastModel:
     since_s: float
     """The time of the first sample."""
     read_error: str = ""
-    """The error if the stored regression cannot be read; then the tables forecast."""
+    """The error if the stored regression cannot be read; the tables forecast in that case."""
 
     def forecast(self, queue: Runs, wanted: Runs, now_s: float) -> ForecastIntervals:
         """Return the remaining wait of the `wanted` jobs, given the present queue."""
@@ -36,7 +36,7 @@ class ForecastModel:
         return drivers(self.forecaster, samples_for(queue, wanted, self.vocabulary, now_s), self.typical)
 
     def correction(self, wanted: Runs) -> Correction | None:
-        """Return the correction for a job of this kind; None if there was too little history."""
+        """Return the correction for a job of this kind; None if the history was too short."""
         kind = "gpu" if wanted.gpus[0] > 0 else "cpu"
         return self.forecaster.corrections.get(kind)
 

@@ -37,7 +37,7 @@ _TREES = {
     "bins": np.uint8,
     "shares": np.float32,
 }
-# The largest slope of the line. Sums of larger ones might overflow a float64.
+# The largest slope of the line. Sums of larger slopes might overflow a float64.
 _MAX_SLOPE = 2.0**100
 _MAX_TREES = 1000
 _MAX_DEPTH = 1000
@@ -71,7 +71,7 @@ class _ModelFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     partitions: list[str]
     corrections: dict[Literal["cpu", "gpu"], _Judged]
     features: list[str]
-    """Features of the regression, if there is one."""
+    """The features of the regression; empty without one."""
     intercept: float
 
 

@@ -86,7 +86,7 @@ class PackedArchive:
         try:
             with self._file.open(entry) as part:
                 content = part.read(entry.file_size)  # without a size, read() would unpack everything
-        except Exception as error:  # as above, and those of zlib
+        except Exception as error:  # zipfile and zlib raise many types
             raise DamagedError(f"{name}: {error}") from error
         if len(content) != entry.file_size:
             raise DamagedError(f"{name} has {len(content)} of {entry.file_size} bytes")

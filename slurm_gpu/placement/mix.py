@@ -19,7 +19,7 @@ _TINY = 1e-12
 class Mix:
     """Classes of single-node requests and the popularity of each (sums to 1).
 
-    Only requests for GPUs count: a job that needs none strands none. With an empty mix nothing is stranded.
+    Only requests for GPUs count: a job that needs no GPU strands none. With an empty mix nothing is stranded.
     """
 
     requests: tuple[ResourceRequest, ...] = ()
@@ -44,7 +44,7 @@ class Mix:
     def most_popular(self, share: float, at_most: int | None = None) -> Mix:
         """Return the fewest classes that make up this share (0 to 1) of the mix, the most popular first.
 
-        At most `at_most` classes, if given.
+        Return at most `at_most` classes, if given.
         """
         ranked = sorted(zip(self.requests, self.popularity, strict=True), key=lambda one: -one[1])
         chosen, reached = [], 0.0

@@ -39,7 +39,7 @@ class NodeState:
 def gpus_by_type(
     gpus: Mapping[str, int], allocated: Mapping[str, int], shared_mgpu: int = 0
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return `gpu_types` and `free_mgpu` of a node of which only sums by type are known.
+    """Return `gpu_types` and `free_mgpu` of a node for which only sums by type are known.
 
     `allocated`: whole GPUs; `shared_mgpu`: allocated shards in total. Slurm fills one GPU with shards
     after another, so they are assigned to the fewest GPUs that are not allocated whole. Anything in excess of

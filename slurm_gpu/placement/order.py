@@ -94,7 +94,7 @@ class NodeOrder:
     def gpus_left(self, stake: Stake) -> float:
         """Convert a stake to GPUs left on a node of the kind with the most GPUs; 0 if no job has room.
 
-        A node of that kind with that many free GPUs, and their share of cores and memory, has this stake.
+        A node of that kind with this number of free GPUs, and their share of cores and memory, has the stake.
         """
         if not stake.fits:
             return 0.0

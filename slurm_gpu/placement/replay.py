@@ -96,8 +96,8 @@ def figures(
 ) -> Figures:
     """Return the figures of a simulation with a log; raise ValueError if it has none.
 
-    `asked_mgpu`: total request of each job, for jobs whose nodes differ. The model gives each node of a job
-    as much as the largest of them.
+    `asked_mgpu`: total request of each job, for jobs whose nodes differ. The model allocates as much on each
+    node of a job as on the largest of them.
     """
     if len(jobs) and not outcome.log:
         raise ValueError("figures need a log: simulate(…, log=True)")

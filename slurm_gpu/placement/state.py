@@ -51,7 +51,7 @@ class Nodes:
     zone: NDArray[np.int32]
     up: Mask
     running: RunningUntil | None = None
-    """None if unknown; `take` and `give_back` do not change it."""
+    """None if the jobs are unknown; `take` and `give_back` do not change this value."""
 
     @classmethod
     def of(cls, nodes: Iterable[NodeState]) -> Nodes:

@@ -77,7 +77,7 @@ class BackfillPass:
         behind = [shape for shape in self._queue.active if self._queue.shapes[shape].partition == partition]
         startable = [shape for shape in behind if self._starter.may_start(shape)]
         if not startable and not self._heap:
-            return  # no other job could delay it
+            return  # no other job could delay this one
         # Without a reservation for this job, the next one may get it, whether or not it may have room.
         for shape in startable if self._promise(kind.shape) else behind:
             self._push_next_of(self._queue.kinds_of(shape))

@@ -28,7 +28,7 @@ def victims_for(
     gives_way: Callable[[int], bool],
     ran_s: Callable[[int], float],
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the nodes to use and the jobs to requeue there; None if requeuing all of them is not enough.
+    """Return the nodes to use and the jobs to requeue there; None if requeuing all such jobs is not enough.
 
     On each node the jobs with the shortest run time go first. The nodes are those that lose the least work:
     GPUs plus one, times run time; ties are broken by index.
@@ -60,7 +60,7 @@ def _enough(
         gone.append(allocation)
     if not free.fits(request):
         return None
-    # An early victim is unnecessary if a later one frees enough by itself.
+    # A job that was chosen early is unnecessary if those chosen later free enough by themselves.
     for allocation in gone[:-1]:
         devices = allocation.devices_on(node)
         free.take(allocation.request, devices)

@@ -1,4 +1,4 @@
-"""EASY backfill's reservation for a blocked job: its latest possible start, and its nodes.
+"""Find EASY backfill's reservation for a blocked job: its latest possible start, and its nodes.
 
 The start follows from the time limits of the running jobs. A lower-priority job may start before it if it
 ends by then or leaves enough room for the blocked job.

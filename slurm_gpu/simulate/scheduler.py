@@ -1,4 +1,4 @@
-"""Passes over the queue: by strict priority, or with backfill."""
+"""Run passes over the queue, by strict priority or with backfill."""
 
 from __future__ import annotations
 

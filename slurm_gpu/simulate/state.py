@@ -1,4 +1,4 @@
-"""Track free and allocated resources of each node; only this module changes allocations."""
+"""Track the free and the allocated resources of each node; only this module changes allocations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """SlurmClient, the protocol that every Slurm backend implements, and the types that it returns.
 
-Times are UTC epoch seconds; None where Slurm prints Unknown or None. Memory is MiB. GPU amounts are
+Times are UTC epoch seconds; a time is None where Slurm prints Unknown or None. Memory is MiB. GPU amounts are
 thousandths of a GPU (`mgpu`), so that whole GPUs and shards add up.
 """
 
@@ -148,7 +148,7 @@ class QueuedJob:
     het_offset: int | None = None
     """The number of its component in the heterogeneous job `het_job_id`."""
     resized_s: int | None = None
-    """The last change of its nodes, by its owner or because a node failed; None if they never changed."""
+    """Last change of its nodes, by its owner or because a node failed; None if they never changed."""
 
     @property
     def label(self) -> str:
@@ -275,7 +275,7 @@ class SlurmClient(Protocol):
         """Return the eligible jobs that are not held; None if PriorityType has no factors."""
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """Add points to the priority of jobs until they start, even if slurmctld restarts; as root.
+        """Add points, as root, to the priority of jobs until they start, even if slurmctld restarts.
 
         An error for one job, for example because it has started since, does not affect the others.
         """

@@ -103,7 +103,7 @@ def stream_command(
             except subprocess.TimeoutExpired:
                 raise _timed_out(argv, timeout_s) from None
             finally:
-                process.kill()  # no effect if the process has ended
+                process.kill()  # this has no effect if the process has ended
         if process.returncode != 0:
             errors.seek(0)
             raise _failed(argv, process.returncode, errors.read().strip())
@@ -234,7 +234,7 @@ class CommandClient(SlurmCommands):
         return list(waiting.parse_waiting(self._query(*waiting.SQUEUE), factors))
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """Add points to the priority of jobs, as root. An error for one job does not affect the others."""
+        """Add points, as root, to the priority of jobs. An error for one job does not affect the others."""
         ids = sorted(set(job_ids))
         failed: SlurmError | None = None
         for batch in (ids[n : n + _BATCH] for n in range(0, len(ids), _BATCH)):

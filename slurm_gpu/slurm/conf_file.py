@@ -157,7 +157,7 @@ def _read(path: Path, directory: Path, lines: list[ConfLine], depth: int) -> Non
 def _included(name: str, path: Path, directory: Path, lines: Iterable[ConfLine]) -> Path:
     """Return the file that an Include names; Slurm takes no glob pattern there.
 
-    A relative name starts from the including file in 22.05, from slurm.conf in later versions.
+    A relative name is relative to the including file in 22.05, and to slurm.conf in later versions.
     """
     clusters = settings_named(lines, "ClusterName")
     if clusters:

@@ -50,7 +50,7 @@ class JobAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAllocations:
-    """A node with the jobs on it. Nothing is free on a node that is out of service."""
+    """A node with the jobs on it. A node that is out of service has no free resources."""
 
     node: SlurmNode
     holders: Sequence[JobAllocation]
@@ -61,7 +61,7 @@ class NodeAllocations:
 
 
 def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[NodeAllocations]:
-    """Return one entry per node, in their order; the jobs sorted by their expected end."""
+    """Return one entry per node, in the order of the nodes, with its jobs sorted by their expected end."""
     nodes = list(nodes)
     per_gpu = {node.name: node.per_gpu for node in nodes}
     holders: dict[str, list[JobAllocation]] = {}

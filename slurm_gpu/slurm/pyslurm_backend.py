@@ -27,10 +27,10 @@ _VERSION = re.compile(r"(\d+)\.0?(\d+)")
 
 
 class PyslurmClient(CommandClient):
-    """SlurmClient with nodes from pyslurm, the rest from the commands.
+    """SlurmClient that reads nodes with pyslurm and everything else with the commands.
 
-    pyslurm's interface still changes. If it differs from the one used here, the commands replace it, and one
-    line is logged.
+    pyslurm's interface still changes. If it differs from the one used here, the commands are used instead,
+    and one line is logged.
     """
 
     def __init__(self, pyslurm: ModuleType, commands: CommandClient) -> None:

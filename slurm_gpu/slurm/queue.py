@@ -1,7 +1,7 @@
 """Read the queue for counting GPUs, in one call of squeue.
 
-`SlurmClient.jobs` returns more of each job, but takes two calls and far longer. So polls each second use this
-module. Columns end with a random mark, so that no text of a user can forge one.
+`SlurmClient.jobs` returns more of each job, but takes two calls and far longer. Polls every second therefore
+use this module. Columns end with a random mark, so that no text of a user can forge one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slurm_gpu.text.hostlist import count_tasks
 
 
 class JobPhase(Enum):
-    """Whether a job is pending, has an allocation, or has ended."""
+    """The phase of a job: pending, with an allocation, or ended."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -190,7 +190,7 @@ def _job(row: str, now_s: float, whole_nodes: str) -> CountedJob:
             partition=_text(value["Partition"]),
             phase=_phase(value["State"], end_s, now_s),
             n_tasks=count_tasks(task) if task and not task.isdigit() else 1,
-            n_nodes=_number(value["NumNodes"]),  # 26.05 makes MaxNodes the number of tasks
+            n_nodes=_number(value["NumNodes"]),  # squeue of 26.05 prints the number of tasks as MaxNodes
             n_cpus=_number(value["NumCPUs"]),
             per_job=_text(value["tres-per-job"]),
             per_node=_text(value["tres-per-node"]),

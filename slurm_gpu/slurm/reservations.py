@@ -1,4 +1,4 @@
-"""Read Slurm's reservations and the jobs in them; create and delete some, as root or SlurmUser."""
+"""Read Slurm's reservations and their jobs; create, change and delete reservations as root or SlurmUser."""
 
 from __future__ import annotations
 
@@ -96,14 +96,15 @@ class ReservationUserJob:
     time_limit_s: int | None
     reason: str
     nodes: str
-    """Its nodes, also after its end; "" if it never started. A job cancelled before that has a start_s."""
+    """Its nodes, also after its end; "" if it never started. A job cancelled before its start has a start_s
+    all the same."""
 
 
 class ReservationClient(SlurmCommands):
     """Manages reservations through scontrol and squeue. Each method raises SlurmError."""
 
     def all(self) -> list[SlurmReservation]:
-        """Return all reservations of slurmctld, with those of the site."""
+        """Return all reservations of slurmctld, including those of the site."""
         return [
             _read(record)
             for record in _BEGIN.split(self._ask("--oneliner", "show", "reservation"))
@@ -162,7 +163,7 @@ class ReservationClient(SlurmCommands):
         self._ask("update", f"JobId={job_id}", "ReservationName=")
 
     def jobs_of(self, users: Collection[str]) -> list[ReservationUserJob]:
-        """Return the jobs of some users in slurmctld's memory, with ended ones."""
+        """Return the jobs of some users in slurmctld's memory, including ended ones."""
         if not users:
             return []
         return [

@@ -327,7 +327,7 @@ def _gpu_index(text: str) -> Iterator[tuple[str, dict[str, list[int]]]]:
 
 
 def _with_layout(tres: Mapping[str, float], text: str) -> Mapping[str, float]:
-    """Add the GPUs on the job's nodes to a total if AccountingStorageTRES lacks them."""
+    """Add the GPUs on the job's nodes to a total that lacks them because AccountingStorageTRES does."""
     on_nodes = Counter[str]()
     for match in _JOB_GRES.finditer(text):
         n_nodes = len(expand(match["nodes"]))

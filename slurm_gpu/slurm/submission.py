@@ -65,7 +65,7 @@ class UserAssociations:
 def read_partitions(
     run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> Sequence[Partition]:
-    """Return all partitions, with those hidden from the caller; raise SlurmError if Slurm does not answer."""
+    """Return all partitions, even those hidden from the caller; raise SlurmError if Slurm does not answer."""
     text = run(["scontrol", "--all", "--oneliner", "show", "partition"], environ, QUERY_TIMEOUT_S)
     return [_partition(line) for line in text.splitlines() if line.startswith("PartitionName=")]
 

@@ -24,7 +24,7 @@ _NO_FACTORS = "multifactor"
 
 
 def parse_waiting(squeue: str, sprio: str) -> Iterator[WaitingJob]:
-    """Join the output of both commands by job; raise SlurmError for a line of another form."""
+    """Join the output of both commands by job; raise SlurmError for a line with an unexpected format."""
     factors = dict(_factor(line.strip()) for line in sprio.splitlines() if line.strip())
     for line in squeue.splitlines():
         if not line.strip():

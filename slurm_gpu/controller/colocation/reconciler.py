@@ -370,7 +370,7 @@ class ColocationReconciler(Duty):
         co_runners = [agreed[job].key for job in act.co_runners if job in agreed]
         try:
             self._control.start(act.job_id, act.place.node, f"{one.gres}{act.shards}")
-        except SlurmError as error:  # for example a job cancelled meanwhile
+        except SlurmError as error:  # for example, the job was cancelled meanwhile
             self._refused.failed(f"job {act.job_id} was not started: {error}")
             return
         self._landing[act.job_id] = _Landing(act, now_s)
@@ -398,7 +398,7 @@ class ColocationReconciler(Duty):
             if (job.start_s or 0) - now_s <= _LAST_CALL_S:
                 try:
                     self._control.unpin(job.job_id, f"{one.gres}{one.of}")
-                except SlurmError as error:  # for example a job that has just started
+                except SlurmError as error:  # for example, the job has just started
                     self._refused.failed(f"job {job.job_id} was not started: {error}")
                     continue
                 log.info("job %d got no place, and gets a GPU of its own", job.job_id)

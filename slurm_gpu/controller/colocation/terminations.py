@@ -48,7 +48,7 @@ class Terminations:
         job_id = one.job.job_id
         try:
             self._control.requeue(job_id)
-        except SlurmError as error:  # for example a job that may not be requeued, or has just ended
+        except SlurmError as error:  # for example, the job may not be requeued, or has just ended
             if job_id not in self._stay:
                 log.warning("job %d keeps sharing its GPU although %s: %s", job_id, why, error)
                 self._stay.append(job_id)

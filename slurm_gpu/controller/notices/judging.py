@@ -1,4 +1,4 @@
-"""Decide from a poll of the cluster which notices to send and which jobs may be ended; without any effect."""
+"""Decide from a poll of the cluster, without side effects, which notices to send and which jobs may end."""
 
 from __future__ import annotations
 

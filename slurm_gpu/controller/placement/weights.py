@@ -114,7 +114,7 @@ class WeightController(Duty):
         """Restore the original weights if any were changed; log a warning if that fails."""
         try:
             if self._mode == "enforce" and self._memory is not None and self._memory.nodes:
-                self._client.ping()  # the following calls would wait long for an unreachable slurmctld
+                self._client.ping()  # each following call would wait long for an unreachable slurmctld
                 self._release("slurm-gpuctld ends")
         except SlurmGpuError as error:
             log.warning(

@@ -1,4 +1,4 @@
-"""Report the limits and use of users who view them to slurm-gpudbd, which has no policy."""
+"""Report limits and use to slurm-gpudbd, which has no policy, for the users who view them."""
 
 from __future__ import annotations
 
