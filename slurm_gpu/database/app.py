@@ -1,4 +1,4 @@
-"""The HTTP interface of docs/contracts.md, section 5. Work that waits runs in threads."""
+"""The HTTP interface of docs/contracts.md, section 5. Blocking work runs in threads."""
 
 from __future__ import annotations
 

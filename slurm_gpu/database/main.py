@@ -58,7 +58,7 @@ _TABLES_WITHIN_S = 600.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; return the exit code."""
     options = make_parser().parse_args(argv)
-    os.umask(0o077)  # SQLite's files contain data that users may not see of each other
+    os.umask(0o077)  # SQLite's files contain data that other users may not see
     log_to_stderr(for_people=options.foreground or options.once)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("uvicorn").setLevel(
@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> None:
         n_changed = make_importer(config, database, view, clock).run_once()
         log.info("imported %d new or changed runs, and matched the records", n_changed)
         return
-    # Until the server is ready, exit at once: no work is in progress.
+    # Before the server is ready, no work is in progress, so SIGTERM ends the process at once.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _make_ready_when_there(database, notifier)
     warn_of_unknown_user(settings.web)
@@ -125,9 +125,9 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _end_at_last() -> None:
-    """Exit within seconds, even if a thread still waits, such as for a hung database.
+    """Exit within _END_WITHIN_S, even if a thread still waits, for example for a hung database.
 
-    Data that was not stored yet was not acknowledged, so it is sent again.
+    Data that is not stored yet has not been acknowledged, so slurm-gpud sends it again.
     """
 
     def end() -> None:
@@ -169,11 +169,11 @@ def _services(
 
 
 def _make_ready_when_there(database: Database, notifier: Notifier) -> None:
-    """Wait for MariaDB, which may start later; a database that answers but is unusable ends the daemon."""
+    """Wait for MariaDB, which may start later; raise UnusableDatabaseError if it answers but is unusable."""
     waiting = False
     while True:
         try:
-            # Only once it answers: the code below waits for an unreachable one and logs that.
+            # Announce the update only after the database has answered: the code below waits for that.
             server = database.server()
             notifier.starting(f"updating the tables: {server}", _TABLES_WITHIN_S)
             make_ready(database)

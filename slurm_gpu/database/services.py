@@ -1,4 +1,4 @@
-"""The objects that requests need to be answered."""
+"""The objects that request handlers use."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ class Services:
     verdicts: VerdictBoard = field(default_factory=VerdictBoard)
     reservations: Reservations | None = None
     places_of: Callable[[str], UserAssociations] = read_user_associations
-    """Runs sacctmgr; see reserve.places.KeptPlaces."""
+    """Run sacctmgr; database.reservations.places.KeptPlaces caches the results."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops: long responses end then."""
+    """Set when the server stops, so that long responses end."""

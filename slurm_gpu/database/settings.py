@@ -33,7 +33,7 @@ _MOST_PER_USER = 1_000_000_000
 
 
 class OpenToOthersError(InputError):
-    """The file contains a password, and others may read it; `fault` describes this without the remedy."""
+    """Raised if other users may read a file with a password; `fault` describes this without the remedy."""
 
     def __init__(self, path: Path, mode: int) -> None:
         what = f"holds a password, but others may read it (mode {mode:04o})"
@@ -56,7 +56,7 @@ _WEB_USER = ValueType("a user of this host, a uid, or null", DEFAULT_WEB_USER, _
 
 @dataclass(frozen=True, slots=True)
 class PerUser:
-    """Limits for one user: requests served at once, and the long-term rate of rows per second."""
+    """Limits of one user: requests served at the same time, and the long-term rate in rows per second."""
 
     requests: Annotated[int, whole_number(1, _MOST_PER_USER), "Requests served at once."] = 2
     rows_per_s: Annotated[int, whole_number(1, _MOST_PER_USER), "Rows per second in the long run."] = 2000
@@ -67,7 +67,7 @@ DEFAULT_PER_USER = PerUser()
 
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
-    """The whole of slurm-gpudbd.yaml."""
+    """The settings in slurm-gpudbd.yaml."""
 
     url: Annotated[str, text(_EXAMPLE_URL), "The database, as an SQLAlchemy URL."] = DEFAULT_URL
     listen: Annotated[
@@ -90,14 +90,14 @@ class DaemonSettings:
 
     @property
     def web(self) -> WebReader:
-        """Return how slurm-gpuweb is recognised."""
+        """Return the user and hosts by which slurm-gpuweb is recognised."""
         return WebReader(self.web_user, self.web_hosts)
 
 
 def default_is_meant() -> bool:
-    """Return whether this is certainly slurm-gpudbd's host: it has the default file or the default database.
+    """Return whether the default file or database exists, which shows that slurm-gpudbd runs on this host.
 
-    Raise UsageError if the caller may not check.
+    Raise UsageError if the caller may not check this.
     """
     try:
         return DEFAULT_PATH.exists() or DEFAULT_DATABASE.exists()
@@ -109,10 +109,10 @@ def default_is_meant() -> bool:
 
 
 def load_settings(path: Path | None) -> DaemonSettings:
-    """Read and check the file; without `path` the default one, which may be missing.
+    """Read and check the file at `path`; the default file, used without `path`, may be missing.
 
-    Raise InvalidFileError with all errors if it is invalid, and OpenToOthersError if others may read its
-    password.
+    Raise InvalidFileError with all errors if the file is invalid, and OpenToOthersError if other users may
+    read its password.
     """
     if path is None and not DEFAULT_PATH.exists():
         return DaemonSettings()
@@ -124,13 +124,13 @@ def load_settings(path: Path | None) -> DaemonSettings:
 
 
 def default_address(url: str) -> Address:
-    """Return all interfaces, with the port of `database:` in slurm-gpu.yaml."""
+    """Return the address of all interfaces, with the port of `database:` in slurm-gpu.yaml."""
     port = urlsplit(url).port
     return Address(EVERYWHERE, 80 if port is None else port)
 
 
 def _has_password(url: str) -> bool:
-    # The driver also takes a password among the options.
+    # The driver also accepts a password in the query of the URL.
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Routes of the read API."""
+"""Endpoints for reads, and for reports from slurm-gpuctld and the commands."""

@@ -1,4 +1,4 @@
-"""The `audit` table: changes to the cluster as reported by their author. Rows are never changed."""
+"""The `audit` table: changes to the cluster, as their authors report them. Rows are never changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_SHOWN = 1000
 
 
 def store_audit(connection: Connection, acts: Sequence[ReportedAuditEvent], who: str) -> int:
-    """Store events with new IDs; return how many were stored."""
+    """Store the events whose IDs are new; return the number of `acts`."""
     rows = [
         {
             "audit_id": act.id,
@@ -30,7 +30,7 @@ def store_audit(connection: Connection, acts: Sequence[ReportedAuditEvent], who:
 
 
 def find_audit(connection: Connection, limit: int) -> list[AuditEvent]:
-    """Return the last events, newest first."""
+    """Return the last `limit` events, newest first."""
     newest = select(audit).order_by(audit.c.at_s.desc(), audit.c.audit_id).limit(limit)
     return [
         AuditEvent(**{"id" if name == "audit_id" else name: value for name, value in row.items()})

@@ -1,4 +1,4 @@
-"""Return slurmctld's nodes, the jobs on them and the pending ones, for GET /v1/cluster."""
+"""Return slurmctld's nodes, the jobs on them and the pending jobs, for GET /v1/cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_gpu.slurm.occupancy import NodeAllocations, occupancy
 from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterJob, ClusterNode, ClusterState
 
 if TYPE_CHECKING:
-    # `slurm-gpu nodes` queries Slurm itself if there are no database libraries.
+    # `slurm-gpu nodes` imports this module where the database libraries may be missing.
     from slurm_gpu.database.accounting.slurm_view import QueueState
     from slurm_gpu.database.maintenance.node_periods import Places
     from slurm_gpu.http.identity import Caller
@@ -23,7 +23,7 @@ _WAITING = "PENDING"
 def show_cluster(
     nodes: Mapping[str, SlurmNode], queue: QueueState, places: Places, caller: Caller
 ) -> ClusterState:
-    """Return the cluster as `caller` may see it; jobs by ID."""
+    """Return the cluster as `caller` may see it, with jobs sorted by ID."""
     return cluster_state(
         occupancy(nodes.values(), queue.by_id.values()),
         queue.by_id.values(),
@@ -43,7 +43,7 @@ def cluster_state(
     zones: Mapping[str, str] = MappingProxyType({}),
     server_types: Mapping[str, str] = MappingProxyType({}),
 ) -> ClusterState:
-    """Return nodes, and the pending and running ones of `jobs`; `zones` and `server_types` are by node."""
+    """Return nodes, and the `jobs` that are pending or on them; `zones` and `server_types` are by node."""
     shown = list(shown)
     here = {holder.job.job_id for entry in shown for holder in entry.holders}
     listed = (job for job in jobs if job.state == _WAITING or job.job_id in here)
@@ -86,7 +86,7 @@ def _node(entry: NodeAllocations, zone: str | None, server_type: str | None) -> 
 
 
 def _n_gpus(job: QueuedJob, nodes: Mapping[str, SlurmNode]) -> float | None:
-    """Return the job's GPUs; shares are fractions if its nodes, or otherwise all, have one share size."""
+    """Return the job's number of GPUs; shares count as fractions if nodes agree on the size of a share."""
     here = [nodes.get(name) for name in job.nodes]
     mgpu = job_mgpu(job, per_gpu_of(here) if here else agreed_per_gpu(nodes.values()))
     return None if mgpu is None else mgpu / 1000

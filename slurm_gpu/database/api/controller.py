@@ -1,4 +1,4 @@
-"""POST /v1/controller, and the data stored by it: GET /v1/audit and GET /v1/decisions[/TOKEN]."""
+"""POST /v1/controller, and GET /v1/audit and /v1/decisions[/TOKEN] for the stored data."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 
 
 class ControllerPages:
-    """The endpoints."""
+    """The endpoints for controller reports, audit events and decisions."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def get_audit(self, request: Request) -> Response:
-        """GET /v1/audit."""
+        """Serve GET /v1/audit."""
         caller = await authenticated(self._services.authenticator, request)
         if not caller.sees_all:
             raise HTTPException(403, "acts are shown to operators")
@@ -44,7 +44,7 @@ class ControllerPages:
         return Answer({"audit": found})
 
     async def get_refusals(self, request: Request) -> Response:
-        """GET /v1/decisions."""
+        """Serve GET /v1/decisions."""
         caller = await authenticated(self._services.authenticator, request)
         if not caller.sees_all:
             raise HTTPException(403, "refusals are shown to operators")
@@ -61,7 +61,7 @@ class ControllerPages:
         return Answer({"decisions": found})
 
     async def get_decisions(self, request: Request) -> Response:
-        """GET /v1/decisions/{token}."""
+        """Serve GET /v1/decisions/{token}."""
         caller = await authenticated(self._services.authenticator, request)
         token = request.path_params["token"]
 
@@ -78,7 +78,7 @@ class ControllerPages:
         return Answer({"decisions": own})
 
     async def post_controller(self, request: Request) -> Response:
-        """POST /v1/controller."""
+        """Serve POST /v1/controller."""
         caller, body = await posted(self._services.authenticator, request)
 
         def store() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Parse and check POST /v1/controller of slurm-gpuctld and the commands."""
+"""Parse and check the bodies of POST /v1/controller that slurm-gpuctld and the commands send."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _Text = Annotated[str, Meta(max_length=10_000)]
 _Amount = int | float
 _FIRST_TOO_LARGE = 1 << 62
 _Second = Annotated[int, Meta(ge=0, lt=_FIRST_TOO_LARGE)]
-# Fields of a report: a dataclass, which the commands import without msgspec.
+# These fields of Report are checked here: it is a dataclass, since the commands import it without msgspec.
 _WHOLE = ("id", "at_s", "first_job_id", "first_eligible_s", "first_start_s")
 
 
 class ReportedAuditEvent(msgspec.Struct):
-    """An audit event as sent."""
+    """An audit event in a request."""
 
     id: str
     at_s: _Second
@@ -50,7 +50,7 @@ class ReportedAuditEvent(msgspec.Struct):
 
 
 class ReportedDecision(msgspec.Struct):
-    """A decision as sent."""
+    """A decision in a request."""
 
     id: str
     at_s: _Second
@@ -82,7 +82,7 @@ class ReportedLimit(msgspec.Struct):
 
 
 class ReportedQuota(msgspec.Struct):
-    """The limits and use of a user as sent."""
+    """The limits and use of a user in a request."""
 
     user: _Name
     as_of_s: float
@@ -92,7 +92,7 @@ class ReportedQuota(msgspec.Struct):
 
     @property
     def quota(self) -> Quota:
-        """Return the stored quota."""
+        """Return the quota as it is stored."""
         limits = None if self.limits is None else [msgspec.to_builtins(limit) for limit in self.limits]
         return Quota(user=self.user, as_of_s=self.as_of_s, limits=limits, why=self.why, uid=self.uid)
 
@@ -103,13 +103,13 @@ class ControllerReport(msgspec.Struct):
     audit: Annotated[list[ReportedAuditEvent], Meta(max_length=MOST_ACTS)] | None = None
     decisions: Annotated[list[ReportedDecision], Meta(max_length=MOST_DECISIONS)] | None = None
     decisions_after: Annotated[str, Meta(max_length=NAME_LENGTH)] | None = None
-    """ID of the decision that the sender sent before these."""
+    """ID of the last decision that the sender sent before these."""
     reservations: Annotated[list[Report], Meta(max_length=MOST_REPORTS)] | None = None
     quotas: Annotated[list[ReportedQuota], Meta(max_length=MOST_QUOTAS)] | None = None
 
 
 def parse_report(body: bytes) -> ControllerReport:
-    """Parse a request; raise UsageError naming the error."""
+    """Parse and check the body of a request; raise UsageError if it is invalid."""
     try:
         parsed = msgspec.json.decode(body, type=ControllerReport)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The `decision` table: the lines of decisions.log, as sent by slurm-gpuctld."""
+"""The `decision` table: lines of decisions.log that slurm-gpuctld sends."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from slurm_gpu.database.storage.schema import decision
 from slurm_gpu.database.storage.upsert import once
 from slurm_gpu.wire.answers.runs import Decision
 
-# Decisions with one token, which belongs to one decision.
+# Maximum number of decisions returned for a token, which normally belongs to one decision.
 _MOST_FOUND = 100
 
 
 def store_decisions(connection: Connection, decisions: Sequence[ReportedDecision], cluster: str) -> int:
-    """Store decisions with new IDs; return how many were stored."""
+    """Store the decisions whose IDs are new; return the number of `decisions`."""
     names = ReportedDecision.__struct_fields__[1:]
     rows = [
         {"decision_id": item.id, "cluster": cluster, **{name: getattr(item, name) for name in names}}
@@ -28,20 +28,20 @@ def store_decisions(connection: Connection, decisions: Sequence[ReportedDecision
 
 
 def has_decision(connection: Connection, decision_id: str) -> bool:
-    """Return whether the decision with this id is stored."""
+    """Return whether the decision with this ID is stored."""
     found = select(decision.c.decision_id).where(decision.c.decision_id == decision_id)
     return connection.execute(found).first() is not None
 
 
 def find_decisions(connection: Connection, cluster: str, token: str) -> list[Decision]:
-    """Return the decisions with this token, the oldest first."""
+    """Return the decisions with this token, oldest first."""
     ours = select(decision).where(decision.c.cluster == cluster, decision.c.token == token)
     ordered = ours.order_by(decision.c.at_s, decision.c.decision_id).limit(_MOST_FOUND)
     return [_decision(row) for row in connection.execute(ordered).mappings()]
 
 
 def find_refusals(connection: Connection, cluster: str, rule: str | None, limit: int) -> list[Decision]:
-    """Return the last refusals, the newest first; only those by `rule`, if it is given."""
+    """Return the last `limit` refusals, newest first; if `rule` is given, only refusals by this rule."""
     found = select(decision).where(decision.c.cluster == cluster, decision.c.verdict == "deny")
     if rule is not None:
         named, rules = f"{rule}:", decision.c.rules

@@ -1,4 +1,4 @@
-"""GET /v1/quota[/USER]: limits and their use, as sent by slurm-gpuctld."""
+"""GET /v1/quota[/USER]: users' limits and their use, which slurm-gpuctld sends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slurm_gpu.errors import UsageError
 
 
 class QuotaPages:
-    """The endpoints."""
+    """The endpoints under /v1/quota."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def get(self, request: Request) -> Response:
-        """GET /v1/quota/{user}."""
+        """Serve GET /v1/quota/{user}."""
         caller = await authenticated(self._services.authenticator, request)
         if parameters(request):
             raise UsageError("this path has no parameters")
@@ -35,7 +35,7 @@ class QuotaPages:
         return Answer(quota, headers={"Cache-Control": "private, no-cache"})
 
     async def wanted(self, request: Request) -> Response:
-        """GET /v1/quota."""
+        """Serve GET /v1/quota."""
         caller = await authenticated(self._services.authenticator, request)
         if not caller.writes:
             raise HTTPException(403, "slurm-gpuctld asks this; one's own limits are at /v1/quota/USER")

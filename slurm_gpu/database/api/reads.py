@@ -46,26 +46,26 @@ from slurm_gpu.wire.live import Refresh
 
 LIVE_EVERY_S = 5.0
 LIVE_STREAM_S = 600.0
-# Each stream takes up to 0.1 s of CPU time per LIVE_EVERY_S for a thousand nodes.
+# With a thousand nodes, each stream uses up to 0.1 s of CPU time per LIVE_EVERY_S.
 LIVE_STREAMS_OF_A_USER = 16
-# A node whose live values are needed posts within 10 s, and sends the window with its next values.
+# A node whose live values are requested posts within 10 s, and sends the window with its next values.
 WINDOW_WITHIN_S = 10
 _JSON = "application/json"
 _REFRESH = get_args(Refresh)
-# In the thread that read the rows: in the event loop, a page of 1,000 runs would block all others.
+# Called in the thread that reads the rows: in the event loop, 1,000 runs would block all other requests.
 encode = msgspec.json.encode
 _OWN_ANSWER = {"Cache-Control": "private, no-cache"}
 
 
 class Reads:
-    """The endpoints, and the open streams."""
+    """The endpoints for runs, live values, nodes and health, with the number of open streams by uid."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._streams: Counter[int] = Counter()
 
     async def get_runs(self, request: Request) -> Response:
-        """GET /v1/runs."""
+        """Serve GET /v1/runs."""
         caller = await self._caller(request)
         wanted = RunFilter.from_query(parameters(request))
 
@@ -80,7 +80,7 @@ class Reads:
         return Response(body, media_type=_JSON)
 
     async def get_job(self, request: Request) -> Response:
-        """GET /v1/runs/{job}."""
+        """Serve GET /v1/runs/{job}."""
         caller = await self._caller(request)
         job = request.path_params["job"]
 
@@ -99,7 +99,7 @@ class Reads:
         return Response(body, media_type=_JSON)
 
     async def get_timeline(self, request: Request) -> Response:
-        """GET /v1/runs/{job}/timeline."""
+        """Serve GET /v1/runs/{job}/timeline."""
         caller = await self._caller(request)
         job = request.path_params["job"]
 
@@ -116,7 +116,7 @@ class Reads:
         return Response(body, media_type=_JSON)
 
     async def get_window(self, request: Request) -> Response:
-        """GET /v1/runs/{job}/window: the stored windows; missing ones are requested."""
+        """Serve GET /v1/runs/{job}/window: return the stored windows and request missing ones."""
         caller = await self._caller(request)
         job = request.path_params["job"]
 
@@ -143,7 +143,7 @@ class Reads:
         raise HTTPException(404, f"no window of job {job} is stored, and it is not running")
 
     async def get_hosts(self, request: Request) -> Response:
-        """GET /v1/runs/{job}/hosts: host metrics of the nodes on which a running job is alone."""
+        """Serve GET /v1/runs/{job}/hosts: return host metrics if a running job is alone on its nodes."""
         caller = await self._caller(request)
         label = request.path_params["job"]
         queue = await run_in_threadpool(self._services.view.queue)
@@ -157,7 +157,7 @@ class Reads:
         return Answer({"hosts": found})
 
     async def get_live(self, request: Request) -> Response:
-        """GET /v1/live, once or as a stream of events."""
+        """Serve GET /v1/live, once or as a stream of events."""
         caller = await self._caller(request)
         refresh = request.query_params.get("refresh", "all")
         if refresh not in _REFRESH:
@@ -170,7 +170,7 @@ class Reads:
             stream = self._live_events(caller, refresh)
             return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
         body = await run_in_threadpool(self._live, caller, refresh)
-        # A hash of the body, so that it also changes with the rights of the caller.
+        # The tag is a hash of the body, so it also changes with the caller's rights.
         etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         headers = {"ETag": etag, **_OWN_ANSWER}
         asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
@@ -183,7 +183,7 @@ class Reads:
         if refresh == "all" and caller.sees_all:
             memory.needs.ask_all()
         elif refresh != "none" and queue is not None:
-            # A user sees no values of others' GPUs.
+            # Users see only values of their own jobs' GPUs, so only these nodes are requested.
             memory.needs.ask(
                 {
                     node
@@ -198,13 +198,13 @@ class Reads:
         return encode({"nodes": shown})
 
     async def _live_events(self, caller: Caller, refresh: str) -> AsyncIterator[bytes]:
-        """Yield the values when they change, until the stream's time limit or the server's stop."""
+        """Yield the values when they change, until the time limit of the stream or the end of the server."""
         last = b""
         self._streams[caller.uid] += 1
         try:
             for _ in range(round(LIVE_STREAM_S / LIVE_EVERY_S)):
                 body = await run_in_threadpool(self._live, caller, refresh)
-                # A comment keeps proxies from closing an idle connection.
+                # A comment prevents proxies from closing an idle connection.
                 yield b":\n\n" if body == last else b"data: " + body + b"\n\n"
                 last = body
                 with contextlib.suppress(TimeoutError):
@@ -216,7 +216,7 @@ class Reads:
                 del self._streams[caller.uid]
 
     async def get_nodes(self, request: Request) -> Response:
-        """GET /v1/nodes."""
+        """Serve GET /v1/nodes."""
         await self._caller(request)
 
         def find() -> list[dict[str, Any]]:
@@ -230,7 +230,7 @@ class Reads:
         return Answer({"nodes": await run_in_threadpool(find)})
 
     async def get_cluster(self, request: Request) -> Response:
-        """GET /v1/cluster."""
+        """Serve GET /v1/cluster."""
         caller = await self._caller(request)
 
         def find() -> bytes | None:
@@ -247,7 +247,7 @@ class Reads:
         return Response(body, media_type="application/json", headers=_OWN_ANSWER)
 
     async def get_health(self, request: Request) -> Response:
-        """GET /v1/health."""
+        """Serve GET /v1/health."""
         await self._caller(request)
         return Answer(await run_in_threadpool(self._health))
 

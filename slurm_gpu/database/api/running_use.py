@@ -1,4 +1,4 @@
-"""The GPU use of each running job so far, for GET /v1/running: two queries for all of them."""
+"""The GPU use of each running job since its start, for GET /v1/running."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from slurm_gpu.text.hostlist import expand
 from slurm_gpu.wire import Histogram, histogram_quantile, merge_histograms
 from slurm_gpu.wire.answers.running import RecentXid, Running, RunningUse
 
-# Lifetime of an answer; records of a running job arrive every five minutes.
+# Lifetime of a cached answer; records of a running job arrive every five minutes.
 KEPT_S = 20.0
 XIDS_OF_S = 3600
-# Runs whose rows are in memory at once.
+# Number of runs whose rows are in memory at the same time.
 _AT_ONCE = 500
 _IDLE_PCT = AlertThresholds().idle_pct
 _STATISTICS = PackedColumn(pack_statistics, unpacker((*HISTOGRAMS, "uptime_s")))
@@ -40,7 +40,7 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class RunningUseByOwner:
-    """The answer, and the uid of each job's user, which is None if unknown."""
+    """The answer, and the uid of each job's user; a uid is None if unknown."""
 
     running: Running
     owners: Mapping[int, int | None]
@@ -61,7 +61,7 @@ class RunningUseByOwner:
 
 
 class RunningPage:
-    """GET /v1/running."""
+    """Serve GET /v1/running."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -69,7 +69,7 @@ class RunningPage:
         self._until, self._found, self._body = 0.0, RunningUseByOwner.nothing(), b""
 
     async def get(self, request: Request) -> Response:
-        """Answer with all jobs for operators, and with the caller's own for users."""
+        """Return all jobs to operators, and to users only their own."""
         caller = await authenticated(self._services.authenticator, request)
         body = await run_in_threadpool(self._answer, caller)
         return Response(body, media_type="application/json")
@@ -79,7 +79,7 @@ class RunningPage:
         return body if caller.sees_all else msgspec.json.encode(found.seen_by(caller))
 
     def _newest(self) -> tuple[RunningUseByOwner, bytes]:
-        """Return the answer, renewed by one request at a time when it has expired."""
+        """Return the cached answer; if it has expired, one request at a time renews it."""
         services = self._services
         with self._lock:
             if not self._body or services.clock.monotonic() >= self._until:
@@ -94,7 +94,7 @@ class RunningPage:
 def find_running(
     connection: Connection, cluster: str, now_s: float, min_coverage: float
 ) -> RunningUseByOwner:
-    """Return the use of all runs without an end."""
+    """Return the GPU use of all runs that have started and not ended."""
     goes_on = run.c.cluster == cluster, run.c.end_s.is_(None), run.c.start_s.is_not(None)
     columns = run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage, run.c.uid, run.c.nodes
     query = select(*columns).where(*goes_on)
@@ -111,7 +111,7 @@ def find_running(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """The sums over a run's devices, and the devices that never computed while others did."""
+    """Histograms over a run's devices, and the devices that never computed while others did."""
 
     util: Histogram | None = None
     memory: Histogram | None = None
@@ -148,7 +148,7 @@ def _quantile(histogram: Histogram | None, q: float) -> float | None:
 
 
 def _measured(connection: Connection, starts: Mapping[int, int], min_coverage: float) -> dict[int, _Measured]:
-    """Return the sums by run; `starts` has all runs."""
+    """Return the measured use by run; `starts` contains the start times of all runs."""
     found: dict[int, _Measured] = {}
     run_ids = list(starts)
     for first in range(0, len(run_ids), _AT_ONCE):
@@ -169,7 +169,7 @@ def _measured(connection: Connection, starts: Mapping[int, int], min_coverage: f
 
 
 def _unused(rows: Sequence[RowMapping], start_s: int, min_coverage: float) -> Sequence[str]:
-    """Return devices that never computed, if coverage from the run's start to its newest record suffices."""
+    """Return the devices that never computed, if their coverage since the run's start is sufficient."""
     by_place: dict[tuple[str, str], list[RowMapping]] = defaultdict(list)
     for row in rows:
         by_place[row["node"], row["device"]].append(row)
@@ -185,7 +185,7 @@ def _unused(rows: Sequence[RowMapping], start_s: int, min_coverage: float) -> Se
 
 
 def _each_time_once(rows: Sequence[RowMapping]) -> Iterable[RowMapping]:
-    """Yield a run's records without double watches."""
+    """Yield a run's records without those that double watches repeat."""
     by_place: dict[tuple[str, str], list[RowMapping]] = defaultdict(list)
     for row in rows:
         by_place[row["node"], row["device"]].append(row)
@@ -202,7 +202,7 @@ def _histogram(value: object) -> Histogram | None:
 
 
 def _xids(connection: Connection, nodes_of: Mapping[int, str], since_s: int) -> list[RecentXid]:
-    """Return Xids of these jobs; a machine without Slurm numbers its jobs itself."""
+    """Return recent Xids of these jobs on their nodes; machines without Slurm assign their own job IDs."""
     query = select(event).where(event.c.kind == "xid", event.c.at_s >= since_s, event.c.job_id.is_not(None))
     return [
         RecentXid(job_id=row["job_id"], device=row["device"], at_s=row["at_s"], code=row["data"].get("code"))
@@ -214,5 +214,5 @@ def _xids(connection: Connection, nodes_of: Mapping[int, str], since_s: int) -> 
 def _expanded(nodes: str) -> Sequence[str]:
     try:
         return expand(nodes)
-    except ValueError:  # never written by Slurm
+    except ValueError:  # Slurm never writes such a list
         return ()

@@ -1,1 +1,1 @@
-"""Requests to slurm-gpudbd: parameters, rate limits, errors."""
+"""Requests to slurm-gpudbd: parameters, rate limits and errors."""

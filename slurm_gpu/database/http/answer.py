@@ -1,4 +1,4 @@
-"""The response of the read API."""
+"""JSON responses of slurm-gpudbd's API."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from starlette.responses import JSONResponse
 
 
 class Answer(JSONResponse):
-    """A response whose content is encoded as JSON; it may have types of `slurm_gpu.wire.answers`."""
+    """A JSON response whose content may contain types from `slurm_gpu.wire.answers`."""
 
     def render(self, content: Any) -> bytes:
-        """Return the body."""
+        """Return the encoded body."""
         return msgspec.json.encode(content)

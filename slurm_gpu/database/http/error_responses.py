@@ -15,9 +15,9 @@ _LONGEST = 4000
 
 
 class ShipmentError(Exception):
-    """The shipment as a whole is rejected: `status` is that of the HTTP response.
+    """Raised if a whole shipment is rejected; `status` is the status of the HTTP response.
 
-    It may be accepted after `retry_after_s`, if that is not None.
+    Unless `retry_after_s` is None, the shipment may be accepted after this time.
     """
 
     def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
@@ -26,7 +26,7 @@ class ShipmentError(Exception):
 
 
 TRY_LATER = DatabaseError, MungedUnavailableError, SlurmError
-# All other errors are bugs: 500.
+# All other errors are bugs and result in status 500.
 EXPECTED = (
     NotAuthenticatedError,
     NotPermittedError,
@@ -60,6 +60,6 @@ def answer_to(error: Exception) -> Response:
 
 
 def _body(error: Exception) -> dict[str, str]:
-    """Return the error's text, truncated if it quotes a whole body."""
+    """Return a body with the error's text, truncated to _LONGEST since it may quote a whole request body."""
     text = str(error)
     return {"error": text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"}

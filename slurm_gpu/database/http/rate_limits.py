@@ -1,8 +1,8 @@
 """Rate limits for each user, so that one user's requests do not slow down the others.
 
-Everything here runs in the event loop. A user's bounds are those of the uid: requests served at once, and a
-bucket of rows that refills at a fixed rate. The cost of a request is known only after it is served, so a
-bucket may end below empty; the next request then waits longer.
+All of this module runs in the event loop. Each uid has two limits: the number of requests served at the
+same time, and a bucket of rows that refills at a fixed rate. The number of rows of a request is known only
+after it is served, so a bucket may become negative; the next request then waits longer.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from slurm_gpu.http.identity import Caller
 
 log = logging.getLogger(__name__)
 
-# slurm-gpuweb reads for everyone who has its page open.
+# The limits of slurm-gpuweb are higher by this factor, since it reads for all users of its pages.
 WEB_FACTOR = 8
-# An idle user may read this many seconds' rows at once.
+# A full bucket contains the rows of this many seconds.
 BURST_S = 5.0
-# A request waits this long for those before it.
+# A request over a limit waits at most this long before it is rejected.
 WAIT_S = 1.0
 _SOON_S = 1
 _SHARE = "share"
@@ -36,29 +36,29 @@ _SHARE = "share"
 
 @dataclass(slots=True)
 class _CallerUse:
-    """The current use by one uid."""
+    """The current use of the API by one uid."""
 
     served: asyncio.Semaphore
     rows: float
-    """Rows that it may still read at `at_s`."""
+    """Number of rows that the uid may still read at `at_s`."""
     at_s: float
 
 
 class CallerBounds:
-    """Enforce the rate limits of each uid. root and SlurmUser have none."""
+    """Enforces the rate limits of each uid, except those of root and SlurmUser."""
 
     def __init__(self, per_user: PerUser, clock: Clock, wait_s: float = WAIT_S) -> None:
         self._per_user, self._clock, self._wait_s = per_user, clock, wait_s
-        # One entry per user: a caller cannot choose a uid. On a host other than slurm-gpuweb's, its uid is an
-        # ordinary user, which must not use up the limits of slurm-gpuweb.
+        # A caller cannot choose its uid, so there is one entry per user. On hosts without slurm-gpuweb, its
+        # uid is an ordinary user, which must not use up the limits of slurm-gpuweb.
         self._uses: dict[tuple[int, bool], _CallerUse] = {}
         self._refused = OutageLog(log, "requests of a user are rejected for now: %s", clock)
 
     async def begin(self, caller: Caller) -> None:
-        """Count one more request, to be ended with `end`; raise HTTPException (429) over the bounds.
+        """Count a new request, to be ended with `end`; raise HTTPException (429) over the limits.
 
-        It waits for a moment first. A caller that reads page by page, or a few things in parallel, is thus
-        slowed down and not rejected, and a program that retries at once costs little.
+        A request over the limits first waits for a moment. A caller that reads page by page, or sends a few
+        requests in parallel, is thus slowed down but not rejected, and immediate retries cost little.
         """
         served, name = self._use_of(caller).served, caller.user or f"uid {caller.uid}"
         per_s = self._per_user.rows_per_s * _factor(caller)
@@ -77,19 +77,19 @@ class CallerBounds:
             raise
 
     def end(self, caller: Caller) -> None:
-        """Count one request less."""
+        """End a request that `begin` counted."""
         self._uses[caller.uid, caller.is_web].served.release()
 
     def spend(self, caller: Caller, n_rows: int) -> None:
-        """Take rows that were read from the caller's bucket."""
+        """Subtract the rows of an answer from the caller's bucket."""
         self._use_of(caller).rows -= n_rows
 
     def _due_s(self, caller: Caller, per_s: int) -> float:
-        """Return after how many seconds the caller may read rows; 0 or less means now."""
+        """Return the seconds until the caller may read rows; 0 or less means immediately."""
         return -self._use_of(caller).rows / per_s
 
     def _use_of(self, caller: Caller) -> _CallerUse:
-        """Return the caller's use, its bucket refilled up to now."""
+        """Return the caller's use after refilling its bucket."""
         now_s, factor = self._clock.monotonic(), _factor(caller)
         per_s = self._per_user.rows_per_s * factor
         use = self._uses.get((caller.uid, caller.is_web))
@@ -108,13 +108,13 @@ class CallerBounds:
 
 
 class BoundedCallers:
-    """ASGI middleware that charges each request to its caller's limits."""
+    """ASGI middleware that counts each request against the limits of its caller."""
 
     def __init__(self, app: ASGIApp, bounds: CallerBounds) -> None:
         self._app, self._bounds = app, bounds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
+        """Handle a request, and end its share of the limits afterwards."""
         share = Share(self._bounds)
         scope.setdefault("state", {})[_SHARE] = share
         try:
@@ -124,32 +124,32 @@ class BoundedCallers:
 
 
 class Share:
-    """The part of its caller's limits that one request uses."""
+    """The part of a caller's limits that one request uses."""
 
     def __init__(self, bounds: CallerBounds) -> None:
         self._bounds = bounds
         self._caller: Caller | None = None
 
     async def begin(self, caller: Caller) -> None:
-        """Serve the caller; raise HTTPException (429)."""
+        """Start counting the request for `caller`; raise HTTPException (429) over the limits."""
         if not caller.writes:
             await self._bounds.begin(caller)
             self._caller = caller
 
     def end(self) -> None:
-        """Count the request as served; harmless when repeated."""
+        """Count the request as served; further calls have no effect."""
         if self._caller is not None:
             self._bounds.end(self._caller)
             self._caller = None
 
     def spend(self, n_rows: int) -> None:
-        """Count rows that were read."""
+        """Subtract rows that were read from the bucket of the caller."""
         if self._caller is not None:
             self._bounds.spend(self._caller, n_rows)
 
 
 def share_of(request: HTTPConnection) -> Share:
-    """Return the share of a request."""
+    """Return the share of the limits that this request uses."""
     share: Share = request.scope["state"][_SHARE]
     return share
 

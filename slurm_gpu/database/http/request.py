@@ -1,4 +1,4 @@
-"""Read a request: its caller, parameters and body."""
+"""Read the caller, parameters and body of a request."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from slurm_gpu.text.units import parse_whole
 from slurm_gpu.wire.headers import MAX_BODY_BYTES, READS_ALL, READS_HEADER
 
 CONTROLLER_TARGET = "/v1/controller"
-# Rejected header: such a request would otherwise be answered with the rights of its sender.
+# Requests with this header are rejected: they would otherwise be answered with the sender's rights.
 FOR_USER = "X-Slurm-Gpu-User"
 BODY_WITHIN_S = 30.0
-# Time to wait before a retry.
+# Time that a client must wait before it repeats a request.
 RETRY_AFTER_S = 10
 
 
 async def authenticated(authenticator: Authenticator, request: Request) -> Caller:
-    """Return the caller, with the errors of `posted`."""
+    """Return the caller of a request; raise the same errors as `posted`."""
     caller, _ = await posted(authenticator, request)
     return caller
 
 
 async def posted(authenticator: Authenticator, request: Request) -> tuple[Caller, bytes]:
-    """Return the caller and the body.
+    """Return the caller and the body of a request.
 
-    Raise NotAuthenticatedError, and HTTPException (429) over the user's bounds.
+    Raise NotAuthenticatedError without a valid credential, and HTTPException (429) over the caller's limits.
     """
     identify, body = await asked(authenticator, request)
     caller = await run_in_threadpool(identify)
@@ -44,9 +44,9 @@ async def posted(authenticator: Authenticator, request: Request) -> tuple[Caller
 
 
 async def asked(authenticator: Authenticator, request: Request) -> tuple[Callable[[], Caller], bytes]:
-    """Return a function that identifies the caller, which may block, and the body.
+    """Return a function that identifies the caller, and the body; the function may block.
 
-    The body is read only if there is a credential.
+    Without a credential, the body is not read.
     """
     if FOR_USER in request.headers:
         raise NotPermittedError(
@@ -70,7 +70,7 @@ async def asked(authenticator: Authenticator, request: Request) -> tuple[Callabl
 
 
 def _origin(request: Request) -> Origin:
-    """Return the peer; it is on this host if its address equals the server's."""
+    """Return the origin of a request; a peer with the server's own address is on this host."""
     if request.client is None:
         return Origin("an unknown address", is_this_host=False)
     peer, server = plain(request.client.host), request.scope.get("server")
@@ -80,7 +80,7 @@ def _origin(request: Request) -> Origin:
 def _judged(
     authenticator: Authenticator, request: Request, origin: Origin, vouched: Callable[[], Caller]
 ) -> Caller:
-    """Return the caller; slurm-gpuweb may read everything and write only to the audit."""
+    """Return the caller after checking its rights; slurm-gpuweb may write only to /v1/controller."""
     caller = vouched()
     if request.headers.get(READS_HEADER) == READS_ALL:
         authenticator.require_sees_all(caller, origin)
@@ -106,7 +106,7 @@ def is_taken(length: str) -> bool:
 
 
 def whole_parameter(name: str, text: str, least: int, most: int) -> int:
-    """Return a parameter that is a whole number; raise UsageError."""
+    """Return the value of a whole number within the bounds; raise UsageError if it is invalid."""
     try:
         return parse_whole(text, least, most)
     except ValueError as error:
@@ -114,7 +114,7 @@ def whole_parameter(name: str, text: str, least: int, most: int) -> int:
 
 
 def parameters(request: Request) -> dict[str, str]:
-    """Return the query parameters, each given once; raise UsageError if one is repeated."""
+    """Return the query parameters; raise UsageError if one is repeated."""
     query: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
         if name in query:

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp
 from slurm_gpu.http.connection_limits import ConnectionLimits
 from slurm_gpu.http.server import FirstReader, HttpServer
 
-# 4,000 connections: ten thousand nodes post a thousand times per second, and all wait while nothing is
-# answered for a moment. 20 addresses with their maximum leave 668 of them. Each worker has as many.
+# The server and each worker accept up to 4,000 connections: ten thousand nodes post a thousand times per
+# second, and all wait if answers pause for a moment. 20 addresses at their maximum leave 668 connections.
 LIMITS = ConnectionLimits(
     request_within_s=5.0,
     body_within_s=None,
@@ -18,8 +18,8 @@ LIMITS = ConnectionLimits(
     always_of_sender=8,
     share_of_sender=4,
     most_of_sender=200,
-    is_unlimited=lambda sender: sender == 0,  # root, over the Unix socket
-    # a node stops waiting after 20 s; in order of arrival, all would be served just after that
+    is_unlimited=lambda sender: sender == 0,  # root has no limit over the Unix socket
+    # Nodes stop waiting after 20 s; in order of arrival, each could be served just after that.
     backlog_s=8.0,
 )
 
@@ -27,5 +27,5 @@ LIMITS = ConnectionLimits(
 def make_server(
     app: ASGIApp, ingest_server: FirstReader, on_stop: Callable[[], None] = lambda: None
 ) -> HttpServer:
-    """Return a server for `app` behind an ingest server."""
+    """Return a server for `app` whose requests an ingest server reads first."""
     return HttpServer(app, LIMITS, on_stop, first=ingest_server)

@@ -1,1 +1,1 @@
-"""State that slurm-gpudbd keeps in memory only: live values, arrivals, quotas, verdicts."""
+"""State that slurm-gpudbd keeps only in memory: live values, arrivals, quotas and verdicts."""

@@ -14,14 +14,14 @@ SILENT_AFTER_S = SHIPPED_WITHIN_S
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The last shipment of a node: its time (wall clock) and its version of slurm-gpud."""
+    """The wall-clock time of a node's last shipment, and the node's version of slurm-gpud."""
 
     at_s: float
     version: str | None
 
 
 class Arrivals:
-    """The last shipment of each node, in the memory of this process."""
+    """Stores the last shipment of each node in the memory of this process."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -30,18 +30,18 @@ class Arrivals:
         self._last: dict[str, Arrival] = {}
 
     def record_shipment(self, node: str, version: str | None = None) -> None:
-        """Record a shipment of `node`."""
+        """Record a shipment from `node`."""
         self._seen_s[node] = self._clock.monotonic()
         self._last[node] = Arrival(self._clock.wall(), version)
 
     def last(self) -> Mapping[str, Arrival]:
-        """Return the last arrival by node, since this slurm-gpudbd started."""
+        """Return the last arrival by node since this slurm-gpudbd started."""
         return dict(self._last)
 
     def silent(self, queue: QueueState | None) -> list[str]:
-        """Return the nodes that have sent nothing for SILENT_AFTER_S although a job has allocated GPUs there.
+        """Return the nodes that have sent nothing for SILENT_AFTER_S while a job had GPUs allocated there.
 
-        The list is empty while slurmctld does not answer, and for this time after slurm-gpudbd's own start.
+        The list is empty without a queue from slurmctld, and for SILENT_AFTER_S after slurm-gpudbd starts.
         """
         if queue is None:
             return []

@@ -1,7 +1,7 @@
 """Keep ten minutes of each node's CPU use and network traffic in memory.
 
-A diagnosis uses these to find out whether a node loads, writes or sends while its GPUs wait. Nodes report
-these values every ten seconds.
+A diagnosis uses these values to find out whether a node loads, writes or sends data while its GPUs wait.
+Nodes report the values every ten seconds.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 
-# As long as a window.
+# The length of a window.
 KEPT_S = 600.0
-# Fractions of 1, and bytes/s of both directions together.
+# CPU use is a fraction of 1; network traffic is in bytes/s, both directions together.
 SERIES = tuple(metric.value for metric in HOST_METRICS)
 _COLUMNS = 1 + len(SERIES)
-# Maximum number of samples of a node: ten minutes, and some more for nodes that report more often.
+# Maximum number of samples of a node: ten minutes, and a few more for nodes that report more often.
 _MOST = 64
 
 
 class HostMinutes:
-    """Samples by node. Not thread-safe."""
+    """Stores samples of host metrics by node. Not thread-safe."""
 
     def __init__(self) -> None:
         self._samples: dict[str, array[float]] = {}
 
     def put(self, node: str, live: Live) -> None:
-        """Add the sample of a node, which is later than the ones before."""
+        """Add the sample of a node, unless it is not later than the previous one."""
         samples = self._samples.setdefault(node, array("d"))
         if samples and not samples[-_COLUMNS] < live.at_s:
             if live.at_s > samples[-_COLUMNS] - KEPT_S:
@@ -68,10 +68,10 @@ class HostMinutes:
 
 
 def alone_since(job: QueuedJob, queue: Mapping[int, QueuedJob]) -> float | None:
-    """Return since when a running job has been alone on all of its nodes; None if it is not.
+    """Return the time since which a running job has been alone on all of its nodes, or None if it is not.
 
-    The values of a whole node are not this job's if another job is on it, and its user may not see them then.
-    They are compared across nodes, so values of only some nodes would make the other nodes appear idle.
+    If another job is on a node, the values of the whole node include that job, so this job's user may not see
+    them. Values are compared across nodes, so missing nodes would appear idle.
     """
     if job.state != "RUNNING" or job.start_s is None:
         return None

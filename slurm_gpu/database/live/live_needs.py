@@ -1,4 +1,4 @@
-"""The nodes whose live values a reader needs. These post them every LIVE_INTERVAL_S, others less often."""
+"""Requests for live values: requested nodes post them every LIVE_INTERVAL_S, others less often."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.slurm.tres import amount
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 
-# Longer than the longest interval, so that each node receives a request.
+# Longer than the longest interval between posts, so that each node receives a request.
 NEEDED_FOR_S = 75.0
 _DROP_EVERY_S = 10.0
 
 
 class LiveNeeds:
-    """Requests for live values, each valid for NEEDED_FOR_S. Thread-safe."""
+    """Stores requests for live values, each valid for NEEDED_FOR_S. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -40,7 +40,7 @@ class LiveNeeds:
         self._all_until = self._clock.monotonic() + NEEDED_FOR_S
 
     def names(self) -> frozenset[str] | None:
-        """Return the nodes that are needed now, None for all."""
+        """Return the nodes whose live values are requested, or None if all are."""
         with self._lock:
             now = self._clock.monotonic()
             if self._all_until > now:
@@ -48,19 +48,19 @@ class LiveNeeds:
             return frozenset(node for node, until in self._until.items() if until > now)
 
     def replace(self, nodes: Iterable[str] | None) -> None:
-        """Take over the result of `names` of another process, until the next call."""
+        """Replace all requests by the result of `names` from another process, until the next call."""
         with self._lock:
             self._all_until = math.inf if nodes is None else -math.inf
             self._until = dict.fromkeys(nodes or (), math.inf)
 
     def interval_s(self, node: str) -> float:
-        """Return how often this node must post its live values."""
+        """Return the interval at which this node must post its live values."""
         until = max(self._all_until, self._until.get(node, -math.inf))
         return LIVE_INTERVAL_S if until > self._clock.monotonic() else IDLE_LIVE_INTERVAL_S
 
 
 def is_unsettled(node: str, open_jobs: Collection[int], queue: QueueState | None) -> bool:
-    """Return whether the node and Slurm differ on its jobs, or one of its jobs is suspended."""
+    """Return whether the node and Slurm report different jobs there, or one of the jobs is suspended."""
     jobs = () if queue is None else queue.by_node.get(node, ())
     holding = {
         job.job_id: job.state for job in jobs if job.state in ALLOCATED_STATES and job.gpu_index.get(node)
@@ -69,6 +69,6 @@ def is_unsettled(node: str, open_jobs: Collection[int], queue: QueueState | None
 
 
 def n_gpus(job: QueuedJob) -> float:
-    """Return how many GPUs a job has according to Slurm."""
+    """Return the number of GPUs that Slurm reports for a job."""
     positions = sum(len(index.get("gpu", ())) for index in job.gpu_index.values())
     return max(positions, amount(job.tres_allocated, "gpu"))

@@ -1,4 +1,4 @@
-"""The state of nodes that slurm-gpudbd keeps in memory only."""
+"""The state of nodes that slurm-gpudbd keeps only in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_gpu.database.live.rejections import Rejections
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """One store of each kind. Those of a worker forward the data to slurm-gpudbd."""
+    """One store of each kind; the stores in a worker process forward their data to the main process."""
 
     board: LiveBoard
     wants: WindowRequests

@@ -1,4 +1,4 @@
-"""State of nodes that is kept in memory only: live values, requested windows, and allowances of senders."""
+"""State of nodes that is kept only in memory: live values, requested windows, and senders' allowances."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from slurm_gpu.wire.live import LIVE_INTERVAL_S
 
-# Values are dropped this many seconds after the next ones were due.
+# Values expire this many seconds after the next values were due.
 LATE_S = 50.0
 # Interval at which expired values are dropped.
 DROP_EVERY_S = 10.0
-# Lifetime of a request for a window: a node whose live values were not needed posts within 66 s.
+# Lifetime of a request for a window: a node whose live values are not requested posts within 66 s.
 WANTED_FOR_S = 75.0
-# Items that a node may have stored at once after a long outage; a full spool has about that many.
+# Number of items that a node may send at once after a long outage, about as many as in a full spool.
 AT_ONCE_ITEMS = 200_000
-# Long-term rate of a node. 56 MIG instances with one job each need less than 1 item per second.
+# Long-term rate of items of a node: 56 MIG instances with one job each need less than 1 item per second.
 ITEMS_PER_S = 20.0
 
 
 class LiveBoard:
-    """The last values of each node until the next ones are LATE_S late, and minutes of host metrics."""
+    """Stores minutes of host metrics, and each node's last values until the next ones are LATE_S late."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        # By node: the expiry by Clock.monotonic(), and the values.
+        # The expiry time by Clock.monotonic() and the values, by node.
         self._values: dict[str, tuple[float, Live]] = {}
         self._minutes = HostMinutes()
         self._drop_at = -math.inf
@@ -49,13 +49,13 @@ class LiveBoard:
                 self._minutes.put(node, live)
 
     def values(self) -> Mapping[str, Live]:
-        """Return the values by node, in the order of names."""
+        """Return the values by node, sorted by name."""
         with self._lock:
             self._drop_old()
             return {node: live for node, (_, live) in sorted(self._values.items())}
 
     def minutes(self, nodes: Collection[str], since_s: float) -> list[NodeMinutes]:
-        """Return the host metrics of these nodes since then, for ten minutes at most."""
+        """Return the host metrics of these nodes after `since_s`, for ten minutes at most."""
         with self._lock:
             self._drop_old()
             found = [self._minutes.of(node, since_s) for node in nodes]
@@ -68,7 +68,7 @@ class LiveBoard:
 
 
 class WindowRequests:
-    """Requested windows by node and job: machines without Slurm number their jobs themselves."""
+    """Stores requests for windows by node and job, since machines without Slurm assign their own job IDs."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -82,25 +82,25 @@ class WindowRequests:
             self._until.setdefault(node, {})[job_id] = self._clock.monotonic() + WANTED_FOR_S
 
     def of(self, node: str) -> list[int]:
-        """Return the jobs whose window this node must send."""
+        """Return the jobs whose windows this node must send."""
         with self._lock:
             self._drop_old(node)
             return sorted(self._until.get(node, ()))
 
     def all(self) -> dict[str, list[int]]:
-        """Return the jobs with requested windows by node."""
+        """Return the jobs whose windows are requested, by node."""
         with self._lock:
             for name in list(self._until):
                 self._drop_old(name)
             return {node: sorted(jobs) for node, jobs in self._until.items()}
 
     def replace(self, wanted: Mapping[str, Collection[int]]) -> None:
-        """Take over the result of `all` of another process, until the next call."""
+        """Replace all requests by the result of `all` from another process, until the next call."""
         with self._lock:
             self._until = {node: dict.fromkeys(jobs, math.inf) for node, jobs in wanted.items()}
 
     def arrived(self, node: str, job_id: int) -> None:
-        """Drop a request, since the node has sent the window."""
+        """Drop a request after the node has sent the window."""
         with self._lock:
             self._until.get(node, {}).pop(job_id, None)
 
@@ -112,11 +112,11 @@ class WindowRequests:
 
 
 class Allowances:
-    """Limits how many items each sender may have stored, so that a broken node does not fill the database.
+    """Limits how many items each sender may store, so that a broken node does not fill the database.
 
-    The allowance is AT_ONCE_ITEMS and refills at ITEMS_PER_S. A sender with some allowance left may send a
-    whole shipment. Each worker has its own allowances: which worker gets a shipment is random, so a worker's
-    share of a common allowance could be exhausted while others have some left.
+    The allowance is AT_ONCE_ITEMS and refills at ITEMS_PER_S. A sender with any allowance left may send a
+    whole shipment. Each worker has full allowances of its own: shipments reach workers at random, so one
+    worker's share of a common allowance could be exhausted while other workers' shares are not.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -125,12 +125,12 @@ class Allowances:
         self._drop_at = -math.inf
 
     def wait_s(self, sender: str) -> float:
-        """Return how long this sender must wait before it may send more; 0 if it need not."""
+        """Return the seconds that this sender must wait before it may send more; 0 if it may send now."""
         with self._lock:
             return max(0.0, (self._spent_now(sender) - AT_ONCE_ITEMS) / ITEMS_PER_S)
 
     def spend(self, sender: str, n_items: int) -> None:
-        """Count items of this sender as stored."""
+        """Count items that were stored for this sender."""
         with self._lock:
             now = self._clock.monotonic()
             if now >= self._drop_at:

@@ -1,4 +1,4 @@
-"""Users whose limits are requested, and the limits that slurm-gpuctld last sent, in memory only."""
+"""The users whose limits are requested, and the limits that slurm-gpuctld last sent, only in memory."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from slurm_gpu.clock import Clock
 from slurm_gpu.wire.answers.quota import Quota
 
-# Lifetime of a request; pages repeat theirs every minute.
+# Lifetime of a request; open pages repeat their requests every minute.
 WANTED_FOR_S = 150.0
 # Four times the interval at which slurm-gpuctld sends limits.
 KEPT_S = 60.0
-# Maximum number of users with requests; further users wait until requests expire.
+# Maximum number of users whose limits are requested; other users wait until requests expire.
 MOST_WANTED = 500
 
 
 class QuotaBoard:
-    """Requests and answers by user. Thread-safe; answers without a request are ignored."""
+    """Stores requests and answers by user; answers without a request are ignored. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -27,7 +27,7 @@ class QuotaBoard:
         """The time at which slurm-gpuctld last fetched the requests."""
 
     def ask(self, user: str) -> Quota:
-        """Return the limits of a user, if there are any, and request them."""
+        """Request the limits of a user and return the last ones, or the reason why there are none."""
         with self._lock:
             now = self._drop_old()
             if user in self._until or len(self._until) < MOST_WANTED:

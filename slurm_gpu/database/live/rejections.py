@@ -1,4 +1,4 @@
-"""Count rejected items, for users of the API and metrics who do not read logs."""
+"""Count rejected items, for readers of the API and the metrics who do not read logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_gpu.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An item that will never be stored; `index` is its position among those of its `kind`."""
+    """An item that will never be stored; `index` is its position among the items of its `kind`."""
 
     index: int
     why: str
@@ -20,14 +20,14 @@ class Rejected:
 
 
 class Rejections:
-    """Counts since slurm-gpudbd started. Thread-safe."""
+    """Counts rejected items since slurm-gpudbd started. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self.last_s: float | None = None
-        """Time of the last rejection (wall clock)."""
+        """The wall-clock time of the last rejection."""
 
     def add(self, rejected: Iterable[Rejected]) -> None:
         """Count items that were just rejected."""

@@ -1,4 +1,4 @@
-"""The current verdicts of the watch: one thread writes, requests read."""
+"""The current verdicts of the watch: its thread writes them, and requests read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.wire.answers.verdicts import JobVerdict, ReportedSuspect, Verdict
 
 @dataclass(frozen=True, slots=True)
 class ShownVerdicts:
-    """The verdicts of one moment, each with the uid of the job's user."""
+    """The verdicts of one scan, each with the uid of the job's user."""
 
     as_of_s: float | None = None
     watched: int = 0
@@ -19,7 +19,7 @@ class ShownVerdicts:
     suspects: Sequence[ReportedSuspect] = ()
 
     def seen_by(self, caller: Caller) -> Verdicts:
-        """Return the verdicts of the caller's own jobs; for operators all, and the suspects."""
+        """Return the verdicts on the caller's own jobs; operators see all verdicts and the suspects."""
         return Verdicts(
             as_of_s=self.as_of_s,
             watched=self.watched,
@@ -29,7 +29,7 @@ class ShownVerdicts:
 
 
 class VerdictBoard:
-    """The newest verdicts."""
+    """Stores the verdicts of the last scan."""
 
     def __init__(self) -> None:
         self.shown = ShownVerdicts()

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MAX_EVENTS = 1000
 _OF_A_WINDOW = tuple(f.name for f in fields(NodeWindow))
 _CONCERNING_ALL = ("intruder", "job_mismatch")
-# Hooks and Slurm may differ by this much about the time of a run.
+# Times of a run that hooks and Slurm report may differ by this much.
 _SLACK_S = 300
 
 
@@ -39,7 +39,7 @@ class Detail:
 
 
 def details(connection: Connection, rows: Sequence[Row]) -> tuple[dict[int, Detail], int]:
-    """Return the details of these rows of `run`, by run_id, and how many events are not among them."""
+    """Return the details of these rows of `run`, by run_id, and the number of omitted events."""
     run_ids = [row["run_id"] for row in rows]
     records = _records(connection, run_ids)
     hosts: dict[int, list[Host]] = defaultdict(list)
@@ -80,7 +80,7 @@ def _records(
 
 
 def _facts(connection: Connection, places: Collection[tuple[str, str]]) -> dict[tuple[str, str], DeviceFacts]:
-    """Return facts by (node, UUID), since those of one node do not describe a GPU of another node."""
+    """Return device facts by (node, UUID), since a UUID may have different facts on another node."""
     nodes, uuids = {node for node, _ in places}, {uuid for _, uuid in places}
     query = select(device).where(device.c.node.in_(nodes), device.c.uuid.in_(uuids))
     rows = connection.execute(query).mappings()
@@ -90,23 +90,23 @@ def _facts(connection: Connection, places: Collection[tuple[str, str]]) -> dict[
 def _events(
     connection: Connection, rows: Sequence[Row], records: Mapping[int, Sequence[Record]]
 ) -> tuple[dict[int, list[Event]], int]:
-    """Return events of the run's job, and of its devices while it had them allocated, by run_id.
+    """Return, by run_id, the events of its job and of its devices while they were allocated.
 
-    Device events of other jobs are excluded; actions of users on a GPU concern all that shared it. Returns at
-    most MAX_EVENTS of both kinds, and how many more there are.
+    Device events of other jobs are excluded, except for the kinds in _CONCERNING_ALL, which concern all jobs
+    that share a GPU. Return at most MAX_EVENTS each of job and device events, and the number of omitted ones.
     """
     found: dict[int, list[Event]] = defaultdict(list)
     by_job: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         by_job[row["job_id"]].append(row)
     places = {row["run_id"]: node_set(row["nodes"]) for row in rows}
-    # The limit covers reports of the job's own nodes. Events of other nodes must not displace these.
+    # Select only the job's own nodes, so that events of other nodes do not use up the limit.
     of_jobs = and_(event.c.job_id.in_(by_job), event.c.node.in_(frozenset().union(*places.values())))
     of_each, left_out = _bounded_events(connection, of_jobs)
     for item in of_each:
         for row in by_job[item["job_id"]]:
-            # A machine without Slurm numbers jobs itself: the number does not suffice to identify the job of
-            # an event.
+            # A machine without Slurm assigns its own job IDs, so the ID alone does not identify the job of an
+            # event.
             here = item["node"] in places[row["run_id"]] and _during(row, item["at_s"])
             if here and (parsed := _read_event(item)) is not None:
                 found[row["run_id"]].append(parsed)
@@ -125,7 +125,7 @@ def _events(
         runs = {
             run_id
             for run_id, record in watches
-            if record.job_id != item["job_id"]  # it has that one already
+            if record.job_id != item["job_id"]  # events of the job itself were added above
             and (record.node, record.device) == (item["node"], item["device"])
             and record.first_s <= item["at_s"] <= record.last_s
         }
@@ -138,10 +138,10 @@ def _events(
 
 
 def _bounded_events(connection: Connection, where: ColumnElement[bool]) -> tuple[Sequence[RowMapping], int]:
-    """Return at most MAX_EVENTS, the oldest first, and how many are omitted.
+    """Return at most MAX_EVENTS events, the oldest first, and the number of omitted ones.
 
-    The first and the last ones of each job, device and kind are kept. A thousand events of one kind therefore
-    do not displace another, and the beginning and end of each kind remain.
+    The first and last events of each job, device and kind are preferred, so a thousand events of one kind do
+    not displace another kind.
     """
     of_kind = event.c.job_id, event.c.device, event.c.kind
     keys = event.c.node, event.c.boot_id, event.c.n
@@ -160,7 +160,7 @@ def _bounded_events(connection: Connection, where: ColumnElement[bool]) -> tuple
 
 
 def _read_event(row: RowMapping) -> Event | None:
-    """Return an event; None and a warning if an older version stored it and this version rejects it."""
+    """Return an event; log a warning and return None if this version rejects what an older one stored."""
     try:
         return Event.from_wire({column.name: row[column.name] for column in event.columns}, {})
     except RecordError as error:
@@ -174,7 +174,7 @@ def _during(row: Row, at_s: float) -> bool:
 
 
 def timelines(connection: Connection, run_ids: Sequence[int]) -> dict[int, list[DeviceTimeline]]:
-    """Return the merged timeline of each run on each of its devices; None if it was not kept."""
+    """Return the merged timelines of each run by device; a timeline that was not kept is None."""
     found: dict[int, list[DeviceTimeline]] = {run_id: [] for run_id in run_ids}
     for run_id, records in _records(connection, run_ids, with_timeline=True).items():
         kept, _ = resolve_double_watches(records)
@@ -191,7 +191,7 @@ def timelines(connection: Connection, run_ids: Sequence[int]) -> dict[int, list[
 def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
     """Return the newest window of each segment and device of these rows of `run`.
 
-    Windows are selected by job, node and time, since one may arrive long before the first record of its
+    Windows are selected by job, node and time, since a window may arrive long before the first record of its
     segment.
     """
     places = {row["run_id"]: node_set(row["nodes"]) for row in rows}
@@ -210,7 +210,7 @@ def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
 
 
 def nodes_without_window(row: Row, there: Sequence[NodeWindow]) -> set[str]:
-    """Return the nodes of a run that are missing in these windows."""
+    """Return the nodes of a run without a window among `there`."""
     return set(node_set(row["nodes"])) - {item.node for item in there if item.job_id == row["job_id"]}
 
 
@@ -219,7 +219,7 @@ def node_reports(
 ) -> list[NodeReport]:
     """Return all nodes that reported devices or are in `arrivals`, with their devices.
 
-    `arrivals` has (time, version) by node.
+    `arrivals` contains the time and version of the last shipment by node.
     """
     newest = select(device.c.node, func.max(device.c.at_s).label("at_s")).group_by(device.c.node).subquery()
     same = and_(device.c.node == newest.c.node, device.c.at_s == newest.c.at_s)

@@ -39,12 +39,12 @@ _COMMA_JOINED = {"partition": run.c.partition, "gpu_type": run.c.gpu_type}
 _COMMA_JOINED |= {"server_type": run.c.server_type, "zone": run.c.zone}
 
 
-# The same as Run.n_gpus.
+# Equal to Run.n_gpus, in thousandths of a GPU.
 _mgpu = case((run.c.start_s.is_(None), run.c.requested_mgpu), else_=run.c.granted_mgpu)
 
 
 def _micro(column: Column[float]) -> Callable[[float], ColumnElement[Any]]:
-    """Return millionths: databases and Python may differ in the last digit of a fraction."""
+    """Return millionths, since databases and Python may differ in the last digit of a fraction."""
     return lambda now_s: func.round(column * _MICRO)
 
 
@@ -67,15 +67,16 @@ _ORDERS: Mapping[str, Callable[[float], ColumnElement[Any]]] = {
 }
 _PRIVATE = frozenset({"uGPUcore", "uGPUmem", "energy_j"})
 SUBMIT = "submit"
-# Sort keys of runs. `submit` is the default, and the only one that orders the tasks of an array.
+# Sort keys of runs. `submit` is the default, and the only key that orders the tasks of an array.
 SORTS = (SUBMIT, *_ORDERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Selects runs: in any of `states`, submitted before `until_s` and not ended at `since_s`.
+    """Selects runs that satisfy all filters; several names in one filter are alternatives.
 
-    Several names in one filter are alternatives. `min_gpus` are granted, or requested if pending.
+    Runs must be submitted before `until_s` and not ended before `since_s`. `min_gpus` counts granted GPUs, or
+    requested ones if the job is pending.
     """
 
     users: Sequence[str] = ()
@@ -84,7 +85,7 @@ class RunFilter:
     qos: str | None = None
     app: str | None = None
     having: Mapping[str, str] | None = None
-    """Match a name in columns with comma-separated names: partition gpu_type server_type zone."""
+    """Names to find in columns of comma-separated names: partition, gpu_type, server_type and zone."""
     min_gpus: float | None = None
     since_s: int | None = None
     until_s: int | None = None
@@ -95,7 +96,7 @@ class RunFilter:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> RunFilter:
-        """Read the parameters of a request; raise UsageError naming an invalid value."""
+        """Read the parameters of a request; raise UsageError that names an invalid value."""
         for name in query:
             if name not in _FILTERS:
                 raise UsageError(f"{name!r} is not a filter of runs; allowed: {', '.join(_FILTERS)}")
@@ -120,7 +121,7 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class PageCursor:
-    """The end of a page: the value of the sort column, and the run; `now_s` is that of the first page."""
+    """The end of a page: sort value and ID of its last run, and the time of the first page's request."""
 
     value: int | None
     run_id: int
@@ -128,12 +129,12 @@ class PageCursor:
 
     @classmethod
     def read(cls, text: str) -> PageCursor:
-        """Return the place in a `cursor`; raise UsageError if it is invalid."""
+        """Return the position encoded in a `cursor`; raise UsageError if it is invalid."""
         try:
             padded = text.encode("ascii") + b"=" * (-len(text) % 4)
             value, run_id, now_s = json.loads(base64.b64decode(padded, b"-_", validate=True))
             numbers = [run_id, now_s] if value is None else [value, run_id, now_s]
-            # The difference of times below 0 is outside of MariaDB's range.
+            # With a negative `now_s`, differences of times could exceed MariaDB's range.
             if all(type(number) is int and -_INT64 <= number <= _INT64 for number in numbers) and now_s >= 0:
                 return cls(value, run_id, now_s)
         except (ValueError, TypeError, RecursionError, binascii.Error):
@@ -141,13 +142,13 @@ class PageCursor:
         raise UsageError(f"cursor: {text[:100]!r} is not one that an earlier answer gave")
 
     def cursor(self) -> str:
-        """Return the cursor of the request for the next rows."""
+        """Return the cursor with which a client requests the next rows."""
         known = json.dumps((self.value, self.run_id, self.now_s), separators=(",", ":"))
         return base64.urlsafe_b64encode(known.encode()).decode().rstrip("=")
 
 
 class RowQuery(NamedTuple):
-    """A query for some of the rows, in an order."""
+    """The conditions and order of a query for some of the rows."""
 
     where: Sequence[ColumnElement[bool]]
     order: Sequence[ColumnElement[Any]]
@@ -155,7 +156,7 @@ class RowQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
-    """The order of rows for one caller at one time."""
+    """The order of rows for a caller at a given time."""
 
     key: ColumnElement[Any]
     ascending: bool
@@ -163,7 +164,7 @@ class SortOrder:
 
     @classmethod
     def of(cls, wanted: RunFilter, caller: Caller, now_s: float) -> SortOrder:
-        """Treat values that the caller may not see as missing, so that the order does not reveal them."""
+        """Return the requested order; values that the caller may not see count as missing."""
         at_s = int(now_s) if wanted.after is None else wanted.after.now_s
         key = run.c.submit_s if wanted.sort == SUBMIT else _ORDERS[wanted.sort](at_s)
         if wanted.sort in _PRIVATE and not caller.sees_all:
@@ -171,9 +172,10 @@ class SortOrder:
         return cls(key, wanted.ascending, at_s)
 
     def steps(self, after: PageCursor | None) -> Iterator[RowQuery]:
-        """Return the queries to run in turn: rows with a value, in its order, and then those without one.
+        """Yield the queries to run in turn: first rows with a sort value, then rows without one.
 
-        Each can use an index if there is one, and continues from `after` without reading earlier rows.
+        Each query can use an index on the sort column, and continues from `after` without reading earlier
+        rows.
         """
         ascending, key = self.ascending, self.key
         in_turn = run.c.run_id.asc() if ascending else run.c.run_id.desc()
@@ -195,13 +197,13 @@ class SortOrder:
             yield RowQuery([key.is_(None), *after_row], (in_turn,))
 
     def place(self, row: RowMapping) -> PageCursor:
-        """Return the position of a row, which has the key as `sort_key`."""
+        """Return the position of a row, which contains its sort value as `sort_key`."""
         value = row["sort_key"]
         return PageCursor(None if value is None else round(value), row["run_id"], self.now_s)
 
 
 def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
-    """Return the conditions of all filters except `until_s` and `after`. Invisible values match no filter."""
+    """Return the conditions of all filters except `until_s` and `after`; hidden values match no filter."""
     found: list[ColumnElement[bool]] = []
     if wanted.users:
         found.append(run.c.user.in_(wanted.users))
@@ -224,7 +226,7 @@ def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
 
 
 def seen_by(caller: Caller) -> ColumnElement[bool]:
-    """Return the condition for runs that the caller may see in full, equal to Caller.may_see."""
+    """Return the condition for runs that the caller may see in full, as in Caller.may_see."""
     if caller.sees_all:
         return true()
     return run.c.uid == caller.uid

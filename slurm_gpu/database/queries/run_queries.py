@@ -1,4 +1,4 @@
-"""Read runs: filters, pages, and the fields that a caller may see."""
+"""Read runs in pages, limited to the fields that a caller may see."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunPage, RunTimeline
 
 _JOB = re.compile(r"(?P<job>\d{1,10})(?:_(?P<task>\d{1,10})|\+(?P<offset>\d{1,10}))?")
 FRESH_S = 20.0
-"""An older window does not describe the present use of a running job."""
+"""Maximum age of a window that describes the current use of a running job."""
 _MAX_ASKED = 100
 
 
 def find_runs(
     connection: Connection, cluster: str, wanted: RunFilter, caller: Caller, now_s: float
 ) -> RunPage:
-    """Return one page of runs in the requested order, by default the last submitted first."""
+    """Return one page of runs in the requested order, by default the latest submission first."""
     order = SortOrder.of(wanted, caller, now_s)
     where = [shown_here(cluster), is_last_part(), *conditions(wanted, caller)]
     if wanted.until_s is not None:
@@ -61,10 +61,10 @@ def find_runs(
 def _places(
     connection: Connection, order: SortOrder, where: Sequence[ColumnElement[bool]], wanted: RunFilter
 ) -> list[RowMapping]:
-    """Return `run_id` and `sort_key` of the runs of a page, and of the next one if it exists.
+    """Return `run_id` and `sort_key` of the runs of a page, and of the next run if it exists.
 
-    Only these two columns are sorted. Whole rows, a million of which take half a gigabyte, are read only for
-    the page.
+    Only these two columns are sorted. Whole rows are read only for the page, since a million of them take
+    half a gigabyte.
     """
     found: list[RowMapping] = []
     for step in order.steps(wanted.after):
@@ -87,11 +87,11 @@ def find_job(
     now_s: float,
     min_coverage: float = DEFAULT_MIN_COVERAGE,
 ) -> RunPage:
-    """Return all runs of JOBID, JOBID_TASK or JOBID+OFFSET, with details that the caller may see.
+    """Return the runs of JOBID, JOBID_TASK or JOBID+OFFSET, with the details that the caller may see.
 
-    JOBID of an array or a heterogeneous job selects all of its tasks or components, as for sacct. Raise
-    UsageError if `job` has another form. Return at most MAX_LIMIT runs, the newest ones, and the number of
-    the others.
+    The JOBID of an array or a heterogeneous job selects all of its tasks or components, as in sacct. The page
+    contains the newest MAX_LIMIT runs and the number of older ones. Raise UsageError if `job` has another
+    form.
     """
     rows = rows_of_job(connection, cluster, job)
     parts_of = find_parts(connection, rows)
@@ -119,7 +119,7 @@ def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any
 
 
 def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
-    """Derive the columns from the records shown with them: stored ones change only once per pass."""
+    """Derive the columns from the records shown with them, since an import updates stored ones later."""
     kept, _ = resolve_double_watches(shown.devices or ())
     derived = derive_run(parts, kept, min_coverage)
     return msgspec.structs.replace(
@@ -135,13 +135,13 @@ def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float)
 def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
     """Return the rows of `run` that find_job selects, the newest first; raise UsageError if `job` is invalid.
 
-    At most MAX_LIMIT rows. A resized run has several rows, of which only the last is returned.
+    Return at most MAX_LIMIT rows. A resized run has several rows, of which only the last is returned.
     """
     return sorted(_newest(connection, _of_job(cluster, job), MAX_LIMIT), key=_newest_first)
 
 
 def count_left_out(connection: Connection, cluster: str, job: str, n_rows: int) -> int:
-    """Return how many runs of a job `rows_of_job`, which returned `n_rows`, left out."""
+    """Return how many runs of a job `rows_of_job` left out when it returned `n_rows` rows."""
     if n_rows < MAX_LIMIT:
         return 0
     query = select(func.count()).select_from(run).where(*_of_job(cluster, job))
@@ -163,7 +163,7 @@ def _of_job(cluster: str, job: str) -> list[ColumnElement[bool]]:
 
 
 def find_timelines(connection: Connection, cluster: str, job: str, caller: Caller) -> list[RunTimeline]:
-    """Return the timelines of each run of `job`, without devices if it is another user's."""
+    """Return the timelines of each run of `job`, without devices if the run belongs to another user."""
     rows = rows_of_job(connection, cluster, job)
     found = timelines(connection, [row["run_id"] for row in rows if caller.may_see(row["uid"])])
     parts_of = find_parts(connection, rows)
@@ -180,10 +180,10 @@ def find_timelines(connection: Connection, cluster: str, job: str, caller: Calle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsFound:
-    """Windows of a job: of `runs` runs the caller may see `visible`.
+    """Windows of a job with `runs` runs, of which the caller may see `visible`.
 
-    `windows` are at most FRESH_S old while the job runs. `missing` are nodes that must be asked for them,
-    with their jobs.
+    `windows` are at most FRESH_S old while the job runs. `missing` contains the (node, job ID) pairs whose
+    windows must be requested.
     """
 
     runs: int
@@ -199,7 +199,7 @@ class WindowsFound:
 def find_windows(
     connection: Connection, cluster: str, job: str, caller: Caller, now_s: float
 ) -> WindowsFound:
-    """Return the available windows, and the nodes whose running jobs have no recent one."""
+    """Return the available windows of a job, and the nodes of running jobs without a recent window."""
     rows = rows_of_job(connection, cluster, job)
     visible = [row for row in rows if caller.may_see(row["uid"])]
     running = [row for row in visible if row["start_s"] is not None and row["end_s"] is None]
@@ -208,7 +208,7 @@ def find_windows(
     there = windows(connection, wholes)
     if running:
         there = [item for item in there if item.at_s > now_s - FRESH_S]
-    # Nodes that were asked before have windows, so each request reaches other nodes.
+    # Jobs whose windows were requested before have them now, so each request reaches other jobs.
     without = ((row["job_id"], nodes) for row in running if (nodes := nodes_without_window(row, there)))
     missing = {(node, job_id) for job_id, nodes in islice(without, _MAX_ASKED) for node in nodes}
     return WindowsFound(
@@ -222,7 +222,7 @@ def find_windows(
 def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Caller) -> dict[str, Any]:
     """Return the live values that `caller` may see: users see devices that run only their own jobs.
 
-    Values of whole nodes are for operators.
+    Only operators see the values of whole nodes.
     """
 
     def own(node: str, job_id: int) -> bool:
@@ -319,7 +319,7 @@ def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = Non
 
 
 def job_name(row: Row) -> str:
-    """Return the ID in Slurm's notation."""
+    """Return the job ID of a run in Slurm's notation."""
     if row["array_task"] is not None:
         return f"{row['array_job_id']}_{row['array_task']}"
     if row["het_offset"] is not None:
@@ -335,9 +335,9 @@ def _newest(
 
 
 def _newest_first(row: RowMapping) -> tuple[int, ...]:
-    """Order runs that were submitted at once, such as an array's tasks, by descending number."""
+    """Return a sort key: latest submission first; for equal times, such as array tasks, highest ID first."""
     numbers = (
-        row["array_job_id"] or row["het_job_id"] or row["job_id"],  # job ids begin at 1
+        row["array_job_id"] or row["het_job_id"] or row["job_id"],  # job IDs begin at 1
         -1 if row["array_task"] is None else row["array_task"],
         -1 if row["het_offset"] is None else row["het_offset"],
         row["run_id"],
@@ -350,5 +350,5 @@ def _gpus(granted_mgpu: int | None) -> float | None:
 
 
 def _hours(from_s: int | None, to_s: int | None) -> float | None:
-    # An earlier reported start is that of a row of accounting that no longer exists.
+    # A start before `from_s` belongs to an accounting row that no longer exists.
     return None if from_s is None or to_s is None or to_s < from_s else (to_s - from_s) / 3600

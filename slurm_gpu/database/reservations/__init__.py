@@ -1,1 +1,1 @@
-"""Reservations in the database: requests, decisions and outcomes."""
+"""Reservations in the database: requests, operators' decisions and outcomes."""

@@ -1,4 +1,4 @@
-"""GET and POST /v1/reservations: the calendar, requests, and decisions of operators."""
+"""GET and POST /v1/reservations: the calendar, requests, and operators' decisions."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 MOST_SHOWN = 1000
 _LATE_S = 300
-"""The maximum time by which the start of an approved reservation may be in the past: operators need time."""
+"""Maximum age of the start of a reservation at its approval, since operators need time to approve."""
 _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
-# Reject a leading - or +: Slurm would remove this one, or add it.
+# Reject a leading - or +, by which Slurm would remove the name from a list or add it.
 _NAME = r"^[\w.@][\w.@+-]*\Z"
 _NODE = re.compile(r"[\w.-]+")
 _HIGHEST = 10**18 - 1
@@ -45,7 +45,7 @@ _Why = Annotated[str, Meta(min_length=1, max_length=2000)]
 
 
 class _Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of a request."""
+    """The fields of a reservation request."""
 
     account: _Name
     partition: _Name
@@ -60,7 +60,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Decision(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of a decision: the new state of a reservation."""
+    """The fields of a decision about a reservation."""
 
     act: Literal["approve", "deny", "cancel"]
     start_s: _Time | None = None
@@ -70,14 +70,14 @@ class _Decision(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReservationPages:
-    """The endpoints."""
+    """The endpoints under /v1/reservations."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._places = KeptPlaces(services.places_of, services.clock)
 
     async def get(self, request: Request) -> Response:
-        """GET /v1/reservations."""
+        """Serve GET /v1/reservations."""
         caller = await authenticated(self._services.authenticator, request)
         past, ids = _wanted(parameters(request))
 
@@ -91,12 +91,12 @@ class ReservationPages:
         return Answer({"reservations": found})
 
     async def request(self, request: Request) -> Response:
-        """POST /v1/reservations."""
+        """Serve POST /v1/reservations."""
         caller, body = await posted(self._services.authenticator, request)
         return Answer({"reservation": await run_in_threadpool(self._request, caller, body)})
 
     async def decide(self, request: Request) -> Response:
-        """POST /v1/reservations/{id}."""
+        """Serve POST /v1/reservations/{id}."""
         caller, body = await posted(self._services.authenticator, request)
         try:
             number = parse_whole(request.path_params["id"], 1, _HIGHEST)
@@ -211,7 +211,7 @@ def _may_not(act: str) -> str:
 
 
 def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settings) -> tuple[int, int, str]:
-    """Return start, end and nodes of an approval; raise UsageError if one is invalid."""
+    """Return the start, end and nodes of an approval; raise UsageError if one of them is invalid."""
     if decision.start_s is None or decision.end_s is None or decision.nodes is None:
         raise UsageError("approving takes start_s, end_s and nodes")
     try:
@@ -231,9 +231,10 @@ def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settin
 
 
 def _shown(one: Reservation, caller: Caller) -> Reservation:
-    """Return the fields that the caller may see: only its user, by uid, and operators see the reason.
+    """Return the reservation with the fields that the caller may see.
 
-    User, nodes and time are public. The uid decides because a name may be reassigned.
+    User, nodes and times are public. Only the reservation's user, identified by uid, and operators see the
+    reasons. The uid is compared because a user name may be reassigned.
     """
     if caller.sees_all or caller.uid == one.uid:
         return one

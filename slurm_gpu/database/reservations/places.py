@@ -11,17 +11,17 @@ from slurm_gpu.slurm.submission import UserAssociations
 
 KEPT_S = 30.0
 AGAIN_AFTER_FAILURE_S = 10.0
-# Operators may request for any name.
+# Operators may send requests for any user name, so the cache is limited.
 _MAX_KEPT = 1000
 
 
 class KeptPlaces:
-    """Cached answers about users, each valid for KEPT_S; thread-safe."""
+    """Caches the associations of users, each for KEPT_S. Thread-safe."""
 
     def __init__(self, ask: Callable[[str], UserAssociations], clock: Clock) -> None:
-        """Set up; `ask` runs sacctmgr.
+        """Create an empty cache; `ask` runs sacctmgr.
 
-        After a failure, it is not called for a user for AGAIN_AFTER_FAILURE_S.
+        After a failure, `ask` is not called for any user for AGAIN_AFTER_FAILURE_S.
         """
         self._ask, self._clock = ask, clock
         self._lock = threading.Lock()

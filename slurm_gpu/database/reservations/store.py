@@ -1,4 +1,4 @@
-"""The `reservation` table: requests, decisions of operators, and reports of slurm-gpuctld."""
+"""The `reservation` table: requests, operators' decisions, and reports from slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationS
 
 _OPEN = [state.value for state in ReservationState if not state.is_over]
 _PROMISED = [state.value for state in ReservationState if state.is_promised]
-# Name of the watermark whose row is locked by the deciding transaction until its end.
+# Name of the watermark whose row a deciding transaction locks until it ends.
 _TURN = "reservations"
 _MOST_A_DAY = 50
-"""Maximum requests stored for one user within a day: rows are never removed."""
+"""Maximum number of requests stored for one user within a day, since rows are never removed."""
 _DAY_S = 86400
-# The sender's clock may be ahead of ours by this time.
+# The sender's clock may be at most this far ahead of this host's clock.
 _AHEAD_S = 60
 
 
 def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) -> list[Reservation]:
-    """Return open reservations, the last `past` that are over, and those in `ids`, sorted by id."""
+    """Return open reservations, the last `past` ended ones, and those in `ids`, sorted by ID."""
     table = reservation.c
     here = select(reservation).where(table.cluster == cluster)
     found = list(connection.execute(here.where(table.state.in_(_OPEN))).mappings())
@@ -42,12 +42,12 @@ def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) 
 
 
 def find_one(connection: Connection, cluster: str, number: int) -> Reservation | None:
-    """Return the reservation with this id."""
+    """Return the reservation with this ID, or None if it does not exist."""
     return next((one for one in find(connection, cluster, 0, [number]) if one.id == number), None)
 
 
 def store_request(connection: Connection, values: dict[str, Any], open_per_user: int) -> int:
-    """Store a request and return its id; raise UsageError if its user has the maximum number."""
+    """Store a request and return its ID; raise UsageError if its user has reached a limit."""
     _wait_for_turn(connection, values["requested_s"])
     _refuse_too_many(connection, values)
     table = reservation.c
@@ -68,13 +68,13 @@ def store_request(connection: Connection, values: dict[str, Any], open_per_user:
 
 
 def _of_user(values: Mapping[str, Any]) -> ColumnElement[bool]:
-    """Return the condition for requests of this uid, or of the name if they have no uid."""
+    """Return the condition for requests with this uid, or with this user name if they have no uid."""
     table = reservation.c
     return or_(table.uid == values["uid"], and_(table.uid.is_(None), table.user == values["user"]))
 
 
 def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
-    """Reject too many requests per day, since repeated requests and cancellations would fill the table."""
+    """Raise UsageError at the daily limit, since repeated requests and cancellations would fill the table."""
     table, now_s = reservation.c, values["requested_s"]
     lately = select(func.count(), func.min(table.requested_s)).where(
         table.cluster == values["cluster"],
@@ -93,7 +93,7 @@ def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
 def approve(
     connection: Connection, one: Reservation, start_s: int, end_s: int, nodes: str, who: str, now_s: int
 ) -> None:
-    """Approve a reservation; raise UsageError if another has its nodes for part of the time."""
+    """Approve a reservation; raise UsageError if another one has some of its nodes for part of the time."""
     one = _as_it_is(connection, one, now_s)
     if one.state is not ReservationState.REQUESTED:
         raise UsageError(f"reservation {one.id} is {one.state}: only requested ones can be approved")
@@ -111,7 +111,7 @@ def approve(
 def _promised_to_another(
     connection: Connection, one: Reservation, start_s: int, end_s: int, mine: set[str]
 ) -> str | None:
-    """Return which of these nodes another reservation has for part of the time; None if all are free."""
+    """Return which of these nodes another reservation has for part of the time, or None if all are free."""
     table = reservation.c
     others = select(reservation).where(
         table.cluster == one.cluster,
@@ -128,7 +128,7 @@ def _promised_to_another(
 
 
 def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> dict[str, Any]:
-    """Return the changes for other nodes of a reservation; none if another reservation has these nodes."""
+    """Return the changes for new nodes of a reservation: an error if another one has some of them."""
     _wait_for_turn(connection, now_s)
     assert one.start_s is not None
     assert one.end_s is not None
@@ -139,7 +139,7 @@ def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> 
 def end(
     connection: Connection, one: Reservation, state: ReservationState, who: str, now_s: int, why: str
 ) -> None:
-    """Deny or cancel it; raise UsageError if it is over, or can no longer be denied."""
+    """Deny or cancel a reservation; raise UsageError if it is over or can no longer be denied."""
     one = _as_it_is(connection, one, now_s)
     if one.state.is_over:
         raise UsageError(f"reservation {one.id} is {one.state} already")
@@ -156,9 +156,9 @@ def end(
 
 
 def store_reports(connection: Connection, cluster: str, reports: Sequence[Report], now_s: int) -> None:
-    """Store reports of slurm-gpuctld; ignore those of ended or unknown reservations.
+    """Store reports from slurm-gpuctld; ignore those about unknown, unapproved or ended reservations.
 
-    Reports from a clock that is ahead are ignored too: windows would end permanently before their time.
+    If the sender's clock is ahead, its reports are ignored too, since they would end reservations early.
     """
     known = {one.id: one for one in find(connection, cluster, 0, [one.id for one in reports])}
     for report in reports:
@@ -189,15 +189,15 @@ def store_reports(connection: Connection, cluster: str, reports: Sequence[Report
 
 
 def _wait_for_turn(connection: Connection, now_s: int) -> None:
-    """Lock out other requests, approvals and cancellations until the end: each depends on all others."""
+    """Block other requests, approvals and cancellations until this transaction ends."""
     set_watermark(connection, _TURN, now_s)
 
 
 def _as_it_is(connection: Connection, one: Reservation, now_s: int) -> Reservation:
-    """Read the row under the lock: the reservation may have been decided since it was shown."""
+    """Read the reservation again under the lock, since it may have been changed in the meantime."""
     _wait_for_turn(connection, now_s)
     fresh = find_one(connection, one.cluster, one.id)
-    assert fresh is not None  # no row is ever removed
+    assert fresh is not None  # rows are never removed
     return fresh
 
 
@@ -234,7 +234,7 @@ def _read(row: RowMapping) -> Reservation:
 def _note_act(
     connection: Connection, who: str, at_s: int, act: str, subject: str, why: str, old: str, new: str
 ) -> None:
-    """Store an audit event of slurm-gpudbd's own action, in the transaction of the action."""
+    """Store an audit event for an action of slurm-gpudbd, in the same transaction as the action."""
     row = {
         "audit_id": uuid.uuid4().hex,
         "at_s": at_s,

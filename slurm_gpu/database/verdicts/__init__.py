@@ -1,1 +1,1 @@
-"""Verdicts of the watch over running jobs: stored, and served to readers."""
+"""Verdicts on running jobs: the watch that finds them, their storage and their endpoint."""

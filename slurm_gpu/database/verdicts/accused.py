@@ -1,4 +1,4 @@
-"""Cache the suspected GPUs and their evidence from the table of verdicts."""
+"""Cache the suspected GPUs, derived from the evidence in the `verdict` table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EACH_S = 60.0
 
 
 class Accused:
-    """Evidence against GPUs. `statements` reads it from a time on; `index_of` returns a GPU's index."""
+    """Suspected GPUs. `statements` reads the evidence since a time; `index_of` returns a GPU's index."""
 
     def __init__(
         self,
@@ -23,11 +23,11 @@ class Accused:
         self._statements, self._index_of, self._rule = statements, index_of, rule or SuspectThresholds()
         self._due_s = -math.inf
         self.places: frozenset[Place] = frozenset()
-        """GPUs that any job's verdict suspects; healthy jobs on them count as evidence."""
+        """GPUs that the verdict of any job suspects; healthy jobs on them count as counter-evidence."""
         self.suspects: Sequence[ReportedSuspect] = ()
 
     def refresh(self, now_s: float) -> None:
-        """Read the evidence again when it is due."""
+        """Read the evidence again if EACH_S have passed since the last time."""
         if now_s < self._due_s:
             return
         self._due_s = now_s + EACH_S

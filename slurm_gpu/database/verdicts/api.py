@@ -1,4 +1,4 @@
-"""Verdicts on running jobs in the read API."""
+"""The endpoint for verdicts on running jobs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from slurm_gpu.http.identity import Authenticator
 
 
 class VerdictsPage:
-    """GET /v1/verdicts."""
+    """Serve GET /v1/verdicts."""
 
     def __init__(self, authenticator: Authenticator, board: VerdictBoard) -> None:
         self._authenticator, self._board = authenticator, board
 
     async def get(self, request: Request) -> Response:
-        """Answer with the current verdicts."""
+        """Return the current verdicts that the caller may see."""
         caller = await authenticated(self._authenticator, request)
         return Answer(self._board.shown.seen_by(caller))

@@ -25,17 +25,17 @@ from slurm_gpu.wire.answers.runs import DeviceTimeline, NodeWindow, Run
 
 _WHOLE_MGPU = 1000
 _HOST_INTERVAL_S = 10
-# Time limit for windows from all nodes of a job.
+# Windows from all nodes of a job arrive within this time.
 _ANSWERS_WITHIN_S = 45.0
-# All nodes of a run end within this time.
+# The last records from all nodes of a run are at most this far apart.
 _ENDS_WITHIN_S = 60.0
 _LOST_NODES = ("NODE_FAIL", "REQUEUED")
 
 
 def kept_nodes(run: Run) -> frozenset[str]:
-    """Return the nodes of a run without those that it released while it continued.
+    """Return the nodes of a run, except those that it released while it continued.
 
-    If a node failure ended the run, all its nodes are returned, since a silent node is evidence.
+    If a node failure or a requeue ended the run, all its nodes are returned, since a silent node is evidence.
     """
     records = run.devices or ()
     reported_at_s: dict[str, int] = {}
@@ -48,7 +48,7 @@ def kept_nodes(run: Run) -> frozenset[str]:
 
 
 def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str, str], JobWorker]:
-    """Return the workers of a run by node and UUID, on `nodes` or else on the nodes that it kept."""
+    """Return the workers of a run by node and UUID, on `nodes` or by default on the nodes that it kept."""
     facts = run.device_facts or {}
     nodes = kept_nodes(run) if nodes is None else nodes
     workers = {}
@@ -56,7 +56,7 @@ def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str
         if record.node not in nodes:
             continue
         known = facts.get(record.device)
-        # A MIG instance belongs to one job, whatever its size.
+        # A MIG instance of any size belongs to one job.
         shared = record.granted_mgpu is not None and record.granted_mgpu < _WHOLE_MGPU
         shared = shared and (known is None or known.parent is None)
         workers[record.node, record.device] = JobWorker(
@@ -69,11 +69,12 @@ def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str
 
 
 def groups_of(run: Run, given: str | None, workers: Sequence[JobWorker]) -> Groups | None:
-    """Return the groups of equal workers, by `--groups` or else by the recorded arguments of the program.
+    """Return the groups of equal workers; None if there is no information about groups.
 
-    Without `--groups`, only GPUs of one model are compared: one waits for the other, and fractions of their
-    peak speed differ by model. Returns None without information. Raise ValueError if `given` does not fit
-    this job. Ranks are assumed to follow node and index, as launchers assign them.
+    `given` is the value of `--groups`. Without it, the recorded arguments of the program determine the
+    groups, and only GPUs of one model are compared: a faster model waits for a slower one, and their
+    fractions of peak speed differ. Ranks are assumed to follow node and index, as launchers assign them.
+    Raise ValueError if `given` does not fit this job.
     """
     if given is not None:
         return groups_given(given, len(workers))
@@ -92,7 +93,7 @@ def _of_arguments(run: Run, n_workers: int) -> Groups | None:
         pipeline, tensor = map(int, layouts.pop())
         return TrainingLayout(pipeline=pipeline, tensor=tensor).groups(n_workers, f"arguments of {run.app}")
     except ValueError:
-        return None  # of another launch within the job: it does not fit these GPUs
+        return None  # the arguments are from another launch in the job: they do not fit these GPUs
 
 
 def _of_one_model(run: Run, workers: Sequence[JobWorker], groups: Groups | None) -> Groups | None:
@@ -112,7 +113,7 @@ def _of_one_model(run: Run, workers: Sequence[JobWorker], groups: Groups | None)
 
 
 def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series:
-    """Return the series of the whole run, in bins. GPUs without a timeline are missing."""
+    """Return the series of the whole run in bins, with GPUs without a timeline listed as missing."""
     workers = workers_of(run)
     throttled = _throttled(run)
     series = []
@@ -123,7 +124,7 @@ def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series
         one = worker_series_of_timeline(worker, item.timeline)
         share = throttled.get((item.node, item.device))
         if share is not None:
-            # Records have the total only, so the share applies to all of the time.
+            # Records contain only the total, so each bin gets the same share.
             even = np.full(one.n_bins, share)
             values = {**one.values, Metric.THROTTLE: even}
             one = replace(one, values=values)
@@ -137,9 +138,10 @@ def series_of_windows(
     nodes: Collection[str] | None = None,
     hosts: Sequence[NodeMinutes] = (),
 ) -> Series:
-    """Return the last ten minutes at full resolution of the GPUs on `nodes`, as for `workers_of`.
+    """Return the series of the last ten minutes at full resolution, for the GPUs on `nodes`.
 
-    `hosts` has the metrics of whole nodes every ten seconds; it is ignored unless it covers all nodes.
+    `nodes` is used as in `workers_of`. `hosts` contains metrics of whole nodes every ten seconds; they are
+    ignored unless they cover all nodes.
     """
     workers = workers_of(run, nodes)
     found = [
@@ -154,9 +156,9 @@ def series_of_windows(
 
 
 def _cut_to_common_end(series: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
-    """Cut all series at the end of the first node's window, since nodes send theirs at different times.
+    """Cut all series at the time when the earliest window ends, since nodes send windows at different times.
 
-    In a job of one minute, some nodes would lack values for a third of the time.
+    Otherwise some nodes would lack values for a third of the time in a job of one minute.
     """
     ends: dict[str, float] = {}
     for one in series:
@@ -173,9 +175,9 @@ def _cut_to_common_end(series: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]
 
 
 def host_series(minutes: NodeMinutes) -> HostSeries:
-    """Spread samples over seconds: each covers the time since the previous one.
+    """Convert samples to series with one value per second.
 
-    After a pause, it covers the usual time.
+    Each sample covers the time since the previous one, but at most twice the usual interval.
     """
     at_s = np.round(np.array(minutes.at_s)).astype(np.int64)
     usual = _HOST_INTERVAL_S if len(at_s) < 2 else min(int(np.median(np.diff(at_s))), 2 * _HOST_INTERVAL_S)
@@ -206,12 +208,12 @@ def _aligned(
 
 
 def _throttled(run: Run) -> dict[tuple[str, str], float]:
-    """Return the share of time for which a fault throttled each device, if it was recorded."""
+    """Return the fraction of time during which a fault throttled each device, where it was recorded."""
     bad: dict[tuple[str, str], list[float]] = {}
     for record in run.devices or ():
         if record.throttle_s is None or record.sampled_s <= 0:
             continue
-        # Several reasons may apply at once, so the longest one is the lower bound.
+        # Several reasons may apply at the same time, so the longest duration is a lower bound.
         longest = max((record.throttle_s.get(reason, 0.0) for reason in BAD_THROTTLES), default=0.0)
         sums = bad.setdefault((record.node, record.device), [0.0, 0.0])
         sums[0] += longest

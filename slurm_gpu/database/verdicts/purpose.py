@@ -1,4 +1,4 @@
-"""Adjust verdicts for runs that do not train: servers, and sessions that wait for their user."""
+"""Adjust verdicts for suspended jobs, inference servers, and sessions that wait for their user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def may_rest(app: str | None, field: str | None) -> bool:
 
 
 def adjusted(verdict: Verdict, app: str | None, field: str | None, state: str) -> Verdict:
-    """Return the verdict; an unknown cause if the measurements are normal for the application or state."""
+    """Return the verdict, with an unknown cause if the values are normal for the application or job state."""
     why = None
     if state == "SUSPENDED" and verdict.cause is Cause.HANG:
         why = "it is suspended"
@@ -53,5 +53,5 @@ def _comes_and_goes(verdict: Verdict) -> bool:
 
 
 def _stands(verdict: Verdict) -> bool:
-    """Return whether no worker spins: a worker that waits for another one does."""
+    """Return whether the job stalls with all workers idle: a worker that waits for another one would spin."""
     return verdict.cause is Cause.HANG and verdict.kind == _WAITS

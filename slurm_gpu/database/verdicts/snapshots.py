@@ -1,4 +1,4 @@
-"""Read and write the data of the watch: slurm-gpudbd's memory, slurmctld's queue and the database."""
+"""Read and write the watch's data in slurm-gpudbd's memory, slurmctld's queue and the database."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OURSELVES = Caller(0, None, sees_all=True, writes=False)
 
 
 class VerdictSnapshots:
-    """Data access of the watch; `ask` requests a window of a job from a node."""
+    """Reads and writes data for the watch; `ask` requests a job's window from a node."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class VerdictSnapshots:
         return self._clock.wall()
 
     def queue(self) -> Mapping[int, QueuedJob] | None:
-        """Return slurmctld's jobs; None if it never answered."""
+        """Return slurmctld's jobs by ID, or None if it has never answered."""
         queue = self._view.queue()
         return None if queue is None else queue.by_id
 
@@ -70,7 +70,7 @@ class VerdictSnapshots:
         return self._memory.board.values()
 
     def facts(self, node: str, uuid: str) -> DeviceFacts | None:
-        """Return the facts of a GPU. They change rarely, and are read again when one is unknown."""
+        """Return the facts of a GPU, which are cached and read again early if this GPU is unknown."""
         found = self._facts.get((node, uuid))
         age_s = self._clock.monotonic() - self._facts_s
         if age_s >= FACTS_EACH_S or (found is None and age_s >= _FACTS_AGAIN_S):
@@ -82,20 +82,20 @@ class VerdictSnapshots:
         return found
 
     def index_of(self, node: str, uuid: str) -> int | None:
-        """Return a GPU's index in its node according to the driver."""
+        """Return the index of a GPU in its node as the driver numbers it, or None if it is unknown."""
         found = self._facts.get((node, uuid))
         return None if found is None else found.index
 
     def ask(self, job: QueuedJob) -> None:
-        """Request windows from a job's nodes; they arrive with the second next shipment."""
+        """Request windows from a job's nodes, which send them with the second shipment after this request."""
         self.need_live(job.nodes)
         for node in job.nodes:
             self._ask(node, job.job_id)
 
     def series(self, job: QueuedJob, *, take_part: bool) -> tuple[Series, Groups | None] | None:
-        """Return a job's windows and groups of equal workers, as `slurm-gpu diagnose` has them.
+        """Return the series of a job's windows and its groups of equal workers, as in `slurm-gpu diagnose`.
 
-        Return None until all of its nodes have sent theirs (some are enough with `take_part`), and while
+        Return None until all nodes of the job have sent windows (with `take_part`, until one has), and while
         accounting lacks the run.
         """
         now_s = self._clock.wall()
@@ -108,7 +108,7 @@ class VerdictSnapshots:
             run = self._run(connection, job, now_s)
         if run is None or not run.devices:
             return None
-        nodes = job.nodes or None  # a released node is not missing
+        nodes = job.nodes or None  # nodes that the job released are not missing
         series = series_of_windows(run, windows, nodes, self._hosts(job))
         return series, groups_of(run, None, series.workers)
 
@@ -118,7 +118,7 @@ class VerdictSnapshots:
         return () if since_s is None else self._memory.board.minutes(job.nodes, since_s)
 
     def adjusted(self, job: QueuedJob, verdict: Verdict) -> Verdict:
-        """Return the verdict adjusted for the application, which is read again after a while."""
+        """Return the verdict adjusted for the job's application, which is cached for _APP_AGAIN_S."""
         now_s, key = self._clock.wall(), (job.job_id, job.start_s)
         read_s, run = self._apps.get(key, (-math.inf, None))
         if not 0 <= now_s - read_s < _APP_AGAIN_S:
@@ -141,6 +141,6 @@ class VerdictSnapshots:
         self._database.write(partial(close_left, cluster=self._cluster))
 
     def statements(self, since_s: float) -> list[Statement]:
-        """Return the evidence about GPUs since then."""
+        """Return the evidence about GPUs since this time."""
         with self._database.reading() as connection:
             return statements(connection, self._cluster, since_s)

@@ -1,4 +1,4 @@
-"""The `verdict` table: the findings of the watch, from the first report to their end."""
+"""The `verdict` table: findings of the watch, from their first report to their end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHANGES = ("kind", "confidence", "devices", "nodes", "since_s", "last_s", "ende
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVerdict:
-    """A verdict with the job's user and size."""
+    """A verdict with the uid of the job's user and the job's number of GPUs."""
 
     verdict: JobVerdict
     uid: int
@@ -29,7 +29,7 @@ class StoredVerdict:
 
 
 def store_verdict(connection: Connection, cluster: str, found: StoredVerdict) -> None:
-    """Store a verdict or its changes; the time of the first report is kept."""
+    """Store a new verdict, or update a stored one except the time of its first report."""
     item = found.verdict
     row: dict[str, Any] = {
         "cluster": cluster,
@@ -60,7 +60,7 @@ def close_left(connection: Connection, cluster: str) -> int:
 
 
 def statements(connection: Connection, cluster: str, since_s: float) -> list[Statement]:
-    """Return the evidence about GPUs since then."""
+    """Return the evidence about GPUs since this time."""
     recent = verdict.c.cluster == cluster, verdict.c.last_s >= int(since_s)
     of_gpus = verdict.c.cause.in_((ACCUSES, HEALTHY))
     columns = (

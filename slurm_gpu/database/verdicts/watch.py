@@ -1,8 +1,8 @@
-"""Watch running jobs: live values reveal unusual GPUs, a full diagnosis decides whether there is an error.
+"""Watch running jobs: live values reveal unusual GPUs, and a full diagnosis shows whether there is an error.
 
-A scan covers the live values of all GPUs. If a GPU differs from its peers, the nodes of its job are asked for
-their windows, which are diagnosed as by `slurm-gpu diagnose`. A stalled job is diagnosed from its live
-values, which is faster than any window.
+A scan covers the live values of all GPUs. If a GPU differs from its peers, windows are requested from
+the nodes of its job and diagnosed as by `slurm-gpu diagnose`. A stalled job is diagnosed from its live
+values, which arrive sooner than windows.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from slurm_gpu.wire.answers.verdicts import JobVerdict
 log = logging.getLogger(__name__)
 
 SCAN_S = 5.0
-# Maximum share of one core; after an expensive scan the next one is later.
+# Maximum fraction of one CPU core; after an expensive scan, the next one starts later.
 SHARE = 0.08
-# Requested windows never arrive sooner.
+# Requested windows never arrive before this time.
 READ_AFTER_S = 8.0
 GIVE_UP_S = 45.0
-# A hang must last this long after it was found, unless no other condition resembles it. Each GPU has a new
-# value by then.
+# A hang is reported only if it lasts this long, unless no other condition resembles it. Each GPU has a new
+# value within this time.
 _STILL_S = 15.0
 _SAME_HANG_S = 45.0
 _STALLED_AT_ONCE = 8
 _STALLED_SCORE = 100.0
-# A shorter run is not evidence for its GPUs.
+# A shorter run is not evidence that its GPUs are healthy.
 _VOUCHES_AFTER_S = 300.0
 _NOTHING = (Cause.HEALTHY, Cause.INCONCLUSIVE)
 
@@ -60,11 +60,11 @@ class _WatchedJob:
     start_s: int
     episodes: RunEpisodes[Verdict]
     judged_live_s: float | None = None
-    """The time at which a stalled job was last diagnosed from its live values."""
+    """The time of the last diagnosis of the stalled job from its live values."""
     n_moving: int = 0
     hung_s: float = 0.0
     hung_last_s: float = -math.inf
-    """The first and the last time at which the job was found to hang."""
+    """The first and last time (`hung_s`, `hung_last_s`) at which the job was found to hang."""
     seen_stalled: bool = False
     """Whether live values have confirmed the reported hang."""
 
@@ -107,7 +107,7 @@ class JobWatch:
             job
             for job in scores
             if (self._jobs[job].episodes.reported is not None or self._jobs[job].episodes.unsure)
-            # A hang is over when the job continues, which needs no window.
+            # A hang is over when the job continues, which live values show without a window.
             and not self._jobs[job].seen_stalled
         }
         for job in self._rotation.next(now_s, scores, found, self._wanted(scores)):
@@ -146,9 +146,9 @@ class JobWatch:
     def _live_values(
         self, live: Mapping[str, Live], queue: Mapping[int, QueuedJob]
     ) -> Iterator[tuple[UnsharedWorker, float, tuple[float, ...]]]:
-        """Yield live values of GPUs with one job; a job that shares a GPU is not watched.
+        """Yield new live values of GPUs that belong to one job; jobs that share a GPU are not watched.
 
-        A machine without Slurm numbers its jobs itself, so a job of Slurm counts on its own nodes only.
+        Machines without Slurm assign their own job IDs, so a Slurm job is matched only on its own nodes.
         """
         there = {(node, job_id) for job_id in self._jobs for node in queue[job_id].nodes}
         shares = {
@@ -191,12 +191,12 @@ class JobWatch:
                 self._add_verdict(item, verdict, now_s)
 
     def _hangs(self, job_id: int) -> bool:
-        """Return whether a hang of the job is reported."""
+        """Return whether a hang is currently reported for the job."""
         reported = self._jobs[job_id].episodes.reported
         return reported is not None and reported.found.cause == Cause.HANG
 
     def _wanted(self, scores: Mapping[int, float]) -> set[int]:
-        """Return the jobs on suspected GPUs: whether they are healthy counts as evidence."""
+        """Return the jobs on suspected GPUs, which are diagnosed because a healthy job counts as evidence."""
         accused = self._accused.places
         if not accused:
             return set()
@@ -226,10 +226,10 @@ class JobWatch:
         if verdict.cause not in _NOTHING:
             verdict = self._snapshots.adjusted(item.job, verdict)
         if verdict.cause is Cause.INCONCLUSIVE:
-            return  # an unknown cause contradicts no verdict
+            return  # an unknown cause does not contradict a verdict
         hangs = self._hangs(item.job.job_id) and item.job.job_id in self._stalled
         if hangs and verdict.cause is not Cause.HANG:
-            return  # the window of a long hang no longer has the computation before it
+            return  # the window of a long hang no longer contains the computation before it
         if verdict.cause is Cause.HANG:
             if now_s - item.hung_last_s > _SAME_HANG_S:
                 item.hung_s = now_s
@@ -254,7 +254,7 @@ class JobWatch:
             )
 
     def _store_healthy(self, item: _WatchedJob, verdict: Verdict, now_s: float) -> None:
-        """Store a healthy job on suspected GPUs as evidence."""
+        """Store a healthy job on suspected GPUs as evidence for them."""
         places = sorted(self._accused.places & self._places(item.job.job_id))
         if not places or item.episodes.reported is not None or now_s - item.start_s < _VOUCHES_AFTER_S:
             return
@@ -281,7 +281,7 @@ class JobWatch:
 
 
 def _on_shared_nodes(queue: Mapping[int, QueuedJob]) -> set[int]:
-    """Return jobs that share any of their nodes: host metrics are not only theirs."""
+    """Return the jobs that share a node with another job, so that host metrics include both jobs."""
     holding = [job for job in queue.values() if job.state in ALLOCATED_STATES]
     on = Counter(node for job in holding for node in job.nodes)
     return {job.job_id for job in holding if any(on[node] > 1 for node in job.nodes)}
@@ -310,7 +310,7 @@ def _job_verdict(item: _WatchedJob, episode: Episode[Verdict]) -> JobVerdict:
 def run_watch(
     watch: JobWatch, show: Callable[[ShownVerdicts], None], stop: threading.Event, clock: Clock
 ) -> None:
-    """Scan until `stop` is set, at SHARE of a core at most; log failures and continue."""
+    """Scan until `stop` is set, with at most SHARE of a core; log errors and continue."""
     outage = OutageLog(
         log, "running jobs could not be checked: %s", clock, over="running jobs are checked again"
     )
