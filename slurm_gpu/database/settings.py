@@ -36,14 +36,14 @@ class OpenToOthersError(InputError):
     """Raised if other users may read a file with a password; `fault` describes this without the remedy."""
 
     def __init__(self, path: Path, mode: int) -> None:
-        what = f"holds a password, but others may read it (mode {mode:04o})"
+        what = f"contains a password, but others may read it (mode {mode:04o})"
         self.fault = f"{path}: {what}"
         super().__init__(str(path), 0, 0, f"{what}; chmod 0600 {shlex.quote(str(path))}")
 
 
 def _parse_web_user(value: Any) -> str | int | None:
     if value in (0, "root"):
-        raise InvalidValueError("may do everything here: slurm-gpuweb needs a user of its own")
+        raise InvalidValueError("has all rights here: slurm-gpuweb needs its own user")
     if isinstance(value, str | int):
         is_user = bool(value) if isinstance(value, str) else type(value) is int and 0 < value < 1 << 32
         return require(is_user, value)

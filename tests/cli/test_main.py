@@ -98,13 +98,13 @@ def test_failures_of_slurm_exit_with_3(slurm_gpu: CommandLine):
 
 def test_a_request_that_is_not_allowed_exits_with_2(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
-        raise NotAllowedError("not allowed: acts are shown to operators (reported by slurm-gpudbd at /run/x)")
+        raise NotAllowedError("not allowed: only operators may see them (reported by slurm-gpudbd at /run/x)")
 
     monkeypatch.setattr(slurm_gpu.database, "acts", refuse)
     assert slurm_gpu("audit") == 2
     assert (
         slurm_gpu.err
-        == "slurm-gpu: not allowed: acts are shown to operators (reported by slurm-gpudbd at /run/x)\n"
+        == "slurm-gpu: not allowed: only operators may see them (reported by slurm-gpudbd at /run/x)\n"
     )
 
 

@@ -156,7 +156,7 @@ def test_operators_see_refused_users(server: Running) -> None:
         assert client.refusals("other") == ()
     ask = server.asked_by
     status, answer = ask(NOBODY, "GET", "/v1/decisions?rule=urgent")
-    assert (status, answer["error"]) == (403, "refusals are shown to operators")
+    assert (status, answer["error"]) == (403, "only operators may see refusals")
     assert ask(OPERATOR, "GET", "/v1/decisions?rule=urgent")[1] == {"decisions": [to_json(refused)]}
     for wrong in ("limit=0", "limit=1001", "user=bob"):
         assert ask(OPERATOR, "GET", f"/v1/decisions?{wrong}")[0] == 400

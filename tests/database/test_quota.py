@@ -100,7 +100,7 @@ def test_one_sees_ones_own_and_operators_all(server: Running) -> None:
     for uid in (NOBODY, OPERATOR, WEB, 0):
         assert server.asked_by(uid, "GET", own) == (200, mine)
     status, answer = server.asked_by(NOBODY, "GET", "/v1/quota/root")
-    assert (status, answer["error"]) == (403, "limits of root are another user's; operators may see them")
+    assert (status, answer["error"]) == (403, "only root and operators may see the limits of root")
 
 
 @pytest.mark.skipif(not ROOT, reason="must be run as root")

@@ -453,7 +453,7 @@ def test_other_users_see_no_timeline_window_or_host(site: Running) -> None:
     status, answer = ask(site, NOBODY, "/v1/runs/1/window")
     assert (status, answer) == (
         403,
-        {"error": "job 1 is another user's; its owner and operators may see its window"},
+        {"error": "job 1 is another user's; only its owner and operators may see its window"},
     )
     assert ask(site, OPERATOR, "/v1/runs/1/window")[0] == 200
     account(site, row(job_id=2, user=pwd.getpwuid(NOBODY).pw_name, uid=NOBODY, nodes="here"))

@@ -74,7 +74,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
         (2, "workers: 9 must be a whole number from 0 to 8"),
         (3, "requests: 0 must be a whole number from 1 to 1000000000"),
         (3, "'rows' is not a setting of per_user"),
-        (4, "web_user: 'root' may do everything here: slurm-gpuweb needs a user of its own"),
+        (4, "web_user: 'root' has all rights here: slurm-gpuweb needs its own user"),
     ]
 
 

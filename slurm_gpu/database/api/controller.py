@@ -32,7 +32,7 @@ class ControllerPages:
         """Serve GET /v1/audit."""
         caller = await authenticated(self._services.authenticator, request)
         if not caller.sees_all:
-            raise HTTPException(403, "acts are shown to operators")
+            raise HTTPException(403, "only operators may see audit events")
         limit = _limit(parameters(request))
 
         def find() -> list[AuditEvent]:
@@ -47,7 +47,7 @@ class ControllerPages:
         """Serve GET /v1/decisions."""
         caller = await authenticated(self._services.authenticator, request)
         if not caller.sees_all:
-            raise HTTPException(403, "refusals are shown to operators")
+            raise HTTPException(403, "only operators may see refusals")
         query = parameters(request)
         rule = query.pop("rule", None)
         limit = _limit(query, "rule, limit")
@@ -74,7 +74,7 @@ class ControllerPages:
             raise HTTPException(404, f"no decision with token {token} is stored")
         own = [decision for decision in found if caller.sees_all or decision.uid == caller.uid]
         if not own:
-            raise HTTPException(403, f"decision {token} is on another user's job; operators may see it")
+            raise HTTPException(403, f"decision {token} concerns another user's job; operators may see it")
         return Answer({"decisions": own})
 
     async def post_controller(self, request: Request) -> Response:

@@ -115,12 +115,10 @@ def parse_report(body: bytes) -> ControllerReport:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"the report cannot be parsed: {error}") from None
     if not any(field is not None for field in msgspec.structs.astuple(parsed)):
-        raise UsageError("the report cannot be parsed: it lacks audit, decisions, reservations and quotas")
+        raise UsageError("the report cannot be parsed: it has no audit, decisions, reservations or quotas")
     for report in parsed.reservations or ():
         if report.state not in _OF_REPORTS:
-            raise UsageError(
-                f"state {report.state} of reservation {report.id} cannot be reported by slurm-gpuctld"
-            )
+            raise UsageError(f"slurm-gpuctld cannot report state {report.state} of reservation {report.id}")
         for name in _WHOLE:
             value = getattr(report, name)
             if value is not None and not 0 <= value < _FIRST_TOO_LARGE:
@@ -134,5 +132,5 @@ def parse_report(body: bytes) -> ControllerReport:
             raise UsageError(f"id {item.id!r} must be 32 hexadecimal digits")
     for act in parsed.audit or ():
         if act.evidence is not None and len(msgspec.json.encode(act.evidence)) > _MOST_EVIDENCE:
-            raise UsageError(f"the evidence of act {act.id} is more than 1 MiB")
+            raise UsageError(f"the evidence of audit event {act.id} is larger than 1 MiB")
     return parsed

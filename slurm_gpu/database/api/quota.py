@@ -26,7 +26,7 @@ class QuotaPages:
             raise UsageError("this path has no parameters")
         user = str(request.path_params["user"])
         if not (caller.sees_all or user == caller.user):
-            raise HTTPException(403, f"limits of {user} are another user's; operators may see them")
+            raise HTTPException(403, f"only {user} and operators may see the limits of {user}")
         if len(user) > NAME_LENGTH or not user.isprintable():
             raise UsageError(f"{user[:40]!r} is not a user name")
         quota = self._services.quotas.ask(user)
@@ -38,5 +38,5 @@ class QuotaPages:
         """Serve GET /v1/quota."""
         caller = await authenticated(self._services.authenticator, request)
         if not caller.writes:
-            raise HTTPException(403, "slurm-gpuctld asks this; one's own limits are at /v1/quota/USER")
+            raise HTTPException(403, "this is for slurm-gpuctld; your own limits are at /v1/quota/USER")
         return Answer({"wanted": self._services.quotas.wanted()})

@@ -130,7 +130,7 @@ class Reads:
             raise _unknown(job)
         if not found.visible:
             raise HTTPException(
-                403, f"job {job} is another user's; its owner and operators may see its window"
+                403, f"job {job} is another user's; only its owner and operators may see its window"
             )
         self._services.memory.needs.ask({node for node, _ in found.missing})
         for node, job_id in found.missing:

@@ -85,14 +85,14 @@ def _judged(
     if request.headers.get(READS_HEADER) == READS_ALL:
         authenticator.require_sees_all(caller, origin)
     if caller.is_web and request.method not in ("GET", "HEAD") and request.scope["path"] != CONTROLLER_TARGET:
-        raise NotPermittedError("slurm-gpuweb changes nothing in its own name")
+        raise NotPermittedError("slurm-gpuweb may not change anything in its own name")
     return caller
 
 
 async def _body(request: Request) -> bytes:
     length = request.headers.get("content-length", "0")
     if not is_taken(length):
-        raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes; send less at once")
+        raise HTTPException(413, f"a body may have at most {MAX_BODY_BYTES} bytes; send less at once")
     return await read_body(request, MAX_BODY_BYTES, BODY_WITHIN_S)
 
 

@@ -139,7 +139,7 @@ class PageCursor:
                 return cls(value, run_id, now_s)
         except (ValueError, TypeError, RecursionError, binascii.Error):
             pass
-        raise UsageError(f"cursor: {text[:100]!r} is not one that an earlier answer gave")
+        raise UsageError(f"cursor: {text[:100]!r} is not from an earlier answer")
 
     def cursor(self) -> str:
         """Return the cursor with which a client requests the next rows."""

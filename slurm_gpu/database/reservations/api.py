@@ -113,7 +113,7 @@ class ReservationPages:
                 f"getent passwd {caller.uid} there must print one"
             )
         if user != caller.user and not caller.sees_all:
-            raise HTTPException(403, "only operators may request for another user")
+            raise HTTPException(403, "only operators may request a reservation for another user")
         uid = caller.uid if user == caller.user else uid_of(user)
         if uid is None:
             raise UsageError(f"there is no user {user!r} on slurm-gpudbd's host")
@@ -121,12 +121,12 @@ class ReservationPages:
         horizon = format_duration(settings.horizon_s)
         if earliest_s > now_s + settings.horizon_s or wanted.duration_s > settings.horizon_s:
             raise UsageError(
-                f"a reservation must begin within {horizon} from now, and last {horizon} at most "
+                f"a reservation must begin within {horizon} from now and last at most {horizon} "
                 f"(requested: {format_duration(wanted.duration_s)}); `horizon` of reservations in "
                 "slurm-gpu.yaml sets this limit"
             )
         if wanted.latest_s is not None and wanted.latest_s < earliest_s:
-            raise UsageError("the latest start is before the earliest")
+            raise UsageError("the latest start is before the earliest start")
         account = self._account(user, wanted.account)
         values = {
             "cluster": self._services.cluster,
@@ -206,26 +206,26 @@ class ReservationPages:
 
 def _may_not(act: str) -> str:
     if act == "cancel":
-        return "only its user and operators may cancel a reservation"
+        return "only the user of a reservation and operators may cancel it"
     return f"only operators may {act} a reservation"
 
 
 def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settings) -> tuple[int, int, str]:
     """Return the start, end and nodes of an approval; raise UsageError if one of them is invalid."""
     if decision.start_s is None or decision.end_s is None or decision.nodes is None:
-        raise UsageError("approving takes start_s, end_s and nodes")
+        raise UsageError("an approval requires start_s, end_s and nodes")
     try:
         names = expand(decision.nodes)
     except ValueError as error:
         raise UsageError(f"nodes: {error}") from None
     if wrong := next((name for name in names if not _NODE.fullmatch(name) or name.upper() == "ALL"), None):
-        raise UsageError(f"nodes: {wrong!r} is not a node's name; write such as n[1-4]")
+        raise UsageError(f"nodes: {wrong!r} is not the name of a node; write, for example, n[1-4]")
     if not now_s - _LATE_S <= decision.start_s <= now_s + settings.horizon_s:
-        raise UsageError(f"it must begin within {format_duration(settings.horizon_s)} from now")
+        raise UsageError(f"the reservation must begin within {format_duration(settings.horizon_s)} from now")
     longest_s = one.duration_s + math.ceil(settings.release_unused_s)
     if not one.duration_s <= decision.end_s - decision.start_s <= longest_s:
         raise UsageError(
-            f"it must last the requested {one.duration_s} s, plus at most {settings.release_unused_s:.0f} s"
+            f"the reservation must last at least the requested {one.duration_s} s, and at most {longest_s} s"
         )
     return decision.start_s, decision.end_s, compress(names)
 
@@ -250,7 +250,7 @@ def _wanted(query: dict[str, str]) -> tuple[int, list[int]]:
         raise UsageError(f"ids={ids[:100]!r} must be numbers of reservations, such as 3,7")
     numbers = [int(number) for number in ids.split(",") if number]
     if len(numbers) > MOST_IDS:
-        raise UsageError(f"ids: {len(numbers)} are more than {MOST_IDS}")
+        raise UsageError(f"ids: {len(numbers)} IDs are too many; at most {MOST_IDS} are allowed")
     return n_past, numbers
 
 

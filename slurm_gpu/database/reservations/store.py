@@ -58,8 +58,8 @@ def store_request(connection: Connection, values: dict[str, Any], open_per_user:
     if len(ids) >= open_per_user:
         numbers = ", ".join(map(str, ids))
         raise UsageError(
-            f"{values['user']} has {len(ids)} that are not over ({numbers}), and the limit is "
-            f"{open_per_user}: wait, or `slurm-gpu reserve cancel` one"
+            f"{values['user']} has {len(ids)} open reservations ({numbers}), and the limit is "
+            f"{open_per_user}: wait, or cancel one with `slurm-gpu reserve cancel ID`"
         )
     row = {**values, "state": ReservationState.REQUESTED.value}
     inserted = connection.execute(reservation.insert().values(row)).inserted_primary_key
@@ -99,9 +99,9 @@ def approve(
         raise UsageError(f"reservation {one.id} is {one.state}: only requested ones can be approved")
     mine = set(expand(nodes))
     if len(mine) < one.n_nodes:
-        raise UsageError(f"reservation {one.id} asks for {one.n_nodes} nodes, and {nodes} are {len(mine)}")
+        raise UsageError(f"reservation {one.id} requires {one.n_nodes} nodes, but {nodes} names {len(mine)}")
     if taken := _promised_to_another(connection, one, start_s, end_s, mine):
-        raise UsageError(f"{taken} then; try again")
+        raise UsageError(f"{taken} for part of this time; try again")
     changed = {"start_s": start_s, "end_s": end_s, "nodes": nodes}
     _decide(connection, one, ReservationState.APPROVED, who, now_s, None, changed)
     promise = in_words(nodes, start_s, end_s)
@@ -123,7 +123,7 @@ def _promised_to_another(
     for other in map(_read, connection.execute(others).mappings()):
         both = mine & set(expand(other.nodes or ""))
         if both:
-            return f"{', '.join(sorted(both))} belongs to reservation {other.id}"
+            return f"reservation {other.id} has {', '.join(sorted(both))}"
     return None
 
 
@@ -133,7 +133,9 @@ def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> 
     assert one.start_s is not None
     assert one.end_s is not None
     taken = _promised_to_another(connection, one, one.start_s, one.end_s, set(expand(nodes)))
-    return {"nodes": nodes} if taken is None else {"error": f"in Slurm it is on {nodes}, and {taken}"}
+    if taken is None:
+        return {"nodes": nodes}
+    return {"error": f"in Slurm, this reservation is on {nodes}, but {taken}"}
 
 
 def end(
@@ -145,7 +147,7 @@ def end(
         raise UsageError(f"reservation {one.id} is {one.state} already")
     if state is ReservationState.DENIED and one.state is not ReservationState.REQUESTED:
         raise UsageError(
-            f"reservation {one.id} is {one.state}: `slurm-gpu reserve cancel {one.id}` takes it back"
+            f"reservation {one.id} is {one.state}: cancel it with `slurm-gpu reserve cancel {one.id}`"
         )
     over = {"ended_s": now_s, "ended_why": why}
     if state is ReservationState.DENIED or one.decided_s is None:
@@ -216,7 +218,7 @@ def _decide(
 
 def _require(was_set: bool, one: Reservation) -> None:
     if not was_set:
-        raise UsageError(f"reservation {one.id} is no longer {one.state}, since just now: try again")
+        raise UsageError(f"reservation {one.id} has just changed and is no longer {one.state}: try again")
 
 
 def _set(connection: Connection, one: Reservation, values: dict[str, Any]) -> bool:
