@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 WEB_FACTOR = 8
 # A full bucket contains the rows of this many seconds.
 BURST_S = 5.0
-# A request over a limit waits at most this long before it is rejected.
+# A request waits at most this long at each limit before it is rejected.
 WAIT_S = 1.0
 _SOON_S = 1
 _SHARE = "share"

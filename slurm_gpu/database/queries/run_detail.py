@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MAX_EVENTS = 1000
 _OF_A_WINDOW = tuple(f.name for f in fields(NodeWindow))
 _CONCERNING_ALL = ("intruder", "job_mismatch")
-# Times of a run that hooks and Slurm report may differ by this much.
+# The times of a run that hooks report may differ from Slurm's by this much.
 _SLACK_S = 300
 
 

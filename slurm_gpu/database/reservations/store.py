@@ -196,7 +196,7 @@ def _wait_for_turn(connection: Connection, now_s: int) -> None:
 
 
 def _as_it_is(connection: Connection, one: Reservation, now_s: int) -> Reservation:
-    """Read the reservation again under the lock, since it may have been changed in the meantime."""
+    """Read the reservation again under the lock, since it may have changed in the meantime."""
     _wait_for_turn(connection, now_s)
     fresh = find_one(connection, one.cluster, one.id)
     assert fresh is not None  # rows are never removed

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 
-# Names as in applications.yaml.
+# Names of inference servers, as in applications.yaml.
 SERVERS = frozenset(
     {
         *("vLLM", "SGLang", "Text Generation Inference", "Triton Inference Server", "TensorRT-LLM"),

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 SCAN_S = 5.0
 # Maximum fraction of one CPU core; after an expensive scan, the next one starts later.
 SHARE = 0.08
-# Requested windows never arrive before this time.
+# Requested windows never arrive within this time.
 READ_AFTER_S = 8.0
 GIVE_UP_S = 45.0
 # A hang is reported only if it lasts this long, unless no other condition resembles it. Each GPU has a new
@@ -254,7 +254,7 @@ class JobWatch:
             )
 
     def _store_healthy(self, item: _WatchedJob, verdict: Verdict, now_s: float) -> None:
-        """Store a healthy job on suspected GPUs as evidence for them."""
+        """Store a healthy job on suspected GPUs as evidence that they work."""
         places = sorted(self._accused.places & self._places(item.job.job_id))
         if not places or item.episodes.reported is not None or now_s - item.start_s < _VOUCHES_AFTER_S:
             return
@@ -320,7 +320,7 @@ def run_watch(
             watch.scan()
             show(watch.shown)
             outage.worked()
-        except Exception as error:  # unreadable data, or an unreachable database
+        except Exception as error:  # the data is unreadable, or the database is unreachable
             outage.failed(error)
         took_s = time.thread_time() - began
         stop.wait(max(0.0, took_s / SHARE - SCAN_S))
