@@ -11,7 +11,7 @@ from slurm_gpu.wire import Record
 
 # Two shipment intervals of a running job (300 ± 60 s each). After this time, a node counts as silent.
 SHIPPED_WITHIN_S = 720.0
-# Start and end are cut to whole seconds, so Slurm may report 0 or 1 s for a run of 0.4 s.
+# Slurm truncates start and end to whole seconds, so it may report 0 or 1 s for a run of 0.4 s.
 _ROUNDED_S = 1.0
 
 # (node, device).
@@ -41,19 +41,20 @@ class DeviceTime:
     sampled_s: float
     """The sampled part of `allocated_s`."""
     metered_s: float
-    """The part of these whose energy is known, as a lower bound: energy is also measured during suspension.
+    """The part of `allocated_s` with known energy, as a lower bound: energy is also measured while suspended.
     """
 
 
 def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTime:
     """Compute how long a run had its devices allocated, and how much of that was sampled.
 
-    `records` are not empty, and double watches are resolved. For a part that has ended, Slurm's elapsed time
-    counts, or the node's own time if they agree within Slurm's rounding. While a part continues, each device
-    counts up to its newest record, since data that was not sent yet is not lost. This applies unless the node
-    is two shipments behind the newest. Devices without a record count too.
+    `records` is not empty, and its double watches are resolved. For a part that has ended, Slurm's elapsed
+    time counts, or the node's own time if both agree within Slurm's rounding. While a part continues, each
+    device counts up to its newest record, since data that was not sent yet is not lost. This does not apply
+    if its node is two shipment intervals behind the newest record. Devices without a record count too.
 
-    Samples after the run's end by Slurm, during its epilog, do not compensate for unsampled time before it.
+    Samples after the end that Slurm reports, during the epilog, do not compensate for unsampled time before
+    it.
     """
     of_place: dict[Place, list[Record]] = {}
     for record in records:
@@ -87,7 +88,7 @@ def _of_node(parts: Sequence[RunPart], node: str) -> Sequence[RunPart]:
 
 
 def _place_s(seen_s: float, behind_s: int, parts: Sequence[RunPart]) -> float:
-    """Return the time of one device by Slurm, or by its node's own clock."""
+    """Return how long one device was allocated, by Slurm's or by its node's clock."""
     elapsed = [part.elapsed_s for part in parts if part.elapsed_s is not None]
     if len(elapsed) < len(parts):
         return seen_s if behind_s <= SHIPPED_WITHIN_S else seen_s + behind_s
@@ -97,7 +98,7 @@ def _place_s(seen_s: float, behind_s: int, parts: Sequence[RunPart]) -> float:
 
 
 def _unreported_s(part: RunPart, seen_s: Mapping[Place, float], newest_s: int) -> float:
-    """Return the time of the devices of a part that have no record."""
+    """Return how long those devices of a part that have no record were allocated."""
     if part.allocated_mgpu is None:
         return 0.0
     reported = [place for place in seen_s if place[0] in part.nodes]
@@ -111,7 +112,7 @@ def _unreported_s(part: RunPart, seen_s: Mapping[Place, float], newest_s: int) -
 
 
 def _suspended_of(of_place: Mapping[Place, Sequence[Record]]) -> dict[Place, float]:
-    """Return how long the run was suspended, by the node of each device."""
+    """Return how long the run was suspended according to the node of each device."""
     suspended = {place: _suspended_s(some) for place, some in of_place.items()}
     # A run is suspended everywhere at once.
     most_s = max((seconds for seconds in suspended.values() if seconds is not None), default=0.0)

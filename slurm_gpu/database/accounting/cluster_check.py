@@ -22,7 +22,7 @@ class ClusterCheck:
     def __init__(
         self, cluster: str, view: SlurmView, clock: Clock, known: Callable[[], Collection[str]]
     ) -> None:
-        """Let `known` return the clusters of slurmdbd."""
+        """Set the function `known`, which returns the clusters of slurmdbd."""
         self._cluster, self._view, self._clock, self._known = cluster, view, clock, known
         self._next_s = -math.inf
         self._clusters: Collection[str] | None = None

@@ -30,7 +30,7 @@ class Derived:
     coverage: float | None
     energy_j: float | None
     no_process_mgpu_s: int | None
-    """GPU/1000 × seconds allocated without a process on the device, for devices that report processes."""
+    """Thousandths of a GPU × seconds allocated without a process on it, for devices that report processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class DoubleWatch:
 
 
 def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], list[DoubleWatch]]:
-    """Drop one run's records that overlap a record with more sampled_s on the same (node, device)."""
+    """Drop the records of a run that overlap a record with more sampled_s on the same (node, device)."""
     kept: list[Record] = []
     doubled: list[DoubleWatch] = []
 
@@ -74,13 +74,12 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
 def derive(records: Sequence[Record], *, parts: Sequence[RunPart], min_coverage: float) -> Derived:
     """Return the columns derived from a run's records and accounting rows, with double watches resolved.
 
-    The granted GPUs are those of the last part. If Slurm does not account for GPUs, or has none in any part
-    although nodes recorded some, they are the grants by the nodes. 0 means that nothing can be derived.
-    Without records, coverage is None: `coverage_at` decides by the time of the request whether any can still
-    arrive.
+    The granted GPUs are those of the last part. If Slurm does not account for GPUs, or reports none in any
+    part although nodes recorded some, the nodes' grants count. 0 means that nothing can be derived. Without
+    records, coverage is None: `coverage_at` decides by the time of the request whether any can still arrive.
 
     Energy is a sum, so it is None if less than `min_coverage` of the time was metered, as on a shared GPU: a
-    partial sum would be taken for the total.
+    partial sum would be mistaken for the total.
     """
     last = parts[-1]
     granted_mgpu = last.allocated_mgpu
@@ -148,7 +147,7 @@ def _granted_by_nodes(records: Sequence[Record]) -> int | None:
 
 
 def application(hosts: Iterable[Host]) -> tuple[str | None, str | None]:
-    """Return (app, its field) of a run: the most frequent one of its host records that have one.
+    """Return (app, its field) of a run: the most frequent pair in its host records.
 
     The nodes of a script that starts several programs may disagree. Ties go to the later record, then by
     name.

@@ -1,4 +1,4 @@
-"""Runs on machines without Slurm, which their nodes report instead of Slurm's accounting."""
+"""Convert runs on machines without Slurm, which the nodes report instead of Slurm's accounting."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from slurm_gpu.wire import HOST_CLUSTER, HostRun
 
 
 def shown_here(cluster: str) -> ColumnElement[bool]:
-    """Return a condition for runs of this cluster and of machines without Slurm."""
+    """Return a condition that selects runs of this cluster and of machines without Slurm."""
     return or_(run.c.cluster == cluster, run.c.cluster.startswith(HOST_CLUSTER, autoescape=True))
 
 
 def host_run_row(host_run: HostRun, uid: int | None) -> dict[str, Any]:
-    """Return the columns of `run` that are imported for Slurm clusters, and the seq of this message.
+    """Return the columns of `run` that accounting has for Slurm clusters, and the seq of this report.
 
     The run has no requested resources and no waiting time; a shared GPU counts as whole. `uid` is the uid of
     the user's name on slurm-gpudbd's host when the run was stored: the machine's own uid may belong to

@@ -56,7 +56,8 @@ _JOBS_PER_QUERY = 900
 _JOBS_PER_QUESTION = 1000
 _MAX_UNMATCHED = 10_000
 _MAX_WAIT_S = 3600.0
-# Retry interval. Waiting a whole interval would lose that time whenever munged or slurmdbd recovers.
+# Retry interval. A retry after a whole import interval would lose that time whenever munged or slurmdbd
+# recovers.
 _RETRY_S = 10.0
 # A late import does no harm, but a node without an answer sends the same shipment again.
 _REST_PER_WORK, _MOST_REST_S = 4.0, 2.0
@@ -180,7 +181,10 @@ class Importer:
         return n_changed
 
     def _read_until_s(self, connection: Connection) -> int | None:
-        """Return the time up to which accounting was read; None if `run` has lost the rows that were read."""
+        """Return the time up to which accounting was read.
+
+        It is None if the table `run` has lost its rows since.
+        """
         until_s = read_until_s(connection, self._cluster)
         of_cluster = select(run.c.run_id).where(run.c.cluster == self._cluster).limit(1)
         was_empty, self._found_empty = self._found_empty, connection.execute(of_cluster).first() is None
@@ -193,7 +197,7 @@ class Importer:
     def _fetch(
         self, since_s: int, now_s: int, made: RunRows
     ) -> Generator[list[AccountingRun] | ImportPeriod, None, None]:
-        """Yield rows for `run`, and each period after its rows if it had any or is the last."""
+        """Yield rows for `run`, and each period after its rows. Skip empty periods, except the last."""
         periods = Periods(since_s, now_s)
         for period in periods:
             self._step()
@@ -208,7 +212,7 @@ class Importer:
     def _since(self, watermark_s: int | None, now_s: int) -> int:
         if watermark_s is None:
             return 0
-        watermark_s = min(watermark_s, now_s)  # it was set by a clock that was ahead
+        watermark_s = min(watermark_s, now_s)  # a clock that was ahead may have set it
         now = self._clock.monotonic()
         wide = self._wide_at is None or now >= self._wide_at
         if wide:
@@ -216,7 +220,10 @@ class Importer:
         return max(0, watermark_s - (WIDE_OVERLAP_S if wide else OVERLAP_S))
 
     def _store(self, rows: Sequence[AccountingRun], placed: RunPlacement) -> int:
-        """Return how many rows were new or changed. A row that the database refuses must not block others."""
+        """Store rows; return how many were new or changed.
+
+        A row that the database refuses must not block others.
+        """
         self._step()
         try:
             return self._database.write(partial(store_changed_runs, rows=rows, placed=placed))
@@ -248,7 +255,7 @@ class Importer:
         return set(found) | self._cancelled_while_held()
 
     def _to_ask_again(self, summary: _PassSummary) -> list[int]:
-        """Return jobs that this pass did not return: those in question, and those without an end in `run`."""
+        """Return jobs in question or without an end in `run` whose rows this pass did not read."""
         open_runs = select(run.c.job_id, run.c.submit_s).where(
             run.c.end_s.is_(None), run.c.cluster == self._cluster
         )
@@ -289,13 +296,13 @@ def read_until_s(connection: Connection, cluster: str) -> int | None:
 
 
 class _PassSummary:
-    """The facts of a pass that decide which jobs to query again; all rows may be millions."""
+    """The facts of a pass that decide which jobs to query again. Keeping all rows could mean millions."""
 
     def __init__(self, in_question: Set[int]) -> None:
         self.unanswered = set(in_question)
         """Jobs in question that the pass did not return."""
         self.unfinished: set[tuple[int, int]] = set()
-        """(job ID, submission) of runs without an end."""
+        """(job ID, submit time) of runs without an end."""
 
     def add(self, rows: Sequence[AccountingRun]) -> None:
         """Add rows that were read."""
@@ -310,7 +317,7 @@ def store_changed_runs(
     """Store rows that are new or differ from the stored ones; return how many.
 
     With `placed`, derived columns of new runs are stored at once if their job has no record. The growing
-    elapsed_s of a running job is not a change, otherwise each pass would derive all running jobs again.
+    elapsed_s of a running job is not a change; otherwise, each pass would derive all running jobs again.
     """
     n_of = Counter(row.job for row in rows)
     stored: dict[RunKey, RowMapping] = {}
@@ -337,7 +344,7 @@ def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
     kept = {
         name: old[name]
         for name in _FROM_NODES
-        # A stored 0 does not come from nodes: it is not kept if Slurm does not count all their GPUs.
+        # A stored 0 was not computed from nodes, and is not kept: Slurm may not count all their GPUs.
         if old[name] and (over or getattr(fresh, name) is None)
     }
     row = fresh._replace(**kept)
@@ -348,7 +355,7 @@ def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
 def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> dict[RunKey, int | None]:
     """Return the first submit time of each run if its job's stored rows are all earlier, otherwise None.
 
-    The stored rows may need other derived columns in the second case.
+    If it is None, the stored rows may need other derived columns.
     """
     before: dict[Job, list[Row]] = defaultdict(list)
     for old in stored:
@@ -369,7 +376,10 @@ def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> d
 
 
 def _up_to_the_last(connection: Connection, jobs: Set[Job]) -> set[Job]:
-    """Return the jobs that may be stored. Slurm numbers jobs in the order of submission, and most are new."""
+    """Return the jobs that may already be stored.
+
+    Slurm numbers jobs in the order of submission, and most are new.
+    """
     last: dict[str, int | None] = {}
     for cluster in {cluster for cluster, _ in jobs}:
         greatest = select(func.max(run.c.job_id)).where(run.c.cluster == cluster)
@@ -383,7 +393,7 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
         return found
     clusters, ids = {cluster for cluster, _ in jobs}, [job_id for _, job_id in jobs]
     for table in (run_device, run_host):
-        # Old jobs have no records, nor do their neighbours: one query shows this for all.
+        # Neither old jobs nor their neighbours have records; one query shows this for all of them.
         nearby = table.c.cluster.in_(clusters), table.c.job_id.between(min(ids), max(ids))
         if connection.execute(select(table.c.job_id).where(*nearby).limit(1)).first() is None:
             continue
@@ -393,7 +403,7 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
 
 
 def _of_jobs(query: Select[Any], table: Table, jobs: Set[Job]) -> Iterator[Select[Any]]:
-    """Yield the query for parts of these jobs: MariaDB converts a list of a thousand values into a table."""
+    """Yield the query for parts of the jobs. MariaDB would convert a list of a thousand values into a table."""
     ids: dict[str, list[int]] = defaultdict(list)
     for cluster, job_id in jobs:
         ids[cluster].append(job_id)

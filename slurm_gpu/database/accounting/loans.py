@@ -1,4 +1,4 @@
-"""Loans: which owners lent idle GPUs to a run, and which job got them back."""
+"""Find which owners lent idle GPUs to a run, and which job got the GPUs back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _with_lender(one: Run, queue: QueueState) -> Run:
 
 
 def taken_back_by(connection: Connection, row: Mapping[str, Any]) -> RowMapping | None:
-    """Return the run for which a borrowing run was preempted; None if there is none, or it is unknown.
+    """Return the run for which a borrowing run was preempted; None if there is no such run or it is unknown.
 
     Slurm does not report for which job it preempts another job. That job starts next on its nodes and is not
     on loan.

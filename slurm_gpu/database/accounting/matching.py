@@ -58,7 +58,7 @@ def node_set(expression: str) -> frozenset[str]:
 
 
 def assign(runs: Iterable[RunSpan], records: Iterable[RecordSpan]) -> dict[tuple[str, str], int | None]:
-    """Return (segment, device) → run_id, None if no run fits; all share one (cluster, job ID)."""
+    """Return the run_id of each (segment, device) of one (cluster, job ID), or None if no run fits."""
     started = sorted(
         (run for run in runs if run.start_s is not None), key=lambda run: (run.start_s, run.submit_s)
     )
@@ -140,7 +140,7 @@ class _Finder:
                 self._on_node[node].add(index, run)
 
     def run_id(self, record: RecordSpan) -> int | None:
-        """Return the ID of the matching run, None if none fits."""
+        """Return the ID of the matching run, or None if no run fits."""
         by_order = [
             (_overlap_s(run, record), index)
             for index in self._by_order(record)
@@ -158,7 +158,7 @@ class _Finder:
         return self._started[index].run_id if overlap_s >= -UNORDERED_SLACK_S else None
 
     def _by_order(self, record: RecordSpan) -> Sequence[int]:
-        """Return the runs with that restart by count or order."""
+        """Return the indexes of the runs with the record's restart, by count or by order."""
         counted = self._with_restart.get(record.restart, [])
         index = record.restart - self._missing
         by_order = 0 <= index < len(self._started) and self._started[index].restart is None
@@ -198,7 +198,7 @@ class _InTime:
 
 
 def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -> int:
-    """Return how many of a job's first runs accounting lacks; 0 unless times are evidence for it.
+    """Return how many of a job's first runs accounting lacks; 0 unless the times indicate missing runs.
 
     For a single record there are two explanations: the order is right and a clock is off, or a run is missing
     and the clocks are right. The order is used as long as it requires clocks to be off by at most
@@ -228,15 +228,15 @@ def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -
 
 
 def _off_s(started: Sequence[RunSpan], record: RecordSpan, index: int) -> float:
-    """Return the smallest clock error with which this would be a record of that run, which may be unknown."""
-    if index < 0:  # it ended before the first known run
+    """Return the smallest clock error that makes this a record of run `index`, which may be unknown."""
+    if index < 0:  # the run ended before the first known one
         began = started[0].start_s
         assert began is not None
         off_s: float = record.last_s - began
     elif index < len(started):
         run = started[index]
         off_s = -_overlap_s(run, record) if record.node in run.nodes else ORDERED_SLACK_S
-    else:  # it began after the last known run
+    else:  # the run began after the last known one
         ended = started[-1].end_s
         off_s = ORDERED_SLACK_S if ended is None else ended - record.first_s
     return min(max(0.0, off_s), ORDERED_SLACK_S)

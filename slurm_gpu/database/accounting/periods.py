@@ -11,7 +11,7 @@ SHORTEST_S, LONGEST_S = _DAY_S, 28 * _DAY_S
 EMPTY_S = 91 * _DAY_S
 # sacct and slurmdbd keep all rows of a query in memory, some kilobytes each.
 WANTED_ROWS = 30_000
-# 2008-01-01: there was no slurmdbd before, so earlier times are one period.
+# 2008-01-01: slurmdbd did not exist before, so earlier times are one period.
 SLURMDBD_S = 1_199_145_600
 
 
@@ -26,7 +26,8 @@ class ImportPeriod:
 class Periods:
     """Consecutive periods from `from_s`; the last one has no end.
 
-    Each is as long as WANTED_ROWS would have taken in the one before. Set `n_rows` to that period's rows.
+    Each is as long as WANTED_ROWS rows would have taken in the previous one. Set `n_rows` to the number of
+    rows in the current period.
     """
 
     def __init__(self, from_s: int, now_s: int) -> None:

@@ -161,7 +161,7 @@ class _Changes:
 
 
 def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, Any]]) -> None:
-    """Store the runs of rows and that they were matched, in few statements.
+    """Store the runs of rows and mark the rows as matched, in few statements.
 
     A shipment with these records waits for the locks. A record that was replaced meanwhile remains due for
     the next pass.
@@ -189,7 +189,7 @@ def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, A
 
 
 def _in_few_lengths(found: list[T]) -> list[T]:
-    """Repeat the first item up to a length that is a power of two: each length requires its own statement.
+    """Pad with the first item to a length that is a power of two: each length requires its own statement.
 
     SQLAlchemy caches at least 500 compiled statements; a statement with 500 rows takes 1.8 MiB.
     """
@@ -243,7 +243,7 @@ def _reconcile_job(
     in_order = [(row["submit_s"], row["state"]) for parts in of_rows for row in parts]
     firsts = iter(first_submits(in_order))
     for parts in of_rows:
-        # The derived columns of a run are in the last of its rows.
+        # The last row of a run contains its derived columns.
         run_id = parts[-1]["run_id"]
         kept, doubled = resolve_double_watches(of_run[run_id])
         changes.events.extend(map(double_watch_event, doubled))

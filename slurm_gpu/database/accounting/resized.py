@@ -22,7 +22,7 @@ Row = Mapping[Any, Any]
 
 
 def in_time(row: Row) -> tuple[bool, int, int]:
-    """Return the sort key of one job's rows: no two have the same submission time."""
+    """Return the key that orders a job's rows: no two have the same submission time."""
     return row["start_s"] is None, began_s(row), row["submit_s"]
 
 
@@ -49,7 +49,7 @@ def is_last_part() -> ColumnElement[bool]:
 
 
 def submitted_before(connection: Connection, until_s: int) -> ColumnElement[bool]:
-    """Return a condition on last parts for runs whose first part was submitted before `until_s`."""
+    """Return a condition that selects last parts of runs whose first part was submitted before `until_s`."""
     across = (run.c.state == RESIZING, run.c.submit_s < until_s, run.c.end_s >= until_s)
     query = select(run.c.cluster, run.c.job_id).where(*across)
     jobs = {(cluster, job_id) for cluster, job_id in connection.execute(query)}
@@ -63,7 +63,7 @@ def submitted_before(connection: Connection, until_s: int) -> ColumnElement[bool
 
 
 def find_parts(connection: Connection, rows: Sequence[Row]) -> dict[int, list[Row]]:
-    """Return the rows of each run by run_id in order of time, for given last rows."""
+    """Return all rows of the runs with these last rows, by the last row's run_id and in order of time."""
     parts_of: dict[int, list[Row]] = {row["run_id"]: [row] for row in rows}
     jobs = {(row["cluster"], row["job_id"]) for row in rows}
     ids = {job_id for _, job_id in jobs}

@@ -20,7 +20,7 @@ _MOST_KNOWN = 50_000
 
 @dataclass(slots=True)
 class _GroupHistory:
-    """The times when a node's group changed, and the groups; the first also applies before."""
+    """The times when a node's group changed, and the new groups; the first group also applies before."""
 
     from_s: list[int]
     groups: list[tuple[str | None, str | None]]

@@ -50,7 +50,7 @@ class RunRows:
         return list(map(AccountingRun._make, zip(*(columns[name] for name in fields), strict=True)))
 
     def _requested(self, tres: Mapping[str, float]) -> int | None:
-        """Return requested_mgpu of a job for any node; None if the request is missing in accounting."""
+        """Return requested_mgpu of a job, whatever its nodes are; None if accounting lacks the request."""
         return count_mgpu(tres, self._per_gpu, is_accounted=bool(tres) and self._is_accounted)
 
     def _allocation(self, tres: Mapping[str, float], hostlist: str) -> tuple[int | None, str | None]:

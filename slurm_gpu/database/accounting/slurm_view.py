@@ -79,7 +79,7 @@ class CachedAnswer(Generic[T]):
         try:
             answer = self._ask()
             self._outage.worked()
-        except Exception as error:  # an invalid answer counts as none
+        except Exception as error:  # an invalid answer is treated as a missing one
             self._outage.failed(error)
         took = self._clock.monotonic() - began
         usual = min(took, self._took_before)
@@ -105,7 +105,10 @@ class QueueState:
 
 
 class SlurmView:
-    """Cached answers of slurmctld. Methods return None or nothing, and never fail, if it is unreachable."""
+    """Cached answers of slurmctld.
+
+    If slurmctld is unreachable, methods do not fail but return None or an empty result.
+    """
 
     def __init__(
         self,
@@ -162,7 +165,7 @@ class SlurmView:
         return False, found
 
     def _addresses(self, node: SlurmNode, wanted: str, max_age_s: float) -> frozenset[str]:
-        """Return addresses of a node until `wanted` is found, since resolving many nodes takes time."""
+        """Return addresses of a node, resolving no more names once `wanted` is found."""
         found = self._address_of(node.address, max_age_s)
         return found if wanted in found else found | self._address_of(node.name, max_age_s)
 

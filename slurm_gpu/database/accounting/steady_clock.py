@@ -1,4 +1,4 @@
-"""Order the watches of a device by time since boot, since the wall clock may be set."""
+"""Order the watches of a device by time since boot, since the wall clock may be changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_gpu.wire import Host, Record
 
 @dataclass(frozen=True, slots=True)
 class WatchSpan:
-    """From `begin_s` to `end_s`, in seconds since the earliest first_s of its group."""
+    """A span from `begin_s` to `end_s`, in seconds since the earliest first_s of its group."""
 
     begin_s: float
     end_s: float
@@ -57,8 +57,8 @@ def allocated_s(records: Sequence[Record]) -> float:
     """Return how long a run had one device allocated, according to its node.
 
     The result covers the time from the prolog to the last watch. A job keeps its devices while slurm-gpud is
-    down, so the time between two watches counts. An empty watch began after the end, before the node was
-    notified; it does not count.
+    down, so the time between two watches counts. An empty watch began after the job's end but before the node
+    was notified of it, and does not count.
     """
     records = [record for record in records if record.allocated_s > 0] or records
     begun = [(span.begin_s, record) for span, record in zip(spans(records), records, strict=True)]

@@ -107,7 +107,7 @@ def store_devices(connection: Connection, devices: Iterable[DeviceFacts]) -> lis
 
 
 def nodes_with(connection: Connection, devices: Collection[DeviceFacts]) -> dict[str, set[str]]:
-    """Return by UUID the nodes that list these devices in their newest report."""
+    """Return the nodes that list these devices in their newest report, by UUID."""
     query = select(device.c.uuid, device.c.node, device.c.at_s)
     rows = connection.execute(query.where(device.c.uuid.in_({item.uuid for item in devices}))).all()
     nodes = {node for _, node, _ in rows}
@@ -169,7 +169,7 @@ def store_events(connection: Connection, events: Iterable[Event]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AtOnce:
-    """Derived columns of new runs without records, stored together with them.
+    """Derived columns of new runs without records, stored together with the runs.
 
     At a first import, this covers nearly all runs.
     """
@@ -177,11 +177,11 @@ class AtOnce:
     recorded: Set[Job]
     """Jobs that have a record."""
     first_submits: Mapping[RunKey, int | None]
-    """By run, for jobs with several runs; None if the stored ones may need other derived columns now."""
+    """By run, for jobs with several runs; None if stored runs may now need other derived columns."""
     placed: RunPlacement
 
     def derived(self, row: AccountingRun) -> tuple[Any, ...]:
-        """Return _DERIVED_AT_ONCE of a row: the values, or that it is due."""
+        """Return the columns _DERIVED_AT_ONCE of a row: their values, or the mark that the row is due."""
         first_submit_s = self.first_submits.get(row.key, row.submit_s)
         if first_submit_s is None or row.job in self.recorded:
             return _DUE
@@ -256,7 +256,7 @@ def read_host(row: RowMapping) -> Host:
 
 
 def readable(read: Callable[[RowMapping], T], row: RowMapping) -> T | None:
-    """Return `read(row)`; None and a warning for a row of an older version that this one rejects.
+    """Return `read(row)`; return None and log a warning if this version rejects a row of an older one.
 
     Such a row must not prevent the others from being matched and shown.
     """

@@ -1,1 +1,1 @@
-"""POST /v1/node, from the bytes of a request to stored records."""
+"""Handle POST /v1/node, from the bytes of a request to the stored records."""

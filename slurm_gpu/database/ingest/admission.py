@@ -1,8 +1,9 @@
 """Admit as many shipments as can be served before their nodes time out, and defer the others.
 
 A node times out after 20 s and sends the same shipment again. Serving it later than that is wasted work, and
-such a backlog never shrinks. A rejected shipment gets a time slot. Slots follow each other at the rate at
-which shipments are served, so ten thousand nodes with data to send are served one after the other.
+such a backlog never shrinks. A deferred shipment gets a time slot for its retry. Slots follow each other at
+the rate at which shipments are served, so ten thousand nodes with data to send are served one after the
+other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SERVED_WITHIN_S = 5.0
 # leaves the server idle.
 FIRST_PER_S = 1000.0
 _LEAST_PER_S = 5.0
-# With this many waiting throughout an interval, the measured rate is the maximum.
+# If this many shipments wait throughout an interval, the measured rate is the maximum.
 _BUSY = 20
 _MEASURED_EACH_S = 1.0
 # Slots assigned per served shipment. A node that retries too early retries again, at nearly no cost.
@@ -31,7 +32,7 @@ class Admission:
     """Admission control for shipments of one kind. Use it in the event loop only."""
 
     def __init__(self, clock: Clock, most: int) -> None:
-        """Set the upper bound of waiting shipments; the remaining connections are for others."""
+        """Set the maximum number of waiting shipments; the remaining connections are for other requests."""
         self._clock, self._most = clock, most
         self._n_waiting = 0
         self._per_s = FIRST_PER_S
@@ -46,7 +47,7 @@ class Admission:
     def enter(self) -> None:
         """Admit one more shipment, for which the caller must call `leave`.
 
-        Raise ShipmentError (503) with the time of the retry if too many wait.
+        Raise ShipmentError (503) with the time until the retry if too many shipments wait.
         """
         self._measure()
         if self._n_waiting >= min(self._per_s * SERVED_WITHIN_S, self._most):

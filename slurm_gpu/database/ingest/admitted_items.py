@@ -1,4 +1,4 @@
-"""The items of a shipment that may be stored, and those that are rejected."""
+"""Separate the items of a shipment that may be stored from the rejected ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_gpu.wire import DeviceFacts, Event, Host, HostRun, Live, Record, Wind
 
 T = TypeVar("T")
 
-# Key of an item among several shipments: the position of its shipment, and its index there.
+# Key of an item in a batch of shipments: the position of the shipment, and the item's index in it.
 Key = tuple[int, int]
 # The kinds of items that are stored in the database.
 STORED = ("records", "hosts", "devices", "events", "runs", "windows")
@@ -39,7 +39,7 @@ class AdmittedItems:
     windows: dict[int, Window] = field(default_factory=dict)
     live: Live | None = None
     uids: dict[str, int | None] = field(default_factory=dict)
-    """Uids on this host of the users of `runs`; None for an unknown user."""
+    """The uid on this host of each user in `runs`; None for an unknown user."""
 
     @property
     def n_to_store(self) -> int:
@@ -47,18 +47,21 @@ class AdmittedItems:
         return sum(len(getattr(self, kind)) for kind in STORED)
 
     def segments(self) -> Set[str]:
-        """Return the segments that the items belong to. Other items of these must wait for this shipment."""
+        """Return the segments that the items belong to.
+
+        Other items of these segments must wait for this shipment.
+        """
         watches: tuple[Iterable[Watch | Window], ...] = (self.records.values(), self.hosts.values())
         return {item.segment for items in (*watches, self.windows.values()) for item in items}
 
     def reject(self, kind: str, reasons: Mapping[int, str]) -> None:
-        """Move items to the rejected ones."""
+        """Move items to the list of rejected items."""
         for index, why in reasons.items():
             del getattr(self, kind)[index]
             self.rejected.append(Rejected(index, why, kind))
 
     def reject_all(self, why: str) -> None:
-        """Reject all items that should be stored."""
+        """Reject all items that are still to be stored."""
         for kind in STORED:
             self.reject(kind, dict.fromkeys(getattr(self, kind), why))
 

@@ -1,7 +1,7 @@
-"""Bound the memory of request bodies, each and in total.
+"""Limit the memory of request bodies, per sender and in total.
 
-Received bytes count, not the announced length, so an announcement takes nothing from others. A request
-without room is read to its end, discarded, and answered with Retry-After.
+Received bytes count, not the announced length, so announcing a long body reserves no memory. A request that
+does not fit is read to its end, discarded, and answered with Retry-After.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from slurm_gpu.wire.headers import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
 
-# All bodies together, from the first byte to the answer. A shipment of records has about 10 KiB, at most 1
-# MiB.
+# Limit for all bodies together; a body counts from its first byte until the answer. A shipment of records has
+# about 10 KiB, and at most 1 MiB.
 MOST_BYTES = 256 << 20
-# A peer may use this part of the free memory, as with connections.
+# A peer may use one part in this many of the free memory, as with connections.
 _SHARE_OF_ROOM = 4
 _ALWAYS_OF_A_PEER = 8 * MAX_BODY_BYTES
 
@@ -66,7 +66,7 @@ class BodyBudget:
         self._share = share
         self._of: Counter[object] = Counter()
         self.n_bytes = 0
-        """Total over all senders."""
+        """Number of bytes of all senders."""
         self._crowded = OutageLog(log, "request bodies are dropped: %s", clock)
 
     def begin(self, peer: object) -> RequestBody:

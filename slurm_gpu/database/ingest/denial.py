@@ -1,4 +1,4 @@
-"""Find records that Slurm positively denies: their jobs were never on the node that sent them."""
+"""Find records that Slurm contradicts: their jobs were never on the node that sent them."""
 
 from __future__ import annotations
 
@@ -80,5 +80,8 @@ def _denied(record: Watch, runs: Sequence[_RunPeriod], job: QueuedJob | None) ->
 
 
 def _shows_all_nodes(job: QueuedJob) -> bool:
-    """Return False if the job may have left some nodes already; accounting lists these, perhaps later."""
+    """Return False if the job may have left some of its nodes.
+
+    Accounting lists these, perhaps with a delay.
+    """
     return bool(job.nodes) and job.resized_s is None and job.state != "COMPLETING"

@@ -32,7 +32,7 @@ _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """One row of accounting: its end (None while it runs), nodes and start."""
+    """One row of accounting: the end of the run (None while it continues), its nodes and its start."""
 
     end_s: int | None
     nodes: frozenset[str]
@@ -88,7 +88,7 @@ def ended(
 
 
 def _has_left(node: str, job: QueuedJob) -> bool:
-    """Return whether a resize took the node from the job. Only accounting has its time."""
+    """Return whether a resize took the node from the job. Only accounting has the time of the resize."""
     has_other_nodes = job.state in _HOLDING or job.state in _ENDED_STATES
     return has_other_nodes and job.resized_s is not None and bool(job.nodes) and node not in job.nodes
 
@@ -117,7 +117,7 @@ def _by_accounting(node: str, job: QueuedJob | None, runs: Sequence[RunEnd]) -> 
 
 
 def _is_unfinished_earlier(one: RunEnd, job: QueuedJob) -> bool:
-    """Return whether it belongs to an earlier run, which must have ended by now."""
+    """Return whether a row without an end belongs to an earlier run, which must have ended by now."""
     if one.end_s is not None or one.began_s is None:
         return False
     return job.start_s is None or one.began_s < job.start_s
@@ -128,7 +128,7 @@ def _began_s(job: QueuedJob) -> float:
 
 
 def run_ends(connection: Connection, cluster: str, job_ids: Sequence[int]) -> RunEnds:
-    """Return all rows of accounting of these jobs."""
+    """Return the ends of these jobs from all their rows of accounting."""
     columns = run.c.job_id, run.c.end_s, run.c.nodes, run.c.start_s
     query = select(*columns).where(run.c.cluster == cluster, run.c.job_id.in_(job_ids))
     ends: dict[int, list[RunEnd]] = {}

@@ -21,7 +21,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 MOST_AT_ONCE = 200
 # Retries for locked rows take at most this share of the time, since all others wait meanwhile.
 LOCKED_SHARE = 0.05
-# Time limit of the search for the items whose rows are locked. The remaining items are retried later.
+# Time limit for the search for the items whose rows are locked. The remaining items are retried later.
 FIND_OUT_S = 3.0
 
 
@@ -29,15 +29,18 @@ class GroupWork(Protocol[T_contra, R_co]):
     """Stores several items in one transaction."""
 
     def __call__(self, items: Sequence[T_contra], waits: bool) -> Sequence[R_co]:
-        """Store and commit the items; return a result for each. `waits`: wait a moment for locked rows."""
+        """Store and commit the items; return a result for each.
+
+        `waits` allows a short wait for locked rows.
+        """
 
 
 class GroupCommit(Generic[T, R]):
-    """Does the work of many items in few transactions. Thread-safe; runs one transaction at a time.
+    """Stores many items in few transactions. Thread-safe; runs one transaction at a time.
 
-    Items that share one of their `names` are never stored together. `who` returns the sender of an item.
-    After a sender's rows were locked, its items are stored alone and without waiting for locks until one
-    succeeds.
+    Items with a common name, as returned by `names`, are never stored together. `who` returns the sender of
+    an item. After a sender's rows were locked, its items are stored alone and without waiting for locks,
+    until one of them is stored.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class GroupCommit(Generic[T, R]):
         self._locked_again_s = -math.inf
 
     def do(self, items: Sequence[T]) -> list[R | Exception]:
-        """Return the result of each item after its commit, or the exception that its work raised."""
+        """Store the items; return each result after its commit, or the exception that storing raised."""
         entries = [_PendingItem[T, R](item, self._names(item), self._who(item)) for item in items]
         coming = deque(entries)
         with self._lock:
@@ -85,7 +88,7 @@ class GroupCommit(Generic[T, R]):
             results = self._together([entry.item for entry in some], waits=True)
         except LockedError as error:
             self._find_out(some, error)
-        except DatabaseError as error:  # the database is unreachable, for all items
+        except DatabaseError as error:  # the database is unreachable, so all items fail
             _fail_all(some, error)
         except Exception as error:
             if len(some) > 1:
@@ -108,7 +111,7 @@ class GroupCommit(Generic[T, R]):
                 return
 
     def _find_out(self, some: Sequence[_PendingItem[T, R]], error: LockedError) -> None:
-        """Store each item alone, because at least one of them has locked rows."""
+        """Store each item alone, because the rows of at least one item are locked."""
         self._locked.update(entry.who for entry in some)
         self._why_locked = str(error)
         until_s = self._clock.monotonic() + FIND_OUT_S
@@ -120,7 +123,7 @@ class GroupCommit(Generic[T, R]):
                 return
 
     def _do_locked(self, entry: _PendingItem[T, R], until_s: float | None = None) -> None:
-        """Store without waiting for locks; at the limited rate, or until the given time."""
+        """Store an item without waiting for locks, either at the limited rate or until the given time."""
         began_s = self._clock.monotonic()
         if began_s < self._locked_again_s if until_s is None else began_s >= until_s:
             entry.outcome = LockedError(self._why_locked)

@@ -1,8 +1,8 @@
 """Notify systemd's watchdog as long as slurm-gpudbd makes progress.
 
-It hangs if the event loop is blocked: this code is not called then. It also hangs if requests wait and none
-is answered, if shipments wait and none is stored, or if the import has ended or makes no progress. An
-unreachable database is not a hang: requests are answered with errors.
+slurm-gpudbd hangs if the event loop is blocked; this code then no longer runs. It also hangs if requests wait
+and none is answered, if shipments wait and none is stored, or if the import has ended or makes no progress.
+An unreachable database is not a hang: requests are answered with errors.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from slurm_gpu.database.ingest.stall_detector import StallDetector
 
 log = logging.getLogger(__name__)
 
-# 1,000 nodes per second, answered within 0.1 s each, result in half as many concurrent shipments.
+# 1,000 nodes per second, each answered within 0.1 s, cause half this number of concurrent shipments.
 MANY_SHIPMENTS = 200
 # Well over the time that one request waits for a database that does not answer.
 ANSWERED_WITHIN_S = 600.0
-# A step of the import is one query of sacct, which may take ten minutes, or some hundred jobs or rows.
+# A step of the import is one query of sacct, which may take ten minutes, or a few hundred jobs or rows.
 IMPORT_STEP_WITHIN_S = 3600.0
 
 
 class Answering:
     """ASGI middleware that detects requests without an answer.
 
-    POST and GET are separate, since writing or reading may hang by itself.
+    POST and GET are counted separately, since only writing or only reading may hang.
     """
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:
@@ -76,10 +76,10 @@ class Answering:
 
 
 class PendingWork(Protocol):
-    """Waiting work: a StallDetector, or several as one."""
+    """Work that may stall: one StallDetector, or several combined."""
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
-        """Describe the hang if work waits and nothing was done within that time."""
+        """Describe the hang if work waits and none was done for `within_s` seconds."""
 
 
 class Heartbeat:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _FAILURES = OutageLog(log, "a shipment failed: %s", SystemClock())
 
 TARGET = "/v1/node"
-# Release the request once it is read.
+# Maximum size of a head that is parsed here, and of one read.
 _HEAD_BYTES = 1 << 13
 _PIECE_BYTES = 1 << 18
 # Interval of the check for connections that take too long.
@@ -54,7 +54,7 @@ class IngestConnection:
         within_s: float,
         body_budget: RequestBody,
     ) -> None:
-        """Expect the end of the head `within_s`; count the body in `held`."""
+        """Close the connection if no head has arrived after `within_s`; count the body in `body_budget`."""
         self._server, self._connection, self.address = ingest, connection, address
         self.body_budget = body_budget
         self.since_s, self.within_s = now_s(), within_s
@@ -112,7 +112,7 @@ class IngestConnection:
     # Callbacks of the event loop
 
     def readable(self) -> None:
-        """Read what has arrived, or the end."""
+        """Read the bytes that have arrived, or the end of the connection."""
         try:
             data = self._connection.recv(_PIECE_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -156,10 +156,10 @@ class IngestConnection:
             self._server.forget(self, self._connection)
             self._connection.close()
 
-    # For the endpoint
+    # Methods for the endpoint
 
     def is_in_vain(self) -> bool:
-        """Return whether the peer has closed the connection; for any thread."""
+        """Return whether the peer has closed the connection; callable from any thread."""
         try:
             return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except (BlockingIOError, InterruptedError):
@@ -198,7 +198,10 @@ class IngestServer:
     def __init__(
         self, take: Callable[[IngestConnection], None], stall_detector: StallDetector, bodies: BodyBudget
     ) -> None:
-        """Call `take` with each complete request, which it answers later; count waiting requests."""
+        """Call `take` with each complete request; `take` must have it answered later.
+
+        Count waiting requests.
+        """
         self._take, self._stall_detector, self._bodies = take, stall_detector, bodies
         self._visits: dict[IngestConnection, None] = {}
         self.others: Callable[[socket.socket, bytes], None] = lambda connection, _: connection.close()
@@ -210,10 +213,10 @@ class IngestServer:
         return len(self._visits)
 
     def open(self, connection: socket.socket, address: str, within_s: float) -> None:
-        """Read a connection whose request must begin within that time."""
+        """Read a connection, which is closed if its request takes longer than `within_s`."""
         visit = IngestConnection(self, connection, address, within_s, self._bodies.begin(address))
         self._visits[visit] = None
-        # By number: selectors format an unregistered socket for an error message, which is slow.
+        # Use the number: selectors format an unregistered socket for an error message, which is slow.
         asyncio.get_running_loop().add_reader(connection.fileno(), visit.readable)
 
     def take(self, visit: IngestConnection, connection: socket.socket) -> None:
@@ -253,7 +256,7 @@ class IngestServer:
                 visit.close()
 
     async def stop(self) -> None:
-        """Close all connections; those that wait for an answer get a moment."""
+        """Close all connections; those that wait for an answer are closed a moment later."""
         for visit in [one for one in self._visits if not one.is_whole]:
             visit.close()
         until_s = now_s() + _STOP_WITHIN_S

@@ -1,4 +1,4 @@
-"""Decide which items of a shipment count, store them, and answer the node."""
+"""Decide which items of a shipment to accept, store them, and answer the node."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Answer = dict[str, Any]
 
 
 class Intake:
-    """Decides which items of a shipment count, stores them, and builds the answer to the node."""
+    """Decides which items of a shipment to accept, stores them, and builds the answer to the node."""
 
     def __init__(
         self,
@@ -84,9 +84,9 @@ class Intake:
     def take(self, shipment: CheckedShipment, address: str | None) -> Answer:
         """Store a shipment and return the answer; `address` is the sender's, None over the Unix socket.
 
-        The answer comes after the commit. Raise DatabaseError if not all items could be stored, SlurmError if
-        only Slurm could authorise the sender and is unreachable, and ShipmentError (429) if the sender
-        exceeded its allowance. The sender retries in these cases.
+        It returns after the commit. Raise DatabaseError if not all items could be stored, SlurmError if Slurm
+        is needed to authorise the sender but is unreachable, and ShipmentError (429) if the sender exceeded
+        its allowance. The sender retries in these cases.
         """
         (answer,) = self.take_all([(shipment, address)])
         if isinstance(answer, Exception):
@@ -135,7 +135,7 @@ class Intake:
         if is_unsettled(shipment.node, open_jobs, queue):
             interval_s = LIVE_INTERVAL_S
         if admitted.live is not None:
-            # Independent of the rest: live values are of no use later.
+            # Kept even if the rest cannot be stored: live values are of no use later.
             self._memory.board.put(shipment.node, admitted.live, interval_s)
         stored, stale = 0, 0
         windows, n_to_store, n_rejected = (
@@ -180,7 +180,7 @@ class Intake:
     def _admitted(
         self, shipment: CheckedShipment, foreign: Callable[[str], str | None], queue: QueueState | None
     ) -> AdmittedItems:
-        """Split a shipment into items that this sender may send and rejected ones."""
+        """Separate the items of a shipment that this sender may send from the rejected ones."""
         rejected, at_s = list(shipment.rejected), int(self._clock.wall())
         admitted = AdmittedItems(node=shipment.node, at_s=at_s, queue=queue, rejected=rejected)
 
@@ -252,7 +252,7 @@ class Intake:
         return self._database.write(partial(store, some=items, cluster=self._cluster), lock_wait)
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
-        """Read the accounting of jobs; return nothing if it cannot be read now. The node keeps asking."""
+        """Read the accounting of jobs; return nothing if it cannot be read now. The node asks again."""
         if not self._asking_ends.acquire(blocking=False):
             return {}
         try:

@@ -1,4 +1,4 @@
-"""Facts about the jobs on a node that only slurmctld has."""
+"""Collect the facts about the jobs on a node that only slurmctld has."""
 
 from __future__ import annotations
 
@@ -45,11 +45,15 @@ def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[s
 
 
 def _granted_mgpu(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> int | None:
-    """Return the job's part of each device there; None if Slurm does not report how shares are placed."""
+    """Return the job's part of each device on the node.
+
+    It is None if Slurm does not report how shares are placed.
+    """
     index, tres = job.gpu_index.get(node, {}), job.tres_allocated
     kinds = [kind for kind in SHARED_GRES if index.get(kind) or amount(tres, kind)]
     if not kinds:
-        # A completing job has no positions. Its shares may be of a kind that Slurm does not account for.
+        # slurmctld reports no positions for a completing job. Its shares may be of a kind that Slurm does not
+        # account for.
         hidden = () if slurm_node is None else set(slurm_node.unaccounted) & set(SHARED_GRES)
         return None if hidden and not index.get("gpu") and not amount(tres, "gpu") else 1000
     if len(kinds) > 1 or index.get("gpu") or amount(tres, "gpu"):
@@ -68,5 +72,8 @@ def _granted_mgpu(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> in
 
 
 def _n_nodes(job: QueuedJob) -> int:
-    """Return the nodes of the allocation; a completing job lists only those that it has not left yet."""
+    """Return the number of nodes of the allocation.
+
+    A completing job lists only those that it has not left yet.
+    """
     return max(1, round(job.tres_allocated.get("node", len(job.nodes))))

@@ -33,10 +33,10 @@ from slurm_gpu.wire import (
 from slurm_gpu.wire.record import NAMES_OF_WIRE_1
 
 MAX_INFLATED_BYTES = 16 << 20
-# Inflated size of a usual shipment. Larger ones are parsed one at a time: parsing takes up to 30 times the
-# size.
+# Inflated size of a usual shipment. Larger ones are parsed one at a time: parsing takes up to 30 times their
+# size in memory.
 SMALL_BYTES = 1 << 18
-# Records, hosts, devices, events, steps and windows of one shipment.
+# Maximum number of items of one shipment, over all kinds.
 MAX_ITEMS = 1000
 MAX_VALUES = 400_000
 # Limits for one shipment, since time and memory depend on these numbers. A record has at most 340 values, and
@@ -72,7 +72,7 @@ _ONE_LARGE = threading.Lock()
 class WireError(ShipmentError):
     """The shipment has a wire version that is not supported.
 
-    `is_passing`: the version of the next release, whose slurm-gpud also supports ours.
+    `is_passing` is true for the version of the next release, whose slurm-gpud also supports this release's.
     """
 
     def __init__(self, wire: int, sender: str) -> None:
@@ -90,7 +90,7 @@ class WireError(ShipmentError):
 class StoredClaim:
     """The data that a node sends only once and considers stored.
 
-    `devices` has their at_s and number, `runs` the seq of each run that has not ended.
+    `devices` has the at_s and the number of its devices, `runs` the seq of each run that has not ended.
     """
 
     devices: tuple[int, int] | None = None
@@ -101,9 +101,9 @@ class StoredClaim:
 class CheckedShipment:
     """The well-formed items of a shipment by index, and the errors of the others.
 
-    `open_jobs` are those with GPUs according to the node. `version` is that of slurm-gpud. `unknown` lists
-    unknown names by kind; their values are lost. `dropped` lists fields that were removed since their values
-    are impossible. `n_bytes` is the inflated length of the body.
+    `open_jobs` are the open jobs with GPUs according to the node. `version` is slurm-gpud's. `unknown` lists
+    unknown names by kind; their values are lost. `dropped` lists fields that were removed because their
+    values are impossible. `n_bytes` is the inflated length of the body.
     """
 
     node: str
@@ -201,12 +201,12 @@ def _inflate(body: bytes, most: int) -> bytes | None:
     if inflater.unconsumed_tail:
         return None
     if not inflater.eof or inflater.unused_data:
-        raise ShipmentError(400, "the body is not one whole gzip stream")
+        raise ShipmentError(400, "the body is not exactly one complete gzip stream")
     return inflated
 
 
 def _check_effort(body: bytes) -> None:
-    """Reject a body that would take long to parse; characters within strings count too."""
+    """Reject a body that would take long to parse. Commas and brackets within strings count too."""
     if len(body) <= min(MAX_VALUES, MAX_GROUPS):
         return  # too short for that many
     counted = (
@@ -298,7 +298,7 @@ def _has(value: Any) -> StoredClaim:
 
 
 def _sender(shipment: Mapping[str, Any]) -> str:
-    """Return the sender by its own account; an unknown wire version may have other types here."""
+    """Return the sender's name and version as it states them; an unknown wire version may use other types."""
     node, version = shipment.get("node"), _version(shipment.get("version"))
     slurm_gpud = "slurm-gpud" if version is None else f"slurm-gpud {version}"
     try:

@@ -21,11 +21,12 @@ from slurm_gpu.database.ingest.thread_pool import ThreadPool, outcome_of
 
 log = logging.getLogger(__name__)
 
-# While one waits for the database, another parses the next shipment.
+# While one thread waits for the database, another parses the next shipment.
 STORERS = 2
 # Maximum number of shipments in one transaction.
 STORED_AT_ONCE = 100
-# Inflated size of all shipments that wait to be stored; parsed, they take several times as much.
+# Maximum inflated size of all shipments that wait to be stored; parsed, they take several times as much
+# memory.
 WAITING_BYTES = 64 << 20
 # After this time a node abandons its request and sends the same again.
 WAITED_FOR_S = 20.0

@@ -46,7 +46,10 @@ class StoredFacts:
 
 
 class _Cached(Generic[T]):
-    """Caches a result of `read` for READ_EACH_S; None after a failure and during the first read."""
+    """Caches a result of `read` for READ_EACH_S.
+
+    The value is None after a failure and during the first read.
+    """
 
     def __init__(self, database: Database, clock: Clock, read: Callable[[Connection], T]) -> None:
         self._database, self._clock, self._read = database, clock, read
@@ -68,7 +71,7 @@ class _Cached(Generic[T]):
 
 
 def _devices(connection: Connection) -> Mapping[str, tuple[int, int]]:
-    """Return the newest at_s of each node's devices, and the number of devices that have it."""
+    """Return the newest at_s of each node's devices, and the number of devices with this at_s."""
     groups = select(device.c.node, device.c.at_s, func.count()).group_by(device.c.node, device.c.at_s)
     newest: dict[str, tuple[int, int]] = {}
     for node, at_s, n in connection.execute(groups):

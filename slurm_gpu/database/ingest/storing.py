@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 
 def store(connection: Connection, some: Sequence[AdmittedItems], cluster: str) -> Sequence[tuple[int, int]]:
-    """Store shipments; reject items of others' segments and items that Slurm denies. May be repeated.
+    """Store shipments; reject items of other jobs' or nodes' segments and items that Slurm contradicts.
 
-    Returns (stored, stale) counts of records and host records of each shipment.
+    May be repeated. Returns (stored, stale) counts of records and host records of each shipment.
     """
     for kind in ("records", "hosts"):
         reject(some, kind, denials(connection, cluster, some, of_all(some, attrgetter(kind))))

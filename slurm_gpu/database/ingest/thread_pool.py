@@ -1,4 +1,4 @@
-"""A thread pool that works in batches, with few switches between the event loop and the threads.
+"""Process items in threads in batches, with few switches between the event loop and the threads.
 
 Each further thread waits for Python's lock as well. With one call to a thread and one back to the loop for
 every request, these calls would take longer than the work.
@@ -34,12 +34,12 @@ def outcome_of(work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R | Ex
 
 
 class ThreadPool(Generic[T, R]):
-    """Runs the work of items in a few threads, in batches of waiting items."""
+    """Processes items in a few threads, in batches of waiting items."""
 
     def __init__(
         self, work: Callable[[Sequence[T]], Iterable[R | Exception]], n_threads: int, most: int, name: str
     ) -> None:
-        """Set the work: it takes up to `most` items and returns a result or an exception for each."""
+        """Set `work`, which takes up to `most` items and returns a result or an exception for each."""
         self._work, self._n_threads, self._most = work, n_threads, most
         self._pool = ThreadPoolExecutor(n_threads, name)
         self._failures = OutageLog(log, f"{name}: work failed: %s", SystemClock())
@@ -50,7 +50,7 @@ class ThreadPool(Generic[T, R]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def do(self, item: T) -> R:
-        """Return the result of an item's work, or raise its exception."""
+        """Process an item; return its result or raise its exception."""
         self._loop = asyncio.get_running_loop()
         result: asyncio.Future[R] = self._loop.create_future()
         with self._lock:
@@ -76,7 +76,7 @@ class ThreadPool(Generic[T, R]):
             del outcomes  # as in `do`
 
     def _next(self) -> Sequence[tuple[T, asyncio.Future[R]]]:
-        """Take waiting items whose caller still waits; without any, this thread ends."""
+        """Take waiting items whose callers still wait; if there are none, this thread ends."""
         some: list[tuple[T, asyncio.Future[R]]] = []
         with self._lock:
             while self._waiting and len(some) < self._most:
@@ -87,7 +87,7 @@ class ThreadPool(Generic[T, R]):
         return some
 
     def _deliver(self, done: Sequence[tuple[asyncio.Future[R], R | Exception]]) -> None:
-        """Deliver results, with one call to the event loop for all until it runs."""
+        """Deliver results; one call to the event loop delivers all results that are added before it runs."""
         with self._lock:
             is_called = bool(self._done)
             self._done += done

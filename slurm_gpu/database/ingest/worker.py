@@ -1,10 +1,10 @@
-"""A worker process of slurm-gpudbd, which receives shipments on a processor of its own.
+"""Run a worker process of slurm-gpudbd, which receives shipments on a processor of its own.
 
 python -m slurm_gpu.database.ingest.worker SOCKET # the number of a descriptor; slurm-gpudbd starts it
 
 It accepts connections from the listening socket of slurm-gpudbd, and passes on those with other requests. It
-ends when its socket is closed, so it never outlives slurm-gpudbd. Work in progress is then stored or not, and
-its nodes receive no answer.
+ends when its socket is closed, so it never outlives slurm-gpudbd. Work in progress may or may not be stored
+then, and its nodes receive no answer.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ STATUS_EACH_S = 1.0
 SENT_EACH_S = 0.05
 # slurm-gpudbd kills a worker that sends a batch of more than 64 MiB.
 _BATCH_BYTES = 1 << 20
-# 64 MiB hold half a minute of a thousand posts per second, while slurm-gpudbd does not read.
+# Enough for a thousand posts per second during half a minute in which slurm-gpudbd does not read.
 _KEPT_BYTES = 64 << 20
 
 

@@ -1,4 +1,4 @@
-"""Run worker processes that take in shipments: one Python process computes on one processor.
+"""Run worker processes that receive shipments, since one Python process computes on only one processor.
 
 All processes, slurm-gpudbd included, accept connections from one listening socket. A worker keeps no state
 that matters when it dies: slurm-gpudbd receives live values and all other data for readers in batches.
@@ -41,7 +41,7 @@ from slurm_gpu.database.live.rejections import Rejected
 log = logging.getLogger("slurm-gpudbd")
 
 _COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.database.ingest.worker")
-# A worker reports every second. One that was silent for this time hangs, and is killed.
+# A worker reports every second. A worker that was silent for this time is considered hung and is killed.
 SILENT_S = 120.0
 # A worker that lived for this time is restarted at once.
 _LONG_S = 60.0
@@ -67,7 +67,7 @@ class Workers:
         *,
         for_people: bool,
     ) -> None:
-        """Prepare workers; `running` starts them. `url` is that of the database."""
+        """Prepare workers; `running` starts them. `url` is the database's."""
         self._beginning = WorkerSetup(config, url, for_people, listener.fileno(), 1 / (n + 1))
         self._workers = [Worker(f"worker {n + 1}", self._beginning, clock, memory) for n in range(n)]
 
@@ -120,7 +120,7 @@ class Worker:
                 why = self._live_once(adopt)
             except EOFError:
                 why = "has ended"
-            except Exception as error:  # an invalid message, or no file descriptor left: this may pass
+            except Exception as error:  # perhaps temporary: an invalid message, or no file descriptor left
                 why = f"has ended: {error}"
             if self._ending.is_set():
                 return
@@ -145,7 +145,7 @@ class Worker:
         """Start the process and read its messages; return how it ended."""
         try:
             channel, process = self._start()
-        except OSError as error:  # such as no file descriptor left: this may pass
+        except OSError as error:  # such as no file descriptor left: this may be temporary
             return f"cannot be started: {error.strerror or error}"
         self._process = process
         with channel:

@@ -33,7 +33,8 @@ class WorkerSetup(Struct, tag=True):
 class NeededData(Struct, tag=True):
     """The data that workers must collect.
 
-    `live` has the nodes whose live values are needed, None for all; `windows` the jobs by node.
+    `live` has the nodes whose live values are needed (None: all), `windows` the jobs whose windows are
+    needed, by node.
     """
 
     live: frozenset[str] | None
@@ -75,7 +76,7 @@ class PassedOn(Struct, tag=True):
 
 
 class WorkerStatus(Struct, tag=True):
-    """Sent every second: why the worker hangs, if it does."""
+    """A report sent every second; it states why the worker hangs, if it does."""
 
     hung: str | None = None
 
@@ -95,7 +96,7 @@ decode_messages = msgspec.msgpack.Decoder(list[WorkerMessage]).decode
 
 
 def send_connection(channel: Connection, connection: socket.socket) -> None:
-    """Send the descriptor of a connection, after its PassedOn."""
+    """Send the descriptor of a connection, after its PassedOn message."""
     by = socket.socket(fileno=channel.fileno())
     try:
         socket.send_fds(by, [b"\0"], [connection.fileno()])
@@ -104,7 +105,7 @@ def send_connection(channel: Connection, connection: socket.socket) -> None:
 
 
 def receive_connection(channel: Connection) -> socket.socket | None:
-    """Return the connection that follows a PassedOn; None if no file descriptor is left for it."""
+    """Return the connection that follows a PassedOn message; None if no file descriptor is left for it."""
     by = socket.socket(fileno=channel.fileno())
     try:
         data, descriptors, _, _ = socket.recv_fds(by, 1, 1)
