@@ -221,7 +221,7 @@ def test_sqlite_is_made_in_a_private_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("password", ["p@ss", "p@ss/w0rd", "p/ss@w0rd", "@/@"])
 def test_a_password_with_address_characters_is_recognised_and_not_shown(password: str) -> None:
     """Text after an @ would be used as a host name, and appear in the log and in doctor's output."""
-    with pytest.raises(UnusableDatabaseError, match="other signs as %XX") as raised:
+    with pytest.raises(UnusableDatabaseError, match="other characters as %XX") as raised:
         Database(f"mysql+pymysql://slurm_gpu:{password}@localhost/slurm_gpu")
     assert "w0rd" not in str(raised.value)
 

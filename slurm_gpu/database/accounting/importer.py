@@ -403,7 +403,7 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
 
 
 def _of_jobs(query: Select[Any], table: Table, jobs: Set[Job]) -> Iterator[Select[Any]]:
-    """Yield the query for parts of the jobs. MariaDB would convert a list of a thousand values into a table."""
+    """Yield the query for parts of the jobs: MariaDB would convert a list of a thousand values to a table."""
     ids: dict[str, list[int]] = defaultdict(list)
     for cluster, job_id in jobs:
         ids[cluster].append(job_id)

@@ -21,7 +21,8 @@ UNORDERED_SLACK_S = 60
 MISSING_SLACK_S = 60
 _MAX_SHIFTS = 64
 _MAX_NEAR = 64
-# Enough for a job on 400 nodes with eight GPUs each. For jobs with far more records, the order decides.
+# Enough for a job on 400 nodes with eight GPUs each. For jobs with far more records, the order of the runs
+# decides.
 _MAX_COMPARISONS = 250_000
 
 
@@ -200,8 +201,8 @@ class _InTime:
 def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -> int:
     """Return how many of a job's first runs accounting lacks; 0 unless the times indicate missing runs.
 
-    For a single record there are two explanations: the order is right and a clock is off, or a run is missing
-    and the clocks are right. The order is used as long as it requires clocks to be off by at most
+    For a single record there are two explanations: the order is right and a clock is wrong, or a run is
+    missing and the clocks are right. The order is used as long as it requires clock errors of at most
     MISSING_SLACK_S in total over all restarts, and as long as there are not too many comparisons.
     """
     if all(run.restart is not None for run in started):

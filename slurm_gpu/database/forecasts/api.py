@@ -107,7 +107,7 @@ class ForecastApi:
         waited = ""
         if start_s is not None and eligible_s is not None and start_s >= eligible_s:
             waited = f"; it waited {span(start_s - eligible_s)}"
-        if start_s is None and end_s is None:  # from a moment ago
+        if start_s is None and end_s is None:  # the queue and accounting differ by a moment
             return f"job {job} is no longer pending"
         state = "runs" if end_s is None else f"is over: {row['state']}"
         return f"job {job_name(row)} {state}{waited}"
@@ -133,7 +133,7 @@ def _named(queue: QueueState, job: str) -> QueuedJob | None:
 
 
 def _has_task(job: QueuedJob, task: str) -> bool:
-    """Return whether a task of an array is this one, or among those that Slurm has not split yet."""
+    """Return whether an array job is this task, or contains it because Slurm has not split it off yet."""
     if not task.isdecimal() or job.array_task is None:
         return False
     try:

@@ -27,7 +27,7 @@ class ForecastOutcome:
     started_s: int | None
     """The start; None if the job had not started by the end of the interval or later."""
     partition: str
-    """The partition in which it ran, or waited."""
+    """The partition in which the job ran or waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class _Ran:
 def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
     """Return the forecasts whose interval has ended by now.
 
-    Others would be counted as correct too often: if two forecasts are made at once, the correct one is known
-    first.
+    Counting others would overstate the accuracy: of two forecasts made at once, a correct one is decided
+    first, by the start of its job.
     """
     return and_(forecast.c.cluster == cluster, forecast.c.at_s + forecast.c.upper_s < now_s)
 
@@ -107,7 +107,8 @@ def _runs_of(connection: Connection, cluster: str, job_ids: set[int]) -> dict[in
     found: dict[int, list[_Ran]] = {job_id: [] for job_id in job_ids}
     names = ("run_id", "cluster", "job_id", "array_job_id", "start_s", "end_s", "partition")
     columns = select(*(run.c[name] for name in names))
-    # One index for each: with OR, or with both cluster and array, SQLite reads all runs of the cluster.
+    # Each part uses its own index: with OR, or with both cluster and array, SQLite reads all runs of the
+    # cluster.
     query = union(
         columns.where(run.c.cluster == cluster, run.c.job_id.in_(job_ids)),
         columns.where(run.c.array_job_id.in_(job_ids)),

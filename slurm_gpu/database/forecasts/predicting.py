@@ -83,7 +83,7 @@ class Predictor:
         kept, runs = self._newest(), self._runs(queue)
         model = kept.model
         if not model.n_samples:
-            raise NoForecastError("no job that waited was on record when forecasts were learned last")
+            raise NoForecastError("no job that waited was on record when the model was trained")
         forecast = model.forecast(runs, wanted, now_s)
         reasons: Sequence[Reason] = ()
         if full:
@@ -144,7 +144,7 @@ class Predictor:
             else:
                 remark = None
             return _Kept(made[0], created_s, model, remark)
-        # Retrying does not help, unlike while the database is unreachable.
+        # Retrying does not help, in contrast to an unreachable database.
         raise NoForecastError(f"{wrong}: run `slurm-gpu forecast train` on slurm-gpudbd's host")
 
     def _runs(self, queue: QueueState) -> Runs:

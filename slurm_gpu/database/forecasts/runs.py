@@ -141,7 +141,7 @@ def waits(job: QueuedJob, now_s: float) -> bool:
 
 
 def _of_queue(job: QueuedJob) -> Row:
-    # Granted values once the job runs; Slurm ≤ 24.05 shows no others then.
+    # The granted values once the job runs, since Slurm ≤ 24.05 then reports no requested ones.
     tres = job.tres_requested or job.tres_allocated
     started = job.start_s if job.state in _RUNNING else None
     mgpu = job_mgpu(job, SharesPerGpu())

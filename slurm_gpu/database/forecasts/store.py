@@ -46,7 +46,7 @@ class Prediction:
         source: str,
         created_s: int,
     ) -> Prediction:
-        """Return a forecast in whole seconds that include its interval, up to the column's limit."""
+        """Return a forecast in whole seconds, its interval rounded outwards, up to the column's limit."""
         return cls(
             job_id=job_id,
             at_s=int(at_s),
@@ -90,7 +90,7 @@ def newest_model(connection: Connection, cluster: str, now_s: float) -> int | No
 
 
 def read_model_body(connection: Connection, cluster: str, created_s: int) -> bytes:
-    """Return the model that was created then; empty if it was deleted."""
+    """Return the model created at that time; empty if it was deleted."""
     query = (
         select(forecast_model.c.body)
         .where(forecast_model.c.cluster == cluster, forecast_model.c.created_s == created_s)
@@ -100,7 +100,7 @@ def read_model_body(connection: Connection, cluster: str, created_s: int) -> byt
 
 
 def remember(connection: Connection, cluster: str, predictions: Iterable[Prediction]) -> int:
-    """Store these, except for jobs with a forecast within AGAIN_AFTER_S; return the number stored.
+    """Store forecasts, except for jobs with one within AGAIN_AFTER_S; return the number stored.
 
     A stored forecast with a later time, from a wrong clock, does not count.
     """

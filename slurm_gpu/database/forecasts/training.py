@@ -32,7 +32,7 @@ class TrainingResult:
     samples: int
     bytes: int
     corrections: dict[str, Correction]
-    """By kind of job, `cpu` and `gpu`: the better forecast, and the errors of both."""
+    """By kind of job (`cpu` or `gpu`), the better forecast and the errors of both."""
 
     @property
     def sources(self) -> set[str]:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def store(connection: Connection, some: Sequence[AdmittedItems], cluster: str) -> Sequence[tuple[int, int]]:
-    """Store shipments; reject items of other jobs' or nodes' segments and items that Slurm contradicts.
+    """Store shipments; reject items whose segment belongs to another job or node, or that Slurm contradicts.
 
     May be repeated. Returns (stored, stale) counts of records and host records of each shipment.
     """

@@ -17,7 +17,7 @@ from slurm_gpu.slurm.occupancy import out_of_service
 
 UP = "up"
 GONE = "gone"
-# After slurmctld's restart nodes do not respond for a while; shorter times are not a period.
+# After a restart of slurmctld, nodes do not respond for a while; shorter times do not begin a period.
 SETTLED_S = 150
 _SILENT_STATES = frozenset({"not_responding", "unknown"})
 _RECORDED = ("server_type", "zone", "gpus", "cpus", "memory_mib", "state")
@@ -25,19 +25,19 @@ _RECORDED = ("server_type", "zone", "gpus", "cpus", "memory_mib", "state")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The server types and zones of nodes by slurm-gpu.yaml."""
+    """The server types and zones of nodes according to slurm-gpu.yaml."""
 
     server_types: Mapping[str, str] = field(default_factory=dict)
     zones: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: SiteConfig) -> Places:
-        """Parse the hostlists; raise UsageError for an invalid one, or a node in two."""
+        """Parse the hostlists; raise UsageError for an invalid hostlist, or a node in two of them."""
         return cls(group_by_node("server_types", config.server_types), group_by_node("zones", config.zones))
 
 
 def is_silent(node: SlurmNode) -> bool:
-    """Return whether slurmctld waits for a response of the node, which may be up nevertheless."""
+    """Return whether slurmctld waits for a response from the node, which may be up nevertheless."""
     words = out_of_service(node)
     return bool(words) and _SILENT_STATES.issuperset(words)
 
@@ -51,8 +51,9 @@ def store_node_periods(
 ) -> int:
     """Begin a period of each node that changed; return the number of nodes.
 
-    `nodes` are all nodes in Slurm, at least one; a node that is missing gets a period `gone`. `silent_since`:
-    since when these nodes have only not responded; after SETTLED_S their period begins then.
+    `nodes` are all nodes in Slurm, at least one; a node that is missing gets a period `gone`. `silent_since`
+    has the nodes whose only fault is a missing response, with the time since which it is missing. The period
+    of such a node begins at this time, but is stored only after SETTLED_S.
     """
     since = {} if silent_since is None else silent_since
     last = _last_periods(connection)

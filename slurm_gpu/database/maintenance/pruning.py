@@ -42,7 +42,10 @@ class Pruning:
     stepped: Callable[[], None] = lambda: None
 
     def prune(self, now_s: int, late_s: int | None = None) -> Pruned:
-        """Drop rows; timelines after the watermark minus `late_s` for late arrivals, or all for None."""
+        """Drop expired rows.
+
+        Timelines are checked from `late_s` before the watermark, or all of them if `late_s` is None.
+        """
         return Pruned(
             windows=self._rows(delete(run_window), run_window.c.at_s, 0, self._before_s("windows", now_s)),
             events=self._rows(delete(event), event.c.at_s, 0, self._before_s("events", now_s)),
@@ -84,12 +87,12 @@ class Pruning:
             from_s = 0 if done_s is None else done_s - late_s
         statement = update(run_device).where(run_device.c.timeline.is_not(None)).values(timeline=null())
         n = self._rows(statement, run_device.c.last_s, from_s, before_s)
-        # Also if the watermark was ahead, by a clock that was set or a shorter retention.
+        # Set it even if it was ahead, as after a change of the clock or of the retention.
         self.database.write(lambda connection: set_watermark(connection, _PRUNED, before_s))
         return n
 
     def _rows(self, statement: Delete | Update, at: Column[int], from_s: int, before_s: int) -> int:
-        """Execute the statement on all rows within that time; return the number of rows."""
+        """Execute the statement on all rows from `from_s` until `before_s`; return the number of rows."""
         n = 0
         next_s: int | None = from_s
         while next_s is not None:

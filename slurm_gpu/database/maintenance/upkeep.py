@@ -70,7 +70,7 @@ class Upkeep:
         dropped = Pruning(self._database, self._retention, stepped).prune(now_s, _LATE_S if late else 0)
         if dropped:
             log.info(
-                "too old, and dropped: %d timelines, %d windows, %d events, %d verdicts, %d forecasts, "
+                "expired data was dropped: %d timelines, %d windows, %d events, %d verdicts, %d forecasts, "
                 "%d decisions",
                 *(dropped.timelines, dropped.windows, dropped.events, dropped.verdicts, dropped.forecasts),
                 dropped.decisions,

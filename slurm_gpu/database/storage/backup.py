@@ -21,11 +21,12 @@ from slurm_gpu.files.atomic import whole_file
 DUMP_PROGRAMS = ("mariadb-dump", "mysqldump")
 MARIADB_BACKUPS = Path("/var/lib/slurm-gpu/backup")
 _WITHOUT = "make one by other means and run `slurm-gpu db upgrade --no-backup`"
-# Names of backups by upgrades. Each has its own time, and a partial file of an interrupted one may be large.
+# Names of backups by upgrades. Each name contains a time, and the partial file of an interrupted backup may
+# be large.
 _BACKUPS = "*-before-*"
 _COMPLETE = b"-- Dump completed"
 _TAIL_BYTES = 256
-# Arguments of a connection that a client's options file takes unchanged.
+# Connection arguments that are written unchanged to a client's options file.
 _OPTIONS = {
     "host": "host",
     "port": "port",
@@ -42,7 +43,7 @@ def back_up(url: URL, name: str, directory: Path | None) -> Path:
 
     The file name consists of the database's name, `name` and an ending. `directory` (created with mode 0700)
     defaults to that of the database file, or MARIADB_BACKUPS. Writers need not stop, but later writes are not
-    in the copy. Raise UnusableDatabaseError; then there is no such file.
+    in the copy. If it raises UnusableDatabaseError, the file does not exist.
     """
     try:
         if url.get_backend_name() == "sqlite":
@@ -55,7 +56,7 @@ def back_up(url: URL, name: str, directory: Path | None) -> Path:
         why = error.strerror if isinstance(error, OSError) else str(error)
         where = directory or (error.filename if isinstance(error, OSError) else None) or "the backup"
         raise UnusableDatabaseError(
-            f"no backup of the database could be made, so nothing was changed:  {where}: {why}; name a "
+            f"no backup of the database could be made, so nothing was changed: {where}: {why}; name a "
             f"directory with enough space by --backup-to, or {_WITHOUT}"
         ) from error
 

@@ -67,7 +67,7 @@ _POOL: dict[str, Any] = {"pool_size": 10, "max_overflow": 40, "pool_timeout": LO
 
 
 class UnusableDatabaseError(DatabaseError):
-    """The database is unusable in its state; waiting does not help."""
+    """The database is unusable in its current state; waiting does not help."""
 
 
 class LockedError(DatabaseError):
@@ -75,7 +75,7 @@ class LockedError(DatabaseError):
 
 
 class LockWait(enum.Enum):
-    """The wait for locked rows: several times ROW_LOCK_WAIT_S, once, or not at all."""
+    """The wait for locked rows: ROW_LOCK_WAIT_S several times, once, or not at all."""
 
     PATIENT = enum.auto()
     ONCE = enum.auto()
@@ -134,7 +134,7 @@ class Database:
             alembic.command.upgrade(_alembic(connection), "head")
 
     def is_due(self) -> bool:
-        """Return whether an upgrade is needed, also for a new database; raise the errors of `upgrade`."""
+        """Return whether an upgrade is needed (true for a new database); raise the errors of `upgrade`."""
         self._make_file()
         with self.reading() as connection:
             self._require_known(connection)
@@ -220,11 +220,11 @@ def _checked_url(url: str) -> URL:
         parsed = None
     is_server = parsed is not None and parsed.get_backend_name() in ("mysql", "mariadb")
     if parsed is None or "@" in f"{parsed.host}{parsed.database if is_server else ''}":
-        # A / or @ in the password ends it, so the rest would appear in messages about the port or host.
+        # A / or @ ends the password, so its rest would appear in messages about the port or host.
         raise UnusableDatabaseError(
             "url: cannot be read; write sqlite:////var/lib/slurm-gpu/slurm-gpu.db or "
             "mysql+pymysql://USER:PASSWORD@localhost/slurm_gpu?unix_socket=/run/mysqld/mysqld.sock, "
-            "and of a password letters, digits, - and _ as they are, other signs as %XX"
+            "in the password, write letters, digits, - and _ unchanged and other characters as %XX"
         )
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "mysql", "mariadb"):
@@ -248,7 +248,7 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
         engine = create_engine(
             url,
             isolation_level="READ COMMITTED",
-            pool_pre_ping=True,  # MariaDB was restarted: the next request simply gets a new connection
+            pool_pre_ping=True,  # after a restart of MariaDB, the next request gets a new connection
             pool_recycle=1800,
             # Strict, regardless of the server's default: a value that does not fit is an error and is never
             # truncated.
@@ -275,8 +275,8 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
 def _tls(url: URL) -> dict[str, bool]:
     """Return TLS options of pymysql: none over a Unix socket, unless the URL has some.
 
-    By default it would read all trusted authorities of this host for each connection. That takes 20 ms of
-    processor time and 0.8 MB, and is rarely used.
+    By default, pymysql would read all trusted certificate authorities of this host for each connection. That
+    takes 20 ms of processor time and 0.8 MB, and they are rarely needed.
     """
     chosen = any(name.startswith("ssl") for name in url.query)
     is_pymysql = url.drivername.endswith("+pymysql")
@@ -296,7 +296,8 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A write transaction that begins by reading fails at once, without waiting, if another wrote since.
+    # A write transaction that begins by reading fails at once, without waiting, if another transaction has
+    # written since.
     writing = connection.get_execution_options().get(_WRITE, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
@@ -310,7 +311,7 @@ def _translated() -> Iterator[None]:
         if isinstance(error, DataError | IntegrityError) or code in _OF_VALUES:
             raise
         if code in (_LOCK_WAIT_TIMEOUT, _DEADLOCK):
-            raise LockedError(f"rows of the database are locked by others:  {error.orig}") from error
+            raise LockedError(f"rows of the database are locked by others: {error.orig}") from error
         raise DatabaseError(f"the database does not answer: {error.orig}") from error
     except PoolTimeoutError as error:
         raise DatabaseError("the database is too busy: no connection became free") from error

@@ -1,7 +1,7 @@
 """Read valid shipments with msgspec, five times faster than `slurm_gpu.wire`.
 
 `slurm_gpu.wire` reads every shipment that msgspec rejects, and either accepts it or names the invalid field.
-tests/database/test_fast_decoder.py compares both readers. Without this one, slurm-gpudbd stores half as many
+tests/database/test_fast_decoder.py compares both readers. Without msgspec, slurm-gpudbd stores half as many
 records per second when all jobs end (bench/results/scale.md). Compute nodes do not have msgspec.
 """
 

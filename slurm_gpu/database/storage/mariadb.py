@@ -10,9 +10,9 @@ from sqlalchemy import Connection
 
 # MariaDB's error number.
 PACKET_TOO_LARGE = 1153
-# More than the packet has before the statement.
+# More bytes than the packet contains before the statement.
 _HEAD_BYTES = 64
-# Maximum in UTF-8.
+# Maximum length of a character in UTF-8.
 _CHARACTER_BYTES = 4
 _LOCK_WAIT = "slurm_gpu_lock_wait_s"
 
@@ -26,7 +26,7 @@ class MeasuredCursor(Cursor):
     most_bytes = 2**63
 
     def execute(self, query: Any, args: Any = None) -> int:
-        """See pymysql."""
+        """Execute a statement, as in pymysql."""
         whole = query if args is None else self.mogrify(query, args)
         if len(whole) * _CHARACTER_BYTES > self.most_bytes:
             n_bytes = len(whole.encode("utf-8", "replace")) if isinstance(whole, str) else len(whole)

@@ -1,7 +1,7 @@
 """Pack statistics and timelines, which are most of a database, into a third of their size.
 
 The first byte of a value identifies its format. Stored values must remain readable indefinitely, so a format
-never changes, including its dictionary. A better one gets another first byte and is added.
+never changes, including its dictionary. A better format is added with another first byte.
 
     b"1"  JSON, deflated (RFC 1951), starting from _DICTIONARY. A histogram {percent: ms} in it is a list,
           which takes half as much: the first percent, then the ms of that and of each following one.
@@ -26,7 +26,8 @@ from slurm_gpu.wire import HISTOGRAM_BINS
 HISTOGRAMS = "util_hist_ms", "mem_hist_ms"
 _JSON, _TIMELINE = b"1", b"2"
 _PERCENTS = [str(percent) for percent in range(HISTOGRAM_BINS)]
-# Frequent content of records, the most frequent last. In texts this short, names would take most space.
+# Frequent content of records, the most frequent last. In such short texts, names would take most of the
+# space.
 _DICTIONARY = b"""\
 "nvlink_tx_bytes":["nvlink_rx_bytes":["ecc_uncorrected":["hw_power_brake_slowdown":"hw_thermal_slowdown":\
 "sync_boost":"sw_thermal_slowdown":"hw_slowdown":"sw_power_cap":,"nvlink",[1,2,4,8,16,32,64,128,256,512,1024,\
@@ -37,7 +38,7 @@ _DICTIONARY = b"""\
 "processes":[0.0,1.0,1.0],"energy_j":[0.0],"pcie_rx_bytes":[0.0],"pcie_tx_bytes":[0.0],"ecc_corrected":[0.0],\
 "throttle_s":{},"util_hist_ms":[0,0,0,0,0,0,0,0,0,0],"mem_hist_ms":[0,0,0,0,0]}"""
 _LEVEL = 3  # a higher level takes 25 % more time and saves 2 %
-# Texts are short, so a larger window and larger tables are only more memory to clear.
+# Texts are short, so a larger window and larger tables would only be more memory to clear.
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 6
 
 _encode = msgspec.json.Encoder().encode
@@ -45,7 +46,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def pack_statistics(statistics: Mapping[str, Any]) -> bytes:
-    """Pack the statistics of a record that have no column, as on the wire."""
+    """Pack the statistics of a record that have no column, given as on the wire."""
     values = dict(statistics)
     for name in HISTOGRAMS:
         if values.get(name):
@@ -60,7 +61,7 @@ def unpack_statistics(packed: bytes) -> dict[str, Any]:
 
 
 def unpacker(names: Collection[str]) -> Callable[[bytes], dict[str, Any]]:
-    """Return a function that unpacks only these statistics: all would take three times as long."""
+    """Return a function that unpacks only these statistics; unpacking all takes three times as long."""
     only = msgspec.defstruct("_Only", [(name, Any, None) for name in sorted(names)])
     decode = msgspec.json.Decoder(only).decode
 
@@ -72,7 +73,7 @@ def unpacker(names: Collection[str]) -> Callable[[bytes], dict[str, Any]]:
 
 
 def pack_timeline(timeline: Mapping[str, Any]) -> bytes:
-    """Pack a timeline as on the wire: {width_s, start_s, series: {name: base64}}."""
+    """Pack a timeline, given as on the wire: {width_s, start_s, series: {name: base64}}."""
     series = timeline["series"]
     head = _encode([timeline["width_s"], timeline["start_s"], *series])
     levels = b"".join(map(binascii.a2b_base64, series.values()))

@@ -25,7 +25,7 @@ class _Failed:
 
 
 def read_ahead(items: Generator[T, None, None], most: int) -> Generator[T, None, None]:
-    """Yield the same items, up to `most` of which a thread fetches in advance.
+    """Yield the same items; a thread fetches up to `most` of them in advance.
 
     An exception is raised in its position. Ending the iteration closes `items`.
     """

@@ -1,4 +1,4 @@
-"""The tables of docs/contracts.md section 2, for queries; migrations create them.
+"""Define the tables of docs/contracts.md, section 2, for queries; migrations create them.
 
 A record's statistics and histograms are packed into one column, in the wire format. They are read as a whole
 and merged in Python, and a new metric needs no migration. Writing 58 mostly empty columns per device would be
@@ -59,8 +59,8 @@ metadata = MetaData()
 class Json(TypeDecorator[Any]):
     """Compact JSON as text; NULL for None.
 
-    Not the JSON type of the databases: MariaDB's rejects valid output of Python (32 levels of nesting, half a
-    surrogate pair), and a node would resend such an event indefinitely.
+    This is not the JSON type of the databases: MariaDB's rejects valid output of Python (32 levels of
+    nesting, half a surrogate pair), and a node would resend such an event indefinitely.
     """
 
     impl = Text
@@ -139,11 +139,11 @@ run = Table(
     Column("allocated_mgpu", BigInteger),  # according to Slurm; null if it cannot be determined
     Column("gpu_type", String(NAME_LENGTH)),
     Column("requested_mgpu", BigInteger),  # null if Slurm does not count GPUs, or shares differ in size
-    # Of its nodes at its start (run_placement.py), joined by commas.
+    # Server types and zones of the run's nodes at its start (run_placement.py), joined by commas.
     Column("server_type", String(NAME_LENGTH)),
     Column("zone", String(NAME_LENGTH)),
-    # Derived from its records and siblings (derived_columns.py); granted_mgpu is allocated_mgpu if there is
-    # one.
+    # Derived from the run's records and sibling rows (derived_columns.py); granted_mgpu is allocated_mgpu if
+    # that is known.
     Column("first_submit_s", BigInteger),
     Column("granted_mgpu", BigInteger),
     Column("ugpucore", Double),
@@ -385,7 +385,7 @@ forecast = Table(
     Column("median_s", BigInteger, nullable=False),
     Column("upper_s", BigInteger, nullable=False),
     Column("source", String(16), nullable=False),
-    Column("created_s", BigInteger, nullable=False),  # of the model
+    Column("created_s", BigInteger, nullable=False),  # creation of the model
     Index("forecast_at", "at_s"),
     Index("forecast_job", "cluster", "job_id", "at_s"),
     **_OPTIONS,

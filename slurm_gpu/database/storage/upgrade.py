@@ -16,7 +16,7 @@ COMMAND = "slurm-gpu db upgrade"
 
 
 def make_ready(database: Database) -> None:
-    """Create the tables of an empty database; for the start of slurm-gpudbd.
+    """Create the tables of an empty database when slurm-gpudbd starts.
 
     Raise DatabaseError if the database is unreachable, and UnusableDatabaseError if it contains data in
     another schema. Such an upgrade may take long and needs a backup first, so an admin must start it.
@@ -34,7 +34,7 @@ def make_ready(database: Database) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """The result of an upgrade: the schemas before and after it; None if there was none."""
+    """The result of an upgrade: the schemas before and after it (None: no tables), and any backup made."""
 
     before: str | None
     after: str | None
@@ -49,7 +49,7 @@ def upgrade_database(
     report: Callable[[str], None] = lambda _: None,
     now: Callable[[], float] = time.time,
 ) -> Upgraded:
-    """Upgrade the database at `url`, for `slurm-gpu db upgrade`, after a copy to `backup_to`.
+    """Back up the database at `url` to `backup_to` and upgrade it, for `slurm-gpu db upgrade`.
 
     If the database is current or empty, no copy is made. After an interruption, the next run continues. Raise
     DatabaseError if it fails.

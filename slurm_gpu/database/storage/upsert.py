@@ -14,7 +14,7 @@ from sqlalchemy.sql.dml import Insert
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The rule by which rows of `table` replace each other: equal `key` and `owner`, greater `order`.
+    """The rule that a row of `table` replaces one with equal `key` and `owner` and a smaller `order`.
 
     `apart` are columns that are not written.
     """
@@ -26,7 +26,7 @@ class Newest:
     apart: tuple[str, ...] = ()
 
     def statement(self, connection: Connection) -> Insert:
-        """Return the INSERT that overwrites if the order is greater; the same object at each call."""
+        """Return the INSERT that overwrites if its order is greater; every call returns the same object."""
         return _statement(self, connection.dialect.name)
 
     def newer(self, given: Any) -> ColumnElement[bool]:
@@ -37,7 +37,7 @@ class Newest:
 
 @functools.cache
 def _statement(newest: Newest, dialect: str) -> Insert:
-    # The order comes last: MariaDB assigns from left to right, and the condition reads the old one.
+    # The order comes last: MariaDB assigns from left to right, and the condition reads the old order.
     table = newest.table
     fixed = (*newest.key, *newest.owner, *newest.apart, newest.order)
     names = [c.name for c in table.columns if c.name not in fixed] + [newest.order]

@@ -9,7 +9,7 @@ from slurm_gpu.database.storage.upsert import upsert
 
 
 def get_watermark(connection: Connection, name: str) -> int | None:
-    """Return the progress of a task, None before its first time."""
+    """Return the progress of a task; None if none was stored yet."""
     return connection.execute(select(watermark.c.value_s).where(watermark.c.name == name)).scalar()
 
 

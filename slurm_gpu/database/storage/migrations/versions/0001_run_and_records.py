@@ -1,4 +1,4 @@
-"""Runs, their records per device, events, watermarks."""
+"""Add runs, their records per device, events and watermarks."""
 
 import sqlalchemy as sa
 from alembic import op

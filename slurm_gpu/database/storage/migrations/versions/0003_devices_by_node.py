@@ -17,7 +17,7 @@ def upgrade() -> None:
     if op.get_bind().dialect.name != "sqlite":
         op.execute("ALTER TABLE device DROP PRIMARY KEY, ADD PRIMARY KEY (node, uuid)")
         return
-    # SQLite changes no key. All of this is one transaction there.
+    # SQLite cannot change a primary key, so the table is replaced, in one transaction.
     columns = inspector.get_columns("device")
     op.create_table(
         "device_by_node",

@@ -14,7 +14,7 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-# The copy until it replaces the table, and the old table after that.
+# Names of the copy until it replaces the table, and of the old table afterwards.
 _COPY, _BEFORE = "run_device_copy", "run_device_before"
 _ROWS_AT_ONCE = 500
 _HISTOGRAMS = "util_hist_ms", "mem_hist_ms"
@@ -107,10 +107,10 @@ def _copy_rows(in_order: str) -> None:
     columns = f"{kept}, {', '.join(_HISTOGRAMS)}, statistics, timeline"
     first = f"SELECT {columns} FROM run_device {in_order}"
     order = f"ORDER BY {', '.join(_ORDER)} LIMIT {_ROWS_AT_ONCE}"
-    # Databases find it by the first condition alone.
+    # Databases can use an index only for the condition `last_s >= :last_s`.
     later = "last_s > :last_s OR segment > :segment OR (segment = :segment AND device > :device)"
     following = f"{first} WHERE last_s >= :last_s AND ({later})"
-    # A slurm-gpudbd that was not stopped may have changed some since they were copied: these are copied
+    # A slurm-gpudbd that was not stopped may have changed rows after they were copied; these are copied
     # again.
     values = ", ".join(f":{name}" for name in (*_KEPT, "statistics", "timeline"))
     store = sa.text(f"REPLACE INTO {_COPY} ({kept}, statistics, timeline) VALUES ({values})")
@@ -143,7 +143,7 @@ def _packed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:
-    """Return the first percent and the ms of each percent from it on; the histogram if that is lossy."""
+    """Return the first percent, then the ms of each percent from there; or the histogram if that is lossy."""
     if not histogram:
         return histogram
     first, last = int(next(iter(histogram))), int(next(reversed(histogram)))

@@ -1,4 +1,4 @@
-"""Assign runs of machines without Slurm to uids: those of user names on slurm-gpudbd's host."""
+"""Assign runs of machines without Slurm to the uids of their user names on slurm-gpudbd's host."""
 
 import pwd
 
