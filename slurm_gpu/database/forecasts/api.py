@@ -1,4 +1,4 @@
-"""GET /v1/forecast: how long a job will wait, whether submitted or not."""
+"""Serve GET /v1/forecast: how long a job will wait, whether it is submitted or not."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SKEW_S = 30
 
 
 class ForecastApi:
-    """The endpoints; the first request loads numpy, and one forecast is computed at a time."""
+    """The endpoints. The first request loads numpy; only one forecast is computed at a time."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._predictor: Predictor | None = None
         self._making = threading.Lock()
-        # Callers that wait for another's forecast must not block the threads for other requests.
+        # Callers that wait for another forecast must not block the threads for other requests.
         self._one: anyio.CapacityLimiter | None = None
 
     async def get_forecast(self, request: Request) -> Response:
@@ -97,7 +97,7 @@ class ForecastApi:
         return Answer(await anyio.to_thread.run_sync(answer, limiter=self._one))
 
     def _why_not(self, job: str) -> str:
-        """Return the known facts of a job that is not pending."""
+        """Return why a job is not pending, and how long it waited if it has started."""
         with self._services.database.reading() as connection:
             rows = rows_of_job(connection, self._services.cluster, job)
         if not rows:
@@ -114,7 +114,7 @@ class ForecastApi:
 
 
 def _named(queue: QueueState, job: str) -> QueuedJob | None:
-    """Return the first pending job of JOBID, JOBID_TASK or JOBID+OFFSET."""
+    """Return the first pending job that JOBID, JOBID_TASK or JOBID+OFFSET names."""
     number, underscore, task = job.partition("_")
     first, plus, offset = job.partition("+")
     found = []

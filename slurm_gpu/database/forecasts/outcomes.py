@@ -47,7 +47,7 @@ def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
 
 
 def outcomes(connection: Connection, cluster: str, rows: Sequence[RowMapping]) -> Iterator[ForecastOutcome]:
-    """Return the outcomes of these rows of `forecast` in order, without those that cannot be known.
+    """Return the outcomes of these rows of `forecast` in order, omitting those that cannot be determined.
 
     A job that left the queue without a start before the end of its interval has no outcome.
     """

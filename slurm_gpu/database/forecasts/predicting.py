@@ -1,4 +1,4 @@
-"""Forecasts of pending jobs, from the latest model and the current queue of slurmctld."""
+"""Forecast pending jobs from the latest model and the current queue of slurmctld."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Predictor:
         )
 
     def _newest(self) -> _Kept:
-        """Return the newest readable model; raise NoForecastError without one."""
+        """Return the newest readable model; raise NoForecastError if none is readable."""
         with self._database.reading() as connection:
             made = stored_models(connection, self._cluster, self._clock.wall())
             if not made:

@@ -1,4 +1,4 @@
-"""Convert runs to those of forecasts: from accounting, from slurmctld's queue, or from a request."""
+"""Convert runs from accounting, from slurmctld's queue or from a request to those that forecasts use."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
     ) in connection.execute(query).yield_per(10_000):
         if eligible_s is None:
             if start_s is None:
-                continue  # held, or ended before it was eligible: it never waited for resources
+                continue  # a job that is held or ended before it was eligible never waited for resources
             eligible_s = submit_s
         cores, memory_mib = _amounts(asked)
         gpus = _UNKNOWN_GPUS if mgpu is None else mgpu / 1000
@@ -115,7 +115,7 @@ def job_run(job: QueuedJob) -> Runs:
 
 
 def run_of_request(asked: UnsubmittedJob, queue: Runs, now_s: float) -> Runs:
-    """Return the run that a job would be if it were submitted now.
+    """Return the run that would result if a job were submitted now.
 
     If memory is not given, it is the default per core of jobs in its partition.
     """

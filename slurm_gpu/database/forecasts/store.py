@@ -1,4 +1,4 @@
-"""The tables `forecast_model` and `forecast`: models, and forecasts made with them."""
+"""Store models, and forecasts made with them, in the tables `forecast_model` and `forecast`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def stored_models(connection: Connection, cluster: str, now_s: float) -> list[in
 
 
 def newest_model(connection: Connection, cluster: str, now_s: float) -> int | None:
-    """Return when the newest model was created; None without a model."""
+    """Return when the newest model was created; None if there are no models."""
     return next(iter(stored_models(connection, cluster, now_s)), None)
 
 

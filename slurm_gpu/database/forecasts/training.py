@@ -1,4 +1,4 @@
-"""Train forecasts of waits from accounting, and store them for slurm-gpudbd."""
+"""Train models of waiting times on accounting, and store them for slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TrainingResult:
 def train_from_database(
     database: Database, cluster: str, now_s: int, learner: Learner | None
 ) -> TrainingResult:
-    """Train a model on the stored data at `now_s` and store it; without a learner, only from tables."""
+    """Train a model on the stored data at `now_s` and store it; without a learner, it has only tables."""
     with database.reading() as connection:
         runs = past_runs(connection, cluster, now_s - HISTORY_S)
     model = make_model(runs, float(now_s), learner)

@@ -65,7 +65,7 @@ def ended(
     """Return the jobs among `open_jobs` that ended on `node` more than MARGIN_S ago.
 
     `ask` reads the accounting of some jobs. A job in doubt stays open: the result is empty while slurmctld
-    does not answer, since only slurmctld has a run that has just started.
+    does not answer, since accounting may lack a run that has just started.
     """
     if queue is None or now_s - queue.as_of_s > _QUEUE_FRESH_S:
         return {}

@@ -193,7 +193,7 @@ class IngestConnection:
 
 
 class IngestServer:
-    """The connections that are read or answered here."""
+    """Serves the connections that are read or answered here."""
 
     def __init__(
         self, take: Callable[[IngestConnection], None], stall_detector: StallDetector, bodies: BodyBudget

@@ -1,1 +1,1 @@
-"""Periodic upkeep of the database: node periods, retention."""
+"""Maintain the database periodically: record node periods and drop expired data."""

@@ -106,7 +106,7 @@ class Pruning:
 def _prune_some(
     connection: Connection, statement: Delete | Update, at: Column[int], from_s: int, before_s: int
 ) -> tuple[int, int | None]:
-    """Process one batch of these rows; return where the next batch begins, None after the last.
+    """Process one batch of rows; return their number and where the next batch begins, None after the last.
 
     No statement may exceed the database's time limit, or lock rows that shipments wait for.
     """

@@ -124,7 +124,7 @@ def _dump_mariadb(url: URL, target: Path) -> Path:
         if code != 0 or _COMPLETE not in tail:
             raise UnusableDatabaseError(
                 f"no backup of the database could be made, so nothing was changed: {program} ended with "
-                f"{code}: {complaint or 'its output is not complete'}; fix that, or {_WITHOUT}"
+                f"{code}: {complaint or 'the output is incomplete'}; fix that, or {_WITHOUT}"
             )
     return target
 

@@ -1,4 +1,4 @@
-"""Insert many rows with few statements into MariaDB: its driver takes longer per row than the server."""
+"""Insert many rows into MariaDB with few statements: its driver takes longer per row than the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slurm_gpu.database.storage.prefetch import read_ahead
 
 _NAME = re.compile(r"%\((\w+)\)s")
 _VALUES = re.compile(rf"\({_NAME.pattern}(?:, {_NAME.pattern})*\)")
-# Characters that need no escape under any server settings, as in most texts.
+# Characters that need no escape under any server settings; most texts contain no others.
 _PLAIN = re.compile(r"[\w .,:;=+/@#()\[\]-]*", re.ASCII)
 _ROWS_AT_ONCE = 500
 # Well below the 16 MiB that MariaDB accepts per statement by default.
@@ -56,7 +56,7 @@ def insert(
 def _parts(dialect: Dialect, statement: Insert, keys: tuple[str, ...]) -> tuple[str, str, Sequence[str]]:
     """Return the SQL before and after the values, and the column names in order.
 
-    Cached, as compiling takes as long as hundreds of rows.
+    The result is cached, as compiling takes as long as inserting hundreds of rows.
     """
     compiled = statement.compile(dialect=dialect, column_keys=list(keys))
     values = _VALUES.search(compiled.string)

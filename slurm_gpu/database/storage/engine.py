@@ -86,9 +86,10 @@ class Database:
     """One engine and two ways to use it: `reading()`, and `write(work)`, which may run `work` again."""
 
     def __init__(self, url: str, *, answers_within_s: int | None = ANSWERS_WITHIN_S) -> None:
-        """Set up; raise DatabaseError if the URL is unusable. Connections are made later.
+        """Create the engine; raise DatabaseError if the URL is unusable.
 
-        `answers_within_s` applies to each statement on MariaDB; None if a statement may take hours.
+        Connections are opened later. `answers_within_s` limits each statement on MariaDB; None if a statement
+        may take hours.
         """
         self.url = _checked_url(url)
         self.engine = _engine(self.url, answers_within_s)
@@ -124,7 +125,7 @@ class Database:
     def upgrade(self) -> None:
         """Upgrade the tables to this version's schema, without a backup, unless they are current.
 
-        It continues an upgrade that was killed. Raise DatabaseError if the database is unreachable, and
+        An upgrade that was killed is continued. Raise DatabaseError if the database is unreachable, and
         UnusableDatabaseError if it was made by a newer slurm-gpu.
         """
         self._make_file()
@@ -141,14 +142,14 @@ class Database:
             return self._revision(connection) != head_revision()
 
     def has_data(self) -> bool:
-        """Return whether there is any row except the schema's own."""
+        """Return whether any table contains a row, except the table of the schema version."""
         with self.reading() as connection:
             names = set(inspect(connection).get_table_names()) & set(metadata.tables)
             first = (select(literal(1)).select_from(table(name)).limit(1) for name in sorted(names))
             return any(connection.execute(query).first() is not None for query in first)
 
     def _make_file(self) -> None:
-        """Create an empty file of SQLite, owned by the owner of the folder: the first caller may be root."""
+        """Create an empty SQLite file for the owner of the folder, since the first caller may be root."""
         if not (self.is_sqlite and self.url.database):
             return
         path = Path(self.url.database)
@@ -223,7 +224,7 @@ def _checked_url(url: str) -> URL:
         # A / or @ ends the password, so its rest would appear in messages about the port or host.
         raise UnusableDatabaseError(
             "url: cannot be read; write sqlite:////var/lib/slurm-gpu/slurm-gpu.db or "
-            "mysql+pymysql://USER:PASSWORD@localhost/slurm_gpu?unix_socket=/run/mysqld/mysqld.sock, "
+            "mysql+pymysql://USER:PASSWORD@localhost/slurm_gpu?unix_socket=/run/mysqld/mysqld.sock; "
             "in the password, write letters, digits, - and _ unchanged and other characters as %XX"
         )
     backend = parsed.get_backend_name()
@@ -318,7 +319,7 @@ def _translated() -> Iterator[None]:
 
 
 def why_refused(error: BaseException) -> str:
-    """Describe an error of REFUSED, without the statement, which may be long."""
+    """Describe an error of REFUSED, omitting the statement, which may be long."""
     reason = error.orig if isinstance(error, StatementError) and error.orig is not None else error
     return f"{type(reason).__name__}: {reason}"
 

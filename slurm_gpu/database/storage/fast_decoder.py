@@ -119,7 +119,7 @@ class DecodedRecord(Struct, kw_only=True, dict=True):
 
     @functools.cached_property
     def row(self) -> dict[str, Any]:
-        """Return the columns of `run_device` without those of matching."""
+        """Return the columns of `run_device`, except those that matching sets."""
         columns = dict(zip(_COLUMNS, _columns_of(self), strict=True))
         timeline = columns["timeline"]
         if timeline is not None:
@@ -200,7 +200,7 @@ def _device(values: Any) -> LiveDevice:
 
 
 class _Shipment(Struct, forbid_unknown_fields=True):
-    """A shipment; slurm_gpu.wire reads the rare kinds."""
+    """A shipment; slurm_gpu.wire reads the rare kinds of items."""
 
     wire: int
     node: str

@@ -1,9 +1,9 @@
 """Define the tables of docs/contracts.md, section 2, for queries; migrations create them.
 
 A record's statistics and histograms are packed into one column, in the wire format. They are read as a whole
-and merged in Python, and a new metric needs no migration. Writing 58 mostly empty columns per device would be
-slower. Columns that reports filter and sort by are derived from them into `run`. The timeline has its own
-column, as it is kept for a limited time and rarely read.
+and merged in Python, and a new metric needs no migration. Writing 58 mostly empty columns per device instead
+would be slower. Columns that reports filter and sort by are derived from them into `run`. The timeline has
+its own column, as it is kept for a limited time and rarely read.
 
 Rows of `run_device` are ordered by arrival (`row_id`). Ordered by their key, which begins with a random
 number, they would only half fill the pages, and each index would repeat the 56 bytes of the key.

@@ -1,4 +1,4 @@
-"""Store records in less space: rows in order of arrival; statistics, histograms and timelines packed."""
+"""Store records in less space: order rows by arrival, and pack statistics, histograms and timelines."""
 
 import binascii
 import json
@@ -30,7 +30,8 @@ _INDEXES = {
     "run_device_match_due": ["match_due"],
     "run_device_run": ["run_id"],
 }
-# The packed forms "1" and "2" as they were defined by this migration: slurm_gpu/database/storage/packed.py reads them.
+# The packed formats "1" and "2", as this migration defined them; slurm_gpu/database/storage/packed.py reads
+# them.
 _DICTIONARY = b"""\
 "nvlink_tx_bytes":["nvlink_rx_bytes":["ecc_uncorrected":["hw_power_brake_slowdown":"hw_thermal_slowdown":\
 "sync_boost":"sw_thermal_slowdown":"hw_slowdown":"sw_power_cap":,"nvlink",[1,2,4,8,16,32,64,128,256,512,1024,\

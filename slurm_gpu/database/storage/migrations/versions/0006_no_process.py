@@ -1,4 +1,4 @@
-"""Store for how much of a run's GPU time no process was on the GPU."""
+"""Store how much of a run's GPU time passed without a process on the GPU."""
 
 import sqlalchemy as sa
 from alembic import op
