@@ -33,7 +33,7 @@ class InUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The last poll of the queue; only `in_charge` and `running` are valid if slurmctld did not answer."""
+    """The last poll of the queue; if slurmctld did not answer, only `in_charge` and `running` are valid."""
 
     answered: bool = False
     in_charge: bool = False
@@ -72,7 +72,7 @@ class Duty(ABC):
         self._due_s = 0.0
 
     def run(self, view: QueueView) -> None:
-        """Do the work if there is any and it is due."""
+        """Do the work if any is present and due."""
         try:
             has_work = self.prepare(view)
         except SlurmGpuError as error:

@@ -111,7 +111,7 @@ class UrgentAudit(Duty):
         }
         settled = {key for key in self._seen if now_s - key[1] >= SETTLES_S}
         if settled - self._hurried and not self._outage.lasts:
-            self._hurried = settled  # only once: an unknown reason would otherwise query sacct every second
+            self._hurried = settled  # query sacct once, not every second, if a reason is unknown
             self._due_s = min(self._due_s, self._clock.monotonic())
         return True
 

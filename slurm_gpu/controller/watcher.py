@@ -43,7 +43,7 @@ from slurm_gpu.slurm.submission import Partition
 
 log = logging.getLogger("slurm-gpuctld")
 
-# How long the token of a job is listed after its submission.
+# Time for which the token of a job is listed after its submission.
 SEEN_S = 120
 _SETTINGS_EVERY_S = 600.0
 _NODES_EVERY_S = 60.0
@@ -69,7 +69,7 @@ class _Script:
 class QueueWatcher:
     """Polls Slurm and writes snapshots; `run_once` returns when the next poll is due.
 
-    No failure ends it. A snapshot that cannot be renewed becomes outdated, and job_submit.lua then ignores
+    No failure ends it. A snapshot that cannot be replaced becomes outdated, and job_submit.lua then ignores
     it.
     """
 

@@ -19,7 +19,7 @@ class Agreed(NamedTuple):
     key: str
     """The key of its application."""
     shards: int | None
-    """Shards that the job requests now; None if it has a GPU of its own because its needs were unknown."""
+    """Shards that the job requests now; None if it has its own GPU because its needs were unknown."""
     of: int | None
     """Shards per GPU when the job was submitted; None in the same case as `shards`."""
 

@@ -1,6 +1,6 @@
 """Track the free shards and the jobs of each GPU, and find requests that lead to a certain GPU.
 
-Slurm accepts no request for a GPU by position: a job with shards gets the first GPU of the node with enough
+Slurm accepts no request for a certain GPU: a job with shards gets the first GPU of the node with enough
 left (docs/colocation.md). Its GPU is therefore controlled by its node, its size and its start time.
 """
 
@@ -64,7 +64,7 @@ class SharedNode:
         return size if size <= free else None
 
     def take(self, position: int, job_id: int, shards: int, cpus: int, memory_mib: int) -> None:
-        """Count a job that is about to start on a GPU, if the GPU still exists."""
+        """Count a job that is about to start on a GPU; ignore it if the GPU no longer exists."""
         if position >= len(self.gpus):
             return
         gpu = self.gpus[position]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# Returns the predicted speed of a key with co-runners.
+# Returns the predicted speed of a job with this key next to co-runners.
 Speed = Callable[[str, Sequence[str]], float]
 
 # Minimum time with a co-runner for a conclusion: Slurm reports starts and ends in whole seconds.

@@ -1,4 +1,4 @@
-"""Predict speeds of pairs that were not measured from those that were, in the background.
+"""Predict, in the background, the speeds of unmeasured pairs from those of measured pairs.
 
 The predictor is colocation.speeds.predictor, in numpy. Its time grows with the cube of the number of speeds
 and its memory with the square of the number of applications, so both are limited.

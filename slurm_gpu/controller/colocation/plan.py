@@ -43,7 +43,7 @@ def choose(
     server: Server,
     busy: frozenset[str],
 ) -> list[StartAction]:
-    """Return at most one job per node: the GPU of the next one is known only once this one has started.
+    """Return at most one job per node: the GPU of the next job is known only once this job has started.
 
     The server's belief has the keys of all jobs (Planners.server). `running` has (key, seconds done, seconds
     left) of jobs on GPUs; `busy` are nodes on which a job is about to start. A planner also gets full GPUs,

@@ -33,7 +33,7 @@ class Judgment:
     outcomes: Sequence[FindingOutcome]
     drafts: Sequence[Draft]
     standings: Mapping[int, IdleJobStage]
-    """Idle jobs to which the rule applies, in any of its modes, by job ID."""
+    """Idle jobs to which the rule applies in any mode, by job ID."""
     rule: CancelIdleInForce | None
     ledger: Ledger
 

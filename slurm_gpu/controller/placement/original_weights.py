@@ -1,7 +1,7 @@
 """The record of each node's original Weight, written to disk before the first weight is changed.
 
-It is stored in slurmctld's StateSaveLocation, which all slurmctld hosts share. So the next slurm-gpuctld,
-here or on a backup, can distinguish original weights from ours, however the last one ended.
+It is stored in slurmctld's StateSaveLocation, which all slurmctld hosts share. The next slurm-gpuctld, here
+or on a backup, can therefore distinguish original weights from ours, however the last one ended.
 """
 
 from __future__ import annotations

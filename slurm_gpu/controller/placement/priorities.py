@@ -35,7 +35,7 @@ _NO_PLUGIN = ("", "(null)", "site_factor/none")
 
 
 def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
-    """Return the fewest of these nodes that fit a job, because for a range Slurm reports the maximum.
+    """Return the minimum number of these nodes for a job: of a range, Slurm reports only the maximum.
 
     The number follows from the job's CPUs, memory and GPUs and the largest node. It is at most the number
     that Slurm reports.

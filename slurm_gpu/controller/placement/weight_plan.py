@@ -86,11 +86,11 @@ class RunningOnNode:
 
     n: int
     until_s: float
-    """The time at which the last one reaches its time limit; inf without a limit."""
+    """The time at which the last of these jobs reaches its time limit; inf without a limit."""
 
 
 def running_on(jobs: Iterable[CountedJob]) -> dict[str, RunningOnNode]:
-    """Return the running jobs by node; idle nodes are left out."""
+    """Return the running jobs by node, without idle nodes."""
     found: dict[str, RunningOnNode] = {}
     for job in jobs:
         if job.phase is not JobPhase.RUNNING:

@@ -33,7 +33,7 @@ class CountingFacts:
     """Facts about the cluster needed for counting."""
 
     shards_per_gpu: int | None = None
-    """None if no node has shards: then they do not count."""
+    """None if no node has shards; requests for shards then do not count."""
     mps_per_gpu: int | None = None
     """None if no node has MPS; then 100 count as a GPU."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class CountingFacts:
     """Partitions in which all jobs have exclusive nodes."""
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
     partition_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """GPU types of each partition."""
+    """The GPU types that each partition has."""
     default_mib_per_cpu: int | None = None
     """DefMemPerCPU of slurm.conf, used in Slurm's total if a job requests no memory."""
     node_types: Mapping[str, str] = field(default_factory=dict)

@@ -21,7 +21,7 @@ log = logging.getLogger("slurm-gpuctld")
 
 EVERY_S = 600.0
 _RETRY_S = 60.0
-# slurmctld may report to slurmdbd late, after an outage of slurmdbd.
+# After an outage of slurmdbd, slurmctld reports to it late.
 _OVERLAP_S = 3600
 _AT_ONCE_S = 86400
 

@@ -53,7 +53,7 @@ class GpuRun:
 
 
 class GpuHours:
-    """Sums GPU-hours over runs; each moment of a job counts once, however often it is reported."""
+    """Sums GPU-hours over runs; each moment of a job counts once, even if it is reported repeatedly."""
 
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone

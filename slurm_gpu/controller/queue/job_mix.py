@@ -1,6 +1,6 @@
 """The recent mix of requests, which determines whether free GPUs are usable; each job counts once.
 
-A job counts when it is first seen, pending or running, and less the longer ago that was. Array tasks count
+A job counts when it is first seen, pending or running, and its weight decreases with time. Array tasks count
 once they are jobs of their own. slurmctld is the only source. The mix survives restarts of slurm-gpuctld;
 after a boot it starts with the jobs of the queue.
 """

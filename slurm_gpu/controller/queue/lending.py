@@ -1,4 +1,4 @@
-"""Compute the current loans of each owner: a pure function of policy and use.
+"""Compute the current loans of each owner, as a pure function of policy and use.
 
 GPUs have no individual owner: the lent amount is the use on loan over the unowned GPUs, and owners lend in
 proportion to their idle GPUs.

@@ -1,4 +1,4 @@
-"""Sum up use by user, by user within a group, and by group: a pure function of the queue."""
+"""Sum up use by user, by user within a group, and by group, as a pure function of the queue."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Ship decisions.log in the background to slurm-gpudbd, which may be down for long.
 
-The log itself is the spool: it and its predecessor hold 128 MiB, some 800,000 decisions. Decisions that were
-rotated away before they were shipped are lost to the database; the log and an audit event report it.
+The log itself is the spool: with its predecessor, it holds 128 MiB, about 800,000 decisions. Decisions that
+were rotated away before they were shipped are lost to the database; the log and an audit event report it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TOKEN = re.compile(r"[0-9A-Za-z]{1,64}")
 _MOST_FIELDS = 32
 _OWN_COLUMNS = ("uid", "rules", "zone")
 
-# Ships decisions with the ID of the one before them; returns whether slurm-gpudbd lacks that one.
+# Ships decisions with the ID of the one before them; returns whether slurm-gpudbd lacks the one before.
 Send = Callable[[Sequence[Decision], str | None], bool]
 _UserHour = tuple[int, int]
 

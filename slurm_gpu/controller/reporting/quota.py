@@ -1,4 +1,4 @@
-"""Compute a user's use of each limit on the user's jobs: a pure function of policy and use."""
+"""Compute a user's use of each limit on the user's jobs, as a pure function of policy and use."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def quota_of(
 ) -> list[QuotaLine]:
     """Return all limits that can apply to the user's jobs, in the order of the policy.
 
-    A snapshot does not distinguish interactive jobs: rules for a kind use `by_kind`, and without it their use
-    is unknown. Limits of groups in which the user cannot have jobs, by accounts and QOS, are left out.
+    A snapshot does not distinguish interactive jobs: rules for a kind use `by_kind`, and their use is unknown
+    without `by_kind`. Limits of groups in which the user cannot have jobs, by accounts and QOS, are left out.
     """
     lines: list[QuotaLine] = []
     for rule in policy.rules:

@@ -2,8 +2,8 @@
 
 The table in slurm-gpudbd is authoritative: each cycle makes Slurm agree with it, so nothing is left over
 after a kill -9, a restart, or a slurmctld that lost its state. A reservation that is over in the table is
-deleted in Slurm, never the reverse, so any slurm-gpuctld that continues, also next to a backup slurmctld,
-ends in the same state. Only reservations with the name, the user and the nodes of a row are changed.
+deleted in Slurm, never the reverse, so any slurm-gpuctld that takes over, also next to a backup slurmctld,
+reaches the same state. Only reservations with the name, the user and the nodes of a row are changed.
 """
 
 from __future__ import annotations

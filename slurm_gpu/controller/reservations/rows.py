@@ -23,7 +23,7 @@ Exchange = Callable[[Sequence[Report], Collection[int]], Sequence[Reservation]]
 
 
 class ReservationTable:
-    """The rows as last read, and reports not sent yet; never blocks, even while slurm-gpudbd is down."""
+    """Holds the rows as last read, and unsent reports; never blocks, even while slurm-gpudbd is down."""
 
     def __init__(self, exchange: Exchange, background: Background) -> None:
         self._exchange = exchange

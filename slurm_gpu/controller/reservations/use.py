@@ -1,4 +1,4 @@
-"""Determine the use of a reservation: its first job, running jobs and waiting ones. Pure functions."""
+"""Determine the use of a reservation by pure functions: its first job, running jobs and waiting jobs."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def without(
 ) -> str | None:
     """Return the nodes of a reservation with replacements for `lost` ones that are free until its end.
 
-    Prefer the zones of its other nodes. Return None if there are too few.
+    Prefer the zones of its other nodes. Return None if too few nodes are free.
     """
     assert row.start_s is not None
     assert row.end_s is not None

@@ -127,7 +127,7 @@ def read_fresh(path: Path, now_s: float) -> Snapshot | None:
 
 
 def last_generation(path: Path) -> int:
-    """Return the generation of the file, complete or not; 0 without one."""
+    """Return the generation of the file, even if it is incomplete; 0 without a file."""
     try:
         with path.open(encoding="ascii", errors="replace") as file:
             header = _HEADER.fullmatch(file.readline().rstrip("\n"))

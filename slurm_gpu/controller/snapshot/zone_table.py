@@ -98,7 +98,7 @@ class ZoneTables:
 def zone_nodes(zones: Mapping[str, Zone], nodes: Iterable[SlurmNode]) -> list[ZoneNodes]:
     """Return the site's zones in order; raise ValueError for an invalid hostlist.
 
-    Jobs are kept in a zone by the feature of its name, which all of its nodes must have, and no others.
+    Jobs are kept in a zone by the feature of its name, which all of its nodes, and no other nodes, must have.
     """
     by_name = {node.name: node for node in nodes}
     having: dict[str, set[str]] = {}
