@@ -51,7 +51,8 @@ def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTi
     `records` is not empty, and its double watches are resolved. For a part that has ended, Slurm's elapsed
     time counts, or the node's own time if both agree within Slurm's rounding. While a part continues, each
     device counts up to its newest record, since data that was not sent yet is not lost. This does not apply
-    if its node is two shipment intervals behind the newest record. Devices without a record count too.
+    to a device whose records end two shipment intervals before the newest. Devices without a record count
+    too.
 
     Samples after the end that Slurm reports, during the epilog, do not compensate for unsampled time before
     it.

@@ -1,4 +1,4 @@
-"""The import thread, and settings of Python that slurm-gpudbd shares with its workers."""
+"""Run the import in a thread, and tune Python for slurm-gpudbd and its workers."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ from slurm_gpu.wire import HOST_CLUSTER
 
 log = logging.getLogger(__name__)
 
-# slurmctld reports to slurmdbd with a delay: seconds when busy, longer after slurmdbd was unreachable.
+# slurmctld reports to slurmdbd with a delay: some seconds when it is busy, more after slurmdbd was
+# unreachable.
 OVERLAP_S = 600
 WIDE_OVERLAP_S = 86400
 WIDE_EVERY_S = 3600.0

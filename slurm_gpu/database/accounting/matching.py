@@ -75,7 +75,7 @@ _Count = tuple[Sequence[RunSpan], list[RecordSpan]]
 
 
 def _in_counts(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Sequence[_Count]:
-    """Split runs and records into sequences; a record goes to the sequence that ran on its node."""
+    """Split runs and records into sequences; a record belongs to the sequence that ran on its node."""
     counts = list(_by_time(started, records))
     if len(counts) == 1:
         return counts

@@ -73,7 +73,10 @@ def run_row(run: AccountingRun, nodes: Mapping[str, SlurmNode]) -> AccountingRun
 
 
 def _start_s(start_s: int | None, end_s: int | None, elapsed_s: int | None, nodes: str) -> int | None:
-    """Return the start. For a job that ended in the queue, Slurm sets it to the end, without a node."""
+    """Return the start.
+
+    For a job that ended in the queue, Slurm sets the start to the end, without a node.
+    """
     return start_s if nodes or elapsed_s or end_s is None else None
 
 

@@ -23,8 +23,8 @@ NODES_FOR_S = 60.0
 SETTINGS_FOR_S = 3600.0
 # A request waits this long for an answer that has not arrived yet.
 WAIT_S = 1.0
-# Queries may take at most this share of the time: a slow slurmctld is queried less often. The quicker of the
-# last two counts, since a single slow answer may be an exception, such as during startup.
+# Queries may take at most this share of the time: a slow slurmctld is queried less often. The faster of the
+# last two queries counts, since a single slow answer may be an exception, as during startup.
 _SHARE = 0.05
 _LONG_S = 0.1
 _PAUSE_AFTER_FAILURE_S = 10.0

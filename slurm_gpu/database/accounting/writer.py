@@ -101,7 +101,7 @@ def store_hosts(connection: Connection, hosts: Iterable[Host]) -> list[bool]:
 
 
 def store_devices(connection: Connection, devices: Iterable[DeviceFacts]) -> list[bool]:
-    """Keep the last facts of each device and node; return whether each was stored."""
+    """Keep the newest facts of each device on each node; return whether each was stored."""
     names = tuple(c.name for c in device.columns)
     return _store_newest(connection, _DEVICES, [_row(names, item.to_wire()) for item in devices])
 

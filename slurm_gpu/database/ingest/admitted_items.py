@@ -81,7 +81,7 @@ class AdmittedItems:
 
 
 def of_all(some: Sequence[AdmittedItems], get: Callable[[AdmittedItems], Mapping[int, T]]) -> dict[Key, T]:
-    """Return the items of one kind of several shipments."""
+    """Return the items of one kind from several shipments."""
     return {
         (place, index): item for place, admitted in enumerate(some) for index, item in get(admitted).items()
     }

@@ -84,9 +84,9 @@ class Intake:
     def take(self, shipment: CheckedShipment, address: str | None) -> Answer:
         """Store a shipment and return the answer; `address` is the sender's, None over the Unix socket.
 
-        Return after the commit. Raise DatabaseError if not all items could be stored, SlurmError if Slurm is
-        needed to authorise the sender but is unreachable, and ShipmentError (429) if the sender exceeded its
-        allowance. The sender retries in these cases.
+        Answer only after the commit. Raise DatabaseError if not all items could be stored, SlurmError if
+        Slurm is needed to authorise the sender but is unreachable, and ShipmentError (429) if the sender
+        exceeded its allowance. The sender retries in these cases.
         """
         (answer,) = self.take_all([(shipment, address)])
         if isinstance(answer, Exception):

@@ -208,7 +208,7 @@ def _inflate(body: bytes, most: int) -> bytes | None:
 def _check_effort(body: bytes) -> None:
     """Reject a body that would take long to parse. Commas and brackets within strings count too."""
     if len(body) <= min(MAX_VALUES, MAX_GROUPS):
-        return  # too short for that many
+        return  # too short to exceed a limit
     counted = (
         ("values", body.count(b",") + 1, MAX_VALUES),
         ("lists and objects", body.count(b"[") + body.count(b"{"), MAX_GROUPS),

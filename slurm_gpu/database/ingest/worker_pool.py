@@ -73,7 +73,10 @@ class Workers:
 
     @contextlib.contextmanager
     def running(self, adopt: Callable[[socket.socket, bytes], None]) -> Iterator[None]:
-        """Keep the workers alive within the context; `adopt` takes over connections with other requests."""
+        """Keep the workers alive within the context.
+
+        `adopt` takes over connections that they do not answer.
+        """
         threads = [
             threading.Thread(target=worker.keep, args=[adopt], name=worker.name, daemon=True)
             for worker in self._workers

@@ -42,7 +42,7 @@ class NeededData(Struct, tag=True):
 
 
 class ShipmentStored(Struct, tag=True):
-    """A shipment of that node was stored."""
+    """A shipment from `node` was stored."""
 
     node: str
     version: str | None
@@ -70,7 +70,10 @@ class ItemsRejected(Struct, tag=True):
 
 
 class PassedOn(Struct, tag=True):
-    """A connection with another request, and the bytes read so far; its descriptor follows."""
+    """A connection that the worker does not answer, and the bytes read so far.
+
+    Its descriptor follows.
+    """
 
     early: bytes
 
