@@ -145,7 +145,7 @@ class PolicyInstaller:
             value = found.get(step.entity, {}).get(step.limit)
             if value != step.new:
                 raise SlurmRefusalError(
-                    f"slurmdbd did not take {step.entity}: {step.limit.show(step.new)}; "
+                    f"slurmdbd did not accept {step.entity}: {step.limit.show(step.new)}; "
                     f"it has {step.limit.show(value)}"
                 )
 

@@ -79,7 +79,7 @@ def _needless_exceptions(policy: Policy) -> Iterator[_Doubt]:
         limits = flat_limits(rule.limits)
         for key, value in flat_limits(exception.limits).items():
             if value == limits[key]:
-                yield _place(exception, key), f"rule {rule.id} allows {exception.user} as much already"
+                yield _place(exception, key), f"rule {rule.id} already allows {exception.user} as much"
 
 
 def _needless_limits(policy: Policy) -> Iterator[_Doubt]:

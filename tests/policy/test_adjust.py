@@ -98,9 +98,9 @@ def test_a_move_applies_to_the_loaded_policy_and_leaves_the_file_unchanged(polic
     ("old", "new", "why"),
     [
         ("gpus_running: 2", "gpus_running: 3", "policy.yaml has another value now"),
-        ("gpus_running: [1, 4], ", "", "the rule has no adjust: for it any more"),
+        ("gpus_running: [1, 4], ", "", "the rule no longer has adjust: for it"),
         ("gpus_running: [1, 4]", "gpus_running: [1, 2.5]", "it is outside of adjust: now"),
-        ("id: share", "id: portion", "there is no such rule any more"),
+        ("id: share", "id: portion", "the rule no longer exists"),
     ],
 )
 def test_edits_of_the_policy_take_precedence_over_a_move(old: str, new: str, why: str) -> None:

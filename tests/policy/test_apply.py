@@ -138,7 +138,7 @@ def test_if_the_script_cannot_be_installed_the_limits_are_restored(
 def test_a_change_that_slurmdbd_accepts_but_does_not_make_is_an_error(host: Host) -> None:
     before = host.seen()
     missing = LimitChange(of("qos:gone"), limit("MaxWall"), None, 5, "r3")
-    with pytest.raises(SlurmError, match="did not take QOS gone: MaxWall=00:05:00"):
+    with pytest.raises(SlurmError, match="did not accept QOS gone: MaxWall=00:05:00"):
         host.apply(replace(CHANGE, steps=(*STEPS, missing)))
     assert host.seen() == before
 

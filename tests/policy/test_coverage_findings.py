@@ -170,7 +170,7 @@ ALL_MANAGED = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
         (
             rule("a", "vision", "user", "gpus_running: 8"),
             "manages: {accounts: [nlp]}\n",
-            "account vision: not managed (manages: accounts), or not in slurmdbd",
+            "account vision must be in slurmdbd and under manages: accounts",
         ),
         (
             rule("a", "gpu", "user", "jobs_running: 8"),
@@ -282,7 +282,7 @@ def test_an_exception_for_a_user_whom_the_rule_does_not_bind_is_reported() -> No
     tail = "exceptions: [{rule: a, user: alice, limits: {gpus_total: 8}, until: 2026-12-05, why: w}]\n"
     assert find_warnings(rule("a", "bob", "user", "gpus_total: 8"), tail=tail) == [
         "p.yaml:10:24: rule a does not bind alice, who is not in group bob",
-        "p.yaml:10:46: rule a allows alice as much already",
+        "p.yaml:10:46: rule a already allows alice as much",
     ]
 
 

@@ -172,7 +172,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         (
             "memory_per_gpu: 64G",
             "memory_per_gpu: 64000G",
-            "'64000G' is 62.5T, more than there is; did you mean 64000M?",
+            "'64000G' is 62.5T, more than any node has; did you mean 64000M?",
         ),
         (
             "memory_per_gpu: 64G",

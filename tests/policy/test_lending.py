@@ -145,9 +145,9 @@ def test_the_script_never_fails(
 def test_a_borrowing_job_gets_a_message_with_the_consequences() -> None:
     verdict = submit(replace(BOB, per_job=8))
     assert text_of(verdict) == (
-        "This job requests more GPUs than its account owns (0) and than have no owner (6), so it borrows "
-        "idle GPUs of vision, nlp (QOS sg-loans). When their owner needs them, they return within 30 min and "
-        "the job is requeued."
+        "This job requests more GPUs than its account owns (0), and more than have no owner (6), so it "
+        "borrows idle GPUs of vision, nlp (QOS sg-loans). Their owner can reclaim them within "
+        "30 min; the job is then requeued."
     )
     assert " l=vision,nlp " in f"{verdict.desc['admin_comment']} "
 
@@ -168,7 +168,7 @@ def test_a_job_that_names_several_qos_gets_a_message_that_it_may_borrow() -> Non
     """
     asked = submit(Request(uid=1001, account="vision", per_job=2), qos="sg-vision,SG-loans")
     assert text_of(asked).startswith(
-        "This job may borrow idle GPUs of vision, nlp (QOS sg-loans). When their"
+        "This job may borrow idle GPUs of vision, nlp (QOS sg-loans). Their owner"
     )
     assert "l=" not in str(asked.desc["admin_comment"])
     only_loans = submit(replace(BOB, per_job=1), qos="sg-loans,sg-loans")
@@ -182,7 +182,7 @@ def test_a_job_that_names_several_qos_gets_a_message_that_it_may_borrow() -> Non
     [
         ({"requeue": 0}, {}, "cancelled: add --requeue to have it requeued."),
         ({"requeue": 65534}, {"requeues": False}, "cancelled: add --requeue to have it requeued."),
-        ({"requeue": 1}, {"requeues": False}, "the job is requeued."),
+        ({"requeue": 1}, {"requeues": False}, "the job is then requeued."),
         ({"script": None, "argc": 0}, {}, "cancelled: salloc jobs cannot be requeued."),
         ({"script": None, "argc": 1}, {}, "cancelled: srun jobs cannot be requeued."),
     ],

@@ -149,7 +149,7 @@ def test_a_walltime_by_gpus_is_bounded_by_its_longest_step() -> None:
         ("for: grads, per: job, limits: {cpus_per_gpu: 4}", ["cpus_per_gpu: only job_submit.lua"]),
         (
             "for: long, per: user, limits: {jobs_running: 4}",
-            ["jobs_running: nothing enforces it: QOS sg-long: not"],
+            ["jobs_running: nothing enforces it: QOS sg-long must be"],
         ),
         # Slurm has no such limit, so the unmanaged QOS is not the reason.
         ("for: long, per: job, limits: {tasks: 4}", ["tasks: only job_submit.lua enforces it: Slurm has no"]),
@@ -175,7 +175,8 @@ def test_unmanaged_accounts_are_reported(line: str, outside: list[str]) -> None:
     text = rules(f"{line}, limits: {{jobs_running: 4}}").replace("[vision, nlp], qos", "[vision], qos")
     wanted = wanted_limits(text, (*ASSOCIATIONS, account("empty")))
     assert [str(gap) for gap in wanted.gaps] == [
-        f"r1: jobs_running: nothing enforces it: not for {names}: not managed, or not in slurmdbd"
+        f"r1: jobs_running: nothing enforces it: Slurm cannot limit {names}, which must be in slurmdbd "
+        "and under manages: accounts"
         for names in outside
     ]
     assert {entity.name for entity in wanted.bounds} == {"vision"}

@@ -36,7 +36,7 @@ CHECK_ONLY = re.compile(
             r"is not allowed in a rule|must contain the limit|is not a limit of this rule",
             r"is not in the calendar|three decimals|whole minutes|days; the most is|past midnight",
             r"no time at all",
-            r"not on the clock|less than any program|more than there is|whole MiB|allows no job",
+            r"not on the clock|less than any program|more than any node has|whole MiB|allows no job",
             r"is set twice|accounts alone|already|is not under manages|others run in it|all be preempted",
             # In JSON a day is a text, keys are texts, and 8.0 is a whole number.
             r"datetime\.|must be letters, digits|must be a type of GPU|GPUs from which it",

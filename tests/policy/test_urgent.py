@@ -268,7 +268,7 @@ def test_missing_settings_are_reported_with_the_line_to_write() -> None:
     )
     assert "PriorityType=priority/multifactor in slurm.conf" in message
     assert "AccountingStorageEnforce=associations,limits,qos in slurm.conf" in message
-    assert "urgent jobs cannot preempt QOS long: not in slurmdbd" in message
+    assert "urgent jobs cannot preempt QOS long, which slurmdbd lacks" in message
     assert "account vision: not managed (manages: accounts), so its users cannot use QOS urgent" in message
 
 

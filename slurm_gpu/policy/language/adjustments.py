@@ -113,10 +113,10 @@ def with_moves(policy: Policy, moves: Iterable[Move]) -> Moved:
 def _in_the_way(policy: Policy, move: Move) -> str | None:
     rule = next((rule for rule in policy.rules if rule.id == move.rule), None)
     if rule is None:
-        return "there is no such rule any more"
+        return "the rule no longer exists"
     bounds = next((one for one in rule.adjust if one.key == move.limit), None)
     if bounds is None:
-        return "the rule has no adjust: for it any more"
+        return "the rule no longer has adjust: for it"
     if single_value(rule, move.limit) != move.old:
         return "policy.yaml has another value now"
     if not bounds.low <= move.new <= bounds.high:
@@ -131,7 +131,7 @@ def _move(item: Any) -> Move:
     if move.limit not in LIMITS or not all(isinstance(text, str) for text in texts):
         raise ValueError(f"no such limit: {move.limit!r}")
     if not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
-        raise ValueError(f"no whole numbers: {numbers}")
+        raise ValueError(f"not whole numbers: {numbers}")
     return move
 
 

@@ -149,7 +149,7 @@ class _Check(Decoder):
             self.fail(place, "memory: 0 allows no job; write more, or leave it out")
         elif mib and bundle.mgpu and (per_gpu := mib * 1000 / bundle.mgpu) > MOST_MEMORY_PER_GPU_MIB:
             what = f"{format_memory_mib(mib)} is {format_memory_mib(per_gpu)} for each GPU"
-            self.fail(place, f"memory: {what}, more than there is")
+            self.fail(place, f"memory: {what}, more than any node has")
 
     def exceptions(self, exceptions: Sequence[RuleException], rules: Sequence[PolicyRule]) -> None:
         by_id = {rule.id: rule for rule in rules if rule.id}

@@ -183,7 +183,7 @@ class Hours:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Jobs that a rule is for: all given conditions must match; without conditions every job does."""
+    """The jobs that match all given conditions; without conditions, every job matches."""
 
     name: Annotated[str, _AT_KEY]
     users: Annotated[Names | None, "Users."] = None
@@ -200,7 +200,7 @@ class RuleException:
 
     rule: Annotated[str, TEXT, "The id of a rule with `per: user` or `per: job`."]
     user: Annotated[str, USER_NAME, "The user."]
-    limits: Annotated[RuleLimits, _NAMES, "Replace those of the rule."]
+    limits: Annotated[RuleLimits, _NAMES, "Limits that replace the rule's."]
     until: Annotated[dt.date, DATE, "The last day."]
     why: Annotated[str, TEXT, "The reason."]
     granted_by: Annotated[str | None, TEXT, "The granter."] = None
@@ -209,7 +209,7 @@ class RuleException:
 
 @dataclass(frozen=True, slots=True)
 class Adjust:
-    """Bounds within which the weekly adjustment may move a limit on what runs; in the unit of the limit."""
+    """Bounds, in the limit's unit, within which the weekly adjustment may move a limit on running jobs."""
 
     key: str
     low: int
@@ -225,7 +225,7 @@ class PolicyRule:
     per: Annotated[Per, "The scope of its limits."]
     why: Annotated[str, TEXT, "The reason, shown in refusals."]
     limits: Annotated[RuleLimits, _NAMES, "The limits."]
-    mode: Annotated[Mode, "Log it, warn the user, or refuse the job."] = Mode.OBSERVE
+    mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "The times of submission when it applies."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None
@@ -258,12 +258,12 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class GpuOwner:
-    """A group whose idle GPUs are lent, and return when it needs them. QOS are in lower case, as in Slurm."""
+    """A group whose idle GPUs are lent until it needs them. QOS are in lower case, as in Slurm."""
 
     group: Annotated[str, _AT_KEY]
     # The accounts of the group, in lower case.
     accounts: Annotated[tuple[str, ...], FromPlace(lambda _: ())]
-    gpus: Annotated[int, WHOLE_GPUS, "The number that it owns."]
+    gpus: Annotated[int, WHOLE_GPUS, "The number of GPUs owned."]
     qos: Annotated[
         str,
         QOS,
@@ -271,7 +271,7 @@ class GpuOwner:
         "The QOS of its own jobs; by default `sg-GROUP`.",
     ]
     lend_in: Annotated[str, QOS, "The QOS of jobs that borrow."]
-    return_within_s: Annotated[int, WALLTIME, "The time from the owner's submission to its start."]
+    return_within_s: Annotated[int, WALLTIME, "The longest time until an owner's job starts."]
     location: Annotated[Location, _AT_PLACE] = ()
 
 
@@ -280,7 +280,7 @@ class Urgent:
     """Jobs that start before all others. QOS are in lower case, as in Slurm."""
 
     groups: Annotated[GroupNames, Key("for"), "Permitted groups, by users, unix_groups and accounts."]
-    jobs_running: Annotated[int, COUNT, "The most at once; others wait."]
+    jobs_running: Annotated[int, COUNT, "The most jobs running at once."]
     why: Annotated[str, TEXT, "The reason."]
     qos: Annotated[str, QOS, "The QOS that users request."] = URGENT
     preempts: Annotated[
@@ -301,8 +301,8 @@ class Colocation:
 
     allowed_groups: Annotated[GroupNames | None, "Groups whose jobs may share; by default all."] = None
     required_groups: Annotated[GroupNames, "Groups whose jobs always share."] = ()
-    mode: Annotated[Mode, "Log it, advise the user, or do it."] = Mode.OBSERVE
-    goal: Annotated[Goal, "considerate: none slower than `slowdown`."] = Goal.THROUGHPUT
+    mode: Annotated[Mode, "Only log, advise the user, or share GPUs."] = Mode.OBSERVE
+    goal: Annotated[Goal, "considerate: no job exceeds `slowdown`."] = Goal.THROUGHPUT
     slowdown: Annotated[float | None, number(1, 10, "1.10"), "The largest slowdown; by default 1.10."] = None
     jobs_per_gpu: Annotated[int, whole_number(2, 8, "2"), "The most jobs on one GPU."] = 2
     max_gpu_fraction: Annotated[float, number(0, 1, "0.75"), "Jobs that need more of a GPU run alone."] = 0.75
@@ -312,7 +312,7 @@ class Colocation:
         str, choice((*PLANNERS, *LEARNED_PLANNERS)), "The planner that chooses co-runners."
     ] = "annealing"
     model: Annotated[
-        Path | None, path("/var/lib/slurm-gpu/dqngpu.npz"), "The model of a learned planner."
+        Path | None, path("/var/lib/slurm-gpu/dqngpu.npz"), "The model file of a learned planner."
     ] = None
     why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
 
@@ -339,7 +339,7 @@ class CancelIdle:
     groups: Annotated[GroupNames | None, Key("for"), "Groups whose jobs are ended; by default all."] = None
     exempt: Annotated[GroupNames, "Groups whose jobs are not ended."] = ()
     action: Annotated[IdleAction, "hold: requeue the job and hold it."] = IdleAction.CANCEL
-    mode: Annotated[Mode, "Log it, only warn, or do it."] = Mode.OBSERVE
+    mode: Annotated[Mode, "Only log, only warn, or end jobs."] = Mode.OBSERVE
     why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
 
 
@@ -364,7 +364,7 @@ class Policy:
     """A whole policy, checked in itself; names.py checks whether its names exist on this host."""
 
     version: Annotated[int, fixed(1), REQUIRED, "The version."] = 1
-    contact: Annotated[str | None, TEXT, "Where users ask; ends each refusal."] = None
+    contact: Annotated[str | None, TEXT, "Contact for questions; ends each refusal."] = None
     manages: Annotated[Manages, "The parts of slurmdbd that `policy apply` may change."] = field(
         default_factory=Manages
     )

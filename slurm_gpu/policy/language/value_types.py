@@ -82,7 +82,7 @@ def memory(most_mib: int = _MOST_MEMORY_MIB) -> ValueType:
             raise InvalidValueError(f"is less than any program needs; did you mean {_other_unit(value, 1)}?")
         if mib > most_mib:
             raise InvalidValueError(
-                f"is {format_memory_mib(mib)}, more than there is; did you mean {_other_unit(value, -1)}?"
+                f"is {format_memory_mib(mib)}, more than any node has; did you mean {_other_unit(value, -1)}?"
             )
         if mib != round(mib):
             raise InvalidValueError(f"must be whole MiB, as Slurm counts, such as {round(mib)}M")

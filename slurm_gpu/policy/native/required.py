@@ -217,10 +217,11 @@ class _LimitDerivation:
         if group.qos is not None:
             missing = sorted({name.lower() for name in group.qos} - set(self.qos))
             if len(missing) == len({name.lower() for name in group.qos}):
-                return f"QOS {', '.join(missing)}: not managed (manages: qos), or not in slurmdbd"
+                return f"QOS {', '.join(missing)} must be in slurmdbd and under manages: qos"
         elif not self._accounts_of(group) and not (_is_everyone(group) and self.qos):
-            of = "no account" if group.accounts is None else f"account {', '.join(group.accounts)}: not"
-            return f"{of} managed (manages: accounts), or not in slurmdbd"
+            if group.accounts is None:
+                return "no account is both in slurmdbd and under manages: accounts"
+            return f"account {', '.join(group.accounts)} must be in slurmdbd and under manages: accounts"
         return None
 
     def _outside(self, group: Group, *, by_qos: bool) -> str | None:
@@ -235,7 +236,9 @@ class _LimitDerivation:
         missing = sorted(wanted - set(managed))
         if not missing:
             return None
-        return f"not for {what} {', '.join(missing)}: not managed, or not in slurmdbd"
+        key = "qos" if by_qos else "accounts"
+        outside = f"{what} {', '.join(missing)}"
+        return f"Slurm cannot limit {outside}, which must be in slurmdbd and under manages: {key}"
 
     def _accounts_of(self, group: Group) -> list[str]:
         if group.accounts is None:

@@ -99,7 +99,7 @@ def _accounts(policy: Policy) -> frozenset[str] | None:
 
 def _remarks(qos: str, missing: list[str], outside: list[str]) -> Iterator[str]:
     if missing:
-        yield f"urgent jobs cannot preempt QOS {', '.join(missing)}: not in slurmdbd"
+        yield f"urgent jobs cannot preempt QOS {', '.join(missing)}, which slurmdbd lacks"
     if outside:
         yield (
             f"account {', '.join(outside)}: not managed (manages: accounts), so its users cannot use "
