@@ -75,7 +75,7 @@ local function following(node, value)
   return node.by_answer[value]
 end
 
--- The leaf that a job's answers lead to.
+-- The leaf that a job's answers select.
 local function leaf_of(node, desc, parts)
   while node do
     local fields, answers = node.fields, node.answers
@@ -288,7 +288,7 @@ local function learn(job, questions, answers)
   if n_leaves >= MOST_LEAVES then
     forget()
   end
-  job.command = nil -- it refers to this job_desc
+  job.command = nil -- the judgement must not keep a reference to this job_desc
   job.checks = compress(job.checks)
   local node = place(job.kind, job.submit_uid, questions, answers)
   if node then

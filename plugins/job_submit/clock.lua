@@ -36,7 +36,7 @@ function clock.uptime()
     return nil
   end
   local text = length > 0 and read(length)
-  if not (text and text:byte(length) == SPACE) then -- the number gains a digit from time to time
+  if not (text and text:byte(length) == SPACE) then -- the number grows by a digit occasionally
     text = read(64)
     text = text and text:match("^%d+%.%d%d ")
     length = text and #text or 0

@@ -35,7 +35,7 @@ local function open(now)
     size = 0
   end
   if file then
-    file:setvbuf("no") -- a line is written at once, and whole
+    file:setvbuf("no") -- each line is written immediately and as a whole
     opened_at = now
   end
   return not file and reason or nil
@@ -130,7 +130,7 @@ local function text_of(job, sum)
   return table.concat(fields, " ")
 end
 
--- The beginning of all lines of one second, and that second.
+-- The common beginning of all lines of one second, and the second itself.
 local opening, opening_of
 
 -- Logs a verdict; `sum` has the amounts that the job adds. `sum` is the same in each line about one job.

@@ -96,7 +96,7 @@ function queue.read(state, jobs, now)
   end
   local known = {}
   for id, record in pairs(jobs) do
-    local base = record.job_state % 256 -- higher bits are flags; 0 pending, 1 running, 2 suspended, ended above
+    local base = record.job_state % 256 -- higher bits are flags; 0 is pending, 1 running, 2 suspended, and larger values are ended
     local job = state.known[id]
     if job == nil then
       settle(state, record, now)

@@ -128,7 +128,7 @@ def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
 
 
 def _hasty_ends(policy: Policy) -> Iterator[_Doubt]:
-    """Find warnings that leave too little time to act."""
+    """Find idle warnings that leave users too little time to act."""
     cancel_idle = policy.cancel_idle
     if cancel_idle is None:
         return
@@ -167,7 +167,7 @@ def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:
 
 
 def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
-    """Find rules that together leave no partition or no type of GPU."""
+    """Find rules that together allow no partition or no type of GPU."""
     enforced = [rule for rule in policy.rules if rule.mode is Mode.ENFORCE]
     for rule in enforced:
         allowed, of_group = rule.limits.partitions, policy.groups[rule.group].partitions

@@ -94,7 +94,7 @@ class ApplyJournal:
             yield
 
     def entries(self) -> list[Entry]:
-        """Return all entries that are kept, the oldest first."""
+        """Return all stored entries, the oldest first."""
         try:
             files = [file for file in self.directory.iterdir() if file.match("apply-*.json")]
             return sorted(map(_read, files), key=lambda entry: _age(entry.name))
@@ -110,7 +110,7 @@ class ApplyJournal:
         return next((entry for entry in reversed(self.entries()) if entry.state in states), None)
 
     def taken_back(self) -> list[Entry]:
-        """Return the applies that were rolled back since the one in force, the oldest first."""
+        """Return the applies after the one in force that were rolled back, the oldest first."""
         found: list[Entry] = []
         for entry in reversed(self.entries()):
             if entry.state is ApplyState.DONE:
@@ -156,7 +156,7 @@ class ApplyJournal:
 
     def _prune(self) -> None:
         entries = self.entries()
-        # Keep applies that are in force or that a rollback restores, however many failed since.
+        # Keep applies that are in force or that a rollback restores, regardless of later failed applies.
         done = [entry for entry in entries if entry.state is ApplyState.DONE][-KEPT:]
         with contextlib.suppress(OSError):  # a failure here must not undo a completed apply
             for entry in entries[:-KEPT]:

@@ -32,8 +32,8 @@ def read_installed(script: Path) -> str:
         text = script.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise OutsideError(
-            f"{script} does not exist, and explain runs the installed script: `slurm-gpu policy apply` "
-            "creates it on the host of slurmctld; other hosts need its directory or a copy of it"
+            f"{script} does not exist; explain runs the installed script: `slurm-gpu policy apply` makes it "
+            "on the host of slurmctld, and other hosts need its directory, or a copy of it"
         ) from None
     except OSError as error:
         raise OutsideError(f"{script} cannot be read: {error.strerror}") from error

@@ -54,7 +54,7 @@ def find_obstacles(
 ) -> Obstacles:
     """Check a job against all partitions that it names.
 
-    `enforced` is EnforcePartLimits: NO, ANY or ALL. `version` is that of Slurm.
+    `enforced` is EnforcePartLimits: NO, ANY or ALL. `version` is the version of Slurm.
     """
     shut = [next(_shut(part, requested, submitter, version), None) for part in partitions]
     closed = tuple(reason for reason in shut if reason is not None)
@@ -81,7 +81,7 @@ def find_obstacles(
 def _shut(
     part: Partition, requested: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
 ) -> Iterator[str]:
-    """Yield the reasons for which Slurm refuses the job, regardless of EnforcePartLimits."""
+    """Yield the reasons why Slurm refuses the job, regardless of EnforcePartLimits."""
     if part.needs_reservation and not requested.in_reservation:
         yield f"partition {part.name} is for jobs in a reservation only (--reservation)"
     if part.root_only and not submitter.is_root:
@@ -99,7 +99,7 @@ def _other_groups(part: Partition, submitter: Submitter) -> Iterator[str]:
 def _exceeded_limits(
     part: Partition, requested: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
 ) -> Iterator[str]:
-    """Yield the reasons for which Slurm refuses the job if it enforces limits, and lets it wait otherwise."""
+    """Yield the reasons why Slurm refuses the job if it enforces limits, and lets it wait otherwise."""
     where = f"partition {part.name}"
     account = submitter.account
     if version >= _GROUPS_ARE_A_LIMIT:

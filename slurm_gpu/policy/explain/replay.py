@@ -38,7 +38,7 @@ class PastJob:
     """One job, or one task of an array, from its submission to its end; requeued runs are one job."""
 
     job_id: int
-    # As Slurm prints it: 17, 17_3.
+    # The ID as Slurm prints it, such as 17 or 17_3.
     label: str
     array_job_id: int | None
     user: str
@@ -54,7 +54,7 @@ class PastJob:
     n_nodes: int
     # The requested total, memory in MiB.
     tres: Mapping[str, float]
-    # From accounting: allocated, or requested by a job that never started; None if not known.
+    # From accounting: allocated, or requested by a job that never started; None if it is unknown.
     n_gpus: float | None
 
     @property

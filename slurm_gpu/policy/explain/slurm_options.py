@@ -170,7 +170,7 @@ class SlurmCommand:
     """The options of one of Slurm's commands."""
 
     name: str
-    # Prefix of its environment variables for options.
+    # Prefix of the command's environment variables for options.
     variables: str
     with_value: frozenset[str]
     # Options that need no value; some accept one after `=`.
@@ -179,7 +179,7 @@ class SlurmCommand:
 
     @property
     def known(self) -> frozenset[str]:
-        """Return the long names of all its options."""
+        """Return the long names of all options of the command."""
         return self.with_value | self.without
 
 

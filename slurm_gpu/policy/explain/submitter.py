@@ -17,7 +17,7 @@ _PASSES = ("PartitionTimeLimit", "PartitionMaxNodes", "PartitionMinNodes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submitter:
-    """The user, account and QOS of a job; None if unknown, which is then not checked."""
+    """The user, account and QOS of a job; unknown values are None and are not checked."""
 
     # UNIX groups.
     groups: Collection[str] | None = None
@@ -77,7 +77,7 @@ def _groups_of(user: str) -> Collection[str] | None:
         try:
             names.add(grp.getgrgid(gid).gr_name)
         except KeyError:
-            continue  # a group without a name; no partition can allow it
+            continue  # no partition can allow a group without a name
     return names if entry.pw_uid else None
 
 

@@ -18,7 +18,7 @@ def unknown_to_cluster(
 ) -> tuple[InputError, ...]:
     """Return errors for partitions and GPU types without a node, in the order of the file.
 
-    Names of a kind are not checked if no node reports any name of that kind.
+    Partitions (or GPU types) are not checked if no node reports any.
     """
     nodes = list(nodes)
     partitions = {partition for node in nodes for partition in node.partitions}

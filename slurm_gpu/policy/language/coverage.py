@@ -11,7 +11,7 @@ from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
 
 _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
-# For each sum, the sums that contain it: the group's contains the user's, and both contain a single job.
+# For each scope, the wider scopes: a group's sum includes a user's sum, and both include a single job.
 _WITHIN = {Per.JOB: (Per.JOB, Per.USER, Per.GROUP), Per.USER: (Per.USER, Per.GROUP), Per.GROUP: (Per.GROUP,)}
 
 # A week is not part of a month: it may begin in one and end in the next.
@@ -20,7 +20,7 @@ _LONGER_PERIODS = {"gpu_hours:day": ("gpu_hours:week", "gpu_hours:month")}
 
 @dataclass(frozen=True, slots=True)
 class CoveredLimit:
-    """A limit that can never be the one that binds."""
+    """A limit that never binds because another one is at least as strict."""
 
     rule: PolicyRule
     # The key as in flat_limits.
@@ -32,7 +32,7 @@ class CoveredLimit:
 def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
     """Yield the limits that another limit makes redundant; of two equal limits, the later one."""
     flat = [flat_limits(rule.limits) for rule in policy.rules]
-    excepted = {exception.rule for exception in policy.exceptions}  # these do not bind all users
+    excepted = {exception.rule for exception in policy.exceptions}  # these rules do not bind all users
     for position, rule in enumerate(policy.rules):
         for key in flat[position]:
             wider = _wider_keys(key)

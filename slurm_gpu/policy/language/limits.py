@@ -60,20 +60,20 @@ class LimitKind:
 
     @property
     def field(self) -> str:
-        """Return the name of its field in `RuleLimits`."""
+        """Return the name of the limit's field in `RuleLimits`."""
         return f"{self.key}_mib" if self.measure is LimitUnit.MEMORY else self.key
 
     def noun(self, number: float) -> str:
-        """Return its noun for this number: 1 job, 2 jobs."""
+        """Return the noun in the singular or plural for a number, such as 1 job or 2 jobs."""
         return self.one if self.one and number == 1 else self.what
 
     def of(self, limits: RuleLimits) -> LimitValue:
-        """Return its value in these limits; None if it is not set."""
+        """Return the value of this limit in `limits`; None if it is not set."""
         value: LimitValue = getattr(limits, self.field)
         return value
 
     def allowed_per(self, per: Per) -> bool:
-        """Return whether a rule with this `per:` may set it."""
+        """Return whether a rule with this `per:` may set the limit."""
         return (self.scope is Scope.JOB) == (per is Per.JOB)
 
 

@@ -30,7 +30,7 @@ _MOST_GPUS = 1_000_000
 _MOST_COUNT = 10**9
 # More than a year is a mistake: 70000h was meant as minutes.
 _MOST_WALLTIME_S = 366 * 86400
-# Less than Python needs: 64M was meant as 64G.
+# Less than Python needs is a mistake: 64M was meant as 64G.
 _LEAST_MEMORY_MIB = 256
 _MOST_MEMORY_MIB = 2**30
 _MEMORY_UNITS = "KMGT"

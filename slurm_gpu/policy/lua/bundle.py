@@ -39,7 +39,7 @@ MARK = "-- slurm-gpu "
 # The start of the stub that a removal leaves (packaging/hooks/place-lua); the next apply replaces it.
 STUB_MARK = f"{MARK}was removed: "
 
-# The module that defines the functions for slurmctld. It is the last, since its return value is the script's.
+# The module that defines the functions for slurmctld. It comes last, since the script returns its value.
 _ENTRY = "entry"
 _REQUIRES = re.compile(r"-- requires: (.+)")
 
@@ -58,7 +58,7 @@ class SiteFacts:
     # Shards per GPU; None if no node has shards. If nodes differ, this is the largest number, so that sizes
     # are counted at their lower bound.
     shards_per_gpu: int | None = None
-    # Likewise for MPS.
+    # MPS per GPU, likewise.
     mps_per_gpu: int | None = None
     # The fewest GPUs of a node of each partition.
     partition_gpus: Mapping[str, int] = field(default_factory=dict)

@@ -104,7 +104,7 @@ class ColocationInForce:
 
     mode: str
     goal: str
-    # The largest slowdown of a job; None without a bound.
+    # The largest slowdown of a job; None if it is not limited.
     slowdown: float | None
     jobs_per_gpu: int
     max_gpu_fraction: float
@@ -181,9 +181,9 @@ class PolicyInForce:
 
 
 def read_policy_in_force(script: Path) -> PolicyInForce | None:
-    """Return the policy of the bundle at `script`; None without a file, or if it is a site's own script.
+    """Return the policy of the bundle at `script`; None if there is no file or it is a site's own script.
 
-    Raise OutsideError if the file cannot be read or is not as `policy apply` wrote it.
+    Raise OutsideError if the file cannot be read or was changed since `policy apply` wrote it.
     """
     return _read(script, _policy)
 

@@ -18,7 +18,7 @@ def loans_group(qos: str) -> str:
 
 
 def borrowed_group(owner: str, qos: str) -> str:
-    """Return the name of the group of jobs for which an owner itself borrows in a QOS."""
+    """Return the name of the group of jobs with which an owner itself borrows in a QOS."""
     return f"borrowed:{qos}:{owner}"
 
 

@@ -101,7 +101,7 @@ _DUMP = "return function(t) local out = {} for k, v in pairs(t) do out[#out + 1]
 
 
 class ScriptError(OutsideError):
-    """A job_submit.lua that slurmctld would not load."""
+    """The error that slurmctld would not load a job_submit.lua."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class ZoneDecision:
     mode: str
     # Alternatives and their scores, the best first.
     zones: tuple[tuple[str, int], ...] = ()
-    # The word for the reason to leave the job unchanged (docs/contracts.md, section 4); None if zones fit.
+    # The log word for leaving the job unchanged (docs/contracts.md, section 4); None if zones fit.
     why: str | None = None
     # The user's own constraint followed by these zones; None if not known.
     constraint: str | None = None
@@ -148,7 +148,7 @@ class ScriptDecision:
     code: int
     # Lines as sbatch shows them, without its own prefix.
     messages: tuple[str, ...]
-    # (level, text) that went to slurmctld's log.
+    # (level, text) of each line in slurmctld's log.
     log: tuple[tuple[str, str], ...] = ()
     # The job description as the script left it.
     desc: Mapping[str, Any] = field(default_factory=dict)

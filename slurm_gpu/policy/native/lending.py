@@ -72,7 +72,7 @@ class _LendingWish:
     def lending(self) -> Lending:
         for name in self.loans:
             lender = next(owner for owner in self.owners if owner.lend_in == name)
-            # A grace time begins with a signal. A job that dies of it has failed, and is not requeued.
+            # A grace time begins with a signal. A job that the signal ends has failed and is not requeued.
             self._add_bound(Entity(EntityKind.QOS, name), LimitField("GraceTime"), 0, _rule(lender))
         for owner in self.owners:
             self._capped(owner.qos, owner.gpus, _rule(owner))

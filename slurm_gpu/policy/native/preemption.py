@@ -31,7 +31,7 @@ class Lack(NamedTuple):
 def return_time_s(settings: SlurmSettings) -> int:
     """Return the longest time from an owner's submission to the return of lent GPUs.
 
-    Slurm finds that it must preempt, signals the job, kills what is left after KillWait, and cleans up.
+    Slurm decides to preempt, signals the job, kills its remaining processes after KillWait, and cleans up.
     """
     raw = settings.raw
     interval = re.search(r"\bsched_interval=(\d+)", raw.get("SchedulerParameters", ""))

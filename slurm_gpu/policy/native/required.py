@@ -49,7 +49,7 @@ class UnmappedLimit:
     rule: str
     key: str
     why: str
-    # Whether it is not enforced at all: job_submit.lua cannot refuse a job because of running ones.
+    # Whether nothing enforces the limit, since job_submit.lua cannot refuse a job because of running jobs.
     unenforced: bool = False
 
     def __str__(self) -> str:

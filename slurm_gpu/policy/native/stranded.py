@@ -31,7 +31,7 @@ class Stranded:
     # None if the job loses its QOS.
     value: int | None
     requested: int | None
-    # A command after which it can start; None if it must request less.
+    # A command after which the job can start; None if the job must request less.
     remedy: str | None = None
 
     def __str__(self) -> str:
