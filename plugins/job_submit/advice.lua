@@ -33,7 +33,7 @@ local function add_period(lines, findings)
   return false
 end
 
--- For a request that fits once other jobs end.
+-- Advises on a request that fits once other jobs end.
 local function add_room(lines, job, state, findings)
   for _, finding in ipairs(findings) do
     if finding.retry_s then

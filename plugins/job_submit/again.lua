@@ -117,7 +117,7 @@ local function left_of(check, job, state)
     if check.summed_in ~= number then
       local own, reported = lib.state.sums(state, check.rule, check.uid, job.user)
       check.own, check.reported = own or NONE, reported or NONE
-      check.summed_in = own and number -- a user without sums of their own may get them later
+      check.summed_in = own and number -- a user who has no sums yet may get them later
     end
     used = (check.own[check.sum] or 0) + (check.reported[check.sum] or 0)
     used = used > 0 and used or 0
@@ -139,7 +139,7 @@ local function compress(checks)
     else
       local left, last = check.bound > 0 and check.bound / check.bound or 0, kept[#kept]
       local before = last and last.left
-      if not (before and before <= left) then -- without a limit (inf / inf) neither is nearer
+      if not (before and before <= left) then -- without a limit (inf / inf), neither limit is nearer
         kept[#kept + (before and left < before and 0 or 1)] = { rule = check.rule, left = left }
       end
     end

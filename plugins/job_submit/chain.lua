@@ -32,7 +32,7 @@ end
 
 local sites = { before = loaded(policy.chain_before), after = loaded(policy.chain_after) }
 
--- Whether there is a site's script.
+-- Whether the site has a script.
 chain.present = sites.before ~= nil or sites.after ~= nil
 
 -- Calls a function of the site's script at "before" or "after", and returns its code; SUCCESS without a script. Raises

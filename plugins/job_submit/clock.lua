@@ -41,7 +41,7 @@ function clock.uptime()
     text = text and text:match("^%d+%.%d%d ")
     length = text and #text or 0
   end
-  return text and tonumber(text) -- tonumber accepts the space at the end
+  return text and tonumber(text) -- tonumber accepts a trailing space
 end
 
 return clock

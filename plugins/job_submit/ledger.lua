@@ -61,7 +61,7 @@ function ledger.admit(state, token, job, claim)
   lib.sums.count(state, claim.class, claim.sum, 1)
 end
 
--- Drops an admission that led to no job.
+-- Drops an admission that did not lead to a job.
 local function drop(state, token, entry)
   state.ledger[token] = nil
   lib.sums.count(state, entry.claim.class, entry.claim.sum, -1)

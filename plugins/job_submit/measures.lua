@@ -170,7 +170,7 @@ function measures.are_reported(job)
   return slurm_gpu_considered ~= nil and not job.quiet
 end
 
--- Reports a limit that was checked, with the values of its finding.
+-- Reports a checked limit with the values of its finding.
 function measures.report(finding, fits)
   local used = finding.used or ""
   slurm_gpu_considered(

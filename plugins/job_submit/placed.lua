@@ -7,7 +7,7 @@ local UNCHANGED = {
     .. "and |",
 }
 
--- Appends lines to `lines`.
+-- Appends the message to `lines`.
 return function(lines, place)
   if place.why then
     local reason = UNCHANGED[place.why]

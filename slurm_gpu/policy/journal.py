@@ -49,7 +49,7 @@ class Entry:
     # The policy file that was applied.
     policy: str
     steps: tuple[LimitChange, ...] = ()
-    # Limits in Slurm that the policy owns after the apply.
+    # The limits in Slurm that the policy owns after the apply.
     owned: tuple[Owned, ...] = ()
     # The job_submit.lua that was replaced or created; None if it was not changed.
     script: Path | None = None

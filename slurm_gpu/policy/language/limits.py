@@ -55,7 +55,7 @@ class LimitKind:
     tres: str = ""
     # The limit on a sum that contains this amount: GPUs of one job are among those running and pending.
     part_of: str = ""
-    # The reason if no field in Slurm can enforce it; "" if one can.
+    # The reason why no field in Slurm can enforce it; "" if one can.
     lua_alone: str = ""
 
     @property

@@ -28,7 +28,7 @@ ALL_DAYS = frozenset(range(len(DAY_NAMES)))
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _MOST_GPUS = 1_000_000
 _MOST_COUNT = 10**9
-# More than a year is a mistake: 70000h was meant as minutes.
+# More than a year is a mistake, such as 70000h for 70000 minutes.
 _MOST_WALLTIME_S = 366 * 86400
 # Less than Python needs is a mistake: 64M was meant as 64G.
 _LEAST_MEMORY_MIB = 256

@@ -42,7 +42,7 @@ class NativePlan:
     drift: tuple[Drift, ...] = ()
     # QOS that are created before limits are set; a rollback does not remove them, since they may have jobs.
     new_qos: tuple[NewQos, ...] = ()
-    # The reason if there is no native layer; None if there is one.
+    # The reason why there is no native layer; None if there is one.
     absent: str | None = None
 
     @property

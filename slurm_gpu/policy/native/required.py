@@ -205,7 +205,7 @@ class _LimitDerivation:
                 self._gap(rule, kind, outside)
 
     def _hindrance(self, rule: PolicyRule, group: Group) -> str | None:
-        """Return the reason if Slurm can enforce no limit of a rule; None otherwise."""
+        """Return the reason why Slurm cannot enforce any limit of a rule; None if it can."""
         if rule.when is not None:
             return "Slurm's limits do not depend on the time of day"
         if rule.kind is not None:
@@ -225,7 +225,7 @@ class _LimitDerivation:
         return None
 
     def _outside(self, group: Group, *, by_qos: bool) -> str | None:
-        """Return the reason if some jobs of the rule are not in managed accounts or QOS; None otherwise."""
+        """Return a message if some jobs of the rule are not in managed accounts or QOS; None otherwise."""
         if by_qos:
             what, named, managed = "QOS", group.qos, self.qos
             every = self.all_qos
