@@ -145,7 +145,7 @@ def test_no_password_is_seen_by_others_while_mariadb_is_copied(
     ("end", "why"),
     [
         ("echo half; echo 'Got error: 1045' >&2; exit 2", "ended with 2: Got error: 1045"),
-        ("echo half", "its output is not complete"),
+        ("echo half", "the output is incomplete"),
     ],
 )
 def test_half_a_dump_is_no_backup(
