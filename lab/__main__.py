@@ -115,7 +115,7 @@ def restart(name: str) -> None:
     """Restart the daemon NAME (lab/status lists them)."""
     daemons = _lab_that_is_up().daemons
     if name not in daemons:
-        raise click.UsageError(f"no daemon {name!r}; there are {', '.join(daemons)}")
+        raise click.UsageError(f"no daemon {name!r}; available: {', '.join(daemons)}")
     daemons[name].restart()
 
 

@@ -65,7 +65,7 @@ def audit(site: CommandSite, limit: int, act: str | None, refused: str | None, a
     if as_json:
         print_json({"audit": to_json(acts)})
     elif not acts:
-        remark("no such act is on record" if act is not None else "no act is on record")
+        remark("no such act is recorded" if act is not None else "no changes are recorded")
     else:
         _print_acts(acts, owners, zone)
     _remark_on_more(len(chosen), limit, len(found))

@@ -39,7 +39,7 @@ class ConnectionLimits:
     backlog_s: float = math.inf
     """A connection that has waited in the kernel for longer is closed."""
     unread_ms: int = 60_000
-    """The seconds after which a client that does not read its answer is disconnected."""
+    """The milliseconds after which a client that does not read its answer is disconnected."""
 
     def room(self, family: int) -> int:
         """Return the number of connections above which those of a family must wait."""

@@ -133,7 +133,7 @@ def _mistake(line: str) -> str | None:
     if not template.is_valid():
         return "a $ without a placeholder; write $$ for a dollar sign"
     unknown = [name for name in template.get_identifiers() if name not in PLACEHOLDERS]
-    return f"${unknown[0]} is not a placeholder; there are ${', $'.join(PLACEHOLDERS)}" if unknown else None
+    return f"${unknown[0]} is not a placeholder; available: ${', $'.join(PLACEHOLDERS)}" if unknown else None
 
 
 def _wrong(path: Path, line: int, message: str) -> InvalidFileError:

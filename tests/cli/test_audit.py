@@ -60,7 +60,7 @@ def test_one_kind_of_event_as_json_with_its_evidence(slurm_gpu: CommandLine):
 def test_an_empty_list_prints_a_remark(slurm_gpu: CommandLine):
     assert slurm_gpu("audit") == 0
     assert slurm_gpu("audit", "--act", "urgent") == 0
-    assert (slurm_gpu.out, "no such act is on record" in slurm_gpu.err) == ("", True)
+    assert (slurm_gpu.out, "no such act is recorded" in slurm_gpu.err) == ("", True)
 
 
 def test_a_reservation_is_shown_with_its_user(slurm_gpu: CommandLine):

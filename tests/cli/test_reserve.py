@@ -363,8 +363,8 @@ def test_an_empty_list_prints_a_remark(command: CommandLine) -> None:
 
 def test_a_site_without_reservations_gets_the_setting_to_add(slurm_gpu: CommandLine) -> None:
     assert slurm_gpu("reserve", "request", "--gpus=8", "--time=3d", "--why=paper") == 2
-    assert "an admin adds `placement: {reservations: {}}` to slurm-gpu.yaml" in slurm_gpu.err
+    assert "An admin adds `placement: {reservations: {}}` to slurm-gpu.yaml" in slurm_gpu.err
     with_rows(slurm_gpu)
     slurm_gpu.site.run = Commands()
     assert slurm_gpu("reserve", "list") == 0
-    assert slurm_gpu.out.startswith("Nothing is reserved: reservations are not enabled: an admin adds")
+    assert slurm_gpu.out.startswith("Nothing is reserved: reservations are not enabled. An admin adds")

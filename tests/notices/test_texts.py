@@ -107,7 +107,7 @@ def test_a_site_template_replaces_ours(tmp_path: Path) -> None:
         ("Hello\n", "xid.txt:1:1: the first line must be `Subject: …`"),
         ("Subject: \n\nx\n", "xid.txt:1:1: the first line must be"),
         ("Subject: x\n\n", "xid.txt:2:1: there is no message after the subject"),
-        ("Subject: x\n\nyour $job5\n", "xid.txt:3:1: $job5 is not a placeholder; there are $user, $cluster"),
+        ("Subject: x\n\nyour $job5\n", "xid.txt:3:1: $job5 is not a placeholder; available: $user, $cluster"),
         ("Subject: x\n\nit costs $ 5\n", "xid.txt:3:1: a $ without a placeholder; write $$"),
         ("Subject: x\n\n" + "x" * 70_000, "has 70012 bytes; the limit is 65536"),
     ],

@@ -294,7 +294,7 @@ def test_explain_reports_refusals_by_slurm_itself(
     capsys.readouterr()
     ask = ("explain", "--", "sbatch", "--gpus=1", "--partition=gpuu", "--wrap=true")
     assert cluster.run(*ask) == 1
-    reason = "--partition: 'gpuu' is not a partition of this cluster; did you mean gpu? there are gpu"
+    reason = "--partition: 'gpuu' is not a partition of this cluster; did you mean gpu? available: gpu"
     assert capsys.readouterr().out.splitlines() == [
         f"sbatch: error: Slurm itself would refuse it: {reason}",
         "refused",

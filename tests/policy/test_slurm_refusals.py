@@ -80,14 +80,14 @@ def test_requests_that_slurm_accepts_have_no_refusals(words: str) -> None:
         (
             "-p gpuu",
             "--partition: 'gpuu' is not a partition of this cluster; did you mean gpu? "
-            "there are gpu, old, cpu",
+            "available: gpu, old, cpu",
         ),
-        ("-p gpu,x", "--partition: 'x' is not a partition of this cluster; there are gpu, old, cpu"),
-        ("-A nlp", "--account: 'nlp' is not for alice; there are vision"),
-        ("-q hihg", "--qos: 'hihg' is not for alice; did you mean high? there are high, normal"),
-        ("--gpus=h100:1", "--gpus: no node there has GPUs of type 'h100'; there are a100"),
-        ("--gres=gpu:v100:1", "GPUs per node: no node there has GPUs of type 'v100'; there are a100"),
-        ("--gres=foo:1", "--gres: 'foo' is not in GresTypes; there are gpu, shard"),
+        ("-p gpu,x", "--partition: 'x' is not a partition of this cluster; available: gpu, old, cpu"),
+        ("-A nlp", "--account: alice may not use 'nlp'; available: vision"),
+        ("-q hihg", "--qos: alice may not use 'hihg'; did you mean high? available: high, normal"),
+        ("--gpus=h100:1", "--gpus: no node there has GPUs of type 'h100'; available: a100"),
+        ("--gres=gpu:v100:1", "GPUs per node: no node there has GPUs of type 'v100'; available: a100"),
+        ("--gres=foo:1", "--gres: 'foo' is not in GresTypes; available: gpu, shard"),
         ("--gpus=9", "--gpus: 9 requested, gpu has 8"),
         ("--gpus-per-node=8", "GPUs per node: 8 requested, no node of gpu has more than 4"),
         ("-p cpu --gres=gpu:1", "GPUs per node: 1 requested, no node of cpu has more than 0"),
@@ -95,7 +95,7 @@ def test_requests_that_slurm_accepts_have_no_refusals(words: str) -> None:
         ("--mem-per-gpu=1T --gpus=1", "--mem-per-gpu=1T: no node of gpu has more than 100G"),
         ("-c 64", "--cpus-per-task=64: no node of gpu has more than 32 CPUs"),
         ("-N9", "--nodes=9: gpu has 2 nodes"),
-        ("-w n9", "--nodelist: 'n9' is not a node of this cluster; there are n1, n2, n3, c1"),
+        ("-w n9", "--nodelist: 'n9' is not a node of this cluster; available: n1, n2, n3, c1"),
         ("--gpus=9 --gpus-per-node=4", "--gpus=9 is not a multiple of --gpus-per-node=4; --gpus=8 would be"),
     ],
 )
@@ -107,13 +107,13 @@ def test_requests_that_slurm_refuses_are_reported_with_alternatives(words: str, 
     ("version", "words", "refused"),
     [
         ("24.11.5", "-q HIGH,normal", []),
-        ("26.05.5", "-q high,hihg", ["'hihg' is not for alice; did you mean high?"]),
-        ("22.05.8", "-q high,normal", ["'high,normal' is not for alice; did you mean normal?"]),
+        ("26.05.5", "-q high,hihg", ["alice may not use 'hihg'; did you mean high?"]),
+        ("22.05.8", "-q high,normal", ["alice may not use 'high,normal'; did you mean normal?"]),
     ],
 )
 def test_several_qos_are_accepted_from_24_11_on(version: str, words: str, refused: list[str]) -> None:
     there = replace(CLUSTER, settings=replace(SETTINGS, version=version))
-    assert refusals(words, there) == [f"--qos: {text} there are high, normal" for text in refused]
+    assert refusals(words, there) == [f"--qos: {text} available: high, normal" for text in refused]
 
 
 FEATURES = replace(
@@ -128,7 +128,7 @@ FEATURES = replace(
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        ("-C z3", "--constraint: 'z3' is not a feature of any node; there are a100, z1, z2"),
+        ("-C z3", "--constraint: 'z3' is not a feature of any node; available: a100, z1, z2"),
         ("-C z1&z2", "--constraint=z1&z2: no node of gpu has that"),
         ("-p old --constraint=z1", "--constraint=z1: no node of old has that"),
         ("-N2 -C z1", "--constraint=z1: of gpu only 1 node with that"),
@@ -165,7 +165,7 @@ def test_amounts_of_nodes_are_reported_exactly() -> None:
 def test_a_job_needs_a_partition() -> None:
     bare = replace(CLUSTER, partitions=[replace(part, is_default=False) for part in CLUSTER.partitions])
     (refusal,) = refusals("", bare)
-    assert refusal == "--partition is missing, and there is no default partition; there are gpu, old, cpu"
+    assert refusal == "--partition is missing, and there is no default partition; available: gpu, old, cpu"
 
 
 NOW_S = 1000
@@ -197,7 +197,7 @@ RESERVED = replace(
             "--reservation=sg_1 --gpus-per-node=8",
             "GPUs per node: 8 requested, no node of reservation sg_1 has more than 4",
         ),
-        ("--reservation=sg_1 -w n2", "--nodelist: 'n2' is not in reservation sg_1; there are n1"),
+        ("--reservation=sg_1 -w n2", "--nodelist: 'n2' is not in reservation sg_1; available: n1"),
         ("--reservation=sg_2", "--reservation: sg_2 is not for alice; it is for users bob"),
         ("--reservation=sg_3", "--reservation: sg_3 is not for vision; it is for accounts nlp"),
         ("--reservation=old", "--reservation: old is over"),

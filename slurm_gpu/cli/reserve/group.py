@@ -29,7 +29,7 @@ from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 
 _PAST = 30
 _NONE_HERE = (
-    "reservations are not enabled: an admin adds `placement: {reservations: {}}` to slurm-gpu.yaml, "
+    "reservations are not enabled. An admin adds `placement: {reservations: {}}` to slurm-gpu.yaml, "
     "and restarts slurm-gpudbd and slurm-gpuctld"
 )
 

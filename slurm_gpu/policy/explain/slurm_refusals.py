@@ -151,9 +151,9 @@ def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
     partition = get("partition")
     for name in partition.split(",") if partition else ():
         if there and name not in there:
-            yield f"--partition: {name!r} is not a partition of this cluster; {_there_are(name, there)}"
+            yield f"--partition: {name!r} is not a partition of this cluster; {_available(name, there)}"
     if there and not partition and not any(part.is_default for part in cluster.partitions):
-        yield f"--partition is missing, and there is no default partition; there are {_listed(there)}"
+        yield f"--partition is missing, and there is no default partition; available: {_listed(there)}"
     for option, allowed, enforcing in (
         ("account", cluster.places.accounts, {"associations", "limits", "safe", "qos", "wckeys", "all"}),
         ("qos", cluster.places.qos, {"qos", "all"}),
@@ -162,15 +162,15 @@ def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
         several = option == "qos" and cluster.version >= _SEVERAL_QOS
         for name in value.split(",") if value and several else filter(None, (value,)):
             if allowed and name.lower() not in allowed and cluster.enforced & enforcing:
-                yield f"--{option}: {name!r} is not for {cluster.user}; {_there_are(name, sorted(allowed))}"
+                yield f"--{option}: {cluster.user} may not use {name!r}; {_available(name, sorted(allowed))}"
     features = list(dict.fromkeys(feature for node in cluster.nodes for feature in node.features))
     for name in names_in(get("constraint", "")):
         if cluster.nodes and name not in features:
-            yield f"--constraint: {name!r} is not a feature of any node; {_there_are(name, sorted(features))}"
+            yield f"--constraint: {name!r} is not a feature of any node; {_available(name, sorted(features))}"
     names = [node.name for node in cluster.nodes]
     for name in _nodelist(request):
         if names and name not in names:
-            yield f"--nodelist: {name!r} is not a node of this cluster; {_there_are(name, names)}"
+            yield f"--nodelist: {name!r} is not a node of this cluster; {_available(name, names)}"
 
 
 def _gres(
@@ -188,9 +188,9 @@ def _gres(
                 continue
             name, kind = match["name"], match["kind"]
             if kinds is not None and name not in kinds:
-                yield f"--gres: {name!r} is not in GresTypes; there are {_listed(kinds)}"
+                yield f"--gres: {name!r} is not in GresTypes; available: {_listed(kinds)}"
             elif name == "gpu" and lower and kind and kind.lower() not in lower:
-                yield f"{option}: no node there has GPUs of type {kind!r}; there are {_listed(types)}"
+                yield f"{option}: no node there has GPUs of type {kind!r}; available: {_listed(types)}"
 
 
 def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], requested: str) -> Iterator[str]:
@@ -198,7 +198,7 @@ def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], requested: str)
     names = {node.name for node in nodes}
     for name in _nodelist(request):
         if name not in names:
-            yield f"--nodelist: {name!r} is not in {requested}; {_there_are(name, sorted(names))}"
+            yield f"--nodelist: {name!r} is not in {requested}; {_available(name, sorted(names))}"
 
 
 def _nodelist(request: SbatchRequest) -> list[str]:
@@ -257,9 +257,9 @@ def _memory(mib: int) -> str:
     return f"{mib}M" if mib % 1024 else f"{mib // 1024}G"
 
 
-def _there_are(name: str, known: Collection[str]) -> str:
+def _available(name: str, known: Collection[str]) -> str:
     close = difflib.get_close_matches(name, known, 1)
-    return (f"did you mean {close[0]}? " if close else "") + f"there are {_listed(known)}"
+    return (f"did you mean {close[0]}? " if close else "") + f"available: {_listed(known)}"
 
 
 def _listed(names: Collection[str]) -> str:

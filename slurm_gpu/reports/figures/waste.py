@@ -78,6 +78,6 @@ def _reading(jobs: JobTable, total: dict[str, float]) -> str:
         return f"{percent(total[f'{kind}_gpu_h'], allocated)}{worth}"
 
     return (
-        f"GPUs were idle in {amount('wasted')} of {gpu_hours(allocated)} of measured jobs "
-        f"({percent(allocated, jobs.total_gpu_h)} of all), and had no process in {amount('no_process')}."
+        f"Of {gpu_hours(allocated)} measured ({percent(allocated, jobs.total_gpu_h)} of all), "
+        f"{amount('wasted')} were idle and {amount('no_process')} had no process."
     )
