@@ -91,7 +91,7 @@ def test_a_controller_works_without_numpy_and_names_the_package_with_it(tree: Tr
     lacking = tree.run("/usr/bin/slurm-gpu", "report", "recommend")  # policy adjust calls the same code
     assert lacking.returncode == 3
     assert "the Python module numpy is not installed" in lacking.stderr
-    assert "slurm-gpu-db has it" in lacking.stderr
+    assert "install slurm-gpu-db" in lacking.stderr
 
 
 def test_the_site_s_python_packages_are_not_used(tree: Tree, built: Built) -> None:
