@@ -69,7 +69,7 @@ def _with(value: Any, path: tuple[Any, ...], wrong: Any) -> Any:
     if not isinstance(value, dict | list):
         return value
     copy = dict(value) if isinstance(value, dict) else list(value)
-    if isinstance(copy, dict) or path[0] < len(copy):
+    if path[0] in copy if isinstance(copy, dict) else path[0] < len(copy):
         copy[path[0]] = _with(copy[path[0]], path[1:], wrong)
     return copy
 
