@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.once:
         make_ready(database)
         n_changed = make_importer(config, database, view, clock).run_once()
-        log.info("imported %d new or changed runs, and matched the records", n_changed)
+        log.info("imported %d new or changed runs and matched them with the records", n_changed)
         return
     # Before the server is ready, no work is in progress, so SIGTERM ends the process at once.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

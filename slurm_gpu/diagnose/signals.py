@@ -5,9 +5,9 @@ it:
 
 - *busy*: the time in which the SMs are active. It is higher on a slow worker, which does not wait for others.
 
-- *work*: the tensor pipe's cycles × the clock, which is the computation per second. It is equal for equal
-  work per step, even if clocks differ, since a slow GPU does as much as its peers. It is higher only with
-  more work.
+- *work*: the tensor pipe's active share × the clock rate, a measure of computation per second. It is equal
+  for equal work per step, even if clocks differ, since a slow GPU does as much as its peers. It is higher
+  only with more work.
 
 - *clock*, *throttle*: reported by the hardware.
 

@@ -1,4 +1,4 @@
-"""Store arrays and JSON in a zip file, and read such files safely if they are truncated, damaged or forged.
+"""Store arrays and JSON in a zip file, and read such files safely even if they are damaged or forged.
 
 Reading executes nothing from the file, takes no type from it, and checks the unpacked size first.
 """

@@ -72,7 +72,7 @@ def scale_of(nodes: int, most_medium: int) -> JobScale:
 def scores(zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]) -> dict[str, dict[JobScale, int]]:
     """Return for each zone and scale how well the zone suits such a job, 0 to 1000.
 
-    `demand`: mgpu that jobs of each scale have allocated or wait for. A zone for a scale always scores higher
+    `demand`: mgpu allocated to, or requested by, jobs of each scale. A zone for a scale always scores higher
     than other zones. Among equal zones the fuller scores higher, so that whole nodes stay free together.
     """
     welcome = welcome_by_zone(zones, demand)

@@ -12,7 +12,7 @@ from slurm_gpu.simulate.state import ModelState
 
 
 class FitCache:
-    """A shape without room is skipped until a node that can host a part of it is freed."""
+    """A shape that does not fit is skipped until a node that can host a part of it is freed."""
 
     def __init__(self, state: ModelState, shapes: Sequence[JobShape]) -> None:
         self._state = state

@@ -97,7 +97,7 @@ class LimitField:
 
     @property
     def is_list_item(self) -> bool:
-        """Return whether the limit is a name (`item`) in a list: its value is 1 or None, not an amount."""
+        """Return whether the limit is a list entry (`item`), whose value is 1 or None and not an amount."""
         return self.name in _SETS
 
     def show(self, value: int | None) -> str:

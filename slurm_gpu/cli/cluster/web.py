@@ -28,4 +28,4 @@ def web(site: CommandSite, as_json: bool) -> None:
         print_json(asdict(link))
         return
     click.echo(link.url)
-    remark(f"The link works once, until {moment(link.until_s, ZoneInfo(site.config.timezone))}")
+    remark(f"The link can be used once and expires at {moment(link.until_s, ZoneInfo(site.config.timezone))}")

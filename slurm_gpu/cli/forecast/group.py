@@ -51,7 +51,7 @@ def forecast(context: click.Context, as_json: bool) -> None:
     forecast: the model is not trained yet, or the policy or Slurm would refuse the job or never start it.
     """
     if context.invoked_subcommand is None:
-        raise UsageError("write the ID of a job, or -- and an sbatch, srun or salloc command")
+        raise UsageError("give the ID of a job, or -- followed by an sbatch, srun or salloc command")
 
 
 forecast.add_command(train)

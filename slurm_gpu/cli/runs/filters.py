@@ -105,7 +105,7 @@ _OPTIONS = (
     click.option(
         "--zone",
         metavar="NAME",
-        help="Only runs in this zone of slurm-gpu.yaml.",
+        help="Only runs in this zone, as defined in slurm-gpu.yaml.",
         shell_complete=_complete_from(lambda config: config.zones),
     ),
     click.option(

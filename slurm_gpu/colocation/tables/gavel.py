@@ -2,9 +2,9 @@
 
 {"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.35, "('LM (batch size 5)', 1)": [30.1, 99.0]}}}
 
-A row belongs to one application on a number of GPUs. It contains the steps per second alone (`null`) and with
-each other application: its own and the other's. [0, 0] means that both cannot run together. 0 for `null`
-means that the application cannot run on this GPU.
+A row belongs to one application on a number of GPUs. `null` has its steps per second when it runs alone, and
+each other application the steps per second of both when they run together. [0, 0] means that both cannot run
+together. 0 for `null` means that the application cannot run on this GPU.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class _Reader:
         value = number(row.get("null"))
         if value is None or value < 0:
             raise self._error(
-                f"{text}: null", f"{shown(row.get('null'))} must be its steps per second alone, 0 or more"
+                f"{text}: null",
+                f"{shown(row.get('null'))} must be its steps per second alone on a GPU, 0 or more",
             )
         return value
 

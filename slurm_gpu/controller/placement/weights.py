@@ -126,7 +126,7 @@ class WeightController(Duty):
         self._acts.close()
 
     def work(self, view: QueueView) -> None:
-        """Compare the actual weights with the wanted ones, and act."""
+        """Compare the actual weights with the required ones, and change those that differ."""
         settings = self._slurm_settings()
         self.in_charge = self._is_in_charge(settings)
         if not self.in_charge:

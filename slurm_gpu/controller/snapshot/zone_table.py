@@ -138,7 +138,7 @@ def table(
 def demand_by_scale(
     jobs: Iterable[CountedJob], facts: CountingFacts, most_medium: int
 ) -> dict[JobScale, int]:
-    """Return the mgpu that jobs of each scale have allocated or wait for."""
+    """Return the mgpu that are allocated to jobs of each scale or requested by pending ones."""
     demand = dict.fromkeys(JobScale, 0)
     for job in jobs:
         if job.phase is not JobPhase.ENDED:

@@ -20,7 +20,7 @@ class Rejected:
 
 
 class Rejections:
-    """Counts rejected items since slurm-gpudbd started. Thread-safe."""
+    """Counts items rejected since slurm-gpudbd started. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

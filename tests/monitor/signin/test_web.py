@@ -60,7 +60,7 @@ def test_it_prints_a_link_and_nothing_else(
     out, err = capsys.readouterr()
     assert out.startswith(f"{config.web}/signin#")
     assert len(out.split()) == 1
-    assert err.startswith("The link works once, until ")
+    assert err.startswith("The link can be used once and expires at ")
     assert main(["web", "--json"], CommandSite(file)) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"url", "until_s"}
 

@@ -37,4 +37,4 @@ def applied(at: DoctorContext) -> Iterator[CheckResult]:
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
         yield warn(f"Slurm's own limits differ from those applied: {changed[0]}{more}", _STATUS)
     elif begun is None:
-        yield ok(f"Slurm has {counted(len(owned), 'own limit')}, as applied")
+        yield ok(f"{counted(len(owned), 'own limit')} of Slurm as last applied")

@@ -22,7 +22,7 @@ def same_script(at: DoctorContext) -> Iterator[CheckResult]:
     others = [host for host in hosts if host != at.host]
     state = Path(at.settings.raw.get("StateSaveLocation", ""))
     if not at.is_controller:
-        yield skipped("job_submit.lua is on the hosts of slurmctld, and this host is not one")
+        yield skipped("job_submit.lua belongs on the hosts of slurmctld, which this host is not")
     elif not others:
         yield skipped("slurmctld has no backup host")
     elif not script.exists():
