@@ -2,9 +2,9 @@
 
 {"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.35, "('LM (batch size 5)', 1)": [30.1, 99.0]}}}
 
-A row belongs to one application on a number of GPUs. `null` has its steps per second when it runs alone, and
-each other application the steps per second of both when they run together. [0, 0] means that both cannot run
-together. 0 for `null` means that the application cannot run on this GPU.
+A row belongs to one application on a number of GPUs. `null` has its steps per second when it runs alone.
+Each other application has the steps per second of both when they run together. [0, 0] means that both cannot
+run together. 0 for `null` means that the application cannot run on this GPU.
 """
 
 from __future__ import annotations
