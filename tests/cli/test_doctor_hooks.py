@@ -59,10 +59,13 @@ def test_an_empty_glob_is_reported(installed: Installation):
 
 
 def test_a_file_that_cannot_be_executed_is_reported(installed: Installation):
+    """A script needs chmod; a text would drain nodes as well if it were executable."""
     (installed.root / "prolog.d" / "README").write_text("read me")
     finding = worst(hooks.configured(installed.at()))
     assert (finding.level, "README" in finding.message) == (Level.FAIL, True)
-    assert str(finding.remedy).startswith("run chmod +x ")
+    assert str(finding.remedy).startswith("move ")
+    (installed.root / "prolog.d" / "README").write_text("#!/bin/sh\n")
+    assert str(worst(hooks.configured(installed.at())).remedy).startswith("run chmod +x ")
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/nowhere")])

@@ -89,10 +89,11 @@ def _drains(kind: str, path: Path) -> Iterator[CheckResult]:
             f"move {_typed(path)} to another directory",
         )
     elif not mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH):
-        yield fail(
-            f"{path} is matched by {kind} and is not executable: Slurm drains nodes",
-            f"run chmod +x {_typed(path)}, or move it to another directory",
-        )
+        # Nodes would also be drained by a text that is executable.
+        remedy = f"move {_typed(path)} to another directory"
+        if _unlike_a_program(path) is None:
+            remedy = f"run chmod +x {_typed(path)}, or move it to another directory"
+        yield fail(f"{path} is matched by {kind} and is not executable: Slurm drains nodes", remedy)
     elif (problem := _unlike_a_program(path)) is not None:
         why, remedy = problem
         yield fail(f"{path} is matched by {kind}, but {why}: Slurm drains nodes", remedy)
