@@ -39,3 +39,11 @@ def test_short_waits_of_an_application_are_in_seconds(wait_s: tuple[int, int], e
     ones = np.ones(2)
     values = {"nNODE": ones, "nGPU": ones, "WAIT_h": np.array(wait_s) / 3600, "RUN_h": ones}
     assert f" {expected}and run 1 h" in typical("Python", values, ones > 0)
+
+
+def test_one_node_and_one_gpu_are_singular():
+    ones = np.ones(2)
+    values = {"nNODE": ones, "nGPU": ones, "WAIT_h": ones, "RUN_h": ones}
+    assert typical("Python", values, ones > 0).startswith("Python use 1 node, 1 GPU, ")
+    values["nNODE"] = np.array([1.0, 2.0])
+    assert typical("Python", values, ones > 0).startswith("Python use 1–2 nodes, 1 GPU, ")

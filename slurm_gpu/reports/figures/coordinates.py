@@ -115,8 +115,9 @@ def typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
     def ranged(found: list[float], decimals: int) -> str:
         return "–".join(dict.fromkeys(trimmed(value, decimals) for value in found)) or "–"
 
-    def between(axis: str, decimals: int) -> str:
-        return ranged(ends(axis), decimals)
+    def number_of(axis: str, decimals: int, noun: str) -> str:
+        found = ranged(ends(axis), decimals)
+        return f"{found} {noun}" if found == "1" else f"{found} {noun}s"
 
     def time_between(axis: str) -> str:
         found = ends(axis)
@@ -126,8 +127,8 @@ def typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
 
     return f"{name} use " + listed(
         [
-            f"{between('nNODE', 0)} nodes",
-            f"{between('nGPU', 2)} GPUs",
+            number_of("nNODE", 0, "node"),
+            number_of("nGPU", 2, "GPU"),
             f"wait {time_between('WAIT_h')}",
             f"run {time_between('RUN_h')}",
         ]
