@@ -38,6 +38,17 @@ def test_a_plan_lists_every_change_and_makes_none(
     assert not (cluster.root / "state").exists()
 
 
+@pytest.mark.parametrize(("plugins", "expected"), [("lua", "is active"), ("throttle", "is written to")])
+def test_a_policy_is_active_only_where_slurmctld_reads_it(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], plugins: str, expected: str
+) -> None:
+    cluster.raw["JobSubmitPlugins"] = plugins
+    assert cluster.run("apply") == 0
+    printed = capsys.readouterr()
+    assert f"{cluster.root / 'policy.yaml'} {expected}" in printed.out
+    assert ("lacks JobSubmitPlugins=lua" in printed.err) == (plugins != "lua")
+
+
 def test_a_second_apply_is_up_to_date_and_status_agrees(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

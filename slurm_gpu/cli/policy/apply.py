@@ -139,7 +139,12 @@ def apply(
         click.echo(f"{loaded.script} is up to date")
     else:
         kept = f"; the previous one is kept as {replacement.previous}" if replacement.previous else ""
-        click.echo(f"{loaded.path} is active: slurmctld reads {loaded.script} at the next job{kept}")
+        when = (
+            f"is active: slurmctld reads {loaded.script} at the next job"
+            if has_lua_plugin(settings)
+            else f"is written to {loaded.script}; to use it, set JobSubmitPlugins=lua and restart slurmctld"
+        )
+        click.echo(f"{loaded.path} {when}{kept}")
     if done is not None and done.steps:
         click.echo("`slurm-gpu policy rollback` undoes all of this")
     _report_to_peers(site, settings, loaded.script)
