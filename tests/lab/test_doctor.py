@@ -200,7 +200,7 @@ _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
         "slurm-gpuweb is dead": (
             lambda lab: _killed(lab, "slurm-gpuweb"),
             "slurm-gpuweb",
-            "slurm-gpuweb does not run",
+            "slurm-gpuweb is not running",
             "start slurm-gpuweb",
         ),
         "the prolog in epilog.d": (
