@@ -72,7 +72,7 @@ def serving(gpus: int, every_s: float) -> Iterator[tuple[int, str, psutil.Proces
 
 def refresh(port: int, signed_in: Headers, every_s: float) -> tuple[float, float]:
     """Return the bytes of one new state of a page, without and with HTTP headers."""
-    told = json.loads(get(port, "/api/v1/jobs", signed_in).body)
+    changes = json.loads(get(port, "/api/v1/jobs", signed_in).body)
     bodies, wholes = [], []
     packed = {**signed_in, **GZIP}
     listeners = Listeners(port, "/api/v1/events", 1, signed_in)
@@ -84,9 +84,9 @@ def refresh(port: int, signed_in: Headers, every_s: float) -> tuple[float, float
                 continue
             n_seen += 1
             frame = get(port, FRAME, packed)
-            changed = get(port, f"/api/v1/jobs?since={told['version']}", packed)
-            told = json.loads(get(port, f"/api/v1/jobs?since={told['version']}", signed_in).body)
-            assert not told["all"], "the changes are unknown"
+            changed = get(port, f"/api/v1/jobs?since={changes['version']}", packed)
+            changes = json.loads(get(port, f"/api/v1/jobs?since={changes['version']}", signed_in).body)
+            assert not changes["all"], "the changes are unknown"
             if n_seen > 1:  # the first event is for the current state
                 body = len(event) + len(frame.body) + len(changed.body)
                 bodies.append(body)

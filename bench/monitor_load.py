@@ -30,8 +30,8 @@ def get(port: int, path: str, headers: dict[str, str] | None = None) -> Answer:
         text = b"".join(iter(lambda: connection.recv(1 << 18), b""))
     head, _, body = text.partition(_END_OF_HEAD)
     first, *lines = head.decode("latin-1").split("\r\n")
-    told = dict(line.lower().split(": ", 1) for line in lines)
-    return Answer(int(first.split()[1]), told, body, len(head), time.perf_counter() - began)
+    received = dict(line.lower().split(": ", 1) for line in lines)
+    return Answer(int(first.split()[1]), received, body, len(head), time.perf_counter() - began)
 
 
 def requests_per_s(port: int, path: str, headers: dict[str, str], connections: int, seconds: float) -> float:

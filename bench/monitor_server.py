@@ -83,17 +83,17 @@ def main() -> None:
     clock = SystemClock()
     who: ViewerOf = viewer_of if options.sessions else lambda _: viewer
     app: ASGIApp = make_app(RouteContext(board, who, lambda: synthetic.source, clock))
-    told = []
+    cookies = []
     if options.sessions:
         sessions, cookie = Sessions(session_key(None), clock.wall), Cookie.of("http://127.0.0.1")
         rights = Rights(lambda _: Right(viewer.uid, viewer.operator), clock.monotonic)
         app = Guard(app, sessions, cookie, rights, None)
-        told.append(f"{cookie.name}={sessions.seal(sessions.begin(viewer.user, uid))}")
-    asyncio.run(_serve(app, board, synthetic, options.port, options.every, told))
+        cookies.append(f"{cookie.name}={sessions.seal(sessions.begin(viewer.user, uid))}")
+    asyncio.run(_serve(app, board, synthetic, options.port, options.every, cookies))
 
 
 async def _serve(
-    app: ASGIApp, board: Board, synthetic: Synthetic, port: int, every_s: float, told: list[str]
+    app: ASGIApp, board: Board, synthetic: Synthetic, port: int, every_s: float, cookies: list[str]
 ) -> None:
 
     async def live() -> None:
@@ -103,7 +103,7 @@ async def _serve(
 
     living = asyncio.create_task(live())
     listener = listen_tcp(Address("127.0.0.1", port))
-    print(f"http://127.0.0.1:{listener.getsockname()[1]}/", *told, sep="\n", flush=True)
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}/", *cookies, sep="\n", flush=True)
     try:
         await run(make_server(app, board.stop), [listener])
     finally:

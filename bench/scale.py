@@ -197,16 +197,16 @@ def measure(
             raise
         if process.wait() != 0:
             raise SystemExit(f"the nodes could not post:\n{bench.log.read_text()[-3000:]}")
-    told = np.fromfile(results, RESULT)
+    answered = np.fromfile(results, RESULT)
     found = _stored(bench, len(jobs))
-    of_steady = _of_steady(told, ramp_s, ramp_s + steady_s)
+    of_steady = _of_steady(answered, ramp_s, ramp_s + steady_s)
     n_posts = of_steady["live_posts_per_s"] * steady_s
     return {
         **of_steady,
         "cpu_ms_a_post": {
             who: round(1000 * (after.cpu_s - before[who].cpu_s) / n_posts, 3) for who, after in steady.items()
         },
-        **_of_burst(told, burst_s, len(jobs)),
+        **_of_burst(answered, burst_s, len(jobs)),
         "failures": said.strip(),
         "core_pct": {who: after.core_pct(before[who]) for who, after in steady.items()},
         "most_rss_mib": {who: _most_rss_mib(pid) for who, pid in bench.pids.items()},
@@ -235,10 +235,10 @@ def _sleep_until(at_s: float, process: subprocess.Popen[str]) -> None:
             raise SystemExit("the nodes gave up")
 
 
-def _of_steady(told: Any, from_s: float, to_s: float) -> dict[str, Any]:
+def _of_steady(answered: Any, from_s: float, to_s: float) -> dict[str, Any]:
     """Return the posts that were due or answered in that time."""
-    due = told[(told["due_s"] >= from_s) & (told["due_s"] < to_s)]
-    done = told[(told["done_s"] >= from_s) & (told["done_s"] < to_s)]
+    due = answered[(answered["due_s"] >= from_s) & (answered["due_s"] < to_s)]
+    done = answered[(answered["done_s"] >= from_s) & (answered["done_s"] < to_s)]
     took_ms = (due["done_s"] - due["due_s"]) * 1000
     of_records = took_ms[due["n_records"] > 0]
     seconds = to_s - from_s
@@ -254,11 +254,11 @@ def _of_steady(told: Any, from_s: float, to_s: float) -> dict[str, Any]:
     }
 
 
-def _of_burst(told: Any, burst_s: float, n_jobs: int) -> dict[str, Any]:
-    last = told[(told["due_s"] >= burst_s) & (told["n_records"] > 0)]
+def _of_burst(answered: Any, burst_s: float, n_jobs: int) -> dict[str, Any]:
+    last = answered[(answered["due_s"] >= burst_s) & (answered["n_records"] > 0)]
     took_s = float(last["done_s"].max()) - burst_s
-    due = (told["due_s"] >= burst_s) & (told["due_s"] < burst_s + took_s)
-    live = told[due & (told["n_records"] == 0)]
+    due = (answered["due_s"] >= burst_s) & (answered["due_s"] < burst_s + took_s)
+    live = answered[due & (answered["n_records"] == 0)]
     return {
         "burst_live_posts_per_s": round(len(live) / took_s, 1),
         "burst_live_p99_ms": round(float(np.percentile(live["done_s"] - live["due_s"], 99)) * 1000, 1),
@@ -266,7 +266,7 @@ def _of_burst(told: Any, burst_s: float, n_jobs: int) -> dict[str, Any]:
         "burst_records_per_s": round(GPUS * len(last) / took_s, 1),
         "burst_answered": GPUS * len(last),
         "burst_sent_again": int(np.sum(last["tries"] > 1)),
-        "rejected": int(told["rejected"].sum()),
+        "rejected": int(answered["rejected"].sum()),
     }
 
 

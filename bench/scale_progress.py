@@ -29,13 +29,13 @@ def printed_progress(results: Path, pids: Sequence[int]) -> Iterator[None]:
 
     def print_line() -> None:
         began_s = since_s = time.monotonic()
-        before, n_told = _spent(ours), 0
+        before, n_answered = _spent(ours), 0
         while not over.wait(EACH_S):
             now_s, spent = time.monotonic(), _spent(ours)
-            told = np.fromfile(results, RESULT)  # only complete results
-            line = _line(told[n_told:], now_s - since_s, *(spent - before))
+            answered = np.fromfile(results, RESULT)  # only complete results
+            line = _line(answered[n_answered:], now_s - since_s, *(spent - before))
             print(f"{now_s - began_s:6.0f} s: {line}", file=sys.stderr, flush=True)
-            since_s, before, n_told = now_s, spent, len(told)
+            since_s, before, n_answered = now_s, spent, len(answered)
 
     thread = threading.Thread(target=print_line, daemon=True)
     thread.start()
@@ -62,13 +62,13 @@ def _n_switches(pid: int) -> int:
     return n_switches
 
 
-def _line(told: Any, seconds: float, cpu_s: float, n_switches: float) -> str:
+def _line(answered: Any, seconds: float, cpu_s: float, n_switches: float) -> str:
     cost = f"slurm-gpudbd {100 * cpu_s / seconds:.0f} % of a core, {n_switches / seconds:.0f} switches/s"
-    if not len(told):
+    if not len(answered):
         return f"nothing was answered; {cost}"
-    p50_s, p99_s = np.percentile(told["done_s"] - told["due_s"], (50, 99))
-    n_records = int(told["n_records"].sum())
+    p50_s, p99_s = np.percentile(answered["done_s"] - answered["due_s"], (50, 99))
+    n_records = int(answered["n_records"].sum())
     return (
-        f"{len(told) / seconds:.0f} posts/s, {n_records / seconds:.0f} records/s, p50 {p50_s:.3f} s, "
-        f"p99 {p99_s:.3f} s; {cost}, {1000 * cpu_s / len(told):.2f} ms a post"
+        f"{len(answered) / seconds:.0f} posts/s, {n_records / seconds:.0f} records/s, p50 {p50_s:.3f} s, "
+        f"p99 {p99_s:.3f} s; {cost}, {1000 * cpu_s / len(answered):.2f} ms a post"
     )
