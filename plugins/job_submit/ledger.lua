@@ -37,7 +37,7 @@ end
 function ledger.new()
   return {
     ledger = {},
-    delay = 0, -- recent seconds between a decision of slurmctld and the insertion of the job
+    delay = 0, -- recent seconds between a decision and slurmctld's insertion of the job
     delay_until = 0,
     expired_at = 0,
     prefix = distinct_prefix() .. "x",

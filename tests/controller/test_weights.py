@@ -77,7 +77,7 @@ def test_weights_lost_in_a_reconfiguration_are_set_again_and_audited(site: Site)
     site.slurm.forget_weights()
     site.run_cycle()
     assert site.weights == PACKED
-    assert site.stop() == ["node weights taken over", "node weights set again", "node weights given back"]
+    assert site.stop() == ["node weights taken over", "node weights set again", "node weights restored"]
 
 
 def test_a_weight_set_by_hand_is_left_alone_and_logged_once(

@@ -43,7 +43,7 @@ def test_a_stop_puts_the_sites_own_back(site: Site) -> None:
     assert site.weights == ALL_ONE
     assert not site.memory.exists()
     assert not (site.directory / "placement.json").exists()
-    assert acts == ["node weights taken over", "node weights given back"]
+    assert acts == ["node weights taken over", "node weights restored"]
     assert (site.reported[0].old, site.reported[0].new, site.reported[0].subject) == (
         "1 of n[1-4]",
         "2 to 6",

@@ -223,7 +223,7 @@ class WeightController(Duty):
         weightmemory.write(weightmemory.path_of(settings), self._memory, settings.slurm_user_uid)
         if there:
             self._acts.add(
-                "node weights given back",
+                "node weights restored",
                 _named(node.name for node in there),
                 "they are no longer managed",
                 old="slurm-gpuctld's",
@@ -298,7 +298,7 @@ def release(
     names = put_back(client, memory, client.nodes(), written_weights(settings))
     weightmemory.write(weightmemory.path_of(settings), replace(memory, nodes={}), settings.slurm_user_uid)
     acts.add(
-        "node weights given back",
+        "node weights restored",
         _named(memory.nodes),
         why,
         old="slurm-gpuctld's",
