@@ -26,7 +26,7 @@ local function add_period(lines, findings)
   for _, finding in ipairs(findings) do
     local period = finding.key:match("^gpu_hours:(.+)$")
     if period then
-      wrap(lines, "Nothing fits before the next " .. period .. " begins.", "  ")
+      wrap(lines, "No smaller request fits the limits before the next " .. period .. " begins.", "  ")
       return true
     end
   end
@@ -38,17 +38,17 @@ local function add_room(lines, job, state, findings)
   for _, finding in ipairs(findings) do
     if finding.retry_s then
       -- Slurm may have refused jobs that the script accepted; the queue does not show it yet.
-      local text = "Jobs that were just submitted are not in the queue yet. If Slurm refused them, try again in "
-      wrap(lines, string.format("%s%.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
+      local text = "Jobs that were just submitted count before they appear in the queue. If Slurm refused them, try "
+      wrap(lines, string.format("%sagain in %.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
       return
     elseif finding.used then
       local id = lib.state.youngest_pending(state, finding.rule, job.uid, job.user)
       if id then
-        wrap(lines, "Nothing fits now. Wait for a job to end, or cancel one:", "  ")
+        wrap(lines, "No smaller request fits the limits now. Wait for a job to end, or cancel one:", "  ")
         lines[#lines + 1] = string.format("    scancel %.0f", id)
       else
         local queue = finding.rule.per == "group" and "squeue" or "squeue --me"
-        wrap(lines, "Nothing fits now. Submit again when a job has ended; see: " .. queue, "  ")
+        wrap(lines, "No smaller request fits the limits now. Wait for a job to end; see: " .. queue, "  ")
       end
       return
     end
@@ -81,7 +81,7 @@ return function(lines, job, state, findings)
   end
   command, without = remedy_for(alone, without_others)
   if command then
-    local opening = "  Nothing fits now. With no other job running or pending, try"
+    local opening = "  No smaller request fits now. When other jobs have ended, try"
     add_command(lines, opening .. (without and " without " .. without or "") .. ":", command)
   end
 end

@@ -10,7 +10,7 @@ local function as_rule(bundle)
     id = "bundle." .. bundle.name,
     title = "bundle " .. bundle.name,
     per = "job",
-    why = bundle.why or "With more CPUs or memory per job, other GPUs of the node become unusable.",
+    why = bundle.why or "If a job takes more CPUs or memory, other GPUs of its node become unusable.",
     mode = bundle.mode == "fit" and "advise" or bundle.mode,
     on_error = "allow",
   }

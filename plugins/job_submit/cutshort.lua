@@ -13,11 +13,12 @@ end
 -- Appends lines to `lines`; `one` is the reservation, as lib.reserved.ends_before finds it.
 return function(lines, one, job)
   local limit = job.walltime_s < math.huge and "has a time limit of " .. time_of(job.walltime_s) or "has no time limit"
-  local text = "This job runs in your reservation %s, which ends %s. It %s, and Slurm may end it with the reservation."
+  local text = "This job runs in your reservation %s, which ends %s. It %s, so Slurm may end it when the "
+    .. "reservation ends."
   lib.wording.wrap(lines, string.format(text, one.name, lib.calendar.shown(one.ends_s), limit), "")
   local left_s = one.ends_s - job.now - 60 -- a minute to type the option
   if left_s >= 60 then
-    lines[#lines + 1] = "  To end earlier: --time=" .. time_of(left_s)
+    lines[#lines + 1] = "  To finish in time: --time=" .. time_of(left_s)
   end
   local own = job.desc.exc_nodes
   own = type(own) == "string" and own ~= "" and own .. "," or ""

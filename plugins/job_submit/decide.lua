@@ -36,7 +36,7 @@ local function explain_finding(lines, finding, job, before)
   wrap(lines, numbers .. ".", "  ")
   local explained = before and before.label:find("GPUs ")
   if finding.label:find("GPUs ") and job.form == "whole_nodes" and not explained then
-    wrap(lines, "An exclusive job gets all GPUs of its nodes, requested or not.", "  ")
+    wrap(lines, "An exclusive job gets all GPUs of its nodes, even those that it does not request.", "  ")
   end
   if finding.remark then
     wrap(lines, finding.remark, "  ")
@@ -46,7 +46,7 @@ local function explain_finding(lines, finding, job, before)
     lines[#lines + 1] = "    " .. finding.command -- users copy it: never wrapped
   end
   if finding.key == "walltime" and job.walltime_from then
-    wrap(lines, "Without --time the job gets the default of partition " .. job.walltime_from .. ".", "  ")
+    wrap(lines, "Without --time, the job gets the default time limit of partition " .. job.walltime_from .. ".", "  ")
   end
 end
 

@@ -61,7 +61,9 @@ local function write(line, job, state)
     state.log_complained_at = job.now
     slurm.log_error(
       "%s",
-      "slurm-gpu: decisions are not being logged: " .. tostring(reason) .. "; limits forget the last 2 s at a reload"
+      "slurm-gpu: decisions are not being logged: "
+        .. tostring(reason)
+        .. "; limits do not count jobs that were submitted in the 2 s before a reload"
     )
   end
 end

@@ -71,7 +71,7 @@ local function cancelled(job)
   end
   local requeue = amounts.u16(job.desc.requeue)
   if requeue == 0 or (requeue == nil and not lending.requeues) then
-    return "add --requeue to have it requeued"
+    return "add --requeue to have it requeued instead"
   end
   return nil
 end

@@ -160,7 +160,7 @@ local SHARDS = {
   id = "one-gpu",
   mode = "enforce",
   per = "job",
-  why = "All shards of a job on a node come from one GPU. A job that requests more can never start.",
+  why = "All shards of a job on a node come from one GPU, so a job cannot request more per node than one GPU has.",
 }
 
 local function check_shards(job, room)
@@ -189,7 +189,7 @@ local PLAIN = {
   id = "plain-numbers",
   mode = "enforce",
   per = "job",
-  why = "Limits can only be checked for requests in plain numbers.",
+  why = "Limits can be checked only if the request is written in plain numbers.",
 }
 
 local function check_readable(job)
@@ -201,7 +201,7 @@ local function check_readable(job)
     rule = PLAIN,
     key = "spelling",
     label = "request",
-    limit = "a spelling such as gpu:2 or --array=0-15%4",
+    limit = "plain numbers such as gpu:2 or --array=0-15%4",
     requested = #text <= 60 and text or text:sub(1, 57) .. "...",
     mode = "enforce",
   }

@@ -8,12 +8,12 @@ return function(lines, loan)
   borrows = borrows .. " idle GPUs of " .. table.concat(loan.owners, ", ") .. " (QOS " .. loan.qos .. ")."
   if loan.own_mgpu then
     local own, unowned = amounts.format_mgpu(loan.own_mgpu), amounts.format_mgpu(policy.lending.unowned_mgpu)
-    local asks = "This job requests more GPUs than its account owns (%s), and more than have no owner (%s), so it %s"
+    local asks = "This job requests more GPUs than its account owns (%s) and more than are unowned (%s), so it %s"
     lib.wording.wrap(lines, string.format(asks, own, unowned, borrows), "")
   else
     lib.wording.wrap(lines, "This job " .. borrows, "")
   end
-  local ending = loan.cancelled and "cancelled: " .. loan.cancelled or "requeued"
+  local ending = loan.cancelled and "cancelled; " .. loan.cancelled or "requeued"
   local text = "Their owner can reclaim them within %.0f min; the job is then %s."
   lib.wording.wrap(lines, string.format(text, loan.within_s / 60, ending), "  ")
 end

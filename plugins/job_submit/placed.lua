@@ -3,8 +3,8 @@
 local _, lib = ...
 
 local UNCHANGED = {
-  constraint = "zones cannot be added to its --constraint. Write it without [ ], *, ( ), commas, and not with both & "
-    .. "and |",
+  constraint = "zones cannot be added to its --constraint. Write it without [ ], *, ( ) and commas, and use "
+    .. "either & or |, not both",
 }
 
 -- Appends the message to `lines`.

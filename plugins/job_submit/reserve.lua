@@ -63,7 +63,7 @@ local function finding_of(job, found, user)
       smaller.name and " " .. smaller.name or "",
       amounts.format_mgpu(smaller.mgpu)
     ),
-    opening = "Request one, and submit the job when it is approved:",
+    opening = "Request a reservation, and submit the job when it is approved:",
     command = request_of(job),
   }
 end

@@ -144,7 +144,7 @@ end
 function state_module.gpu_hours(state, rule, period, uid, user)
   local snapshot = state.snapshot
   if not (snapshot and snapshot.has_hours) then
-    error("GPU-hours are unknown: they require a snapshot of slurm-gpuctld", 0)
+    error("GPU-hours are unknown: they require a snapshot from slurm-gpuctld", 0)
   end
   local name
   if rule.per == "user" then

@@ -39,7 +39,7 @@ local function names(value)
 end
 
 local function not_for()
-  local text = "Urgent jobs (--qos=%s) are allowed for: %s. At most %.0f run at once; others wait."
+  local text = "Urgent jobs (--qos=%s) are allowed for: %s. At most %.0f run at once; further ones wait."
   return { finding("who", string.format(text, urgent.qos, urgent.who, urgent.jobs_running)) }
 end
 
@@ -50,7 +50,8 @@ local function update(job)
     return { finding("update", "A job can become urgent only at submission: sbatch --qos=" .. urgent.qos .. " ...") }
   elseif was and names(job.desc.qos) and job.qos ~= urgent.qos then
     -- It would keep its points, and neither Slurm nor the audit would count it.
-    return { finding("update", "An urgent job cannot change its QOS. Cancel it and submit it again without --qos.") }
+    local text = "The QOS of an urgent job cannot be changed. Cancel the job and submit it again without --qos."
+    return { finding("update", text) }
   elseif was and names(job.desc.account) and not may(job) then
     return not_for()
   end
@@ -70,7 +71,7 @@ local function run(job)
   if not may(job) then
     return not_for()
   elseif job.qos ~= urgent.qos then
-    return { finding("qos", "An urgent job must name no other QOS: --qos=" .. urgent.qos) }
+    return { finding("qos", "An urgent job must not name another QOS; use only --qos=" .. urgent.qos) }
   elseif not job.urgent:find("%S") then
     return { finding("comment", "An urgent job needs a reason, which is recorded: add --comment='the reason'.") }
   end

@@ -33,7 +33,9 @@ def _take(file):
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise OSError("another process writes it; give each training of a job its own directory") from None
+        raise OSError(
+            "another process is writing to it; give each training of a job its own directory"
+        ) from None
     except OSError:
         pass
 
@@ -41,7 +43,7 @@ def _take(file):
 class Steps:
     """Timings of one rank. Ranks of the same `stage` of the pipeline are compared.
 
-    `dp_rank` is the replica; by default it is the rank.
+    `dp_rank` is the number of the replica, by default that of the rank.
     """
 
     def __init__(self, directory=None, stage=0, dp_rank=None, every=1, synchronize=lambda: None):
@@ -69,7 +71,7 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self):
-        """Time one step and write its timings when it ends; all ranks must count steps alike."""
+        """Time one step and write its timings when it ends. Every rank must call this for every step."""
         self._number += 1
         self._timed = self._file is not None and self._number % self._every == 0
         self._counts, self._lines = {}, []
@@ -79,11 +81,11 @@ class Steps:
             self._write("".join(self._lines))
 
     def forward(self):
-        """Time the forward pass of one microbatch, without waiting for other ranks."""
+        """Time the forward pass of one microbatch; the pass must not wait for other ranks."""
         return self._time("forward-compute")
 
     def backward(self):
-        """Time the backward pass of one microbatch, if it does not wait for other ranks."""
+        """Time the backward pass of one microbatch; the pass must not wait for other ranks."""
         return self._time("backward-compute")
 
     def _write(self, text):
@@ -95,7 +97,7 @@ class Steps:
             self._give_up(error)
         else:
             if cut:
-                self._give_up("only a part of a line could be written")
+                self._give_up("only part of a line could be written")
 
     def _give_up(self, why):
         print(f"slurm_gpu_steps: {self._path}: {why}; steps are no longer timed", file=sys.stderr)

@@ -120,10 +120,13 @@ def test_a_job_that_slurmctld_no_longer_has_is_shown_without_constraint(tmp_path
 @pytest.mark.parametrize(
     ("share", "words"),
     [
-        ("enforce:2/8:alice/my%20job", "was to get 2 of 8 shards, as jobs of alice/my job need"),
-        ("observe:2/8:bert", "would have got (observe) 2 of 8 shards"),
-        ("enforce:-:array", "it keeps a GPU for itself, as tasks of an array do not share"),
-        ("enforce:-:what a later version says", "it keeps a GPU for itself, as "),
+        (
+            "enforce:2/8:alice/my%20job",
+            "was assigned 2 of the 8 shards of a GPU, as many as jobs of alice/my job need",
+        ),
+        ("observe:2/8:bert", "would have been assigned (mode: observe) 2 of the 8 shards"),
+        ("enforce:-:array", "it does not share its GPU: array tasks cannot share GPUs"),
+        ("enforce:-:what a later version says", "it does not share its GPU: "),
     ],
 )
 def test_the_decision_on_sharing_is_printed(tmp_path: Path, share: str, words: str) -> None:
@@ -134,7 +137,7 @@ def test_the_decision_on_sharing_is_printed(tmp_path: Path, share: str, words: s
 
 def test_sharing_is_read_from_the_comment_of_the_job(tmp_path: Path) -> None:
     text = explained(tmp_path, "slurm-gpu/1 t=abc1 c=2/8:bert r=share")
-    assert "Sharing: it allowed sharing, and was to get 2 of 8 shards, as jobs of bert need" in text
+    assert "Sharing: it was assigned 2 of the 8 shards of a GPU, as many as jobs of bert need" in text
 
 
 def test_co_runners_are_those_that_slurm_gpuctld_wrote(tmp_path: Path) -> None:

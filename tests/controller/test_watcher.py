@@ -57,7 +57,7 @@ class Site:
     def _read_policy(self, script: Path) -> PolicyInForce | None:
         self.policy_read += 1
         if self.policy is None:
-            raise OutsideError(f"{script} contains no policy that can be read")
+            raise OutsideError(f"{script} does not contain a readable policy")
         return self.policy
 
     def run_cycle(self) -> Snapshot:

@@ -74,7 +74,7 @@ def test_gpus_in_mixed_forms_are_made_smaller_together(
 
     full = until(lab, "used 8", *options)
     assert "scancel" not in full, full  # that would not help: the job exceeds the limit by itself
-    assert "With no other job running or pending, try" in full
+    assert "When other jobs have ended, try" in full
     assert advised(full, *options) == smaller
 
     message = until(lab, "scancel", *smaller)

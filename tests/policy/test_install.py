@@ -79,7 +79,7 @@ def test_an_equal_bundle_is_not_written_again(tmp_path: Path) -> None:
 def test_a_sites_own_script_is_replaced_only_on_request(tmp_path: Path) -> None:
     own = tmp_path / "etc" / "job_submit.lua"
     own.write_text("-- ours since 2019\n")
-    with pytest.raises(UsageError, match="is not slurm-gpu's; to keep using it, name a copy"):
+    with pytest.raises(UsageError, match="is not slurm-gpu's; to keep using it, copy it"):
         put(BUNDLE, tmp_path)
     assert own.read_text() == "-- ours since 2019\n"
     kept = put(BUNDLE, tmp_path, replace_foreign=True)
@@ -97,7 +97,7 @@ def test_a_restored_script_has_a_newer_modification_time(tmp_path: Path) -> None
     assert script.stat().st_mtime == before + 1
     restore(None, script, "-- no rules\n", lambda: 5.0)
     assert script.read_text() == "-- no rules\n"
-    with pytest.raises(OutsideError, match="stays as it is"):
+    with pytest.raises(OutsideError, match="was not changed"):
         restore(tmp_path / "gone.lua", script, "")
 
 

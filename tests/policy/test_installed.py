@@ -131,5 +131,5 @@ def test_a_sites_own_script_has_no_policy_and_a_truncated_bundle_is_an_error(tmp
     assert read_policy_in_force(script) is None
     install(script)
     script.write_text(script.read_text()[:800])
-    with pytest.raises(OutsideError, match="contains no policy"):
+    with pytest.raises(OutsideError, match="does not contain a readable policy"):
         read_policy_in_force(script)

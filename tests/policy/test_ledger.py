@@ -176,8 +176,8 @@ def test_a_refusal_states_the_just_submitted_part_and_when_to_try_again(controll
     refusal = controller.ask(four)
     assert refusal.messages[1:4] == (
         "  GPUs running + pending: used 12 (12 just submitted), limit 12, requested 4.",
-        "  Jobs that were just submitted are not in the queue yet. If Slurm refused them, try",
-        "    again in 8 s; otherwise wait for a job to end.",
+        "  Jobs that were just submitted count before they appear in the queue. If Slurm",
+        "    refused them, try again in 8 s; otherwise wait for a job to end.",
     )
     controller.second += 8
     assert controller.ask(four).accepted
@@ -192,7 +192,7 @@ def test_jobs_in_the_queue_are_not_reported_as_just_submitted(controller: Contro
     controller.show_queue()
     assert controller.ask().messages[1:3] == (
         "  jobs running + pending: used 5, limit 5, requested 1.",
-        "  Nothing fits now. Wait for a job to end, or cancel one:",
+        "  No smaller request fits the limits now. Wait for a job to end, or cancel one:",
     )
 
 
@@ -209,8 +209,8 @@ def test_admissions_are_dropped_also_on_a_cluster_that_never_had_a_job(controlle
     assert all(controller.ask().accepted for _ in range(5))
     controller.second += 9
     refusal = controller.ask()
-    assert "If Slurm refused them, try" in refusal.messages[2]
-    assert refusal.messages[3] == "    again in 1 s; otherwise wait for a job to end."
+    assert "appear in the queue. If Slurm" in refusal.messages[2]
+    assert refusal.messages[3] == "    refused them, try again in 1 s; otherwise wait for a job to end."
     controller.second += 1
     assert [controller.submit() for _ in range(6)] == [True] * 5 + [False]
 

@@ -145,7 +145,7 @@ def test_the_script_never_fails(
 def test_a_borrowing_job_gets_a_message_with_the_consequences() -> None:
     verdict = submit(replace(BOB, per_job=8))
     assert text_of(verdict) == (
-        "This job requests more GPUs than its account owns (0), and more than have no owner (6), so it "
+        "This job requests more GPUs than its account owns (0) and more than are unowned (6), so it "
         "borrows idle GPUs of vision, nlp (QOS sg-loans). Their owner can reclaim them within "
         "30 min; the job is then requeued."
     )
@@ -180,11 +180,11 @@ def test_a_job_that_names_several_qos_gets_a_message_that_it_may_borrow() -> Non
 @pytest.mark.parametrize(
     ("fields", "facts", "end"),
     [
-        ({"requeue": 0}, {}, "cancelled: add --requeue to have it requeued."),
-        ({"requeue": 65534}, {"requeues": False}, "cancelled: add --requeue to have it requeued."),
+        ({"requeue": 0}, {}, "cancelled; add --requeue to have it requeued instead."),
+        ({"requeue": 65534}, {"requeues": False}, "cancelled; add --requeue to have it requeued instead."),
         ({"requeue": 1}, {"requeues": False}, "the job is then requeued."),
-        ({"script": None, "argc": 0}, {}, "cancelled: salloc jobs cannot be requeued."),
-        ({"script": None, "argc": 1}, {}, "cancelled: srun jobs cannot be requeued."),
+        ({"script": None, "argc": 0}, {}, "cancelled; salloc jobs cannot be requeued."),
+        ({"script": None, "argc": 1}, {}, "cancelled; srun jobs cannot be requeued."),
     ],
 )
 def test_the_message_states_that_the_job_cannot_be_requeued(

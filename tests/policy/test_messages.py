@@ -122,7 +122,7 @@ def test_if_nothing_fits_a_pending_job_to_cancel_is_named() -> None:
     rule = RuleModel("share", "user", limits={"gpus_total": 4000})
     lines = refusal(ALICE, rule, queue=(ALICE, replace(ALICE, uid=1002)))
     assert lines[2:4] == [
-        "  Nothing fits now. Wait for a job to end, or cancel one:",
+        "  No smaller request fits the limits now. Wait for a job to end, or cancel one:",
         "    scancel 40",
     ]
 
@@ -131,7 +131,7 @@ def test_a_missing_time_limit_is_explained() -> None:
     assert refusal(ALICE, RuleModel("days", "job", limits={"walltime": 1800})) == [
         "Refused by rule days: Reason of days.",
         "  time limit: limit 00:30:00, requested 01:00:00.",
-        "  Without --time the job gets the default of partition gpu.",
+        "  Without --time, the job gets the default time limit of partition gpu.",
         "  Try: sbatch --time=00:30:00 ...",
         "  Questions: gpu-help",
     ]

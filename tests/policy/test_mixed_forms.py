@@ -19,7 +19,7 @@ from .render import PARTITIONS, record
 from .test_messages import advice
 
 TOTAL = RuleModel("share", "user", limits={"gpus_total": 8000})
-WITHOUT_OTHERS = "With no other job running or pending, try"
+WITHOUT_OTHERS = "When other jobs have ended, try"
 
 
 def ask(words: Sequence[str], *rules: RuleModel, queue: Sequence[Request] = ()) -> ScriptDecision:
@@ -145,12 +145,12 @@ def test_cancelling_a_job_is_advised_only_if_it_helps() -> None:
     full = [ALICE]
     fits = ask(["--gpus=4"], TOTAL, queue=full).messages
     assert fits[2:4] == (
-        "  Nothing fits now. Wait for a job to end, or cancel one:",
+        "  No smaller request fits the limits now. Wait for a job to end, or cancel one:",
         "    scancel 40",
     )
     impossible = ask(["--gpus=20", "--gpus-per-node=4"], TOTAL, queue=full).messages
     assert impossible[2:4] == (
-        f"  Nothing fits now. {WITHOUT_OTHERS}:",
+        f"  No smaller request fits now. {WITHOUT_OTHERS}:",
         "    sbatch --nodes=2 --gpus=8 --gpus-per-node=4 ...",
     )
     assert ask(["--gpus=8", "--gpus-per-node=4"], TOTAL).accepted
@@ -159,7 +159,7 @@ def test_cancelling_a_job_is_advised_only_if_it_helps() -> None:
 
 def test_for_a_request_over_a_limit_of_one_job_cancelling_is_not_advised() -> None:
     lines = ask(["--gpus=6"], TOTAL, limited("gpus", 4000), queue=[ALICE]).messages
-    assert lines[4] == f"  Nothing fits now. {WITHOUT_OTHERS}: sbatch --gpus=4 ..."
+    assert lines[4] == f"  No smaller request fits now. {WITHOUT_OTHERS}: sbatch --gpus=4 ..."
     assert not any("scancel" in line for line in lines)
 
 
@@ -167,7 +167,7 @@ def test_if_a_groups_limit_is_used_up_squeue_is_advised() -> None:
     together = RuleModel("together", "group", limits={"gpus_total": 8000})
     others = Request(uid=1002, account="vision", per_job=8)
     lines = ask(["--gpus=1"], together, queue=[others]).messages
-    assert "  Nothing fits now. Submit again when a job has ended; see: squeue" in lines
+    assert "  No smaller request fits the limits now. Wait for a job to end; see: squeue" in lines
 
 
 @pytest.mark.parametrize(

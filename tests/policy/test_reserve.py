@@ -76,7 +76,7 @@ def test_a_large_job_without_a_reservation_is_refused_with_the_command_to_type(
         "Refused by the reservation rule: jobs with 8 or more GPUs need a reservation, so that",
         "  they start at an agreed time.",
         "  GPUs without a reservation: limit 7, requested 8.",
-        "  Request one, and submit the job when it is approved:",
+        "  Request a reservation, and submit the job when it is approved:",
         "    slurm-gpu reserve request --gpus 8 --nodes 2 --time 1-12:05:00 --account vision "
         "--partition gpu --why …",
         "  Questions: gpu-help",
@@ -123,7 +123,7 @@ def test_the_refusal_names_a_reservation_that_is_too_small(site: Reserving) -> N
     refused = site.submit(gpus(8))
     assert not refused.accepted
     assert refused.messages[3] == "  Your reservation sg_4 is for 7 GPUs, too few for this job."
-    assert "Request one, and submit the job when it is approved:" in refused.messages[4]
+    assert "Request a reservation, and submit the job when it is approved:" in refused.messages[4]
 
 
 def messages_for(site: Reserving, job: Request, **more: object) -> tuple[str, ...]:
@@ -141,8 +141,8 @@ def test_a_job_that_a_reservation_would_end_early_gets_a_message_with_options(
     # Second 1,000,000 is 13:46:40 on 12 January 1970, and half a minute has passed since.
     assert messages_for(site, gpus(2), time_limit=120) == (
         "This job runs in your reservation sg_3, which ends 1970-01-12 15:17. It has a time",
-        "  limit of 02:00:00, and Slurm may end it with the reservation.",
-        "  To end earlier: --time=01:29:00",
+        "  limit of 02:00:00, so Slurm may end it when the reservation ends.",
+        "  To finish in time: --time=01:29:00",
         "  To run elsewhere: --exclude=n[1-2]",
     )
     assert messages_for(site, gpus(2), time_limit=89) == ()
@@ -166,7 +166,7 @@ def test_jobs_without_gpus_or_without_a_time_limit_get_the_message_too(site: Res
     no_gpus = Request(uid=1001, account="vision")
     assert messages_for(site, no_gpus, time_limit=0)[0].startswith("This job runs in your reservation sg_3")
     text = " ".join(" ".join(messages_for(site, no_gpus, time_limit=0)).split())
-    assert "It has no time limit, and Slurm may end it" in text
+    assert "It has no time limit, so Slurm may end it" in text
     assert "--time=01:29:00" in text
     site.show_reservations(replace(BEGUN, end_s=site.now_s + 31 + 100))
     assert "--time=" not in " ".join(messages_for(site, no_gpus, time_limit=5))  # no time limit fits any more

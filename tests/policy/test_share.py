@@ -97,8 +97,8 @@ def test_a_job_that_asks_to_share_gets_shards_and_waits_at_most_max_wait(site: S
     assert re.match(r"slurm-gpu/1 t=\w+ c=1/4:alice/train", str(verdict.desc["admin_comment"]))
     assert site.logged == "enforce:1/4:alice/train"
     assert " ".join(" ".join(verdict.messages).split()) == (
-        "This job shares a GPU and gets 1 of its 4 parts: Two small ones fit one GPU. "
-        "It starts with suitable co-runners, or after 120 s on any GPU with enough free parts."
+        "This job shares a GPU and gets 1 of the 4 parts: Two small ones fit one GPU. "
+        "It starts next to suitable co-runners, or after 120 s on any GPU with enough free parts."
     )
 
 
@@ -128,7 +128,7 @@ def test_an_unknown_application_keeps_its_gpu_and_is_marked_for_learning(site: S
     verdict = site.submit(name="new")
     assert not rewritten(verdict)
     assert " c=-:alice/new" in str(verdict.desc["admin_comment"])
-    assert "the use of such jobs is not known yet" in " ".join(verdict.messages)
+    assert "the GPU use of jobs like it is not known yet" in " ".join(verdict.messages)
 
 
 @pytest.mark.parametrize("comment", [None, "", "sharepoint", "please share", "unshared"])

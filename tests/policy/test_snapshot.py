@@ -247,7 +247,7 @@ def test_gpu_hours_need_the_snapshot_and_follow_on_error_without_it(tmp_path: Pa
     verdict = site.submit(4)
     assert verdict.accepted
     assert [text for _, text in verdict.log] == [
-        "slurm-gpu: rule hours failed: GPU-hours are unknown: they require a snapshot of slurm-gpuctld"
+        "slurm-gpu: rule hours failed: GPU-hours are unknown: they require a snapshot from slurm-gpuctld"
     ]
     denying = Site(tmp_path, rules=[hours], on_error="deny")
     assert not denying.submit(4).accepted
@@ -295,6 +295,6 @@ def test_if_nothing_fits_the_job_submitted_last_is_named(site: Site) -> None:
     text = text.replace("1000000", "1000001").replace("mgpu_pend=6000", "mgpu_pend=6000 last_pend=4711")
     site.file.write_text(text)
     assert site.submit().messages[2:4] == (
-        "  Nothing fits now. Wait for a job to end, or cancel one:",
+        "  No smaller request fits the limits now. Wait for a job to end, or cancel one:",
         "    scancel 4711",
     )

@@ -81,7 +81,7 @@ def test_a_refused_urgent_job_names_the_allowed_users_and_the_limit() -> None:
     assert opening == "Refused by rule urgent: Deadlines, and outages."
     assert " ".join(" ".join(numbers).split()) == (
         "Urgent jobs (--qos=urgent) are allowed for: alice; members of undergrad in account nlp. "
-        "At most 2 run at once; others wait."
+        "At most 2 run at once; further ones wait."
     )
     assert contact == "  Questions: gpu-help"
 
@@ -130,10 +130,10 @@ def test_a_pending_job_cannot_become_urgent_but_an_urgent_one_can_be_renamed() -
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"qos": "normal"}, "An urgent job cannot change its QOS"),
-        ({"qos": "urgent,normal"}, "An urgent job cannot change its QOS"),
+        ({"qos": "normal"}, "The QOS of an urgent job cannot be changed"),
+        ({"qos": "urgent,normal"}, "The QOS of an urgent job cannot be changed"),
         ({"account": "vision"}, "Urgent jobs (--qos=urgent) are allowed for: "),
-        ({"account": "vision", "qos": "normal"}, "An urgent job cannot change its QOS"),
+        ({"account": "vision", "qos": "normal"}, "The QOS of an urgent job cannot be changed"),
         ({"account": "nlp", "qos": "Urgent"}, None),
     ],
 )
@@ -151,7 +151,9 @@ def test_a_pending_urgent_job_cannot_move_to_another_qos_or_account(
 @pytest.mark.parametrize("qos", ["normal,urgent", "urgent,normal", "URGENT,long"])
 def test_the_urgent_qos_is_recognized_among_several(qos: str) -> None:
     assert "are allowed for: alice" in " ".join(submit(BOB, qos=qos, comment=WHY).messages)
-    assert "must name no other QOS: --qos=urgent" in " ".join(submit(ALICE, qos=qos, comment=WHY).messages)
+    assert "must not name another QOS; use only --qos=urgent" in " ".join(
+        submit(ALICE, qos=qos, comment=WHY).messages
+    )
     assert submit(BOB, qos="urgently,normal", comment=WHY).accepted
 
 

@@ -43,7 +43,7 @@ def test_an_exclusive_job_counts_all_gpus_of_its_nodes() -> None:
 def test_a_refusal_explains_why_gpus_that_were_not_requested_count() -> None:
     verdict = ask(script(), shared=0, min_nodes=3)
     assert "  GPUs in one job: limit 8, requested 12." in verdict.messages
-    why = "  An exclusive job gets all GPUs of its nodes, requested or not."
+    why = "  An exclusive job gets all GPUs of its nodes, even those that it does not request."
     assert verdict.messages.count(why) == 1
 
 

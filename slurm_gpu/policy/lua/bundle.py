@@ -1,4 +1,4 @@
-"""Build one job_submit.lua from the Lua modules and a policy as data (docs/contracts.md, section 4)."""
+"""Build job_submit.lua from the Lua modules and the policy as data (docs/contracts.md, section 4)."""
 
 from __future__ import annotations
 
@@ -198,9 +198,9 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
 
 
 def build_bundle(compiled: Mapping[str, Plain], directory: Path | None = None) -> str:
-    """Return the whole script; it is deterministic, so that equal policies give equal bundles."""
+    """Return the whole script; equal policies give equal scripts."""
     parts = [
-        f"{MARK}{__version__}: made from policy.yaml by `slurm-gpu policy apply`; changes here are lost.",
+        f"{MARK}{__version__}: generated from policy.yaml by `slurm-gpu policy apply`; do not edit.",
         f"local policy = {to_lua(compiled)}",
         "local lib = {}",
     ]
@@ -229,13 +229,11 @@ def lua_directory() -> Path:
     for candidate in candidates:
         if (candidate / f"{_ENTRY}.lua").is_file():
             return candidate
-    raise OutsideError(
-        f"the Lua modules of job_submit are missing: looked in {', '.join(map(str, candidates))}"
-    )
+    raise OutsideError(f"the Lua modules of job_submit were not found in {', '.join(map(str, candidates))}")
 
 
 def _least(nodes: Iterable[SlurmNode], amount: Callable[[SlurmNode], int]) -> dict[str, int]:
-    """Return the smallest amount of any node of each partition."""
+    """Return, by partition, the smallest amount among its nodes."""
     least: dict[str, int] = {}
     for node in nodes:
         for partition in node.partitions:
@@ -244,7 +242,7 @@ def _least(nodes: Iterable[SlurmNode], amount: Callable[[SlurmNode], int]) -> di
 
 
 def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
-    """Return the default memory in slurm.conf of a job that requests none, from the output of scontrol."""
+    """Return the memory that Slurm gives a job that requests none, from `scontrol show config`."""
     found = {}
     for key, text in (
         ("per_gpu", raw.get("JobDefaults", "")),
@@ -259,7 +257,7 @@ def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
 
 
 def _modules(directory: Path) -> list[tuple[str, str]]:
-    """Return the name and text of each module; each module follows those that it requires."""
+    """Return the name and text of each module; a module comes after the modules that it requires."""
     texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(directory.glob("*.lua"))}
     requires = {name: required_modules(text) for name, text in texts.items()}
     for name, required in requires.items():
@@ -273,7 +271,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 
 def _digest(value: Plain) -> str:
-    """Return a digest of all that decides how jobs are counted; other snapshots are not used."""
+    """Return a digest of the data by which jobs are counted; snapshots with another digest are not used."""
     return hashlib.sha256(to_lua(value).encode()).hexdigest()[:16]
 
 
@@ -296,7 +294,7 @@ def _bundle(bundle: Bundle) -> dict[str, Plain]:
 
 
 def bundle_reason(bundle: Bundle) -> str:
-    """Return the reason given for a bundle, or a description of it if it has none."""
+    """Return the reason that the policy gives for a bundle; if there is none, describe the bundle."""
     if bundle.why is not None:
         return bundle.why
     holder = format_gpus(bundle.mgpu) if bundle.mgpu > 0 else "a job without GPUs"

@@ -1,4 +1,4 @@
-"""Compile `colocation:` for the Lua code, and describe its log entries."""
+"""Compile `colocation:` for the Lua code, and describe log entries about sharing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from slurm_gpu.policy.language.model import Colocation, Policy
 def compile_colocation(
     policy: Policy, index: Mapping[str, int], *, requeues: bool
 ) -> dict[str, Plain] | None:
-    """Return the `colocation` of the compiled policy; None if no jobs share.
+    """Return the `colocation` table of the compiled policy; None if the policy does not let jobs share GPUs.
 
-    `index` is the number of each group; `requeues` is whether jobs that do not specify it may be requeued.
+    `index` maps the name of each group to its number; `requeues` is whether jobs are requeueable by default.
     """
     colocation = policy.colocation
     if colocation is None:
@@ -28,7 +28,7 @@ def compile_colocation(
 
 
 def colocation_settings(colocation: Colocation) -> dict[str, Plain]:
-    """Return the values of `colocation` that do not name groups."""
+    """Return the settings under `colocation:` except for the groups."""
     return {
         "mode": str(colocation.mode),
         "goal": str(colocation.goal),
@@ -42,33 +42,33 @@ def colocation_settings(colocation: Colocation) -> dict[str, Plain]:
 
 
 _KEPT = {
-    "interactive": "only sbatch jobs share",
-    "array": "tasks of an array do not share",
-    "het": "components of a heterogeneous job do not share",
-    "nodes": "only jobs of one node share",
-    "gpus": "only jobs of exactly one GPU share",
-    "type": "it named a type of GPU, and its partition has several",
+    "interactive": "only sbatch jobs can share GPUs",
+    "array": "array tasks cannot share GPUs",
+    "het": "components of heterogeneous jobs cannot share GPUs",
+    "nodes": "only jobs on one node can share GPUs",
+    "gpus": "only jobs that request exactly one GPU, per job or per node, can share it",
+    "type": "it named a GPU type, and its partition has several types",
     "per-gpu": "it requested CPUs or memory per GPU",
-    "bind": "it has options for binding or clocks of its GPU",
-    "place": "it names nodes, features or a reservation",
-    "begin": "it had a begin time of its own",
+    "bind": "it bound tasks to its GPU or set GPU clocks",
+    "place": "it named nodes, features or a reservation",
+    "begin": "it had a begin time",
     "dependency": "it depended on another job",
-    "requeue": "it cannot be requeued, which a job that slows down another must allow",
+    "requeue": "it could not be requeued if it slowed down another job",
     "loan": "it borrowed its GPU",
-    "urgent": "urgent jobs do not share",
-    "may": "its group is not allowed to share",
-    "off": "slurm-gpuctld published no shared GPUs",
-    "unknown": "similar jobs have no profile yet",
-    "large": "it needs too much of a GPU",
+    "urgent": "urgent jobs cannot share GPUs",
+    "may": "its group was not allowed to share GPUs",
+    "off": "slurm-gpuctld was not assigning jobs to shared GPUs",
+    "unknown": "the GPU use of jobs like it was not known yet",
+    "large": "it needed too much of a GPU",
 }
 
 
 def in_words(share: str) -> str:
-    """Describe the log entry of a job that allowed sharing ("enforce:2/8:alice/train", "observe:-:array")."""
+    """Describe the log entry of a job that could share ("enforce:2/8:alice/train", "observe:-:array")."""
     mode, _, rest = share.partition(":")
     part, _, what = rest.partition(":")
     if part == "-":
-        return f"it keeps a GPU for itself, as {_KEPT.get(what, 'similar jobs have no profile')}"
+        return f"it does not share its GPU: {_KEPT.get(what, 'the reason is unknown to this version')}"
     shards, _, of = part.partition("/")
-    would = "was to get" if mode == "enforce" else f"would have got ({mode})"
-    return f"it allowed sharing, and {would} {shards} of {of} shards, as jobs of {unquote(what)} need"
+    would = "was assigned" if mode == "enforce" else f"would have been assigned (mode: {mode})"
+    return f"it {would} {shards} of the {of} shards of a GPU, as many as jobs of {unquote(what)} need"

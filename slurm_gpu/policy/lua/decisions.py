@@ -1,4 +1,4 @@
-"""Read decisions.log, with decisions of job_submit.lua and ends of sharing (docs/contracts.md, section 4)."""
+"""Read decisions.log: the decisions of job_submit.lua, and ends of sharing (docs/contracts.md, section 4)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RuleCount:
     errors: int = 0
 
     def count(self, kind: str) -> None:
-        """Count one objection of a kind that a line of the log names."""
+        """Count one objection; `kind` is the mode of the rule, or error."""
         match kind:
             case "enforce":
                 self.refused += 1
@@ -77,7 +77,7 @@ class DecisionCounts:
 
 
 def count_decisions(run_directory: Path) -> DecisionCounts | None:
-    """Return the counts of the log and the previous log; None if the caller can read neither."""
+    """Return the counts of the current and the previous log; None if the caller cannot read them."""
     log = run_directory / DECISIONS_LOG
     counts = DecisionCounts()
     try:
@@ -99,7 +99,10 @@ def _add_all(counts: DecisionCounts, lines: Iterable[str]) -> None:
 
 
 def _objections(encoded: str) -> Iterator[tuple[str, str]]:
-    """Yield pairs (rule, mode); a limit of one GPU type has one more colon: grad-share:gpus:a100:enforce."""
+    """Yield the rule and mode of each objection.
+
+    A limit for one GPU type contains an additional colon, as in grad-share:gpus:a100:enforce.
+    """
     if encoded != "-":
         for objection in unquote(encoded).split(","):
             rule, _, rest = objection.partition(":")
@@ -143,15 +146,15 @@ def find_decision(run_directory: Path, token: str) -> Mapping[str, str] | None:
 
 
 def find_endings(run_directory: Path, token: str) -> list[DecisionLine]:
-    """Return the lines on ends of sharing for the job with this token that are still in the logs."""
+    """Return the lines in the logs that record the end of sharing for the job with this token."""
     oldest_first = _lines_of(run_directory, token, (f"{DECISIONS_LOG}.1", DECISIONS_LOG))
     return [line for line in oldest_first if line.asked == "share"]
 
 
 def write_ending(run_directory: Path, at_s: float, token: str, fields: Mapping[str, str]) -> None:
-    """Append a line on the end of sharing for a job, which is shipped with the rest of the log.
+    """Append a line that records the end of sharing for a job; raise OutsideError if it cannot be written.
 
-    Raise OutsideError if it cannot be written.
+    The line is shipped with the rest of the log.
     """
     text = " ".join(f"{key}={quote(value, safe='')}" for key, value in fields.items())
     path = run_directory / DECISIONS_LOG

@@ -1,4 +1,4 @@
-"""Compile `cancel_idle:`, which ends jobs that never used their GPUs, for slurm-gpuctld."""
+"""Compile the `cancel_idle:` settings, by which slurm-gpuctld ends jobs that never used their GPUs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from slurm_gpu.policy.language.model import Policy
 
 
 def compile_cancel_idle(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain] | None:
-    """Return the `cancel_idle` of the compiled policy; None if no jobs are ended.
+    """Return the `cancel_idle` table of the compiled policy; None if the policy does not have these settings.
 
-    `index` is the number of each group.
+    `index` maps the name of each group to its number.
     """
     cancel_idle = policy.cancel_idle
     if cancel_idle is None:

@@ -1,4 +1,4 @@
-"""Compare the script that slurmctld runs with the one that a policy gives now."""
+"""Compare the script that slurmctld runs with the script that the current policy produces."""
 
 from __future__ import annotations
 

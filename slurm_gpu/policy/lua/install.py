@@ -1,4 +1,4 @@
-"""Install a bundle for slurmctld: try it first, swap it in atomically, and keep the previous script."""
+"""Install a bundle for slurmctld: test it, replace the script atomically, and keep the previous one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _TRIALS: tuple[dict[str, str | int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A bundle that is ready to replace a script."""
+    """A bundle that is ready to be installed, and the script that it replaces."""
 
     bundle: str
     script: Path
@@ -56,11 +56,11 @@ class Replacement:
 
 
 def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], float] = time.time) -> None:
-    """Run jobs of every group through the bundle in every version of Lua that Slurm may be linked with.
+    """Test the bundle with jobs of every group, in every version of Lua that Slurm may be linked with.
 
-    All versions use the same current time and read the same files. Otherwise jobs that the cluster admits
-    meanwhile, or a second between two runs, would appear as a disagreement. Raise OutsideError if the bundle
-    does not load, raises or logs an error, or decides differently in two versions.
+    All versions get the same time and the same files. Otherwise their results could differ because the
+    cluster admits a job or a second passes between two tests. Raise OutsideError if the bundle does not load,
+    raises or logs an error, or decides differently in two versions.
     """
     owners = [_STRANGER_OWNER, *(_member(group) for group in _tables(compiled["groups"]))]
     results: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
@@ -75,20 +75,20 @@ def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], flo
                 for result in _trial(script, owner)
             ]
         except ScriptError as error:
-            raise OutsideError(f"the bundle fails its trial and is not installed: {error}") from error
+            raise OutsideError(f"the bundle failed its test and was not installed: {error}") from error
     first, *others = results.items()
     for version, result in others:
         if result != first[1]:
             raise OutsideError(
-                f"the bundle decides differently in Lua {first[0]} and {version}: not installed"
+                f"the bundle decides differently in Lua {first[0]} and {version}; it was not installed"
             )
 
 
 def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, str | None]]:
-    """Return the files for the trials: with a snapshot in which nothing is used, and without a snapshot.
+    """Return the files that the bundle reads in each test: once with an empty snapshot, once without one.
 
-    No job was admitted recently. A policy with limits on GPU-hours is tried only with a snapshot, since
-    without one they cannot be checked and the bundle reports an error.
+    In both cases no job was admitted recently. A policy with limits on GPU-hours is tested only with a
+    snapshot, because the bundle reports an error if it cannot check these limits.
     """
     path, groups_id = compiled.get("snapshot"), compiled.get("groups_id")
     logs = (compiled.get("decisions_log"), compiled.get("job_state"))
@@ -121,7 +121,10 @@ def _tables(value: Plain) -> list[Mapping[str, Any]]:
 
 
 def _member(group: Mapping[str, Any]) -> dict[str, str | int]:
-    """Return a job owner in the group, as far as its conditions allow one."""
+    """Return the user, account, QOS and partition of a job in the group.
+
+    If no user satisfies all conditions of the group, the user is one that no policy names.
+    """
     users, members = group.get("uids"), group.get("member_uids")
     uids = [uid for uid in (users or members or {}) if members is None or uid in members]
     owner = dict(_STRANGER_OWNER)
@@ -172,17 +175,17 @@ def prepare_replacement(
     owner_uid: int = 0,
     now: Callable[[], float] = time.time,
 ) -> Replacement | None:
-    """Keep a copy of the job_submit.lua in `directory`; return None if it already is this bundle.
+    """Copy the job_submit.lua in `directory` to `state_directory`, so that the bundle can replace it.
 
-    Raise UsageError if the script is a site's own and `replace_foreign` is not set, and OutsideError if files
-    cannot be read or written.
+    Return None if it already is this bundle. Raise UsageError if the script is the site's own and
+    `replace_foreign` is not set, and OutsideError if files cannot be read or written.
     """
     script = directory / SCRIPT_NAME
     with outside(script, "; nothing was installed"):
         old = script.read_bytes() if script.exists() else None
         if old is not None and not old.startswith(MARK.encode()) and not replace_foreign:
             raise UsageError(
-                f"{script} is not slurm-gpu's; to keep using it, name a copy of it under `chain:` in "
+                f"{script} is not slurm-gpu's; to keep using it, copy it and name the copy under `chain:` in "
                 "policy.yaml. Then use --replace, which also keeps a copy"
             )
         if old == bundle.encode():
@@ -207,29 +210,29 @@ def is_installed(script: Path, digest: str) -> bool:
 
 
 def made_by(journal: ApplyJournal, script: Path) -> Entry | None:
-    """Return the apply on this host that created the current script; None if there is none.
+    """Return the journal entry of the apply that wrote the current script; None if there is none.
 
-    An apply that changes only Slurm's own limits creates no script.
+    An apply that changes only Slurm's own limits does not write a script.
     """
     done = [entry for entry in journal.entries() if entry.state is ApplyState.DONE and entry.script == script]
     return done[-1] if done and is_installed(script, done[-1].digest) else None
 
 
 def restore(previous: Path | None, script: Path, no_rules: str, now: Callable[[], float] = time.time) -> None:
-    """Restore the script that was kept, or install a bundle without rules if there was no script.
+    """Restore the previous script, or install a bundle without rules if there was none.
 
-    slurmctld does not start without a script.
+    A bundle without rules is needed because slurmctld does not start without a script.
     """
-    with outside(previous, f"; {script} stays as it is"):
+    with outside(previous, f"; {script} was not changed"):
         content = no_rules.encode() if previous is None else previous.read_bytes()
     _put(content, script, now)
 
 
 def _put(content: bytes, script: Path, now: Callable[[], float]) -> None:
-    """Swap a script in by an atomic rename.
+    """Replace the script by an atomic rename.
 
-    slurmctld loads a script only if its modification time, in whole seconds, is newer than that of the one it
-    runs. The new script therefore gets a later time than the old one.
+    slurmctld loads a script only if its modification time, in whole seconds, is later than that of the script
+    that it runs. The new script therefore gets a later time than the old one.
     """
     with outside(script, "; nothing was installed"):
         newer = int(now())
@@ -239,7 +242,7 @@ def _put(content: bytes, script: Path, now: Callable[[], float]) -> None:
 
 
 def prepare_run_directory(directory: Path, owner_uid: int) -> None:
-    """Create the directory and decisions.log, which only slurmctld may read and write."""
+    """Create the directory and decisions.log; only slurmctld can read and write the log."""
     log = directory / DECISIONS_LOG
     with outside(log):
         if not directory.exists():
@@ -250,7 +253,7 @@ def prepare_run_directory(directory: Path, owner_uid: int) -> None:
 
 
 def put_aside(state_directory: Path) -> Path | None:
-    """Return the copy of the site's own script that a bundle replaced last; None if there is none.
+    """Return the copy of the last site script that a bundle replaced; None if there is none.
 
     Raise OutsideError if copies cannot be read.
     """
@@ -259,7 +262,10 @@ def put_aside(state_directory: Path) -> Path | None:
 
 
 def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:
-    """Copy the script unless the last copy is the same; keep the last bundles and all scripts of the site."""
+    """Return a copy of the script, made now unless the last copy has the same content.
+
+    Old copies of bundles are deleted, but copies of the site's own scripts are not.
+    """
     make_state_directory(state_directory, owner_uid)
     copies = _copies(state_directory)
     for last in (copies[-1] if copies else None, None if _has_mark(script) else put_aside(state_directory)):
@@ -278,7 +284,7 @@ def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[],
 
 
 def _copies(state_directory: Path) -> list[Path]:
-    """Return the kept copies, the oldest first."""
+    """Return the copies of previous scripts, the oldest first."""
     return sorted(state_directory.glob("job_submit-*.lua"))
 
 

@@ -24,7 +24,7 @@ _CLOSING = "\n\nlocal lib = "
 
 @dataclass(frozen=True, slots=True)
 class GroupInForce:
-    """The jobs that a rule is for; a condition that the group does not have is None."""
+    """The jobs to which a rule applies; conditions that the group does not set are None."""
 
     name: str
     uids: frozenset[int] | None = None
@@ -57,7 +57,7 @@ class GroupInForce:
 
 @dataclass(frozen=True, slots=True)
 class RuleInForce:
-    """A rule as the Lua code reads it; limits by their compiled keys (docs/contracts.md, section 4)."""
+    """A rule as the Lua code reads it, with limits by their compiled keys (docs/contracts.md, section 4)."""
 
     id: str
     group: GroupInForce
@@ -72,7 +72,7 @@ class RuleInForce:
     when: Mapping[str, Any] | None = None
 
     def limits_of(self, uid: int, now_s: float) -> Mapping[str, Any]:
-        """Return the limits of this user now; those of an exception replace the rule's."""
+        """Return the current limits of this user; limits of an exception replace those of the rule."""
         exception = self.exceptions.get(uid)
         if exception is None or now_s >= exception["until_s"]:
             return self.limits
@@ -117,7 +117,7 @@ class ColocationInForce:
 
 @dataclass(frozen=True, slots=True)
 class CancelIdleInForce:
-    """The settings for ending jobs that never used their GPUs, and for the warnings before."""
+    """The settings for ending jobs that never used their GPUs, and for warning their owners first."""
 
     mode: str
     # cancel or hold.
@@ -130,7 +130,7 @@ class CancelIdleInForce:
     exempt: tuple[GroupInForce, ...] = ()
 
     def binds(self, uid: int, account: str, qos: str, partition: str, now_s: float) -> bool:
-        """Return whether the rule applies to such a job now; a group that has ended has no jobs."""
+        """Return whether the rule applies to such a job now; groups that have expired are ignored."""
 
         def are_in(groups: tuple[GroupInForce, ...]) -> bool:
             return any(
@@ -194,9 +194,9 @@ def policy_of(bundle: str) -> PolicyInForce:
 
 
 def read_chain(script: Path) -> Mapping[str, Path] | None:
-    """Return the site's scripts that the bundle at `script` calls, by `before` and `after`.
+    """Return the site's scripts that the bundle at `script` calls; the keys are `before` and `after`.
 
-    Return None if it is not a bundle; raise OutsideError as `read_policy_in_force` does.
+    Return None if the script is not a bundle; raise OutsideError as `read_policy_in_force` does.
     """
     return _read(script, _chain)
 
@@ -213,7 +213,7 @@ def _read(script: Path, part: Callable[[Mapping[Any, Any]], T]) -> T | None:
     try:
         return part(_table(text))
     except (KeyError, TypeError, ValueError) as error:
-        raise OutsideError(f"{script} contains no policy that can be read: {error!r}") from error
+        raise OutsideError(f"{script} does not contain a readable policy: {error!r}") from error
 
 
 def _chain(table: Mapping[Any, Any]) -> Mapping[str, Path]:
@@ -222,7 +222,7 @@ def _chain(table: Mapping[Any, Any]) -> Mapping[str, Path]:
 
 
 def _table(bundle: str) -> dict[Any, Any]:
-    """Return the policy table of a bundle without running the rest; raise ValueError if there is none."""
+    """Return the policy table of a bundle without running its code; raise ValueError if there is none."""
     start, end = bundle.find(_OPENING), bundle.find(_CLOSING)
     if not 0 <= start < end:
         raise ValueError("no policy table")

@@ -1,4 +1,4 @@
-"""Compile `owners:` for the Lua code, with the groups by which slurm-gpuctld counts lent GPUs."""
+"""Compile `owners:` for the Lua code, and the groups by which slurm-gpuctld counts lent GPUs."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from slurm_gpu.policy.native.lending import unowned_gpus
 
 
 def own_group(owner: str) -> str:
-    """Return the name of the group of jobs on an owner's own GPUs."""
+    """Return the name of the group of jobs that run on an owner's own GPUs."""
     return f"own:{owner}"
 
 
 def loans_group(qos: str) -> str:
-    """Return the name of the group of jobs on loan in a QOS."""
+    """Return the name of the group of jobs that borrow GPUs in a QOS."""
     return f"loans:{qos}"
 
 
 def borrowed_group(owner: str, qos: str) -> str:
-    """Return the name of the group of jobs with which an owner itself borrows in a QOS."""
+    """Return the name of the group of an owner's jobs that borrow GPUs in a QOS."""
     return f"borrowed:{qos}:{owner}"
 
 
 def compile_lending(policy: Policy, n_gpus: int, *, requeues: bool) -> dict[str, Plain] | None:
-    """Return the `lending` of the compiled policy; None if it has no owners."""
+    """Return the `lending` table of the compiled policy; None if the policy has no owners."""
     if not policy.owners:
         return None
     owners: list[Plain] = [

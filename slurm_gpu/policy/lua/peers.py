@@ -1,8 +1,8 @@
-"""Compare the job_submit.lua of the hosts of slurmctld, if there are backups.
+"""Compare the copies of job_submit.lua on the hosts of slurmctld, if there are backups.
 
-Each host has its own copy, unless they share the directory of slurm.conf. Without it, a backup does not
-start when needed. All hosts of slurmctld share StateSaveLocation, so `policy apply` writes a report there,
-and `slurm-gpu doctor` on any of them compares the reports.
+Each host has its own copy, unless the hosts share the directory of slurm.conf. Without the script, a backup
+slurmctld does not start. All hosts of slurmctld share StateSaveLocation, so `policy apply` writes a report
+there. On any of these hosts, `slurm-gpu doctor` compares the reports.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHARED = re.compile(r"nfs|lustre|gpfs|ceph|beegfs|glusterfs|afs|gfs2|ocfs2|cifs
 
 @dataclass(frozen=True, slots=True)
 class PeerScript:
-    """The script that a host reported when a policy was last applied there."""
+    """The report on the script of a host, written when a policy was last applied there."""
 
     host: str
     digest: str
@@ -56,7 +56,7 @@ def is_backup(settings: SlurmSettings, host: str) -> bool:
 
 
 def digest_of(script: Path) -> str | None:
-    """Return the SHA-256 of a script without the paths of `--run-dir`; None if there is no script."""
+    """Return the SHA-256 of a script without the paths that `--run-dir` sets; None if there is no script."""
     try:
         text = script.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def digest_of(script: Path) -> str | None:
 
 
 def shared_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
-    """Return the type of the network file system that contains `path`; None if it is a local one."""
+    """Return the type of the network file system that contains `path`; None if the file system is local."""
     best, kind = Path("/"), ""
     real = path.resolve()
     for line in mounts.read_text(errors="replace").splitlines():
@@ -113,7 +113,10 @@ def differing_hosts(
 
 
 def since_s(settings: SlurmSettings, host: str, script: Path) -> int:
-    """Return when `host` got its current script: as reported, or its mtime if it changed since then."""
+    """Return the time when `host` got its current script.
+
+    This is the time in its report or, if the script has changed since, the modification time of the script.
+    """
     report = read_reports(settings).get(host)
     if report is not None and report.digest == digest_of(script):
         return report.at_s

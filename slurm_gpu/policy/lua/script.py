@@ -1,6 +1,6 @@
-"""Run a job_submit.lua outside slurmctld, in the real Lua, as slurmctld would run it.
+"""Run a job_submit.lua outside slurmctld, in a real Lua interpreter, as slurmctld would run it.
 
-`policy apply` tries a bundle with it before the installation; `explain` and the tests use it too.
+`policy apply` uses this to test a bundle before installing it; `explain` and the tests use it too.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ _DUMP = "return function(t) local out = {} for k, v in pairs(t) do out[#out + 1]
 
 
 class ScriptError(OutsideError):
-    """The error that slurmctld would not load a job_submit.lua."""
+    """A job_submit.lua cannot be loaded, or raises an error that slurmctld would receive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """A limit that a script checked for a job, in the words of its messages."""
+    """A limit that a script checked for a job, worded as in the script's messages."""
 
     rule: str
     mode: str
@@ -159,17 +159,18 @@ class ScriptDecision:
 
     @property
     def accepted(self) -> bool:
-        """Return whether slurmctld continues with the job."""
+        """Return whether the script accepted the job."""
         return self.code == 0
 
 
 class PolicyScript:
     """A loaded job_submit.lua with its own Lua state.
 
-    With `writes` it may write files, as in slurmctld; otherwise its output is discarded. `now` replaces the
-    time of os.time and os.date. With `now`, `uptime` replaces the uptime of the machine, whose boot ID is
-    then "boot"; without `uptime`, neither can be read. `files` replaces the text of files by path; None means
-    that the file does not exist. With `considers`, decisions list every limit that was checked.
+    With `writes`, the script can write files, as in slurmctld; otherwise its output is discarded. `now`
+    replaces the clock of os.time and os.date. If `now` is given, `uptime` replaces the uptime of the machine,
+    and the boot ID is "boot"; without `uptime`, the script can read neither. `files` maps paths to the texts
+    that the script reads there; None means that the file does not exist. With `considers`, decisions list
+    every limit that was checked.
 
     Raise ScriptError if slurmctld would refuse to load the script.
     """
@@ -277,7 +278,10 @@ class PolicyScript:
 
 
 def _reader(files: Mapping[str, str | None]) -> Callable[[str], str | bool | None]:
-    """Return a function for the prelude: the text of a path, False if absent, None if not replaced."""
+    """Return the function by which the prelude reads files.
+
+    It returns the text of a file, False if the file does not exist, or None if the file is not replaced.
+    """
 
     def read(path: str) -> str | bool | None:
         if path not in files:

@@ -1,4 +1,4 @@
-"""Compile `urgent:` for the Lua code, and describe its users."""
+"""Compile `urgent:` for the Lua code, and describe the users who may submit urgent jobs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ POINTS = 1_000_000_000
 
 
 def compile_urgent(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain] | None:
-    """Return the `urgent` of the compiled policy; None if there are no urgent jobs.
+    """Return the `urgent` table of the compiled policy; None if the policy does not allow urgent jobs.
 
-    `index` is the number of each group.
+    `index` maps the name of each group to its number.
     """
     if policy.urgent is None:
         return None
@@ -31,7 +31,7 @@ def compile_urgent(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain]
 
 
 def describe_urgent_users(urgent: Urgent, groups: Mapping[str, Group]) -> str:
-    """Return the users with urgent jobs, such as "alice, bob; members of gpuops in account nlp"."""
+    """Describe the users who may submit urgent jobs, as in "alice, bob; members of gpuops in account nlp"."""
     return "; ".join(_people(groups[name]) for name in urgent.groups)
 
 

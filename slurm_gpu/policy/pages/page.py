@@ -32,7 +32,9 @@ from slurm_gpu.text.units import counted, format_duration, format_memory_mib, fo
 
 TITLE = "Rules for jobs on this cluster"
 # The reason of the built-in rule one-gpu, as in limits.lua.
-ONE_GPU = "All shards of a job on a node come from one GPU. A job that requests more can never start."
+ONE_GPU = (
+    "All shards of a job on a node come from one GPU, so a job cannot request more per node than one GPU has."
+)
 CLOSING = (
     "A job must comply with every rule that applies to it. Each task of a job array counts as one job; "
     "shards count as their part of a GPU. `slurm-gpu explain -- sbatch ...` checks a command before you "
