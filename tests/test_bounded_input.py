@@ -214,12 +214,12 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "model with an array of a terabyte": (
         lambda path: npz(path, b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }\n"),
         MODEL,
-        "is not a model, or damaged",
+        "is not a model or is damaged",
     ),
     "model with a text of a terabyte": (
         lambda path: npz(path, b"{'descr': '<U250000000000', 'fortran_order': False, 'shape': (), }\n"),
         MODEL,
-        "is not a model, or damaged",
+        "is not a model or is damaged",
     ),
     "model of zeros": (
         zeros_npz,

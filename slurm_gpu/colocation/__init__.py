@@ -1,5 +1,6 @@
-"""Choose which jobs share a GPU from profiles and predicted slowdowns, by planners.
+"""Choose which jobs share a GPU.
 
-The package depends only on profiles and the state of the GPUs, not on Slurm or a database. `simulation` runs
-the plans, at true speeds that may differ from those that a planner assumes.
+Planners decide from the profiles and the predicted slowdowns of applications. The package depends only on
+profiles and the state of the GPUs, not on Slurm or a database. `simulation` executes the decisions at true
+speeds, which may differ from the speeds that a planner assumes.
 """

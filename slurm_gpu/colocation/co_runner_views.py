@@ -1,4 +1,4 @@
-"""Define the speeds of applications that share a GPU, relative to running alone (at most 1)."""
+"""Define the speed of an application that shares a GPU, relative to its speed alone (at most 1)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ CoRunnerView = tuple[int, tuple[int, ...]]
 
 
 def views_of(group: Sequence[int]) -> Iterator[CoRunnerView]:
-    """Yield each member of a group in its order, with its co-runners."""
+    """Yield each member of a group with its co-runners, in the order of the group."""
     for place, one in enumerate(group):
         yield one, tuple(sorted((*group[:place], *group[place + 1 :])))
 
 
 class Speeds(Protocol):
-    """The speeds of applications that run together: a function of their indices in a list of profiles."""
+    """A source of the speeds of applications that run together.
+
+    Applications are given as indices into a list of profiles.
+    """
 
     def together(self, applications: tuple[int, ...]) -> tuple[float, ...]:
         """Return the speed of each application, in the given order.
 
-        1 is as fast as alone. All are 0 if they cannot run together.
+        A speed of 1 is as fast as alone. If the applications cannot run together, all speeds are 0.
         """
         ...
 
@@ -30,7 +33,8 @@ class Speeds(Protocol):
 def speed_with_all(pairwise: Sequence[float]) -> float:
     """Return the speed with several co-runners from the speed with each of them alone (all above 0).
 
-    The time that each co-runner adds to a unit of work is summed. Under time slicing, where every process
-    with work gets a share, the result is exact; if the sum of their use is below 1, it is a lower bound.
+    The formula adds up the time that each co-runner adds to a unit of work. Under time slicing, in which
+    every process with work gets a share, the result is exact. If the utilisations of all processes sum to
+    less than 1, it is a lower bound.
     """
     return 1 / (1 + sum(1 / speed - 1 for speed in pairwise))

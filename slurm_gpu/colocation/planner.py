@@ -27,7 +27,7 @@ class Member:
 
     @property
     def lost_s(self) -> float:
-        """Return the time lost to co-runners until now."""
+        """Return the time lost to co-runners so far."""
         return max(self.ran_s - self.done_s, 0.0)
 
 
@@ -37,12 +37,12 @@ class PlannerGpu:
 
     running: tuple[Member, ...] = ()
     name: str | None = None
-    """Identity of the GPU in views that contain different GPUs; if None, its position identifies it."""
+    """Name that identifies the GPU if views list different GPUs; if None, its position identifies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerView:
-    """All information that a planner may use at a moment. It does not contain jobs that arrive later."""
+    """All information that a planner may use at one moment. Jobs that arrive later are not included."""
 
     now_s: float
     waiting: tuple[Member, ...]
@@ -52,14 +52,14 @@ class PlannerView:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The jobs that start now on this GPU, together with those that run there."""
+    """The jobs to start now on one GPU, in addition to the jobs that run there."""
 
     gpu: int
     jobs: tuple[int, ...]
 
 
 class Belief(Protocol):
-    """A planner's assumptions about applications: recorded, predicted, or (known) the true values."""
+    """A planner's assumptions about applications: recorded values, predictions or the true values."""
 
     most_together: int
     """Maximum number of jobs that share a GPU."""
@@ -76,19 +76,19 @@ class Belief(Protocol):
     def fits(self, members: Sequence[Member]) -> bool:
         """Return whether the jobs can run together to the end without running out of memory, with headroom.
 
-        They continue from their current phases, and memory is checked at each time.
+        The jobs continue from their current phases, and memory is checked at every moment.
         """
         ...
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """Return whether the jobs fit, are few enough, and no slowdown (1/speed) exceeds the cap.
+        """Return whether the jobs fit, are few enough, and have no slowdown (1/speed) above the cap.
 
         A single job is always permitted.
         """
         ...
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """Return the time until the last job ends without further co-runners, at the lowest likely speeds.
+        """Return the time until the last job ends at the lowest likely speeds, if no further job starts.
 
         The result is math.inf if the jobs may run out of memory.
         """
@@ -106,7 +106,7 @@ class Planner(Protocol):
     name: str
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Return the jobs that start now; empty if all wait until the next event.
+        """Return the jobs to start now, or nothing if all wait until the next event.
 
         The result must not be empty if every GPU is idle.
         """
@@ -119,7 +119,7 @@ class Waker(Protocol):
 
     @property
     def wake_s(self) -> float:
-        """Return the next time, after that of the last view; math.inf if there is none."""
+        """Return the next such time, later than the last view; math.inf if there is none."""
         ...
 
 

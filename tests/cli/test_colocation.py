@@ -306,8 +306,8 @@ def test_missing_speeds_are_predicted_on_request(slurm_gpu: CommandLine, table: 
 @pytest.mark.parametrize(
     ("options", "rc", "message"),
     [
-        (("--device", "abacus"), 2, "--device abacus: torch cannot use it here: "),
-        (("--device", "meta"), 2, "--device meta: torch cannot use it here: "),
+        (("--device", "abacus"), 2, "--device abacus: torch cannot use this device: "),
+        (("--device", "meta"), 2, "--device meta: torch cannot use this device: "),
         (("--cap", "nan"), 2, "--cap nan: it must be a number above 1"),
         (
             ("--out", "nowhere/model.npz"),

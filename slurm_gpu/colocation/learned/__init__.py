@@ -1,9 +1,9 @@
 """Provide the planners that learn: their observations, nets and training.
 
-`dqngpu` scores groups of waiting jobs by one small net. `deeprm` contains the planners of DeepRM and of the
+`dqngpu` scores groups of waiting jobs with one small net. `deeprm` contains the planners of DeepRM and of the
 DqnGPU thesis, which observe images. Inference and training need only numpy. Training runs in `episodes`,
 which simulates many queues at once, each on one GPU. `torch_gradients` trains on devices other than the CPU
-and needs torch.
+and requires torch.
 """
 
 # Planners that choose by a net; `slurm-gpu colocation train` trains them.

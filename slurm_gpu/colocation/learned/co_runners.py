@@ -1,4 +1,4 @@
-"""Cache a belief about groups of two and three applications in arrays that are filled on demand."""
+"""Cache the answers of a belief about groups of two or three applications, in arrays filled on demand."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _UNKNOWN = -1
 
 
 class ApplicationPlaces:
-    """Assign each application its place, an index into the arrays; the place `empty` stands for no job.
+    """Assign each application a place, which is an index into the arrays.
 
-    If there are more applications than places, a new request clears all places and assigns them again.
+    The place `empty` stands for no job. If a request needs more places than are free, all places are cleared
+    and assigned again.
     """
 
     def __init__(
@@ -53,18 +54,18 @@ class ApplicationPlaces:
         self._may = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self._fits = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self.pair_speed = np.zeros((n, n), dtype=np.float32)
-        """(places, places) the speed of the first application with the second."""
+        """(places, places) speed of the first application when it shares a GPU with the second."""
         self.pair_may = np.zeros((n, n), dtype=np.float32)
-        """(places, places) 1 if two jobs that begin now may share and sharing pays; otherwise 0."""
+        """(places, places) 1 if two jobs that start now may share a GPU and sharing pays; otherwise 0."""
         self.util = np.zeros(n, dtype=np.float32)
         """(places) mean GPU utilisation of each application, a fraction."""
         self.memory = np.zeros(n, dtype=np.float32)
-        """(places) greatest memory use of each application, as a fraction of the GPU's memory."""
+        """(places) peak memory use of each application, as a fraction of the GPU's memory."""
 
     def place(self, applications: Iterable[int]) -> Places:
-        """Return the places of all applications of a decision.
+        """Return the places of all applications that a decision considers.
 
-        Request them in one call, since another call may change them.
+        Pass all of them in one call, since another call may change the places.
         """
         wanted = list(applications)
         new = {one for one in wanted if one not in self._place}
@@ -99,7 +100,7 @@ class ApplicationPlaces:
         self.pair_may[inner] = self.may_share(group)[:-1, :-1]
 
     def ask_threes(self) -> None:
-        """Look up all groups of three in advance if there are few enough, to make decisions faster."""
+        """Look up all groups of three in advance if there are few enough, which makes decisions faster."""
         n = len(self.applications)
         if self.most >= 3 and n * (n + 1) * (n + 2) // 6 <= _ASKED_BEFORE:
             threes = np.array(list(combinations_with_replacement(range(n), 3)), dtype=np.intp).reshape(-1, 3)
@@ -107,7 +108,7 @@ class ApplicationPlaces:
             self.may_share(threes)
 
     def speeds(self, groups: Places) -> Floats:
-        """Map groups (..., 3) of places to the speed of each application; 0 for an empty place."""
+        """Return the speed of each application in groups (..., 3) of places; 0 for an empty place."""
         out = self._speeds.reshape(-1, 3).take(self._flat(groups), axis=0)
         unknown = np.isnan(out[..., 0])
         if unknown.any():
@@ -117,12 +118,12 @@ class ApplicationPlaces:
         return out
 
     def _flat(self, groups: Places) -> Places:
-        """Map groups (..., 3) of places to their indices in a flat array."""
+        """Return the indices of groups (..., 3) of places in a flat array."""
         n = self.empty + 1
         return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
 
     def may_share(self, groups: Places) -> NDArray[np.bool_]:
-        """Map groups (..., 3) of places to whether jobs that all begin now may share and sharing pays."""
+        """Return whether sharing is possible and pays in groups (..., 3) of places, if all jobs start now."""
         out = self._may.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
@@ -132,7 +133,7 @@ class ApplicationPlaces:
         return np.asarray(out == 1)
 
     def fits(self, groups: Places) -> NDArray[np.bool_]:
-        """Map groups (..., 3) of places to whether the memory of jobs that all begin now fits."""
+        """Return whether the memory of the jobs of each group (..., 3) of places fits, if all start now."""
         out = self._fits.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
@@ -144,10 +145,10 @@ class ApplicationPlaces:
         return np.asarray(out == 1)
 
     def pays(self, groups: Places) -> NDArray[np.bool_]:
-        """Map groups (..., 3) of places to whether each pair, and all together, do more work than one job.
+        """Return whether each pair of a group, and the group as a whole, do more work than one job.
 
-        At these speeds, sharing is then never slower than running one after the other, whichever job ends
-        first.
+        Groups (..., 3) contain places. If sharing pays at these speeds, it is never slower than running the
+        jobs one after the other, regardless of which job ends first.
         """
         out = self._pays.take(self._flat(groups))
         unknown = out == _UNKNOWN
@@ -179,7 +180,7 @@ class ApplicationPlaces:
             self._speeds[a, b, c] = [speed_of[i] for i in order]
 
     def _members(self, group: Iterable[int]) -> list[Member]:
-        """Return members for jobs of these applications that begin now."""
+        """Return one member per application, for a job that starts now."""
         here = [self.applications[one] for one in group if one != self.empty]
         return [Member(-1, one, self.profiles[one].seconds) for one in here]
 
@@ -196,5 +197,5 @@ class ApplicationPlaces:
 
 
 def _or_middle(use: float | None) -> float:
-    """Return the use, or the middle of the range if it is unknown, since it may be above or below."""
+    """Return the use, or 0.5 if it is unknown: the true use may be above or below."""
     return 0.5 if use is None else use

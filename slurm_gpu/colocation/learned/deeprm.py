@@ -1,13 +1,15 @@
-"""Define DeepRM Max, DeepRM Mean and the planner of the DqnGPU thesis: one net over images of free resources.
+"""Define DeepRM Max, DeepRM Mean and the planner of the DqnGPU thesis.
 
-The thesis leaves most details open. This module chooses the hidden layer (DeepRM's 20), steps and levels
-(`images`), REINFORCE with return - baseline (the thesis writes the opposite difference, which would learn the
-worst decisions), and DeepRM's reward. As in the thesis, there are three slots in the order of submission and
-a backlog. DeepRM starts one job at a time; the thesis treats each group of slots as a virtual slot. Both may
-also wait.
+Each planner has one net, whose inputs are images of resource use. The thesis leaves most details open. This
+module chooses the size of the hidden layer (20, as in DeepRM), the steps and levels of the images (`images`),
+and DeepRM's reward. It trains by REINFORCE with return - baseline; the thesis writes the opposite difference,
+which would learn the worst decisions. As in the thesis, there are three slots, filled in the order of
+submission, and a backlog. DeepRM starts one job at a time; the thesis treats each group of slots as a virtual
+slot. Both may also wait.
 
-Assumed uses limit the options: constant uses for DeepRM, the area under the use over time for the thesis.
-With means or areas, jobs can run out of memory in the simulator. A killed job then runs alone.
+An option is allowed only if its assumed use fits: constant use for DeepRM, the area under the use over time
+for the thesis. Since means and areas hide peaks, jobs can run out of memory in the simulator. A killed job
+then runs alone.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ SHOWN = {
 
 
 class DeepRmEncoder:
-    """The view of one of the three planners on n GPUs, and the options that it allows."""
+    """Encodes the state of n GPUs for one of the three planners, and determines the allowed options."""
 
     def __init__(self, name: str, beliefs: ApplicationPlaces, capacity_mib: float) -> None:
         self.images, self.beliefs = Images(beliefs, capacity_mib, SHOWN[name]), beliefs
@@ -52,8 +54,8 @@ class DeepRmEncoder:
     ) -> tuple[NDArray[np.bool_], Mask]:
         """Return the inputs (n, N_INPUTS), and which options are allowed (n, S).
 
-        `running` (n, r) and `slots` (n, SLOTS) each hold places, seconds done and seconds left; `alone` marks
-        the jobs of either that may not share.
+        `running` (n, r) and `slots` (n, SLOTS) each contain places, seconds done and seconds left. `alone`
+        marks the running jobs and the slots that may not share a GPU.
         """
         r = running[0].shape[1]
         of_running, of_slots = self.images.uses(*running), self.images.uses(*slots)
@@ -79,7 +81,10 @@ class DeepRmEncoder:
         slots: tuple[Places, Floats, Floats],
         of_slots: Floats,
     ) -> Mask:
-        """Return whether the planner's own bound allows each option, (n, S), even if the bound is wrong."""
+        """Return whether each option is within the planner's own bound, (n, S).
+
+        The bound can be wrong, so that jobs of an allowed option may run out of memory.
+        """
         n = len(of_slots)
         padded = np.concatenate([of_slots, np.zeros((n, 1, *of_slots.shape[2:]), np.float32)], axis=1)
         use = of_running.sum(axis=1)[:, None] + padded[:, self.options].sum(
@@ -125,7 +130,7 @@ class ImagePlayer:
 
 
 class ImageMethod:
-    """See training.Method: DeepRM's reward."""
+    """Learn with DeepRM's reward; see training.Method."""
 
     def __init__(self, name: str, capacity_mib: float) -> None:
         self.name, self._capacity_mib = name, capacity_mib
@@ -143,15 +148,15 @@ class ImageMethod:
         return net(inputs.astype(np.float32))
 
     def teacher(self) -> Choose | None:
-        """Return None: see training.Method."""
+        """Return None, since these planners imitate no teacher; see training.Method."""
         return None
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """See training.Method: the time in the system, as a multiple of each job's own length."""
+        """Return DeepRM's cost from each decision to the end of its episode; see training.Method."""
         return episodes.delay[kept.episode] - kept.delay
 
     def judged(self, episodes: Episodes) -> float:
-        """See training.Method: the mean time of a job in the system, as a multiple of its own length."""
+        """Return the mean time of a job in the system, divided by its time alone; see training.Method."""
         there = episodes.queues.place != episodes.beliefs.empty
         return float((episodes.delay / there.sum(axis=1)).mean())
 
@@ -168,7 +173,7 @@ class ImagePlanner:
         self._encoder = DeepRmEncoder(name, self._beliefs, capacity_mib)
 
     def choose(self, view: PlannerView) -> list[Start]:
-        """Start jobs on the first GPU, idle ones first, on which the net does not choose to wait."""
+        """Start jobs on the first GPU on which the net does not choose to wait; idle GPUs come first."""
         if not view.waiting:
             return []
         order = sorted(range(len(view.gpus)), key=lambda index: bool(view.gpus[index].running))

@@ -1,10 +1,11 @@
-"""Define the project's own learned planner: it starts the permitted group with the best score of a small net.
+"""Define the project's own learned planner, which starts the permitted group that a small net scores highest.
 
-The net scores each group of waiting jobs with the running ones. Waiting jobs get prices (`prices`). Among the
-first 32, the eight that fit best by price are slots, and the net scores each group of slots (`rows`). A group
-is excluded if sharing cannot pay at the assumed speeds, or if the belief does not permit its members in their
-current phases. With true speeds, one GPU is therefore never slower than with one job after the other. With
-predicted speeds this holds as long as no job is slower than is likely (`planners.account`).
+Each application has a price (`prices`). The eight of the first 32 waiting jobs that fit best at these prices
+become slots. The net scores each group of slots together with the running jobs (`rows`). A group is excluded
+if sharing cannot pay at the assumed speeds, or if the belief does not permit its members to share in their
+current phases. If the assumed speeds are true, one GPU is therefore never slower than with one job after the
+other. If they are predicted, this holds as long as no job is slower than its lowest likely speed
+(`planners.account`).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def scores(net: Net, inputs: Floats) -> Floats:
 
 
 class GroupPlayer:
-    """See play.Player: the view of the scorer, in training."""
+    """Encodes options for the scorer in training; see play.Player."""
 
     def __init__(self, n_episodes: int, beliefs: ApplicationPlaces) -> None:
         self._price = np.tile(usual_prices(beliefs), (n_episodes, 1))
@@ -88,7 +89,7 @@ class GroupPlayer:
 
 
 def usual_prices(beliefs: ApplicationPlaces) -> Floats:
-    """Return the initial prices (places), for equal work of all applications."""
+    """Return the initial prices (places), computed for the same amount of work of every application."""
     price = np.full((1, beliefs.empty + 1), FIRST_PRICE, dtype=np.float32)
     price[0, beliefs.empty] = 0
     some = np.arange(len(beliefs.applications))
@@ -101,7 +102,7 @@ def usual_prices(beliefs: ApplicationPlaces) -> Floats:
 
 
 def _repriced(beliefs: ApplicationPlaces, moment: Moment, work: Floats, waiting: Floats) -> Floats:
-    """Return prices (n, places) for the current waiting and running jobs, from the results of `work_of`."""
+    """Return prices (n, places) for the current waiting and running jobs, given the results of `work_of`."""
     counts = waiting.copy()
     np.add.at(counts, (np.arange(len(moment))[:, None], moment.running), np.float32(1))
     counts[:, beliefs.empty] = 0
@@ -114,7 +115,7 @@ def _repriced(beliefs: ApplicationPlaces, moment: Moment, work: Floats, waiting:
 
 
 class GroupMethod:
-    """See training.Method; it minimises the makespan, and the bound by prices is the value of a state."""
+    """Minimise the makespan, with the bound by prices as the value of a state; see training.Method."""
 
     name = "dqngpu"
 
@@ -131,16 +132,16 @@ class GroupMethod:
         return scores(net, inputs.astype(np.float32, copy=False))
 
     def teacher(self) -> Choose:
-        """See training.Method: the group with the best price, and the longest job if prices are equal."""
+        """Choose the best group by price, and the longest job among equal prices; see training.Method."""
         return likeliest(lambda inputs: inputs @ _BY_PRICE)
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """See training.Method: the time by which the rest took longer than its bound."""
+        """Return how much longer the rest took than its bound, relative to all work; see training.Method."""
         total_s = _work_s(episodes)[kept.episode]
         return (episodes.now_s[kept.episode] - kept.now_s - kept.options.bound_s) / total_s
 
     def judged(self, episodes: Episodes) -> float:
-        """See training.Method: the mean makespan, relative to running all jobs one after the other."""
+        """Return the mean makespan, relative to running all jobs one after the other; see training.Method."""
         return float((episodes.now_s / _work_s(episodes)).mean())
 
 
@@ -179,7 +180,7 @@ class DqnGpu:
         self._account = Account(belief)
 
     def choose(self, view: PlannerView) -> list[Start]:
-        """Start the group with the highest score, on an idle GPU or with running jobs; empty to wait."""
+        """Start the group with the highest score, on an idle GPU or with running jobs, or wait."""
         self._account.update(view)
         if not view.waiting:
             return []
@@ -202,7 +203,10 @@ class DqnGpu:
     def _best(
         self, running: tuple[Member, ...], window: Sequence[Member], most: int
     ) -> tuple[float, tuple[Member, ...]]:
-        """Return the jobs that start on one GPU (empty to wait), and their score relative to waiting."""
+        """Return the score of the best group for one GPU relative to waiting, and its jobs.
+
+        There are no jobs if it is best to wait.
+        """
         moment, counts = self._moment(running, window)
         best = best_pair(self._beliefs, moment, counts)
         fit = fitting(self._beliefs, moment, best)
@@ -228,7 +232,7 @@ class DqnGpu:
         return 0.0, ()
 
     def _joining(self, running: tuple[Member, ...], window: Sequence[Member], fit: Floats) -> Indices:
-        """Return the best waiting jobs by price that may join the running ones, (1, SLOTS)."""
+        """Return the best waiting jobs by price that may join the running ones, (1, SLOTS), padded."""
         found: list[int] = []
         for i in np.argsort(-fit[0], kind="stable")[:_ASKED]:
             if len(found) == SLOTS or not fit[0, i] > -np.inf:

@@ -1,7 +1,7 @@
-"""Simulate many queues of jobs at once for learning, each on its own GPU, by array operations.
+"""Simulate many queues of jobs at once with array operations, for training; each queue has its own GPU.
 
 The model is that of `colocation.simulation`, simplified where this does not affect learning. Speeds are those
-of whole runs, and memory is checked as if all jobs began at once. A job that does not fit returns to the
+of whole runs, and memory is checked as if all jobs started at once. A job that does not fit returns to the
 queue with no work done, and then runs alone.
 """
 
@@ -24,9 +24,9 @@ class Queues:
     """The jobs of n queues, up to N jobs in each."""
 
     place: Places
-    """(n, N) place of each job's application; the empty place if a queue has fewer jobs."""
+    """(n, N) place of each job's application, padded with the empty place."""
     work_s: Floats
-    """(n, N) each job's seconds alone."""
+    """(n, N) each job's work, in seconds alone."""
     submit_s: Floats
     """(n, N) each job's submit time."""
 
@@ -34,7 +34,7 @@ class Queues:
         return len(self.place)
 
     def repeated(self, times: int) -> Queues:
-        """Return the queues with each repeated this many times in a row."""
+        """Return the queues, each repeated `times` times in a row."""
         return Queues(
             np.repeat(self.place, times, axis=0),
             np.repeat(self.work_s, times, axis=0),
@@ -55,14 +55,14 @@ class Episodes:
         self.left_s = queues.work_s.astype(np.float32)
         self.done_s = np.zeros((n, n_jobs), dtype=np.float32)
         self.pending = queues.place != beliefs.empty
-        """(n, N) whether each job is neither running nor done; it may not be submitted yet."""
+        """(n, N) whether each job is neither running nor done, including jobs that arrive later."""
         self.running = np.full((n, MOST), NO_JOB, dtype=np.intp)
         """(n, 3) the running jobs, followed by empty entries."""
         self.alone = np.zeros((n, n_jobs), dtype=bool)
-        """(n, N) whether each job must run alone, since it once ran out of memory."""
+        """(n, N) whether each job must run alone because it has run out of memory."""
         self.ran_out = np.zeros(n, dtype=np.intp)
         self.delay = np.zeros(n, dtype=np.float64)
-        """DeepRM's cost so far: the sum over jobs of seconds in the system ÷ seconds alone."""
+        """(n) DeepRM's cost so far: the sum over all jobs of time in the system ÷ time alone."""
 
     def __len__(self) -> int:
         return len(self.now_s)
@@ -74,7 +74,7 @@ class Episodes:
 
     @property
     def waiting(self) -> Mask:
-        """Return whether each job waits, (n, N)."""
+        """Return whether each job is waiting, (n, N)."""
         return np.asarray(self.pending & (self.queues.submit_s <= self.now_s[:, None]))
 
     @property
@@ -83,9 +83,9 @@ class Episodes:
         return np.asarray(~self.pending.any(axis=1) & (self.n_running == 0))
 
     def start(self, episodes: NDArray[np.intp], jobs: NDArray[np.intp]) -> None:
-        """Start up to three jobs in each of these k episodes; NO_JOB starts none.
+        """Start up to three jobs in each of the given episodes; NO_JOB starts none.
 
-        A GPU runs at most three jobs in total.
+        A GPU runs at most three jobs, including those that already run.
         """
         before = self.running[episodes]
         wide = np.concatenate([before, jobs], axis=1)

@@ -1,6 +1,7 @@
-"""Train a net's weights by gradient descent: in numpy, or on another device with torch (torch_gradients.py).
+"""Train a net's weights by gradient descent, either in numpy or on another device with torch.
 
-The nets are so small that importing torch takes longer than training one on new data.
+The nets are so small that importing torch takes longer than training one on new data. The torch version is in
+torch_gradients.py.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ RATES, TINY, LONGEST = (0.9, 0.999), 1e-8, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """The lesson of n decisions: the chosen options, and how much more likely they should become."""
+    """Training data from n decisions: the chosen options, and how much more likely they should become."""
 
     inputs: NDArray[np.float32] | NDArray[np.bool_]
-    """Inputs of the net: (n, S, F) if it has one output, or (n, F) if it has S."""
+    """Inputs of the net: (n, S, F) if it has one output, or (n, F) if it has S outputs."""
     allowed: NDArray[np.bool_]
     """(n, S) whether each option is allowed."""
     choice: NDArray[np.intp]
     """(n) index of the chosen option."""
     weight: NDArray[np.float32]
-    """(n) 1 to imitate the choice; its advantage, which may be negative, to reinforce it."""
+    """(n) weight of the choice: 1 in imitation; its advantage, which may be negative, in reinforcement."""
 
 
 class Learner(Protocol):
@@ -47,9 +48,9 @@ class Learner(Protocol):
         ...
 
     def step(self, lessons: Sequence[Lesson], entropy: float = 0.0) -> float:
-        """Take one step on all lessons, and return the loss before it.
+        """Take one gradient step on all lessons, and return the loss before the step.
 
-        `entropy` prevents early certainty.
+        `entropy` is the weight of an entropy term, which keeps the choices from becoming certain too early.
         """
         ...
 
@@ -133,7 +134,7 @@ class NumpyLearner:
         return loss / n
 
     def _forward(self, rows: Floats) -> list[Floats]:
-        """Return the input of each layer, and the output of the last layer."""
+        """Return the input of each layer, followed by the output of the last layer."""
         seen = [rows]
         for number in range(0, len(self._layers), 2):
             out = seen[-1] @ self._layers[number]
@@ -168,6 +169,8 @@ class NumpyLearner:
             for name, some in (("exp_avg", self._means), ("exp_avg_sq", self._squares)):
                 one = state[f"{name}.{number}"]
                 if one.shape != array.shape:
-                    raise ValueError(f"{name}.{number} has shape {one.shape}, its layer has {array.shape}")
+                    raise ValueError(
+                        f"{name}.{number} has shape {one.shape}, but its layer has {array.shape}"
+                    )
                 some[number] = one.copy()
         self._n_steps = int(state["step.0"])

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 @cache
 def groups(n_slots: int, most: int, width: int) -> NDArray[np.intp]:
-    """Return the slots of each group of at most `most`, (S, width), padded with `n_slots`.
+    """Return the slots of every group of up to `most` slots, (S, width), padded with `n_slots`.
 
-    The empty group (wait) is first.
+    The first group is empty: it stands for waiting.
     """
     found = [
         [*group, *[n_slots] * (width - len(group))]

@@ -1,8 +1,8 @@
-"""Build the inputs of the nets of DeepRM and the DqnGPU thesis: flat binary images of resources over time.
+"""Build the inputs of the nets of DeepRM and the DqnGPU thesis: flat binary images of resource use over time.
 
-The GPU and each job slot have one image per resource: columns are time steps from now on, and rows are tenths
-of the resource, filled up to the use. The thesis specifies the images and the slots, but not the steps or
-levels. This module uses ten levels, and twenty steps that cover twice the longest profile.
+The GPU and each job slot have one image per resource. Its columns are time steps from now on; its rows are
+tenths of the resource, filled up to the use. The thesis specifies the images and the slots, but not the steps
+or levels. This module uses ten levels, and twenty steps that cover twice the longest profile.
 """
 
 from __future__ import annotations
@@ -26,26 +26,29 @@ N_INPUTS = (1 + SLOTS) * len(RESOURCES) * STEPS * LEVELS + BACKLOG
 
 
 class ImageContent(StrEnum):
-    """The part of a profile that the images show."""
+    """The statistic of a profile that the images show."""
 
     MAX = "max"
-    """The greatest use, in all steps."""
+    """The peak use, shown in all steps."""
     MEAN = "mean"
-    """The mean use, in all steps."""
+    """The mean use, shown in all steps."""
     COURSE = "course"
     """The use in each step."""
 
 
 def options_of(name: str) -> NDArray[np.intp]:
-    """Return the slots of each option of a planner, (S, 3), padded with `SLOTS`; waiting is first."""
+    """Return the slots of each option of a planner, (S, 3), padded with `SLOTS`.
+
+    The first option is to wait.
+    """
     return groups(SLOTS, SLOTS if name == "dqngpu_thesis" else 1, SLOTS)
 
 
 class Images:
-    """The uses of the applications that have places in `beliefs`, as fractions of the GPU.
+    """The resource use of the applications that have places in `beliefs`, as fractions of the GPU.
 
-    A use that a profile lacks is the mean over the other profiles; if all lack it, its image is empty and
-    sets no limit.
+    A use that a profile lacks is the mean over the other profiles. If all profiles lack it, its image is
+    empty and sets no limit.
     """
 
     def __init__(self, beliefs: ApplicationPlaces, capacity_mib: float, shown: ImageContent) -> None:
@@ -53,7 +56,7 @@ class Images:
         self.shown, self.empty = shown, beliefs.empty
         self.step_s = 2 * max(profile.seconds for profile in profiles) / STEPS
         self._use = np.zeros((beliefs.empty + 1, len(RESOURCES), STEPS), dtype=np.float32)
-        """(places, resources, steps) from the start of the job; the last value is repeated after its end."""
+        """(places, resources, steps) use from the start of the job; the last value repeats after its end."""
         self.bounded = np.zeros(len(RESOURCES), dtype=bool)
         for number, name in enumerate(RESOURCES):
             unit = capacity_mib if name == "memory_mib" else 1.0
@@ -77,7 +80,7 @@ class Images:
         return np.where(np.isnan(course), one, course)
 
     def uses(self, place: Places, done_s: Floats, left_s: Floats) -> Floats:
-        """Map jobs (...) to their uses (..., resources, steps) from now on; 0 for an empty place."""
+        """Return the use of jobs (...) from now on, (..., resources, steps); 0 for an empty place."""
         step = np.arange(STEPS)
         begun = (done_s / self.step_s).astype(np.intp)[..., None]
         at = np.minimum(begun + step, STEPS - 1)
@@ -89,7 +92,8 @@ class Images:
     def inputs(self, running: Floats, slots: Floats, n_later: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return the inputs of a net (n, N_INPUTS).
 
-        `running` (n, resources, steps) and `slots` (n, M, …) are uses; `n_later` is the number of later jobs.
+        `running` (n, resources, steps) is the use of the running jobs together, and `slots` (n, M, …) the use
+        of the job in each slot. `n_later` is the number of waiting jobs after the slots.
         """
         n = len(running)
         images = np.concatenate([running[:, None], slots], axis=1)

@@ -1,4 +1,4 @@
-"""Train as a Slurm job array, with one seed per task; the best net of all tasks is kept."""
+"""Train as a Slurm job array with one seed per task, and keep the best net of all tasks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _NAME = "colocation-train"
 
 
 def script(command: Sequence[str], out: Path, n_seeds: int, *, minutes: int = 30) -> str:
-    """Return a script for sbatch that runs `command` (complete except for --seed, --checkpoint, --out).
+    """Return an sbatch script that runs `command`, to which it adds --seed, --checkpoint and --out.
 
-    Each task has its own checkpoint, from which it resumes when requeued. Tasks of the next array, which may
-    train on other speeds, start from the beginning. `--if-better` keeps the best model in `out`, whichever
-    task ends last.
+    Each task has its own checkpoint, from which it resumes when requeued. The tasks of a later array, which
+    may train on other speeds, start from the beginning. `--if-better` keeps the best model in `out`,
+    regardless of which task ends last.
     """
     if n_seeds < 1:
         raise ValueError(f"the number of seeds must be 1 or more, not {n_seeds}")

@@ -1,7 +1,7 @@
-"""Store a trained net with its provenance in one small file, and checkpoints of a training.
+"""Store trained nets with their provenance, and checkpoints of a training, in small files.
 
-The file is numpy's .npz, read without pickle and fully validated: the result is a net of this version that
-evaluates to numbers, or an error with the reason.
+The format is numpy's .npz. A file is read without pickle and fully validated: reading returns a net of this
+version that evaluates to numbers, or raises an error with the reason.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class PlannerModel:
     """A net with its description."""
 
     kind: str
-    """The name of its planner."""
+    """The name of the planner that uses the net."""
     inputs: tuple[str, ...]
-    """The names of its inputs, in order: a net works only with the inputs on which it was trained."""
+    """The names of the net's inputs, in order. A net works only with the inputs on which it was trained."""
     net: Net
     provenance: Mapping[str, Any]
-    """Training data, seed, versions, time and quality of the training, as JSON values."""
+    """Data, seed, versions, time and quality of the training, as JSON values."""
 
 
 def write_model(path: Path, model: PlannerModel) -> None:
-    """Write a model with the caller's usual file mode, since slurm-gpuctld must read it.
+    """Write a model with the mode of the existing file, or with the mode that the umask permits.
 
-    Raise OSError if writing fails.
+    The model is not private, since slurm-gpuctld must read it. Raise OSError if writing fails.
     """
     description = {
         "format": FORMAT,
@@ -62,7 +62,7 @@ def write_model(path: Path, model: PlannerModel) -> None:
 
 
 def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> PlannerModel:
-    """Return a model for this planner and these inputs; raise InputError if the file has no such model."""
+    """Return a model for this planner and these inputs; raise InputError if the file contains none."""
     description, arrays = read_arrays(path)
     if description.get("format") != FORMAT:
         raise _error(path, f"format {_shown(description.get('format'))} must be {FORMAT!r}")
@@ -80,7 +80,7 @@ def read_model(path: Path, kind: str, inputs: tuple[str, ...]) -> PlannerModel:
 
 
 def net_arrays(net: Net, prefix: str = "") -> dict[str, NDArray[np.float32]]:
-    """Return the arrays of a net by their names in a file."""
+    """Return the arrays of a net, keyed by their names in a file."""
     out = {}
     for number, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
         out[f"{prefix}weight{number}"], out[f"{prefix}bias{number}"] = weight, bias
@@ -88,7 +88,7 @@ def net_arrays(net: Net, prefix: str = "") -> dict[str, NDArray[np.float32]]:
 
 
 def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = "") -> Net:
-    """Return the net of a file; raise InputError if it is invalid."""
+    """Return the net that these arrays of a file form; raise InputError if they are invalid."""
     n_layers = sum(key.startswith(f"{prefix}weight") for key in arrays)
     if not 0 < n_layers <= _MOST_LAYERS:
         raise _error(path, f"has {n_layers} layers; a net has 1 to {_MOST_LAYERS}")
@@ -104,7 +104,7 @@ def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = 
 
 
 def _mode_of(path: Path) -> int:
-    """Return the mode of the existing file, otherwise that of the umask."""
+    """Return the mode of the existing file, or the mode that the umask permits."""
     try:
         return path.stat().st_mode & 0o777
     except OSError:
@@ -124,7 +124,10 @@ def write_arrays(
 
 
 def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """Return the description, and the arrays of finite float32; raise InputError if invalid."""
+    """Return the description and the arrays of a file; raise InputError if it is invalid.
+
+    Arrays must contain finite float32 values.
+    """
     # Compressed data is no larger than uncompressed data, apart from the zip header of each part.
     content = read_bytes(path, 2 * _LARGEST)
     if content.count(b"PK\x01\x02") > _MOST_PARTS:
@@ -139,9 +142,9 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float3
             with np.load(file, allow_pickle=False) as loaded:
                 found = {key: loaded[key] for key in loaded.files}
     except Exception as error:  # zipfile, zlib, struct and numpy raise different errors for damaged files
-        raise _error(path, f"is not a model, or damaged: {type(error).__name__}: {error}"[:160]) from None
+        raise _error(path, f"is not a model or is damaged: {type(error).__name__}: {error}"[:160]) from None
     if size > _LARGEST:
-        raise _error(path, f"holds {size} bytes; a model has at most {_LARGEST}")
+        raise _error(path, f"contains {size} bytes; a model has at most {_LARGEST}")
     text = found.pop(_DESCRIPTION if _DESCRIPTION in found else _FORMER_DESCRIPTION, None)
     if text is None or text.dtype.kind != "U" or text.shape != ():
         raise _error(path, f"lacks the array {_DESCRIPTION!r}")
@@ -153,7 +156,7 @@ def read_arrays(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float3
         raise _error(path, f"{_DESCRIPTION!r} must be a JSON object")
     for key, array in found.items():
         if array.dtype != np.float32 or not np.isfinite(array).all():
-            raise _error(path, f"{key[:40]!r} must hold finite numbers (float32)")
+            raise _error(path, f"{key[:40]!r} must contain finite numbers (float32)")
     return description, found
 
 

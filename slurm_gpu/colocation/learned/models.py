@@ -1,4 +1,4 @@
-"""Read and write the models of all planners that learn, and keep the better of two."""
+"""Read and write the models of all planners that learn, and keep the better of two models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def inputs_of(name: str) -> tuple[str, ...]:
 
 
 def read_for(path: Path, name: str) -> PlannerModel:
-    """Return a model of this planner whose net evaluates to numbers; raise InputError if there is none."""
+    """Return the model of this planner in a file.
+
+    Raise InputError if the file contains no such model, or if the output of its net may not be a number.
+    """
     model = read_model(path, name, inputs_of(name))
     if name == "dqngpu":
         n_inputs, n_outputs = len(NAMES), 1
@@ -37,35 +40,37 @@ def read_for(path: Path, name: str) -> PlannerModel:
             str(path),
             0,
             0,
-            f"its net has {widths[0]} inputs and {widths[-1]} outputs; that of planner {name} has {n_inputs} "
-            f"and {n_outputs}",
+            f"its net has {widths[0]} inputs and {widths[-1]} outputs; the net of planner {name} has "
+            f"{n_inputs} and {n_outputs}",
         )
     most = _LARGEST_INPUT
     for weight, bias in zip(model.net.weights, model.net.biases, strict=True):
         most = float((np.abs(weight, dtype=np.float64).sum(axis=0) * most + np.abs(bias)).max(initial=0))
     if most > float(np.finfo(np.float32).max):
         raise InputError(
-            str(path), 0, 0, "its net has weights that are too large: the output is not a number"
+            str(path), 0, 0, "the weights of its net are too large: the output would not be a number"
         )
     return model
 
 
 def read_any(path: Path) -> PlannerModel:
-    """Return a model of any planner that learns; raise InputError if the file has none."""
+    """Return the model in a file, of any planner that learns; raise InputError if there is none."""
     for name in LEARNED_PLANNERS:
         try:
             return read_for(path, name)
         except InputError as error:
             if "is a model for planner" not in str(error):
                 raise
-    raise InputError(str(path), 0, 0, f"is a model for an unknown planner: {', '.join(LEARNED_PLANNERS)}")
+    raise InputError(
+        str(path), 0, 0, f"is a model for an unknown planner; known planners: {', '.join(LEARNED_PLANNERS)}"
+    )
 
 
 def write_if_better(path: Path, model: PlannerModel) -> bool:
     """Write a model unless the existing one is at least as good; return whether it was written.
 
-    Only an existing model that was trained on the same data is compared; one of another version, or a damaged
-    one, is replaced. Several processes may call this at once. Raise OSError if writing fails.
+    An existing model is kept only if it was trained on the same data. A model of another version, or a
+    damaged one, is replaced. Several processes may call this at once. Raise OSError if writing fails.
     """
     with path.with_name(f".{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

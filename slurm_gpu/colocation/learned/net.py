@@ -14,7 +14,10 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """Dense layers with rectifiers between them; `weights[i]` is (inputs, outputs), `biases[i]` (outputs)."""
+    """Dense layers with rectifiers between them.
+
+    `weights[i]` has the shape (inputs, outputs), and `biases[i]` the shape (outputs).
+    """
 
     weights: tuple[Floats, ...]
     biases: tuple[Floats, ...]
@@ -48,7 +51,10 @@ class Net:
 
 
 def new_net(widths: Sequence[int], rng: np.random.Generator) -> Net:
-    """Return random layers (He); the last is near 0, so that all choices are about equally likely."""
+    """Return layers with random weights (He initialisation).
+
+    The weights of the last layer are near 0, so that all choices are about equally likely.
+    """
     weights = [(rng.normal(size=(n, m)) * (2 / n) ** 0.5).astype(np.float32) for n, m in pairwise(widths)]
     weights[-1] *= np.float32(0.1)
     return Net(tuple(weights), tuple(np.zeros(m, dtype=np.float32) for m in widths[1:]))

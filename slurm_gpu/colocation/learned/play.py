@@ -1,4 +1,4 @@
-"""Play episodes to their end with the choices of a player, and keep its decisions for training."""
+"""Play episodes to their end, and keep the decisions for training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Inputs = Floats | NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOptions:
-    """The options in n episodes, as inputs of the net."""
+    """The options in n episodes, encoded as inputs of the net."""
 
     inputs: Inputs
     """(n, S, F) one row for each of S options, or (n, F) one row for all of them."""
@@ -28,18 +28,18 @@ class EpisodeOptions:
     jobs: Indices
     """(n, S, k) jobs that each option starts; NO_JOB for none."""
     bound_s: Floats
-    """(n) lower bound of the remaining time by the player's estimate; 0 if unknown."""
+    """(n) lower bound of the remaining time as estimated by the player; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionBatch:
-    """Decisions of the same shape, for training."""
+    """Decisions with the same number of options, kept for training."""
 
     options: EpisodeOptions
     episode: Indices
     """(n) index of the episode of each decision."""
     step: Indices
-    """(n) number of the decision in its episode, from 0."""
+    """(n) number of the decision in its episode, counted from 0."""
     now_s: NDArray[np.float64]
     delay: NDArray[np.float64]
     """(n) DeepRM's cost before the decision."""
@@ -48,10 +48,10 @@ class DecisionBatch:
 
 
 class Player(Protocol):
-    """An object that computes the options in episodes with r running and at least one waiting job."""
+    """An object that computes the options in episodes in which at least one job is waiting."""
 
     def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
-        """Return the options of the episodes `at`; the first option is to wait."""
+        """Return the options of the episodes `at`, which have `r` running jobs each; the first is to wait."""
         ...
 
 
@@ -98,7 +98,7 @@ def _kept(
 
 
 def likeliest(scores: Callable[[Inputs], Floats]) -> Choose:
-    """Return a chooser of the allowed option with the highest score."""
+    """Return a function that chooses the allowed option with the highest score."""
 
     def choose(options: EpisodeOptions, at: Indices) -> Indices:
         return np.asarray(np.where(options.allowed, scores(options.inputs), -np.inf).argmax(axis=1))
@@ -107,7 +107,7 @@ def likeliest(scores: Callable[[Inputs], Floats]) -> Choose:
 
 
 def drawn(scores: Callable[[Inputs], Floats], rng: np.random.Generator) -> Choose:
-    """Return a chooser that draws an allowed option by the softmax of the scores (Gumbel trick)."""
+    """Return a function that draws an allowed option from the softmax of the scores (Gumbel trick)."""
 
     def choose(options: EpisodeOptions, at: Indices) -> Indices:
         noisy = scores(options.inputs) + rng.gumbel(size=options.allowed.shape).astype(np.float32)

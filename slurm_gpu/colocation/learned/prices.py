@@ -1,11 +1,11 @@
 """Compute the price of a second of each application's work on an optimally shared GPU.
 
-The least time of a queue is the solution of a linear program (seconds for which each pair runs together). Its
-dual gives every application a price in GPU seconds per second of its work: 1 if it runs alone, less if it
-fits well with others that run anyway. A group whose speeds, weighted by price, sum to 1 belongs to the best
-schedule. With unweighted speeds, compatible partners would be wasted on each other. Exact prices require an
-LP solver. These prices are those of the program with softened constraints (entropy), computed by damped
-fixed-point steps.
+The shortest time that a queue can take is the solution of a linear program, whose variables are the seconds
+for which each pair runs together. Its dual gives every application a price in GPU seconds per second of work:
+1 if it runs alone, and less if it fits well with jobs that run anyway. A group whose speeds, weighted by
+price, sum to 1 belongs to the best schedule. Unweighted speeds would waste compatible partners on each other.
+Exact prices require an LP solver. This module instead softens the constraints of the program by an entropy
+term, and computes its prices by damped fixed-point steps.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _STEEPEST = np.float32(3.0)
 def refine(speed: Floats, pairs: Floats, work: Floats, price: Floats, steps: int) -> Floats:
     """Return improved prices (n, A) of A applications for each of n queues.
 
-    `speed` (A, A): [a, b] is the speed of a with b. `pairs` (n, A, A): 1 if both have work and may run
-    together, otherwise 0. `work` (n, A) may be in any unit; the price of an application without work does not
-    change.
+    `speed` (A, A): [a, b] is the speed of a with b. `pairs` (n, A, A): 1 if both applications have work and
+    may run together, otherwise 0. `work` (n, A) may be in any unit; the price of an application without work
+    does not change.
     """
     has_work = work > 0
     share = np.where(has_work, work, 1) / np.maximum(work.sum(axis=1, keepdims=True), np.float32(1e-30))

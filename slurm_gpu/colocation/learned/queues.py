@@ -1,4 +1,4 @@
-"""Draw queues for training from the available applications, each with another mix."""
+"""Draw queues for training, each with a different mix of the available applications."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ _LONGEST = 2.0
 
 
 def draw_queues(beliefs: ApplicationPlaces, rng: np.random.Generator, n: int) -> Queues:
-    """Draw queues of the applications that have places in `beliefs`.
+    """Draw queues of jobs of the applications that have places in `beliefs`.
 
-    Each has its own number of jobs, and from two to all applications. In one third of the queues, all jobs
-    are as long as their profiles; in the others, factors on this length are log-uniform within bounds. In one
-    quarter, jobs arrive while others run; in the others, all jobs wait from the beginning.
+    Queues differ in the number of jobs, and in the number of applications, which is two to all. In one third
+    of the queues, all jobs are as long as their profiles. In the others, each length is multiplied by a
+    factor that is log-uniform within bounds. In one quarter of the queues, jobs arrive while others run. In
+    the others, all jobs wait from the beginning.
     """
     n_applications = len(beliefs.applications)
     seconds = np.array([beliefs.profiles[one].seconds for one in beliefs.applications])

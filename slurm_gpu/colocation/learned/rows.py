@@ -1,7 +1,7 @@
 """Build the inputs of the shared scorer: a row of numbers for each group of waiting and running jobs.
 
-All functions handle n GPUs that have the same number of running jobs: the planner uses one GPU, training
-hundreds of models of one.
+All functions handle n GPUs with the same number of running jobs. The planner passes one GPU; training passes
+hundreds of simulated GPUs.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ _MANY = np.float32(4.0)
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The running jobs (r each) and waiting jobs of n GPUs; places are those of ApplicationPlaces."""
+    """The running jobs (r per GPU) and waiting jobs of n GPUs; places are those of ApplicationPlaces."""
 
     running: Places
     """(n, r) places of the running jobs."""
     running_left: Floats
-    """(n, r) remaining seconds alone."""
+    """(n, r) remaining work of the running jobs, in seconds alone."""
     waiting: Places
-    """(n, w) places of the waiting jobs; the empty place if fewer wait."""
+    """(n, w) places of the waiting jobs, padded with the empty place."""
     waiting_left: Floats
-    """(n, w) seconds alone; 0 if fewer wait."""
+    """(n, w) work of the waiting jobs in seconds alone, padded with 0."""
     price: Floats
     """(n, places) price of each application; 0 for the empty place."""
 
@@ -79,11 +79,14 @@ class GroupRows:
     Starting no job is always allowed.
     """
     members: NDArray[np.intp]
-    """(n, S, 3) the jobs of each group, as indices of waiting jobs; w for no job."""
+    """(n, S, 3) the jobs of each group, as indices of waiting jobs, padded with w."""
 
 
 def work_of(beliefs: ApplicationPlaces, moment: Moment) -> tuple[Floats, Floats]:
-    """Return the seconds of work of each application, and its number of waiting jobs, (n, places) each."""
+    """Return the work of each application in seconds alone, and its number of waiting jobs.
+
+    Both have the shape (n, places).
+    """
     n = len(moment)
     each = np.arange(n)[:, None]
     work = np.zeros((n, beliefs.empty + 1), dtype=np.float32)
@@ -96,13 +99,16 @@ def work_of(beliefs: ApplicationPlaces, moment: Moment) -> tuple[Floats, Floats]
 
 
 def square(table: Floats, some: Places) -> Floats:
-    """Return the part (A, A) of a table for the A places in `some`; indexing by np.ix_ takes longer."""
+    """Return the rows and columns of a table for the A places in `some`, (A, A); np.ix_ is slower."""
     out: Floats = table[some[:, None], some]
     return out
 
 
 def pairs_of(beliefs: ApplicationPlaces, counts: Floats, some: Places) -> Floats:
-    """Return (n, A, A): 1 if two of the places `some` have waiting jobs by `counts` and may share."""
+    """Return (n, A, A): 1 if two places of `some` have waiting jobs and may share; otherwise 0.
+
+    `counts` (n, places) contains the numbers of waiting jobs.
+    """
     here = counts[:, some]
     there = (here > 0).astype(np.float32)
     out: Floats = square(beliefs.pair_may, some) * there[:, :, None] * there[:, None, :]
@@ -112,10 +118,12 @@ def pairs_of(beliefs: ApplicationPlaces, counts: Floats, some: Places) -> Floats
 
 
 def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
-    """Return the value by price of each waiting job (n, w) with the running jobs, or with its best partner.
+    """Return the value by price of each waiting job, (n, w).
 
-    The partner is a waiting job; `best` is the result of best_pair. The value is -inf for the empty place,
-    and for a job that does not pay with the co-runners. The longest two jobs of each application come first.
+    If jobs are running, the value is that of the job together with them. Otherwise, it is that of the job
+    with its best waiting partner, which `best` contains, as returned by best_pair. The value is -inf for the
+    empty place, and for a job for which sharing with the running jobs does not pay. The longest two jobs of
+    each application rank first.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
@@ -146,7 +154,7 @@ def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
 def best_pair(beliefs: ApplicationPlaces, moment: Moment, counts: Floats) -> Floats:
     """Return the value by price of each application with its best waiting partner, (n, places).
 
-    `counts` (n, places) are the numbers of waiting jobs, as returned by work_of.
+    `counts` (n, places) contains the numbers of waiting jobs, as returned by work_of.
     """
     best = moment.price.copy()
     waits = np.flatnonzero(counts.any(axis=0))
@@ -160,7 +168,7 @@ def best_pair(beliefs: ApplicationPlaces, moment: Moment, counts: Floats) -> Flo
 
 
 def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
-    """Return the indices of the best waiting jobs, (n, n_slots); w if fewer fit."""
+    """Return the indices of the best waiting jobs, (n, n_slots), padded with w."""
     n, w = fit.shape
     best = np.argsort(-fit, axis=1, kind="stable")[:, :n_slots]
     out = np.full((n, n_slots), w, dtype=np.intp)
@@ -171,10 +179,10 @@ def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
 def rows(
     beliefs: ApplicationPlaces, moment: Moment, slots: NDArray[np.intp], best: Floats, *, as_if_new: bool
 ) -> GroupRows:
-    """Return the groups of the slots, which are (n, M) as returned by `slots_of`.
+    """Return all groups that can be formed of the slots, which are (n, M) as returned by `slots_of`.
 
-    With `as_if_new`, a group is allowed if it could share with the running jobs if all began now. Otherwise
-    the caller must ask the belief, which considers the progress of each job.
+    With `as_if_new`, a group is allowed if it could share with the running jobs if all jobs started now.
+    Otherwise the caller must query the belief, which considers the progress of each job.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]

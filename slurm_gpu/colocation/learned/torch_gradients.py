@@ -19,7 +19,7 @@ def checked_device(name: str) -> None:
         float(torch.zeros(1, device=name))
     except (AssertionError, NotImplementedError, RuntimeError) as error:
         why = (str(error).splitlines() or ["no reason given"])[0]
-        raise UsageError(f"--device {name}: torch cannot use it here: {why[:200]}") from None
+        raise UsageError(f"--device {name}: torch cannot use this device: {why[:200]}") from None
 
 
 class TorchLearner:
@@ -94,6 +94,6 @@ class TorchLearner:
             name, _, number = key.rpartition(".")
             layer = self._layers[int(number)]
             if name != "step" and value.shape != tuple(layer.shape):
-                raise ValueError(f"{key} has shape {value.shape}, its layer has {tuple(layer.shape)}")
+                raise ValueError(f"{key} has shape {value.shape}, but its layer has {tuple(layer.shape)}")
             tensor = torch.tensor(value)
             self._adam.state[layer][name] = tensor if name == "step" else tensor.to(self._device)

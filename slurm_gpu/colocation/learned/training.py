@@ -1,9 +1,9 @@
 """Train a net on an unlimited number of queues by imitation, then by REINFORCE with a baseline for each step.
 
 In each epoch the current net plays every queue of a new set many times with randomly drawn choices. The
-advantage of a choice is its result minus the mean of the same step over all plays of that queue. All
-randomness depends on the seed and the epoch's number, so a training that is killed and resumed from its
-checkpoint has the same result.
+advantage of a choice is the mean cost at the same step over all plays of that queue, minus the cost after the
+choice. All random numbers depend only on the seed and the epoch's number. A training that is killed and
+resumed from its checkpoint therefore has the same result.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _TEACH, _PLAY, _JUDGE, _BEGIN = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """The duration and learning rate of a training."""
+    """The length, learning rate, evaluation and device of a training."""
 
     seed: int = 0
     taught_epochs: int = 8
-    """Epochs of imitation: each takes twenty steps on all decisions of the teacher."""
+    """Number of imitation epochs; each takes twenty steps on all decisions of the teacher."""
     taught_queues: int = 48
     epochs: int = 40
-    """Maximum epochs of reinforcement."""
+    """Maximum number of reinforcement epochs."""
     queues: int = 12
     plays: int = 16
-    """Plays of each queue in an epoch."""
+    """Number of plays of each queue in an epoch."""
     rate: float = 3e-3
     last_rate: float = 3e-4
     entropy: float = 0.0
     judged_queues: int = 96
-    """Number of queues on which the net is evaluated, which are always the same."""
+    """Number of queues for evaluation; these queues are always the same."""
     judged_every: int = 4
     """Number of epochs from one evaluation to the next."""
     patience: int = 5
     """Number of evaluations without improvement after which training ends early."""
     device: str = "cpu"
     threads: int = 1
-    """Threads of torch on another device. The arrays are so small that a second one only costs time."""
+    """Number of torch threads. The arrays are so small that a second thread only costs time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Progress:
     stage: str
     """"imitation" or "reinforcement"."""
     score: float | None
-    """The last evaluation, relative to running the jobs one after the other; less is better."""
+    """Score of the last evaluation by the method's objective; lower is better."""
     best: float
 
 
@@ -91,15 +91,15 @@ class Method(Protocol):
         ...
 
     def teacher(self) -> Choose | None:
-        """Return the teacher to imitate first; None if training begins with reinforcement."""
+        """Return the teacher to imitate first; None to begin with reinforcement."""
         ...
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """Return the cost incurred after each decision, (n), once all jobs are done."""
+        """Return the cost that was incurred after each decision, (n), when all jobs are done."""
         ...
 
     def judged(self, episodes: Episodes) -> float:
-        """Return the quality of whole episodes; less is better."""
+        """Return the mean score of completed episodes; lower is better."""
         ...
 
 
@@ -142,10 +142,11 @@ def train(
     checkpoint: Path | None = None,
     report_progress: Callable[[Progress], None] = lambda _: None,
 ) -> TrainedNet:
-    """Return the best net that training evaluated, including the initial one and the one after imitation.
+    """Train a net, and return the best of all evaluated nets, including the initial one.
 
-    With `start`, a trained net, imitation is skipped. `checkpoint` is written after each epoch, and an
-    existing one is resumed. Raise InputError if it belongs to another training.
+    If `start` (a trained net) is given, training skips imitation. `checkpoint` is written after each epoch;
+    if the file exists, training resumes from it. Raise InputError if the checkpoint belongs to another
+    training.
     """
     began_s = time.monotonic()
     run = _TrainingRun(method, beliefs, settings, start, checkpoint, report_progress)
@@ -290,8 +291,8 @@ class _TrainingRun:
                 str(path),
                 0,
                 0,
-                "belongs to a training with other applications, other speeds, other settings or another "
-                "initial model: name another file, or remove this one to start again",
+                "belongs to a training with other applications, speeds or settings, or with another initial "
+                "model; specify another file, or remove this one to start again",
             )
         try:
             state = _State(
@@ -333,7 +334,7 @@ def advantages(
 ) -> list[NDArray[np.float64]]:
     """Return how much better each decision was than the mean of its step over all plays of its queue.
 
-    The result is divided by the overall standard deviation.
+    The differences are divided by their overall standard deviation.
     """
     n_queues = max(int(one.episode.max()) for one in kept) // plays + 1
     n_steps = max(int(one.step.max()) for one in kept) + 1
@@ -348,7 +349,7 @@ def advantages(
 
 
 def joined(lessons: Sequence[Lesson]) -> list[Lesson]:
-    """Join the lessons with equal numbers of options."""
+    """Join lessons that have the same number of options."""
     by_options: dict[int, list[Lesson]] = {}
     for lesson in lessons:
         by_options.setdefault(lesson.allowed.shape[1], []).append(lesson)

@@ -1,1 +1,1 @@
-"""Planners, each a `planner.Planner`; `registry` makes them by name."""
+"""Provide implementations of `planner.Planner`; `registry` creates them by name."""

@@ -1,9 +1,9 @@
-"""Track the time that sharing has gained and risk at most that, so that jobs do not end later than alone.
+"""Track the time that sharing has gained, and risk at most this time.
 
-Speeds are predicted, and some predictions are far off. A group that would be slower than its jobs one after
-the other at the lowest likely speeds is a risk: it is admitted if sharing has already gained as much. If all
-jobs wait from the beginning for one GPU, the makespan is then at most that of running one after the other, as
-long as no job is slower than is likely.
+Some predicted speeds are far off. A group is a risk if, at the lowest likely speeds, it would be slower than
+its jobs one after the other. It is admitted only if sharing has already gained the time at risk. If all jobs
+wait from the beginning for one GPU, the makespan is then at most that of running them one after the other.
+This holds as long as no job is slower than its lowest likely speed.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ _NOTHING_S = 1e-6
 
 
 class Account:
-    """The account of each GPU; it must receive every view before a decision."""
+    """The account of all GPUs. It must receive every view before a decision."""
 
     def __init__(self, belief: Belief) -> None:
         self._belief = belief
         self.gained_s = 0.0
-        """Completed work, in seconds alone, minus the busy time; summed over all GPUs."""
+        """Completed work, in seconds alone, minus busy time, summed over all GPUs."""
         self._running: dict[object, tuple[float, tuple[Member, ...]]] = {}
         """The time of the last view of each GPU, and the jobs that ran on it then."""
 
     def update(self, view: PlannerView) -> None:
         """Update the account with the jobs that ran since the last view.
 
-        Jobs that are gone have completed their work; jobs that wait again have not. GPUs that are missing in
-        this view remain unknown until a view has them.
+        A job that no longer appears has completed its work; a job that waits again has lost the work that it
+        had completed. GPUs that this view lacks are updated by the next view that contains them.
         """
         there = {one.job: one.left_s for gpu in view.gpus for one in gpu.running}
         waits = {one.job for one in view.waiting}
@@ -44,7 +44,7 @@ class Account:
             self._running[key] = view.now_s, gpu.running
 
     def may(self, members: Sequence[Member]) -> bool:
-        """Return whether these jobs on one GPU and the running groups on others risk at most the gain."""
+        """Return whether these jobs on one GPU and the running groups on the others risk at most the gain."""
         stake_s = self._stake_s(members)
         if stake_s <= _NOTHING_S:
             return True
@@ -73,7 +73,7 @@ class _Staked:
 
 
 class NeverSlower:
-    """A planner.Planner that wraps another one with an account and a belief that respects it."""
+    """A planner.Planner that wraps another planner, with a belief that respects the account."""
 
     def __init__(self, make: Callable[[Belief], Planner], belief: Belief) -> None:
         self._account = Account(belief)
@@ -81,6 +81,6 @@ class NeverSlower:
         self.name = self._inner.name
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Choose as the wrapped planner does."""
+        """Update the account, and return the decision of the wrapped planner."""
         self._account.update(view)
         return self._inner.choose(view)

@@ -1,7 +1,7 @@
 """Plan an order of all starts on each GPU by simulated annealing with the assumed speeds.
 
-The objective is the makespan. Under a cap, one job in six may be noticeably slower than alone; all others
-must not be. After each event the planner improves the rest of the last plan, starting from the actual state.
+The objective is the makespan. Under a cap, at most one job in six may be noticeably slower than alone. After
+each event the planner improves the rest of the last plan, starting from the actual state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_WAITING = 128
 
 
 class Annealing:
-    """See Planner; it also stores its last plan, and the time when it started each job."""
+    """See Planner. The planner keeps its last plan, and the time at which it started each job."""
 
     name = "annealing"
 
@@ -48,25 +48,25 @@ class Annealing:
         least_gain: float = LEAST_GAIN,
         slowed: float = 1 / 6,
     ) -> None:
-        """Create a planner that evaluates orders on a GPU `evaluations` times for a new plan.
+        """Create a planner; `evaluations` is the number of evaluated orders of a GPU for a new plan.
 
-        A continued plan takes `again` times as many. `least_gain`: see LEAST_GAIN. `slowed`: the fraction of
-        jobs that may be noticeably slower, if the belief has a cap.
+        An existing plan is improved with `evaluations` times `again` orders. For `least_gain`, see
+        LEAST_GAIN. `slowed` is the fraction of jobs that may be noticeably slower if the belief has a cap.
         """
         self._belief, self._rng, self._least_gain = belief, random.Random(seed), least_gain
         self._evaluations = evaluations if belief.most_together <= 2 else evaluations // _GROUPS_TAKE
         self._again, self._slowed = again, slowed
         self._plan: dict[str | int, list[int]] = {}
-        """By the GPU's name or position: the planned jobs by number, including those that were to start."""
+        """Numbers of the planned jobs, by the GPU's name or position, including jobs that were to start."""
         self._apart: set[int] = set()
         """The planned jobs that start apart from others."""
         self._history = StartHistory()
         self._wake_s = inf
         self._answered: tuple[object, ...] = ()
-        """The state after the last decision, to which no new decision is necessary."""
+        """The state after the last decision; no new decision is necessary while it lasts."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Start the first jobs of each order that may join the running ones."""
+        """Start the jobs at the beginning of each order that may join the running jobs."""
         self._history.update(view)
         running = [gpu.running for gpu in view.gpus]
         if not view.waiting or all(0 < len(some) >= self._belief.most_together for some in running):
@@ -99,7 +99,7 @@ class Annealing:
 
     @property
     def wake_s(self) -> float:
-        """See planner.Waker: the next start that does not depend on the end of a job."""
+        """Return when the next job starts without waiting for another to end; see planner.Waker."""
         return self._wake_s
 
     def _outlook(

@@ -1,8 +1,8 @@
-"""Choose pairs at each event by maximum weight matching on the time that each saves, as Muri groups jobs.
+"""Choose pairs at each event by maximum weight matching; the weight of a pair is the time that it saves.
 
-Based on Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (SIGCOMM 2022), which repeats
-the matching (Edmonds' blossom algorithm) for larger groups. Here a running pair is a vertex like a job that
-runs alone, and accepts a third job if that is expected to save time.
+Based on Muri: Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (SIGCOMM 2022). Muri
+repeats the matching (Edmonds' blossom algorithm) to form larger groups. Here a running pair is a vertex, like
+a job that runs alone, and accepts a third job if this is expected to save time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Blossom:
     name = "blossom"
 
     def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
-        """Set `least_gain`: see LEAST_GAIN."""
+        """Create a planner; for `least_gain`, see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Start the partners of running jobs, and the longest matched or unmatched jobs on idle GPUs."""
+        """Start the partners of running jobs, then fill idle GPUs with the longest pairs and single jobs."""
         decision = PlannerDecision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
@@ -47,9 +47,10 @@ class Blossom:
         return decision.starts
 
     def _savings(self, decision: PlannerDecision, waiting: Sequence[Member]) -> dict[tuple[int, int], int]:
-        """Return the savings of two waiting jobs, or of a GPU (-1: the first) and one waiting job.
+        """Return the time in _UNIT_S that each pair saves, if it saves any.
 
-        Only pairs that save time are included.
+        A pair consists of two waiting jobs, or of a GPU and a waiting job. GPUs are numbered -1, -2 and so
+        on.
         """
         empty = len(decision.running)
         running = [*decision.running, ()]
@@ -69,7 +70,7 @@ class Blossom:
     def _fill(
         self, decision: PlannerDecision, waiting: Sequence[Member], pairs: list[tuple[int, int]]
     ) -> None:
-        """Fill idle GPUs with pairs and single jobs, the longest first; `pairs` are sorted by saved time."""
+        """Fill idle GPUs with pairs and single jobs, longest first; `pairs` are sorted by saved time."""
         paired = {one for pair in pairs for one in pair}
         groups = [
             [one] for one in range(len(waiting)) if one not in paired and waiting[one].job in decision.waiting

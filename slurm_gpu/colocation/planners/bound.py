@@ -1,21 +1,23 @@
 """Compute a lower bound of the makespan by a linear program whose constraints every schedule satisfies.
 
-For any schedule, sum how long each set of jobs ran together, each in one of its phases. These times,
-multiplied by speeds, complete every job's work in each phase, in whatever order they occur. All sets together
-take no more time than the GPUs have, and no job runs longer than from its submission to the end. The earliest
-end that satisfies these constraints is therefore no later than that of any schedule. The program lets jobs
-stop, move and resume, and run their phases in any order, so often no schedule reaches the bound.
+For any schedule, add up how long each set of jobs runs together, where each job is in one of its phases.
+Multiplied by speeds, these times complete every job's work in each phase, regardless of their order. All sets
+together take no more time than the GPUs have, and no job runs for longer than the time from its submission to
+the end. The earliest end that satisfies these constraints is therefore no later than the end of any schedule.
+The program lets jobs stop, move and resume, and run their phases in any order. Therefore, often no schedule
+reaches the bound.
 
-Equal jobs form one class with one row per phase, which does not change the result. Feasible times remain
-feasible if equal jobs are exchanged; the mean over all exchanges is feasible, ends at the same moment, and
-treats these jobs equally. The size of the program therefore grows with applications, not with jobs.
+Equal jobs form one class with one row per phase. This does not change the result: feasible times remain
+feasible if equal jobs are exchanged. The mean over all exchanges is feasible, ends at the same moment, and
+treats these jobs equally. The size of the program therefore grows with the number of classes, not with the
+number of jobs.
 
 The bound holds for schedules that run the given work once, with at most `most_together` jobs per GPU. With a
-`cap`, no job's run takes longer than this factor times its work, and applications do not share a GPU if every
-overlap of their phases would be slower than that, as in `known_belief.KnownBelief.may_share`. A job's run
-lasts as long as the sum of the times of all sets that contain it, which adds one row per class. If only some
-jobs may be slowed noticeably, the runs of a class take at most the time with these jobs at the cap and the
-rest not noticeably slower. The program chooses the number of these jobs in each class.
+`cap`, no job takes longer than this factor times its work. Applications then do not share a GPU if every
+overlap of their phases would exceed the cap, as in `known_belief.KnownBelief.may_share`. The duration of a
+job is the sum of the times of all sets that contain it, which adds one row per class. If only some jobs may
+be slowed noticeably, the total duration of a class is limited: these jobs may reach the cap, and the others
+may not be noticeably slower. The program chooses the number of these jobs in each class.
 """
 
 from __future__ import annotations
@@ -50,20 +52,20 @@ _EVEN = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class PhaseWork:
-    """The work of all jobs of a class in one of their phases."""
+    """One phase of a class of equal jobs."""
 
     job: int
-    """The class of the jobs."""
+    """The index of the class."""
     application: int
     phase: int
     work_s: float
-    """The work of each job."""
+    """The work of each job in this phase."""
     memory_mib: float
 
 
 @dataclass(frozen=True, slots=True)
 class Considerate:
-    """The guarantee for jobs that share."""
+    """The limits on the slowdown of jobs that share a GPU."""
 
     cap: float
     """Maximum duration of each job, relative to its time alone."""
@@ -73,7 +75,7 @@ class Considerate:
 
 @dataclass(frozen=True, slots=True)
 class MakespanBound:
-    """The least makespan, and the times together that reach it."""
+    """The least makespan, and the times of sharing that achieve it."""
 
     makespan_s: float
     together_s: Mapping[tuple[int, ...], float]
@@ -91,8 +93,8 @@ def least_makespan(
 ) -> MakespanBound:
     """Return the least time from the first submission to the last end.
 
-    `cap`: see above; math.inf for no cap. Under a cap, at most `most_slowed` jobs take longer than NOTICED
-    times their work. Raise ValueError if a job does not fit into an empty GPU.
+    For `cap`, see the description of the module; math.inf means no cap. Under a cap, at most `most_slowed`
+    jobs take longer than NOTICED times their work. Raise ValueError if a job does not fit into an empty GPU.
     """
     if not jobs:
         return MakespanBound(0.0, {})
@@ -126,7 +128,7 @@ def least_makespan(
 
 
 def parts_of(index: int, job: SharingJob, world: World) -> Iterator[PhaseWork]:
-    """Return the phases that a job runs through; work after its profile belongs to the last one."""
+    """Return the phases that a job runs through; work after the profile's end belongs to the last one."""
     profile: ApplicationProfile = world.profiles[job.application]
     begin_s, last = 0.0, len(profile.phases) - 1
     for number, (phase, end_s) in enumerate(zip(profile.phases, profile.ends_s, strict=True)):
@@ -182,11 +184,12 @@ def best_times(
     n_alike: Floats,
     limits: Considerate | None = None,
 ) -> tuple[float, Floats]:
-    """Return the earliest end at which all work can be done, and the time of each set (n_sets).
+    """Return the earliest time at which all work can be done, and the duration of each set (n_sets).
 
-    `work_s` (n_parts) is the work of the jobs' classes `job` (n_parts), which have `n_alike` (n_classes) jobs
-    each. No job of a class runs longer than from `submit_s` (n_classes) to the end, or than the limits
-    permit. Each part must be in a set by itself; a set may have a part several times.
+    Each part has the work `work_s` (n_parts) and belongs to the class `job` (n_parts). Each class has
+    `n_alike` (n_classes) jobs. No job of a class runs longer than from `submit_s` (n_classes) to the end, or
+    longer than the limits permit. Each part must form a set by itself; a set may contain a part several
+    times.
     """
     n_sets, n_classes = len(sets), len(submit_s)
     of_part = np.array([one for members, _ in sets for one in members], dtype=np.intp)

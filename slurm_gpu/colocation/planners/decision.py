@@ -12,7 +12,7 @@ LEAST_GAIN = 0.03
 
 
 class PlannerDecision:
-    """The starts decided at one moment, each waiting job at most once, within the limits of `belief`."""
+    """The starts that are decided at one moment; each waiting job starts at most once."""
 
     def __init__(self, view: PlannerView, belief: Belief) -> None:
         self.belief = belief
@@ -24,17 +24,17 @@ class PlannerDecision:
 
     @property
     def idle(self) -> list[int]:
-        """Return GPUs without jobs."""
+        """Return the indices of GPUs without jobs."""
         return [gpu for gpu, running in enumerate(self.running) if not running]
 
     @property
     def shareable(self) -> list[int]:
-        """Return GPUs that have jobs and can accept another one."""
+        """Return the indices of GPUs that have jobs and can accept another one."""
         most = self.belief.most_together
         return [gpu for gpu, running in enumerate(self.running) if 0 < len(running) < most]
 
     def may_join(self, gpu: int, *members: Member) -> bool:
-        """Return whether these jobs may run with those on this GPU."""
+        """Return whether these jobs may run together with the jobs on this GPU."""
         return self.belief.may_share([*self.running[gpu], *members])
 
     def start(self, gpu: int, *members: Member) -> None:
@@ -46,10 +46,10 @@ class PlannerDecision:
 
 
 def speed_sum(belief: Belief, members: Iterable[Member]) -> float:
-    """Return the work per second of all jobs together; a job alone completes 1."""
+    """Return the work that all jobs together complete per second; a single job completes 1."""
     return sum(belief.speeds(tuple(member.application for member in members)))
 
 
 def gain(belief: Belief, running: Sequence[Member], joining: Sequence[Member]) -> float:
-    """Return the additional work per second once `joining` run too; below 0 if sharing cannot pay."""
+    """Return how much more work per second is done with `joining`; negative if sharing cannot pay."""
     return speed_sum(belief, [*running, *joining]) - (speed_sum(belief, running) if running else 0.0)

@@ -15,9 +15,10 @@ USES = ("util", "sm", "pcie")
 
 
 def demands(profiles: Sequence[ApplicationProfile], capacity_mib: float) -> Floats:
-    """Return mean utilisation, SMs and link, and peak memory, from 0 to 1: (applications, 4).
+    """Return the mean utilisation, SM use and link use, and the peak memory, from 0 to 1: (applications, 4).
 
-    A missing value counts as 1 if another application has one; a column without any value is 0.
+    A missing value counts as 1 if another application has a value for this use; a column without any value is
+    0.
     """
     rows = [[*(profile.mean(use) for use in USES), profile.peak("memory_mib")] for profile in profiles]
     known = np.array(rows, dtype=np.float64)

@@ -1,8 +1,8 @@
-"""Place each job where it strands the smallest share: fragmentation gradient descent on shares of GPUs.
+"""Place each job where it strands the smallest share of a GPU (fragmentation gradient descent).
 
 Based on Weng et al., "Beware of Fragmentation" (USENIX ATC 2023). A job's share of a GPU is the greatest of
-its mean uses. Its memory demand is its peak; memory must also fit at each time. The free share of a GPU is
-stranded for each current job that does not fit into this share or the free memory. Jobs start in the order of
+its mean uses. Its memory demand is its peak; memory must also fit at every moment. The free share of a GPU is
+stranded for a job if the job needs a larger share, or more memory, than is free. Jobs start in the order of
 submission; a job that does not fit does not delay the others. Interference is ignored.
 """
 
@@ -29,10 +29,10 @@ class FragmentationGradient:
         self._belief = belief
         demand = demands(profiles, capacity_mib)
         self._asked = np.column_stack([demand[:, :-1].max(axis=1), demand[:, -1]])
-        """(applications, 2) share and memory, as fractions of the whole GPU."""
+        """(applications, 2) required share and memory, as fractions of the whole GPU."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Place one job after the other, each where it strands the smallest share."""
+        """Place the jobs one after the other, each where it strands the smallest share."""
         decision = PlannerDecision(view, self._belief)
         mix = self._asked[[one.application for one in (*view.waiting, *_all(decision.running))]]
         for member in view.waiting:
@@ -60,5 +60,5 @@ def _all(running: Sequence[Sequence[Member]]) -> list[Member]:
 
 
 def _stranded(free: Floats, mix: Floats) -> float:
-    """Return the free share of a GPU that is stranded, as the mean over the jobs of the mix."""
+    """Return the stranded share of a GPU, averaged over the jobs of the mix."""
     return float(max(free[0], 0.0) * (mix > free + _ROUNDING).any(axis=1).mean())

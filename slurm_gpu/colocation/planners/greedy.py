@@ -1,4 +1,4 @@
-"""Start the two jobs that complete the most work together, or the one that adds the most to running jobs."""
+"""Start the two jobs that complete the most work together, or the job that adds the most to running jobs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ _Partner = tuple[_Value, Member]
 
 
 class Greedy:
-    """See Planner; it compares gains, or the remaining work if gains are equal, without looking ahead."""
+    """See Planner. The planner prefers the greatest gain, then the most work, and does not look ahead."""
 
     name = "greedy"
 
     def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
-        """Set `least_gain`: see LEAST_GAIN."""
+        """Create a planner; for `least_gain`, see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Fill idle GPUs first, with two jobs each only if more jobs wait than GPUs are idle."""
+        """Fill idle GPUs first, then add jobs to GPUs that are in use.
+
+        An idle GPU receives two jobs only if more jobs are waiting than GPUs are idle.
+        """
         decision = PlannerDecision(view, self._belief)
         while decision.waiting and decision.idle:
             decision.start(decision.idle[0], *self._first(decision))
@@ -56,7 +59,7 @@ class Greedy:
     def _partner(
         self, decision: PlannerDecision, best: dict[int, _Partner | None]
     ) -> tuple[int, Member] | None:
-        """Return the best start over all GPUs; `best` holds the known best starts on unchanged GPUs."""
+        """Return the best start over all GPUs; `best` caches the best start on each unchanged GPU."""
         most: tuple[_Value, int, Member] | None = None
         for gpu in decision.shareable:
             known = best.get(gpu)

@@ -1,4 +1,4 @@
-"""Record when jobs began, and how many of the recently ended jobs were slowed down."""
+"""Record when jobs started, and how many of the recently ended jobs were slowed down."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _PlannedRun:
 
 
 class StartHistory:
-    """A history of starts; it must receive every view before a decision, and every start."""
+    """A history of starts. It must receive every view before a decision, and every start."""
 
     def __init__(self) -> None:
         self._runs: dict[int, _PlannedRun] = {}
@@ -40,9 +40,11 @@ class StartHistory:
         return sum(self._ended)
 
     def update(self, view: PlannerView) -> None:
-        """Record jobs that are gone as ended now if a job waited; otherwise the time of the end is unknown.
+        """Record that jobs which no longer appear have ended.
 
-        A job that was to start but still waits has not started: on a real cluster, starts are delayed.
+        Whether such a job was slowed down is recorded only if other jobs were waiting; otherwise the time of
+        its end is unknown. A job that was to start but still waits has not started: on a real cluster, starts
+        are delayed.
         """
         running = {member.job: member for gpu in view.gpus for member in gpu.running}
         waiting = {member.job for member in view.waiting}
@@ -59,7 +61,7 @@ class StartHistory:
         self._sees_ends = bool(view.waiting)
 
     def start(self, now_s: float, members: Iterable[Member], still_wait: bool) -> None:
-        """Record that these jobs start; `still_wait`: whether other jobs continue to wait."""
+        """Record that these jobs start; `still_wait` says whether other jobs continue to wait."""
         self._runs.update(
             (member.job, _PlannedRun(now_s, member.done_s + member.left_s)) for member in members
         )

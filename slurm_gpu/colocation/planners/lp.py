@@ -1,7 +1,8 @@
-"""Start the jobs that run together longest in the solution of the linear program.
+"""Start the jobs that run together longest in the solution of a linear program.
 
-The program (`bound.py`) is solved again at each event for the remaining work. The solution is not a schedule:
-where it runs a job with several others, the job shares a GPU with one at a time, the longest pairing first.
+The program (`bound.py`) is solved again at each event for the remaining work. The solution is not a schedule.
+If it runs a job together with several others, the planner runs the job with one of them at a time, starting
+with the longest pairing.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class LinearProgram:
     name = "lp"
 
     def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
-        """Set `least_gain`: see LEAST_GAIN."""
+        """Create a planner; for `least_gain`, see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Start on each shared GPU the jobs that share longest with its running ones, and fill idle GPUs."""
+        """Add to each shareable GPU the jobs that run longest with its running jobs, then fill idle GPUs."""
         decision = PlannerDecision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
@@ -54,7 +55,7 @@ class LinearProgram:
     def _first(
         self, decision: PlannerDecision, kinds: _Kinds, times: Sequence[Counter[int]]
     ) -> tuple[Member, ...]:
-        """Return the jobs that begin on an idle GPU: a set if possible, otherwise the longest job.
+        """Return the jobs to start on an idle GPU: a set of the solution, else the longest job.
 
         Other jobs can join a single job later.
         """
@@ -64,7 +65,7 @@ class LinearProgram:
         return (max(decision.waiting.values(), key=lambda one: one.left_s),)
 
     def _times(self, kinds: _Kinds, n_gpus: int) -> list[Counter[int]]:
-        """Return the sets of kinds that run together in the solution, the longest time first."""
+        """Return the sets of kinds that run together in the solution, in descending order of their time."""
         sets = list(self._sets(kinds))
         n_alike = np.array([len(some) for some in kinds.members], dtype=np.float64)
         _, seconds = best_times(
@@ -79,7 +80,7 @@ class LinearProgram:
         return [Counter(sets[at][0]) for at in order[: int((seconds > _SHORTEST_S).sum())]]
 
     def _sets(self, kinds: _Kinds) -> Iterator[TimedSet]:
-        """Return each kind alone, and the sets that may run together and complete more work."""
+        """Yield each kind alone, and the sets of kinds that may run together and complete more work."""
         for n in range(1, max(self._belief.most_together, 1) + 1):
             for chosen in combinations_with_replacement(range(len(kinds.members)), n):
                 group = kinds.some(chosen)
@@ -100,7 +101,7 @@ class _Kinds:
         self.members = list(alike.values())
         self._n_waiting = len(self.members)
         self._gpu: dict[int, int] = {}
-        """The GPU of each kind of running job."""
+        """The GPU of each running job, by its kind."""
         for gpu, running in enumerate(decision.running):
             for one in running:
                 self._gpu[len(self.members)] = gpu
@@ -109,7 +110,7 @@ class _Kinds:
         self._waits = [list(some) for some in self.members[: self._n_waiting]]
 
     def some(self, kinds: Sequence[int]) -> tuple[Member, ...]:
-        """Return jobs of these kinds; empty if a kind has too few jobs, or if they run on different GPUs."""
+        """Return jobs of these kinds, or none if a kind has too few jobs or if they run on different GPUs."""
         if len({self._gpu[one] for one in kinds if one in self._gpu}) > 1:
             return ()
         wanted = Counter(kinds)
@@ -118,7 +119,7 @@ class _Kinds:
         return tuple(one for kind, many in wanted.items() for one in self.members[kind][:many])
 
     def waiting_of(self, group: Counter[int]) -> tuple[Member, ...]:
-        """Return waiting jobs of these kinds; empty if too few jobs of a kind wait."""
+        """Return waiting jobs of these kinds, or none if too few jobs of a kind are waiting."""
         if any(kind >= self._n_waiting or many > len(self._waits[kind]) for kind, many in group.items()):
             return ()
         return tuple(one for kind, many in group.items() for one in self._waits[kind][:many])

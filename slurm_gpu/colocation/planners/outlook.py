@@ -1,4 +1,4 @@
-"""Define the common part of predictions of the result of an order of starts on each GPU."""
+"""Define the base class of predictions of the result of an order of starts on each GPU."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from slurm_gpu.colocation.planner import Member
 
 
 class Outlook(ABC):
-    """A prediction. Jobs are indices: first the waiting jobs in their order, then the running jobs by GPU.
+    """A prediction of the result of an order of starts on each GPU.
 
-    A GPU starts the jobs of its order one after the other. The next one joins as soon as it may share with
-    the running jobs and sharing pays. A job that must start alone waits for an empty GPU. Until it starts,
-    all jobs after it wait.
+    Jobs are given as indices: first the waiting jobs in their order, then the running jobs by GPU. A GPU
+    starts the jobs of its order one after the other. The next job joins as soon as it may share with the
+    running jobs and sharing pays. A job that must start alone waits for an empty GPU. Until it starts, all
+    jobs after it wait.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Outlook(ABC):
         self.apart = [False] * len(self.members)
         """Whether each job must begin alone on an empty GPU, or is kept apart in another way."""
         self.took_s = [0.0] * len(self.members)
-        """Duration of each job's run at its end, for the orders that were rolled out last."""
+        """Total duration of each job's run in the orders that were simulated last."""
         n = len(waiting)
         self.here: list[tuple[int, ...]] = []
         """Running jobs by GPU."""
@@ -42,8 +43,8 @@ class Outlook(ABC):
         self._kind = [kinds.setdefault(self._alike(at, len(waiting)), len(kinds)) for at in range(n)]
         """The kind of each job.
 
-        Jobs of one kind are equal, and the belief about one holds for all. Each running job is its own kind,
-        since one GPU may be able to accept another job while a second may not.
+        Jobs of one kind are equal, and the belief about one of them holds for all. Each running job is its
+        own kind, since its GPU may be able to accept another job while a second GPU may not.
         """
         self._of_kind = dict(zip(self._kind, self.members, strict=True))
 

@@ -1,9 +1,9 @@
 """Predict the result of an order of starts if the effect of phases on one another is known.
 
-The prediction is like that of `rollout`, but exact: speeds are those of the overlapping phases, memory and
-cap are checked in these phases, and a job need not wait until another ends. A job that may not join at once
-joins as soon as no job would then run out of memory or exceed the cap. A training thus loads its data while
-the previous one finishes, although both cannot compute together.
+Other than in `rollout`, the prediction is exact: speeds are those of the overlapping phases, memory and cap
+are checked in these phases, and a job need not wait until another ends. A job that may not join at once joins
+as soon as this no longer makes any job run out of memory or exceed the cap. For example, a training loads its
+data while the previous one finishes, although they cannot compute at the same time.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class PhasedRollout(Outlook):
         self._capacity_mib = self._world.capacity_mib / (1 + belief.headroom)
         self._spares = math.isfinite(self._cap)
         self._codes: list[tuple[tuple[int, int], ...]] = []
-        """By sort, the remaining phases as (application, phase)."""
+        """The remaining phases of each sort of job, as (application, phase)."""
         self._seconds: list[tuple[float, ...]] = []
-        """By sort, the seconds of each remaining phase."""
+        """The seconds of each remaining phase, by sort."""
         self._slack_s: list[float] = []
-        """By sort, the seconds that others may still cost it."""
+        """The seconds that other jobs may still cost a job, by sort."""
         for kind in range(len(self._of_kind)):
             member = self._of_kind[kind]
             codes, seconds = _phases_left(self._world, member)
@@ -86,7 +86,7 @@ class PhasedRollout(Outlook):
 
     @property
     def spares(self) -> bool:
-        """Return whether a job apart is slowed unnoticeably (spared), instead of running alone."""
+        """Return whether jobs that are kept apart are spared (slowed unnoticeably) instead of run alone."""
         return self._spares
 
     def starts(self, gpu: int, order: Sequence[int]) -> int:
@@ -120,7 +120,7 @@ class PhasedRollout(Outlook):
         return kind, 0, self._seconds[kind][0], self._slack_s[kind]
 
     def _roll(self, gpu: int, order: Sequence[int]) -> tuple[float, float]:
-        """Return when the GPU is idle, and when the first job joins if no job ends."""
+        """Return when the GPU becomes idle, and when the first job joins if no job ends."""
         kind, apart = self._kind, self.apart
         key = (gpu, *[2 * kind[one] + apart[one] for one in order])
         known = self._rolled.get(key)
@@ -133,7 +133,10 @@ class PhasedRollout(Outlook):
         return end_s, wakes_s
 
     def _run(self, gpu: int, order: Sequence[int]) -> tuple[float, float, dict[int, float]]:
-        """Return the result of _roll, and how long each job takes, by its index in running jobs and order."""
+        """Return the result of _roll, and the duration of each job by its index.
+
+        Indices count the running jobs first, then the jobs of the order.
+        """
         seconds, codes = self._seconds, self._codes
         n_here, n, most = len(self.here[gpu]), len(order), max(self._most, 1)
         who = list(range(n_here))
@@ -208,7 +211,7 @@ class PhasedRollout(Outlook):
     def _wait_s(self, state: State, kind: int) -> float:
         """Return the time until a job of this sort may join and sharing pays.
 
-        The result is math.inf if it cannot join before a running job changes its phase.
+        The result is math.inf if the job cannot join before a running job changes its phase.
         """
         known = self._waits.get((state, kind))
         if known is None:
@@ -238,10 +241,10 @@ class PhasedRollout(Outlook):
         return math.inf
 
     def _course(self, running: Sequence[tuple[int, int, float, float]]) -> tuple[float, float, float]:
-        """Simulate that the last of these jobs joins now and no job joins later.
+        """Simulate that the last of these jobs joins now and that no job joins later.
 
-        Return by how much it joins too early (0: no conflict), when all jobs are done, and for how long the
-        last one is not alone.
+        Return by how many seconds it joins too early (0 if there is no conflict), when all jobs are done, and
+        for how long the last job shares the GPU.
         """
         codes, seconds = self._codes, self._seconds
         kinds = [one for one, _, _, _ in running]
@@ -282,7 +285,7 @@ class PhasedRollout(Outlook):
         return 0.0, now_s, shared_s
 
     def _meet(self, meeting: tuple[tuple[int, int], ...]) -> tuple[tuple[float, ...], bool, bool]:
-        """Return the speeds in these phases, whether they fit together, and whether the cap is respected."""
+        """Return the speeds in these phases, and whether the jobs fit together and respect the cap."""
         known = self._meeting.get(meeting)
         if known is None:
             known = self._meeting[meeting] = self._meeting_result(meeting)
@@ -317,7 +320,7 @@ def _quotient(left_s: float, speed: float) -> float:
 
 
 def _phases_left(world: World, member: Member) -> tuple[tuple[tuple[int, int], ...], tuple[float, ...]]:
-    """Return the phases through which the job will run, and the seconds of each.
+    """Return the phases that the job has yet to run, and the seconds of each.
 
     Work after the end of its profile belongs to the last phase.
     """

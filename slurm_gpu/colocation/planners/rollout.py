@@ -1,9 +1,9 @@
 """Predict the result of an order of starts on each GPU from assumptions about whole runs.
 
 Sharing pays if more work per second is done with the joining job than without it. Orders can describe any
-schedule in which jobs start when others end. Since sharing always pays, each order takes at most as long as
-its jobs one after the other. Speeds are those of whole runs, and memory is checked from the current progress
-of each job.
+schedule in which jobs start when others end. Since jobs share only if sharing pays, each order takes at most
+as long as its jobs one after the other. Speeds are those of whole runs. Memory is checked from the current
+progress of each job on.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class Rollout(Outlook):
         return not running or (not self.apart[job] and self.joins(running, job))
 
     def joins(self, running: tuple[int, ...], job: int) -> bool:
-        """Return whether the job may start with the running ones and sharing pays."""
+        """Return whether the job may start with the running jobs and sharing pays."""
         return not running or self._join(tuple(self._kind[one] for one in (*running, job)))
 
     def _join(self, kinds: tuple[int, ...]) -> bool:
-        """Return whether a job of the last kind may join those of the kinds before it."""
+        """Return whether a job of the last kind may join jobs of the kinds before it, and sharing pays."""
         known = self._joins.get(kinds)
         if known is None:
             more = sum(self._speeds_of(kinds)) - sum(self._speeds_of(kinds[:-1]))
@@ -70,7 +70,7 @@ class Rollout(Outlook):
     def _tables(self, n_waiting: int) -> tuple[list[list[float]], list[list[bool]]]:
         """Return two tables [a][b] by kind: the speed of a with b, and whether one may join the other.
 
-        They cover all pairs that can occur.
+        The tables cover all pairs that can occur.
         """
         kind, n = self._kind, len(self._of_kind)
         speed_with = [[1.0] * n for _ in range(n)]
@@ -93,7 +93,7 @@ class Rollout(Outlook):
     def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:
         """Return the result of `_end_of_groups` for at most two jobs at once.
 
-        A search spends most of its time here.
+        This case has its own function, since a search spends most of its time here.
         """
         left_s, took_s, speed_with, joins = self.left_s, self.took_s, self._speed_with, self._with
         apart, kind = self.apart, self._kind

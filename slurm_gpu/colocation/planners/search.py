@@ -28,7 +28,7 @@ _NOTICED_PRICE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Consideration:
-    """The penalty of slowed jobs: `price_s` for each above the permitted number, little for the others."""
+    """The penalty for slowed jobs: `price_s` for each above the permitted number, little for the others."""
 
     price_s: float
     allowed: int
@@ -37,8 +37,8 @@ class Consideration:
 class OrderSearch:
     """A search that makes small changes to the orders.
 
-    The cost is the time at which the last GPU becomes idle, plus a small part of the mean over all GPUs, so
-    that progress on the others counts, plus the penalty of slowed jobs.
+    The cost is the time at which the last GPU becomes idle, plus a small fraction of the mean over all GPUs,
+    plus the penalty for slowed jobs. The mean rewards progress on the other GPUs.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class OrderSearch:
         *,
         sets_apart: bool = False,
     ) -> None:
-        """Create a search; with `sets_apart` or a `consideration`, it also varies which jobs begin apart."""
+        """Create a search; with `sets_apart` or `consideration`, it also varies which jobs are kept apart."""
         self._rollout, self._orders, self._consideration = rollout, orders, consideration
         self._part = _PART if sets_apart or consideration is not None else 0.0
         self._limit_s = [NOTICED * (member.left_s + member.done_s) for member in rollout.members]
@@ -57,9 +57,9 @@ class OrderSearch:
         self._ends_s, self._slowed = [end_s for end_s, _ in rolled], [slowed for _, slowed in rolled]
 
     def anneal(self, evaluations: int, hot: float, rng: random.Random) -> Orders:
-        """Return the best orders found within this many evaluations of a GPU's order.
+        """Return the best orders found within `evaluations` evaluations of one GPU's order.
 
-        Afterwards `rollout.apart` applies to these orders.
+        Afterwards `rollout.apart` belongs to these orders.
         """
         rollout, random_ = self._rollout, rng.random
         orders, ends_s, slowed = self._orders.copy(), self._ends_s.copy(), self._slowed.copy()
@@ -109,7 +109,7 @@ class OrderSearch:
     def _change(
         self, orders: Orders, apart: list[bool], ends_s: Sequence[float], random_: Callable[[], float]
     ) -> tuple[Sequence[tuple[int, list[int]]], list[bool]]:
-        """Return one small change: the affected GPUs with their new orders, and which jobs are then apart."""
+        """Return one small change: the new orders of the affected GPUs, and which jobs it keeps apart."""
         n = len(orders)
         here = there = 0
         if n > 1:

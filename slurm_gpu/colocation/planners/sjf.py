@@ -1,4 +1,4 @@
-"""Shortest job first, one job per GPU: the baseline without sharing."""
+"""Run the shortest job first, one job per GPU: the baseline without sharing."""
 
 from __future__ import annotations
 

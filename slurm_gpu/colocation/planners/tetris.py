@@ -1,8 +1,9 @@
-"""Pack jobs by use: Tetris, on the resources of one GPU.
+"""Pack jobs onto GPUs by their use of resources, as Tetris packs tasks onto machines.
 
-Based on Grandl et al., "Multi-Resource Packing for Cluster Schedulers" (SIGCOMM 2014). Among jobs whose
-demand fits the free resources, it starts the one whose demand is best aligned with them (dot product); less
-remaining work is preferred, on the same scale. Memory must fit at each time. Interference is ignored.
+Based on Grandl et al., "Multi-Resource Packing for Cluster Schedulers" (SIGCOMM 2014). Among the jobs whose
+demand fits the free resources, the planner starts the one whose demand is best aligned with them (dot
+product). Jobs with less remaining work are preferred; both criteria are brought to the same scale. Memory
+must fit at every moment. Interference is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Tetris:
         self._belief, self._demands = belief, demands(profiles, capacity_mib)
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Start one job after the other, each time the best pair of a job and a GPU."""
+        """Start one job at a time, each time the best combination of a job and a GPU."""
         decision = PlannerDecision(view, self._belief)
         while (found := self._best(decision)) is not None:
             decision.start(*found)

@@ -1,1 +1,1 @@
-"""Provide profiles of applications: their use of a GPU, phase by phase."""
+"""Provide profiles, which describe an application's use of a GPU phase by phase."""

@@ -31,13 +31,13 @@ class GpuModel:
 
 
 def transferred(profile: ApplicationProfile, there: GpuModel, here: GpuModel) -> ApplicationProfile:
-    """Convert a profile from the model `there` to `here`: a rule of thumb, not a measurement.
+    """Convert a profile from the GPU model `there` to the GPU model `here` by a rule of thumb.
 
-    While kernels run (`util` of the time), their speed scales with two ratios: multiprocessors times clock,
-    and memory bandwidth. Their geometric mean is used, or the one that is known. All other time remains the
-    same, and so do the number of active SMs and bytes over PCIe. Memory does not change unless it took nearly
-    all of the old GPU; it then takes the same share of the new one. If nothing is known, only the name
-    changes.
+    While kernels run (the fraction `util` of the time), their speed scales with two ratios: multiprocessors
+    times clock, and memory bandwidth. The geometric mean of both ratios is used, or the one that is known.
+    All other time remains the same, as do the number of active SMs and the bytes over PCIe. Memory use
+    remains the same unless it was nearly all of the old GPU's memory. It is then the same share of the new
+    GPU's memory. If no property is known, only the name of the model changes.
     """
     return replace(
         profile,

@@ -25,10 +25,10 @@ _MOST_OCTAVES = 4.0
 
 
 def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
-    """Merge profiles of one key into one of their median length that counts all their runs.
+    """Merge profiles of the same key into one profile, which has their median length and counts all runs.
 
     Times are fractions of each whole run. In each step, memory is the largest value, and other uses are means
-    weighted by runs; unknown values are ignored if another profile has a value. Raise ValueError if there are
+    weighted by runs. Unknown values are ignored if another profile has a value. Raise ValueError if there are
     no profiles, or if their keys differ.
     """
     if not profiles:
@@ -65,9 +65,9 @@ def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
 
 
 def _steps(profile: ApplicationProfile, use: str) -> list[float]:
-    """Return a use in _STEPS equal parts of the run, as in the longest phase of each part; NaN if unknown.
+    """Return a use in _STEPS equal parts of the run: that of the longest phase in each part; NaN if unknown.
 
-    Memory is the greatest of the phases in each part.
+    For memory, it is the greatest value of all phases in the part.
     """
     parts = np.zeros((len(profile.phases), _STEPS))
     begin = 0.0
@@ -109,9 +109,9 @@ class Match:
 
     profile: ApplicationProfile
     distance: float
-    """At 0, application, input and GPU model are the same.
+    """If it is 0, application, input and GPU model are the same.
 
-    Below 8, the application is the same; from 16 on, not even its kind is.
+    Below 8, at least the application is the same. From 16 on, not even the kind of application is.
     """
 
 
@@ -121,14 +121,14 @@ class Library:
     def __init__(
         self, profiles: Iterable[ApplicationProfile] = (), cards: Mapping[str, GpuModel] | None = None
     ) -> None:
-        """Create a library; `cards` are known GPU models by their names."""
+        """Create a library; `cards` contains the known GPU models by name."""
         self._profiles: dict[object, ApplicationProfile] = {}
         self._cards = dict(cards or {})
         for profile in profiles:
             self.add(profile)
 
     def add(self, profile: ApplicationProfile) -> None:
-        """Add the profile of one or several runs; merge it if the library has a profile of the same key."""
+        """Add the profile of one or more runs; if the library has a profile of the same key, merge both."""
         there = self._profiles.get(profile.key)
         self._profiles[profile.key] = profile if there is None else merged([there, profile])
 
@@ -149,9 +149,9 @@ class Library:
     ) -> Match | None:
         """Return the profile of the same application with the nearest input.
 
-        Without one, return the nearest profile of the same kind, otherwise of any kind; None if there are no
-        profiles. A profile of another GPU model is converted if both are known. If several profiles are
-        equally near, the one with the most runs is returned, then the first.
+        If there is none, return the nearest profile of the same kind, otherwise of any kind. Return None if
+        there are no profiles. A profile of another GPU model is converted if both models are known. Among
+        equally near profiles, the one with the most runs is returned, then the first.
         """
         wanted = ApplicationProfile(
             application, gpu_model, (ProfilePhase(seconds=1),), kind, input_size, parameters
@@ -167,7 +167,10 @@ class Library:
 
 
 def _distance(wanted: ApplicationProfile, there: ApplicationProfile) -> float:
-    """Return a distance in which the name outweighs all else together, and the input outweighs the GPU."""
+    """Return the distance of two profiles.
+
+    The application outweighs everything else together, and a different input outweighs a different GPU.
+    """
     far = 0.0
     if there.application != wanted.application:
         far += OTHER_APPLICATION if there.kind and there.kind == wanted.kind else OTHER_KIND

@@ -1,4 +1,4 @@
-"""Split a recorded run into phases, at lasting changes of its GPU use."""
+"""Split a recorded run into phases at lasting changes in its GPU use."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Floats = NDArray[np.float64]
 def phases_of(
     timeline: Timeline, memory_mib: float | None, elapsed_s: float | None = None
 ) -> list[ProfilePhase]:
-    """Return at most MOST_PHASES stretches of even use in a run on one device; empty without bins.
+    """Split a run on one device into at most MOST_PHASES stretches of even use, or none without bins.
 
-    `memory_mib` is the device's memory; without it, memory use is unknown. `elapsed_s` is the duration, which
-    differs from that of the bins if the first and last are partial. The memory of a phase is that of its
-    largest bin, and other values are means; a mostly unmeasured value is None. The boundaries of phases fit
-    the series best with as few phases as the noise permits (least squares by dynamic programming, and the
-    Bayesian information criterion).
+    `memory_mib` is the device's memory; without it, memory use is unknown. `elapsed_s` is the duration of the
+    run, which differs from that of the bins if the first and last bins are partial. The memory of a phase is
+    that of its largest bin; other values are means. A value that was mostly not measured is None. The
+    boundaries of phases are those with the least squared error (found by dynamic programming). The Bayesian
+    information criterion determines the number of phases.
     """
     if timeline.n_bins == 0:
         return []
@@ -52,9 +52,9 @@ def phases_of(
 
 
 def segments(series: Floats, most: int) -> list[int]:
-    """Return the ends of at most `most` even stretches of a series (rows, n); the last is n (at least 1).
+    """Return the ends of at most `most` even stretches of a series (rows, n); the last end is n.
 
-    NaN marks values that were not measured.
+    NaN marks values that were not measured; n must be at least 1.
     """
     standard = _standardised(series)
     cost = _costs(standard)
@@ -76,7 +76,7 @@ def segments(series: Floats, most: int) -> list[int]:
 
 
 def _standardised(series: Floats) -> Floats:
-    """Return each row in units of its noise, estimated from its steps; mark gaps in additional rows."""
+    """Return each row in units of its noise, which is estimated from its steps; mark gaps in extra rows."""
     rows = []
     for row in series:
         known = ~np.isnan(row)
@@ -95,7 +95,10 @@ def _standardised(series: Floats) -> Floats:
 
 
 def _costs(rows: Floats) -> Floats:
-    """Return (n, n): [i, j] is the sum over rows of squares of bins i to j about their mean; inf if j < i."""
+    """Return (n, n): [i, j] is the sum of squared deviations of bins i to j from their mean; inf if j < i.
+
+    The sum includes all rows.
+    """
     n = rows.shape[1]
     sums = np.concatenate([np.zeros((len(rows), 1)), np.cumsum(rows, axis=1)], axis=1)
     squares = np.concatenate([[0.0], np.cumsum((rows**2).sum(axis=0))])

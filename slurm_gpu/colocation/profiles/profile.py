@@ -17,14 +17,14 @@ class ProfilePhase:
     """A stretch of even use, as fractions of the whole GPU (0 to 1); unknown values are None."""
 
     seconds: float
-    """Duration of the application alone on its GPU."""
+    """Duration of the phase if the application runs alone on its GPU."""
     util: float | None = None
     """Fraction of the time in which any kernel ran: NVML's utilisation."""
     memory_mib: float | None = None
     sm: float | None = None
     """Fraction of the multiprocessors that had work."""
     pcie: float | None = None
-    """Fraction of the link's maximum, over both directions together."""
+    """Fraction of the PCIe link's maximum throughput, over both directions together."""
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
@@ -42,13 +42,13 @@ class ApplicationProfile:
     """The profile of one application with one input on one model of GPU (table 2 of the DqnGPU thesis)."""
 
     application: str
-    """Its name in `/etc/slurm-gpu/applications.yaml`."""
+    """The name of the application in `/etc/slurm-gpu/applications.yaml`."""
     gpu_model: str
     phases: tuple[ProfilePhase, ...]
     kind: str = ""
-    """A kind such as "training" or "molecular dynamics"."""
+    """The kind of application, such as "training" or "molecular dynamics"."""
     input_size: float | None = None
-    """In the application's own unit, such as batch size or atoms."""
+    """The size of the input in the application's own unit, such as batch size or atoms."""
     parameters: tuple[tuple[str, str], ...] = ()
     """Other known parameters, by name."""
     runs: int = 1
@@ -74,21 +74,21 @@ class ApplicationProfile:
         return tuple(accumulate(phase.seconds for phase in self.phases))
 
     def phase_at(self, done_s: float) -> int:
-        """Return the phase after this much work; after the end of the profile, it is the last one."""
+        """Return the index of the phase after this much work; after the profile's end, the last phase."""
         return min(bisect_right(self.ends_s, done_s), len(self.phases) - 1)
 
     def mean(self, name: str) -> float | None:
-        """Return the mean of a use over the time in which it was measured; None if no phase has it."""
+        """Return the mean of a use over the phases in which it is known; None if it is unknown in all."""
         known = [(getattr(one, name), one.seconds) for one in self.phases if getattr(one, name) is not None]
         return sum(value * seconds for value, seconds in known) / sum(s for _, s in known) if known else None
 
     def peak(self, name: str) -> float | None:
-        """Return the greatest use of any phase; None if no phase has it."""
+        """Return the greatest use of any phase; None if it is unknown in all phases."""
         return max((v for phase in self.phases if (v := getattr(phase, name)) is not None), default=None)
 
 
 def sampled(profile: ApplicationProfile, name: str, width_s: float, n: int) -> NDArray[np.float64]:
-    """Return a use in n steps of `width_s`: the greatest of each step, 0 after the end, NaN if unknown."""
+    """Return the greatest use in each of n steps of `width_s`: 0 after the end, NaN if unknown."""
     out = np.zeros(n)
     begin_s = 0.0
     for phase, end_s in zip(profile.phases, profile.ends_s, strict=True):

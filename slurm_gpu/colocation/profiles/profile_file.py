@@ -1,4 +1,4 @@
-"""Read and write files of profiles, as CSV (a line for each phase) and JSON: docs/colocation.md#profiles."""
+"""Read and write profiles as CSV (one line per phase) and JSON; see docs/colocation.md#profiles."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _MOST = 1e10
 
 
 def read_profiles(path: Path) -> tuple[ApplicationProfile, ...]:
-    """Return the profiles of a file, which is CSV if its name ends in .csv, otherwise JSON.
+    """Return the profiles in a file, which is CSV if its name ends in .csv, otherwise JSON.
 
-    Raise InputError naming the line or key and the value if one is invalid.
+    If the file is invalid, raise InputError with the line or key and the value.
     """
     return _read_csv(path) if path.suffix.lower() == ".csv" else _read_json(path)
 
@@ -83,7 +83,7 @@ def _read_json(path: Path) -> tuple[ApplicationProfile, ...]:
         raise InputError(str(path), 0, 0, f"format: {shown(decoded.get('format'))} must be {shown(FORMAT)}")
     profiles = decoded.get("profiles")
     if not isinstance(profiles, list) or set(decoded) != {"format", "profiles"}:
-        raise InputError(str(path), 0, 0, "the file must have only `format` and `profiles`, a list")
+        raise InputError(str(path), 0, 0, "the file must contain only `format` and the list `profiles`")
     found = []
     for at, value in enumerate(profiles):
         try:
@@ -96,13 +96,13 @@ def _read_json(path: Path) -> tuple[ApplicationProfile, ...]:
 
 def _profile(value: Any) -> ApplicationProfile:
     if not isinstance(value, dict) or not set(value) <= {*_ABOUT, "phases"}:
-        raise _wrong("", value, f"an object of {', '.join((*_ABOUT, 'phases'))}")
+        raise _wrong("", value, f"an object with only the keys {', '.join((*_ABOUT, 'phases'))}")
     parameters = value.get("parameters", {})
     if not isinstance(parameters, dict) or not all(isinstance(one, str) for one in parameters.values()):
         raise _wrong("parameters", parameters, "an object of strings")
     phases = value.get("phases")
     if not isinstance(phases, list) or not phases:
-        raise _wrong("phases", phases, "a list of one or more")
+        raise _wrong("phases", phases, "a list of at least one phase")
     runs = value.get("runs", 1)
     if isinstance(runs, bool) or not isinstance(runs, int):
         raise _wrong("runs", runs, "a whole number")
@@ -113,7 +113,7 @@ def _profile(value: Any) -> ApplicationProfile:
 
 def _phase(at: int, value: Any) -> ProfilePhase:
     if not isinstance(value, dict) or not set(value) <= _PHASE_KEYS:
-        raise _wrong(f"phases[{at}]", value, f"an object of {', '.join(('seconds', *_USES))}")
+        raise _wrong(f"phases[{at}]", value, f"an object with only the keys {', '.join(('seconds', *_USES))}")
     try:
         return _made(_optional(value, "seconds"), {use: _optional(value, use) for use in _USES})
     except ValueError as error:
@@ -125,7 +125,7 @@ def _made(seconds: float | None, uses: Mapping[str, float | None]) -> ProfilePha
         raise ValueError("seconds must be given")
     for what, value in (("seconds", seconds), ("memory_mib", uses["memory_mib"])):
         if value is not None and value > _MOST:
-            raise ValueError(f"{what} must be {_MOST:g} at most, not {value:g}")
+            raise ValueError(f"{what} must be at most {_MOST:g}, not {value:g}")
     return ProfilePhase(seconds=seconds, **uses)
 
 

@@ -96,10 +96,10 @@ class _Runs:
 def test_pickled_code_is_never_run(tmp_path: Path):
     path = tmp_path / "hostile.npz"
     np.savez(path, description=np.array([_Runs()], dtype=object))
-    with pytest.raises(InputError, match="is not a model, or damaged"):
+    with pytest.raises(InputError, match="is not a model or is damaged"):
         read_model(path, "dqngpu", NAMES)
     path.write_bytes(pickle.dumps(_Runs()))
-    with pytest.raises(InputError, match="is not a model, or damaged"):
+    with pytest.raises(InputError, match="is not a model or is damaged"):
         read_model(path, "dqngpu", NAMES)
 
 
@@ -145,14 +145,14 @@ def test_a_net_that_cannot_see_what_its_planner_sees_is_refused(tmp_path: Path, 
     assert read_for(path, name).net.widths == good.widths
     for widths in ((n_inputs + 1, *hidden, n_outputs), (n_inputs, *hidden, n_outputs + 1), (n_inputs, 0)):
         write_model(path, PlannerModel(name, inputs_of(name), new_net(widths, np.random.default_rng(0)), {}))
-        with pytest.raises(InputError, match=f"that of planner {name} has {n_inputs} and {n_outputs}"):
+        with pytest.raises(InputError, match=f"the net of planner {name} has {n_inputs} and {n_outputs}"):
             read_any(path)
 
 
 def test_a_net_that_would_not_return_numbers_is_refused(tmp_path: Path):
     path, huge = tmp_path / "model.npz", np.full((len(NAMES), 1), 3e38, dtype=np.float32)
     write_model(path, PlannerModel("dqngpu", NAMES, Net((huge,), (huge[0],)), {}))
-    with pytest.raises(InputError, match="too large: the output is not a number"):
+    with pytest.raises(InputError, match="too large: the output would not be a number"):
         read_for(path, "dqngpu")
 
 

@@ -90,7 +90,7 @@ def test_a_training_that_was_killed_continues_to_the_same_end(tmp_path: Path, ep
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
     checkpoint = tmp_path / "training.npz"
     short(checkpoint)
-    with pytest.raises(InputError, match="other settings"):
+    with pytest.raises(InputError, match="speeds or settings"):
         short(checkpoint, replace(SHORT, seed=1))
     with pytest.raises(InputError, match="another initial model"):
         train(GroupMethod(), beliefs_of(light_and_heavy()), SHORT, start=any_scorer(0), checkpoint=checkpoint)
@@ -99,7 +99,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
     speeds = other.table.speeds.copy()
     speeds[0, 1] = 0.5
     other = replace(other, table=PairTable(other.table.names, speeds))
-    with pytest.raises(InputError, match="other speeds"):
+    with pytest.raises(InputError, match="applications, speeds"):
         train(GroupMethod(), beliefs_of(other), SHORT, checkpoint=checkpoint)
     write_arrays(checkpoint, {"format": "?"}, {})
     with pytest.raises(InputError, match="is not a checkpoint"):
