@@ -1,1 +1,1 @@
-"""Check policy.yaml, compile it into the Lua bundle for slurmctld, and run the same Lua code elsewhere."""
+"""Check policy.yaml, compile it into the Lua bundle for slurmctld, and run that bundle outside slurmctld."""

@@ -1,7 +1,7 @@
-"""Apply a policy and roll it back: Slurm's own limits first, then job_submit.lua, all or nothing.
+"""Apply a policy to Slurm's own limits and then to job_submit.lua, and roll it back.
 
-slurmdbd commits each change separately. An apply is therefore written to the journal first, and undone if a
-step fails. A limit that was changed by hand since the apply is left as it is and reported.
+slurmdbd commits each change separately. An apply is therefore written to the journal before its first step,
+and undone if a step fails. Limits that were changed by hand after the apply are not restored, but reported.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class PolicyInstaller:
         self.journal, self._store, self._no_rules, self._now = journal, store, no_rules, now
 
     def apply(self, change: Entry, replacement: Replacement | None, new_qos: Iterable[NewQos] = ()) -> Entry:
-        """Carry out a change; if a step fails, undo the change and raise the error again.
+        """Apply a change; if a step fails, undo the change and raise the error again.
 
-        QOS that were created for it remain, without limits.
+        QOS that were created for the change are kept, without limits.
         """
         if replacement is not None:
             change = replace(
@@ -93,8 +93,8 @@ class PolicyInstaller:
         except SlurmGpuError as second:
             kind = SlurmRefusalError if isinstance(second, SlurmRefusalError) else OutsideError
             raise kind(
-                f"{error}\nand it could not be undone: {second}\n"
-                "`slurm-gpu policy rollback` undoes it once that is fixed"
+                f"{error}\nThe apply could not be undone: {second}\n"
+                "Fix this error, and then undo the apply by `slurm-gpu policy rollback`"
             ) from error
 
     def _roll_back(self, entry: Entry) -> Rollback:
@@ -110,9 +110,8 @@ class PolicyInstaller:
                 elif value == step.new:
                     back.append(step.back)
                 elif value != step.old:
-                    left.append(
-                        f"{step.entity}: {step.limit.show(value)} was set by hand since and is left as it is"
-                    )
+                    current = step.limit.show(value)
+                    left.append(f"{step.entity}: {current} was set by hand after the apply, and was kept")
             self._set(entry.cluster, back)
         is_back = entry.script is not None
         if entry.script is not None and not self._is_old(entry):
@@ -120,7 +119,7 @@ class PolicyInstaller:
                 restore(entry.previous, entry.script, self._no_rules, self._now)
             else:
                 is_back = False
-                left.append(f"{entry.script} was changed by hand since and is left as it is")
+                left.append(f"{entry.script} was changed by hand after the apply, and was kept")
         return Rollback(entry, tuple(dict.fromkeys(left)), tuple(back), found, is_back)
 
     def _is_old(self, entry: Entry) -> bool:
@@ -146,7 +145,7 @@ class PolicyInstaller:
             if value != step.new:
                 raise SlurmRefusalError(
                     f"slurmdbd did not accept {step.entity}: {step.limit.show(step.new)}; "
-                    f"it has {step.limit.show(value)}"
+                    f"the value is {step.limit.show(value)}"
                 )
 
     def _found(self, cluster: str) -> dict[Entity, Limits]:

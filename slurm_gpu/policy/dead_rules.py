@@ -1,4 +1,4 @@
-"""Find valid but probably unintended settings of a policy: rules without effect, or that refuse every job."""
+"""Find valid but probably unintended settings, such as rules that have no effect or refuse every job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
 def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
     for group in policy.groups.values():
         if group.until is not None and group.until < today:
-            message = f"group {group.name} ended on {group.until}: its rules apply to no job"
+            message = f"group {group.name} expired on {group.until}: its rules do not apply to any job"
             yield ("groups", group.name, "until"), message
     for exception in policy.exceptions:
         if exception.until < today:
@@ -61,10 +61,10 @@ def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
         users = {names.uids[user] for user in group.users or () if user in names.uids}
         unix_groups = ", ".join(group.unix_groups)
         if not members:
-            message = f"no user is in UNIX group {unix_groups}: group {group.name} is empty"
+            message = f"UNIX group {unix_groups} has no members, so group {group.name} is empty"
             yield ("groups", group.name), message
         elif users and not members & users:
-            message = f"no user of group {group.name} is in UNIX group {unix_groups}: it is empty"
+            message = f"group {group.name} is empty: none of its users is in UNIX group {unix_groups}"
             yield ("groups", group.name), message
 
 
@@ -74,12 +74,15 @@ def _needless_exceptions(policy: Policy) -> Iterator[_Doubt]:
         rule = rules[exception.rule]
         group = policy.groups[rule.group]
         if group.users is not None and exception.user not in group.users:
-            message = f"rule {rule.id} does not bind {exception.user}, who is not in group {group.name}"
+            message = f"rule {rule.id} does not apply to {exception.user}, who is not in group {group.name}"
             yield (*exception.location, "user"), message
         limits = flat_limits(rule.limits)
         for key, value in flat_limits(exception.limits).items():
             if value == limits[key]:
-                yield _place(exception, key), f"rule {rule.id} already allows {exception.user} as much"
+                message = (
+                    f"rule {rule.id} has the same limit, so the exception for {exception.user} has no effect"
+                )
+                yield _place(exception, key), message
 
 
 def _needless_limits(policy: Policy) -> Iterator[_Doubt]:
@@ -87,7 +90,7 @@ def _needless_limits(policy: Policy) -> Iterator[_Doubt]:
         tighter = flat_text(covered.by.limits, covered.by_key)
         by = "this rule" if covered.by is covered.rule else f"rule {covered.by.id}"
         message = (
-            f"{covered.key} of rule {covered.rule.id} never binds: {by} already allows {tighter} "
+            f"{covered.key} of rule {covered.rule.id} has no effect: {by} already allows {tighter} "
             f"per {covered.by.per}"
         )
         yield _place(covered.rule, covered.key), message
@@ -99,31 +102,34 @@ def _unenforced_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> 
 
 
 def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
-    """Find limits on running GPUs, which Slurm counts without the jobs that share a GPU."""
+    """Find limits on running GPUs; Slurm does not count jobs that share a GPU toward them."""
     if policy.colocation is None:
         return
     rules = sorted(rule.id for rule in policy.rules if rule.limits.gpus_running is not None)
     if rules:
-        message = f"Slurm does not count jobs that share a GPU in gpus_running of rule {', '.join(rules)}"
+        message = f"Slurm does not count jobs that share a GPU toward gpus_running of rule {', '.join(rules)}"
         yield ("colocation",), message
     if policy.owners:
-        yield ("colocation",), "Slurm does not count jobs that share a GPU in the GPUs of owners"
+        yield ("colocation",), "Slurm does not count jobs that share a GPU toward the GPUs of owners"
 
 
 def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
-    """Find settings that prevent jobs from sharing."""
+    """Find settings that prevent jobs from sharing GPUs."""
     colocation = policy.colocation
     if colocation is None:
         return
     if colocation.slowdown is not None and colocation.slowdown <= 1:
-        message = "slowdown: 1 lets almost no job share: nearly all slow others down a little; write 1.10"
+        message = (
+            "with slowdown: 1, almost no job shares a GPU, since nearly all slow others down a little; "
+            "use a larger value such as 1.10"
+        )
         yield ("colocation", "slowdown"), message
     if colocation.max_gpu_fraction <= 0:
-        message = "max_gpu_fraction: 0 lets no job share: every job needs some of a GPU"
+        message = "with max_gpu_fraction: 0, no job shares a GPU, since every job needs part of one"
         yield ("colocation", "max_gpu_fraction"), message
     for index, name in enumerate(colocation.allowed_groups or ()):
         if name in colocation.required_groups:
-            message = f"group {name} is in required_groups, too; leave it out of allowed_groups"
+            message = f"group {name} is also in required_groups; remove it from allowed_groups"
             yield ("colocation", "allowed_groups", index), message
 
 
@@ -135,13 +141,13 @@ def _hasty_ends(policy: Policy) -> Iterator[_Doubt]:
     left_s = cancel_idle.after_s - cancel_idle.warn_s[-1]
     if left_s < _LEAST_GRACE_S:
         message = (
-            f"after: the last warning comes only {format_duration(left_s)} before the end; allow at least "
-            f"{format_duration(_LEAST_GRACE_S)}"
+            f"after: the last warning is sent only {format_duration(left_s)} before the job ends; allow at "
+            f"least {format_duration(_LEAST_GRACE_S)}"
         )
         yield ("cancel_idle", "after"), message
     for index, name in enumerate(cancel_idle.groups or ()):
         if name in cancel_idle.exempt:
-            yield ("cancel_idle", "for", index), f"group {name} is in exempt, too: its jobs are never ended"
+            yield ("cancel_idle", "for", index), f"group {name} is also in exempt: its jobs are never ended"
 
 
 def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:
@@ -154,7 +160,10 @@ def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:
             if step.limit_s > before.limit_s:
                 shorter, longer = format_duration(before.limit_s), format_duration(step.limit_s)
                 gpus = format_gpus(step.from_mgpu)
-                message = f"walltime grows from {shorter} to {longer} at {gpus}: more GPUs allow more time"
+                message = (
+                    f"walltime increases from {shorter} to {longer} at {gpus}: usually, jobs with more GPUs "
+                    "get less time"
+                )
                 yield place, message
         most = None if rule.limits.gpus is None else rule.limits.gpus.all_mgpu
         for step in steps:
@@ -162,28 +171,28 @@ def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:
                 gpus = format_gpus(step.from_mgpu)
                 yield (
                     place,
-                    f"no job reaches the walltime from {gpus} on: the rule allows {format_gpus(most)}",
+                    f"the walltime from {gpus} on never applies: the rule allows at most {format_gpus(most)}",
                 )
 
 
 def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
-    """Find rules that together allow no partition or no type of GPU."""
+    """Find rules that together allow no partition or no GPU type."""
     enforced = [rule for rule in policy.rules if rule.mode is Mode.ENFORCE]
     for rule in enforced:
         allowed, of_group = rule.limits.partitions, policy.groups[rule.group].partitions
         if allowed is not None and of_group is not None and not set(allowed) & set(of_group):
             message = (
-                f"rule {rule.id} refuses every job: group {rule.group} is the jobs in "
-                f"{', '.join(of_group)}, and only {', '.join(allowed)} is allowed"
+                f"rule {rule.id} refuses every job: group {rule.group} contains only jobs in "
+                f"{', '.join(of_group)}, but the rule allows only {', '.join(allowed)}"
             )
             yield (*rule.location, "limits", "partitions"), message
     for rule, other in itertools.combinations(enforced, 2):
         if not (binds_whenever(policy, other, rule) or binds_whenever(policy, rule, other)):
             continue
-        for key, what in (("partitions", "partition"), ("gpu_types", "type of GPU")):
+        for key, what in (("partitions", "partition"), ("gpu_types", "GPU type")):
             first, second = getattr(rule.limits, key), getattr(other.limits, key)
             if first is not None and second is not None and not set(first) & set(second):
-                message = f"no {what} is left: rule {rule.id} allows only {', '.join(first)}"
+                message = f"no {what} satisfies both rules: rule {rule.id} allows only {', '.join(first)}"
                 yield (*other.location, "limits", key), message
 
 
@@ -191,7 +200,8 @@ def _hidden_bundles(policy: Policy) -> Iterator[_Doubt]:
     for earlier, bundle in itertools.combinations(policy.bundles.values(), 2):
         if _takes_all(earlier, bundle):
             message = (
-                f"bundle {bundle.name} never applies: {earlier.name} comes first and takes all of its jobs"
+                f"bundle {bundle.name} never applies: bundle {earlier.name} comes first and matches all of "
+                "its jobs"
             )
             yield ("bundles", bundle.name), message
 

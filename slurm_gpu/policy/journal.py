@@ -1,7 +1,7 @@
 """Record each `policy apply` before it is carried out, so that it can be undone.
 
-/var/lib/slurm-gpu/policy has one JSON file per apply, `apply-TIME.json`, next to the scripts that were
-replaced. The state `begun` in a file means that the apply was interrupted.
+/var/lib/slurm-gpu/policy contains one JSON file per apply, `apply-TIME.json`, and the scripts that were
+replaced. The state `begun` in a file means that the apply is running or was interrupted.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ApplyJournal:
         return self._lock("lock", "`slurm-gpu policy apply` or `rollback`")
 
     def adjust_lock(self) -> contextlib.AbstractContextManager[None]:
-        """Exclude other `policy adjust` runs on this host, which also take `lock`."""
+        """Exclude other runs of `policy adjust` on this host; each run also takes `lock`."""
         return self._lock("adjust-lock", "`slurm-gpu policy adjust`")
 
     @contextlib.contextmanager
@@ -90,7 +90,7 @@ class ApplyJournal:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise OutsideError(f"another {of} is running here") from None
+                raise OutsideError(f"another {of} is running on this host") from None
             yield
 
     def entries(self) -> list[Entry]:
@@ -101,7 +101,7 @@ class ApplyJournal:
         except FileNotFoundError:
             return []
         except PermissionError:
-            raise OutsideError(f"{self.directory} is for SlurmUser: run this as root or SlurmUser") from None
+            raise OutsideError(f"{self.directory} cannot be read: run this as root or SlurmUser") from None
         except OSError as error:
             raise OutsideError(f"{error.filename}: {error.strerror}") from error
 
@@ -110,7 +110,7 @@ class ApplyJournal:
         return next((entry for entry in reversed(self.entries()) if entry.state in states), None)
 
     def taken_back(self) -> list[Entry]:
-        """Return the applies after the one in force that were rolled back, the oldest first."""
+        """Return the rolled-back applies that are newer than the one in force, the oldest first."""
         found: list[Entry] = []
         for entry in reversed(self.entries()):
             if entry.state is ApplyState.DONE:
@@ -139,7 +139,7 @@ class ApplyJournal:
         return entry
 
     def mark(self, entry: Entry, state: ApplyState) -> Entry:
-        """Write the new state of an entry; return the entry with it."""
+        """Write the new state of an entry, and return the updated entry."""
         entry = replace(entry, state=state)
         self._write(entry)
         if state is ApplyState.DONE:
@@ -165,7 +165,7 @@ class ApplyJournal:
 
 
 def make_state_directory(directory: Path, owner_uid: int) -> None:
-    """Create the directory of scripts and journal, accessible only to SlurmUser."""
+    """Create the directory for the journal and copies of scripts, accessible only to SlurmUser."""
     with outside(directory):
         if not directory.exists():
             directory.mkdir(mode=0o700, parents=True)
@@ -219,7 +219,8 @@ def _read(file: Path) -> Entry:
         )
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise OutsideError(
-            f"{file} cannot be read ({error}); it has the changes of an apply: repair it, or move it away"
+            f"{file} cannot be read ({error}); it records the changes of an apply: repair the file, or move "
+            "it away"
         ) from error
 
 

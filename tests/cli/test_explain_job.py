@@ -47,7 +47,7 @@ def test_the_zones_of_a_job_are_printed(tmp_path: Path) -> None:
     assert text.splitlines() == [
         "Job 7  PENDING",
         "  Nearest limit when it was submitted: rule share",
-        "  Zones: it needs several nodes, and is kept in one zone: zone1 (score 700), zone2 (score 40)",
+        "  Zones: it needs several nodes and is kept in one zone: zone1 (score 700), zone2 (score 40)",
         "  Its constraint is (a|b)&[zone2|zone1]; its owner requested a|b.",
     ]
 
@@ -66,10 +66,10 @@ def test_a_removed_zone_constraint_is_reported(tmp_path: Path, features: str) ->
     [
         (
             "observe:zone1:700,zone2:40",
-            "would be kept in one zone by mode: enforce: zone1 (score 700), zone2",
+            "with mode: enforce, would be kept in one zone: zone1 (score 700), zone2",
         ),
         ("advise:-:constraint", "is not kept in one zone: zones cannot be added to its --constraint"),
-        ("enforce:-:room", "is not kept in one zone: it is too large for every zone"),
+        ("enforce:-:room", "is not kept in one zone: no zone is large enough for it"),
     ],
 )
 def test_decisions_are_read_from_the_log(tmp_path: Path, zone: str, words: str) -> None:
@@ -104,7 +104,7 @@ def test_without_the_log_it_names_users_who_can_see_more(tmp_path: Path, is_logg
 def test_a_rotated_log_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "decisions.log").write_text("")
     (tmp_path / "decisions.log.1").write_text(LINE.format(zone="enforce:-:room"))
-    assert "it is too large for every zone" in explained(tmp_path, "slurm-gpu/1 t=abc1")
+    assert "no zone is large enough for it" in explained(tmp_path, "slurm-gpu/1 t=abc1")
 
 
 def test_a_job_without_a_decision_is_reported(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_job_without_a_decision_is_reported(tmp_path: Path) -> None:
 
 def test_a_job_that_slurmctld_no_longer_has_is_shown_without_constraint(tmp_path: Path) -> None:
     assert explained(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700", None, "COMPLETED") == (
-        "Job 7  COMPLETED\n  Zones: it needs several nodes, and is kept in one zone: zone1 (score 700)"
+        "Job 7  COMPLETED\n  Zones: it needs several nodes and is kept in one zone: zone1 (score 700)"
     )
 
 

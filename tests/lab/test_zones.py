@@ -125,7 +125,7 @@ def test_a_job_waits_for_one_zone_though_nodes_are_free_in_two(cluster: Cluster)
 def test_explain_gives_the_reason_for_no_zone_before_and_after_submission(cluster: Cluster) -> None:
     cluster.run_in("advise")
     ask = ["--nodes=3", "--gpus-per-node=1", "--output=/dev/null", "--wrap=true"]
-    words = "is not kept in one zone: it is too large for every zone"
+    words = "is not kept in one zone: no zone is large enough for it"
     assert words in cluster.lab.run_as("alice", ["slurm-gpu", "explain", "--", "sbatch", *ask]).stderr
     job = int(cluster.lab.run_as("alice", ["sbatch", *ask]).stdout.split()[-1])
     assert words in cluster.lab.output(["slurm-gpu", "explain", str(job)])

@@ -171,7 +171,7 @@ def test_a_concurrent_adjust_fails_and_moves_nothing(
     cluster.now_s += 8 * DAY
     with ApplyJournal(cluster.root / "state").adjust_lock():
         assert cluster.run("adjust", *option) == 3
-        assert "another `slurm-gpu policy adjust` is running here" in capsys.readouterr().err
+        assert "another `slurm-gpu policy adjust` is running on this host" in capsys.readouterr().err
         assert cluster.run("adjust", "--dry-run") == 0, "a dry run moves nothing"
     assert (cluster.limit, cluster.slurm_limits) == (2000, {2})
     assert cluster.run("adjust", "--undo") == 0

@@ -213,8 +213,8 @@ def test_rollback_reports_and_keeps_later_changes_by_hand(host: Host) -> None:
     back = host.installer.rollback()
     assert back is not None
     assert back.left == (
-        "account vision: MaxJobs=50 was set by hand since and is left as it is",
-        f"{host.script} was changed by hand since and is left as it is",
+        "account vision: MaxJobs=50 was set by hand after the apply, and was kept",
+        f"{host.script} was changed by hand after the apply, and was kept",
     )
     assert host.store.associations("c")[0].limits == fields(MaxJobs=50)
 
@@ -229,7 +229,7 @@ def test_rollback_to_no_script_leaves_a_script_without_rules(tmp_path: Path) -> 
 
 def test_one_apply_at_a_time(host: Host) -> None:
     other = ApplyJournal(host.root / "state", os.getuid())
-    with host.journal.lock(), pytest.raises(OutsideError, match="is running here"), other.lock():
+    with host.journal.lock(), pytest.raises(OutsideError, match="is running on this host"), other.lock():
         pass
     with other.lock():
         pass

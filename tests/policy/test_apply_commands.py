@@ -309,7 +309,7 @@ def test_status_by_another_user_names_the_required_user(
 
     monkeypatch.setattr(Path, "iterdir", closed)
     assert cluster.run("status") == 3
-    assert "is for SlurmUser: run this as root or SlurmUser" in capsys.readouterr().err
+    assert "cannot be read: run this as root or SlurmUser" in capsys.readouterr().err
 
 
 def test_a_refused_script_replacement_changes_no_limits(

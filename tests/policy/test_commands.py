@@ -322,7 +322,7 @@ def test_explain_without_a_policy_names_the_command_to_run(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("explain", "--", "sbatch", "--wrap=true") == 3
-    assert "`slurm-gpu policy apply` makes it on the host of slurmctld" in capsys.readouterr().err
+    assert "`slurm-gpu policy apply` creates it on the host of slurmctld" in capsys.readouterr().err
 
 
 def test_the_example_policy_is_valid() -> None:

@@ -70,54 +70,54 @@ def find_warnings(
     [
         (
             (rule("a", "all", "user", "gpus_total: 8"), rule("b", "grads", "user", "gpus_total: 16")),
-            "gpus_total of rule b never binds: rule a already allows at most 8 GPUs running and",
+            "gpus_total of rule b has no effect: rule a already allows at most 8 GPUs running and",
         ),
         (
             (rule("a", "grads", "group", "jobs_total: 8"), rule("b", "vision", "user", "jobs_total: 8")),
-            "jobs_total of rule b never binds: rule a already allows at most 8 jobs running and pending per",
+            "jobs_total of rule b has no effect: rule a already allows at most 8 jobs running and pending",
         ),
         (
             (rule("a", "all", "user", "gpus_running: 16, gpus_total: 8"),),
-            "p.yaml:9:51: gpus_running of rule a never binds: this rule already allows at most 8 GPUs",
+            "p.yaml:9:51: gpus_running of rule a has no effect: this rule already allows at most 8 GPUs",
         ),
         (
             (rule("a", "all", "user", "cpus_total: 8"), rule("b", "all", "job", "cpus: 8")),
-            "cpus of rule b never binds: rule a already allows at most 8 CPUs running and pending per user",
+            "cpus of rule b has no effect: rule a already allows at most 8 CPUs running and pending per user",
         ),
         (
             (rule("a", "all", "job", "gpus: 4"), rule("b", "all", "job", "gpus: {a100: 4, v100: 2}")),
-            "gpus:a100 of rule b never binds: rule a already allows at most 4 GPUs per job",
+            "gpus:a100 of rule b has no effect: rule a already allows at most 4 GPUs per job",
         ),
         (
             (rule("a", "all", "user", "gpu_hours: {day: 500, week: 400}"),),
-            "gpu_hours:day of rule a never binds: this rule already allows at most 400 GPU-hours a week",
+            "gpu_hours:day of rule a has no effect: this rule already allows at most 400 GPU-hours a week",
         ),
         (
             (
                 rule("a", "all", "job", "walltime: {1: 2d, 8: 1d}"),
                 rule("b", "all", "job", "walltime: {8: 2d}"),
             ),
-            "walltime of rule b never binds: rule a already allows time limit at most 2d from 1 GPU on",
+            "walltime of rule b has no effect: rule a already allows time limit at most 2d from 1 GPU on",
         ),
         (
             (rule("a", "all", "job", "partitions: [gpu]"), rule("b", "all", "job", "partitions: [gpu, cpu]")),
-            "partitions of rule b never binds: rule a already allows only partitions gpu per job",
+            "partitions of rule b has no effect: rule a already allows only partitions gpu per job",
         ),
         (
             (rule("a", "all", "job", "walltime: {1: 2d, 8: 7d}"),),
-            "p.yaml:9:50: walltime grows from 2d to 7d at 8 GPUs: more GPUs allow more time",
+            "p.yaml:9:50: walltime increases from 2d to 7d at 8 GPUs: usually, jobs with more GPUs get less",
         ),
         (
             (rule("a", "all", "job", "gpus: 4, walltime: {1: 2d, 8: 1d}"),),
-            "no job reaches the walltime from 8 GPUs on: the rule allows 4 GPUs",
+            "the walltime from 8 GPUs on never applies: the rule allows at most 4 GPUs",
         ),
         (
             (rule("a", "gpu", "job", "partitions: [cpu]"),),
-            "rule a refuses every job: group gpu is the jobs in gpu, long, and only cpu is allowed",
+            "refuses every job: group gpu contains only jobs in gpu, long, but the rule allows only cpu",
         ),
         (
             (rule("a", "all", "job", "gpu_types: [a100]"), rule("b", "all", "job", "gpu_types: [V100]")),
-            "p.yaml:10:50: no type of GPU is left: rule a allows only a100",
+            "p.yaml:10:50: no GPU type satisfies both rules: rule a allows only a100",
         ),
     ],
 )
@@ -214,14 +214,14 @@ def test_a_limit_on_running_jobs_that_slurm_can_enforce_is_not_reported(limits: 
 def test_the_later_of_two_equal_limits_is_reported() -> None:
     rules = (rule("a", "grads", "user", "gpus_total: 8"), rule("b", "grads", "user", "gpus_total: 8"))
     (warnings,) = find_warnings(*rules)
-    assert "gpus_total of rule b never binds" in warnings
+    assert "gpus_total of rule b has no effect" in warnings
 
 
 def test_a_running_limit_on_gpus_is_reported_if_jobs_share_gpus() -> None:
     share = 'colocation: {why: "Small ones."}\n'
     limits = rule("share", "vision", "user", "gpus_running: 4")
     assert any(
-        "Slurm does not count jobs that share a GPU in gpus_running of rule share" in message
+        "Slurm does not count jobs that share a GPU toward gpus_running of rule share" in message
         for message in find_warnings(limits, tail=share)
     )
     total = rule("share", "vision", "user", "gpus_total: 4")
@@ -231,11 +231,11 @@ def test_a_running_limit_on_gpus_is_reported_if_jobs_share_gpus() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("goal: considerate, slowdown: 1", "slowdown: 1 lets almost no job share"),
-        ("max_gpu_fraction: 0", "max_gpu_fraction: 0 lets no job share"),
+        ("goal: considerate, slowdown: 1", "with slowdown: 1, almost no job shares a GPU"),
+        ("max_gpu_fraction: 0", "with max_gpu_fraction: 0, no job shares a GPU"),
         (
             "allowed_groups: [gpu, vision], required_groups: [vision, bob]",
-            "group vision is in required_groups, too",
+            "group vision is also in required_groups",
         ),
     ],
 )
@@ -252,9 +252,9 @@ def test_colocation_settings_without_effect_are_reported(settings: str, message:
     [
         (
             "warn: [30m], after: 40m",
-            "the last warning comes only 10m before the end; allow at least 30m",
+            "the last warning is sent only 10m before the job ends; allow at least 30m",
         ),
-        ("warn: [30m], after: 2h, for: [vision, bob], exempt: [bob]", "group bob is in exempt, too"),
+        ("warn: [30m], after: 2h, for: [vision, bob], exempt: [bob]", "group bob is also in exempt"),
     ],
 )
 def test_cancel_idle_settings_that_are_hasty_or_without_effect_are_reported(
@@ -273,7 +273,7 @@ def test_groups_and_exceptions_that_ended_are_reported() -> None:
     )
     head = HEAD.replace("all: {}", "all: {}\n  course: {until: 2026-11-20}")
     assert find_warnings(rule("a", "all", "user", "gpus_total: 8"), tail=tail, head=head) == [
-        "p.yaml:4:12: group course ended on 2026-11-20: its rules apply to no job",
+        "p.yaml:4:12: group course expired on 2026-11-20: its rules do not apply to any job",
         "p.yaml:12:52: the exception for bob from a expired on 2026-11-20",
     ]
 
@@ -281,8 +281,8 @@ def test_groups_and_exceptions_that_ended_are_reported() -> None:
 def test_an_exception_for_a_user_whom_the_rule_does_not_bind_is_reported() -> None:
     tail = "exceptions: [{rule: a, user: alice, limits: {gpus_total: 8}, until: 2026-12-05, why: w}]\n"
     assert find_warnings(rule("a", "bob", "user", "gpus_total: 8"), tail=tail) == [
-        "p.yaml:10:24: rule a does not bind alice, who is not in group bob",
-        "p.yaml:10:46: rule a already allows alice as much",
+        "p.yaml:10:24: rule a does not apply to alice, who is not in group bob",
+        "p.yaml:10:46: rule a has the same limit, so the exception for alice has no effect",
     ]
 
 
@@ -292,8 +292,8 @@ def test_an_empty_group_is_reported() -> None:
         "  all: {}\n  none: {unix_groups: [empty]}\n  few: {users: [alice], unix_groups: [undergrad]}\n",
     )
     assert find_warnings(head=head) == [
-        "p.yaml:4:3: no user is in UNIX group empty: group none is empty",
-        "p.yaml:5:3: no user of group few is in UNIX group undergrad: it is empty",
+        "p.yaml:4:3: UNIX group empty has no members, so group none is empty",
+        "p.yaml:5:3: group few is empty: none of its users is in UNIX group undergrad",
     ]
 
 
@@ -323,5 +323,5 @@ def test_a_bundle_after_one_that_matches_all_its_jobs_is_reported() -> None:
         "  late: {gpus: 2, cpus: 8, partitions: [gpu]}\n"
     )
     assert find_warnings(tail=tail) == [
-        "p.yaml:12:3: bundle late never applies: any comes first and takes all of its jobs"
+        "p.yaml:12:3: bundle late never applies: bundle any comes first and matches all of its jobs"
     ]

@@ -145,7 +145,7 @@ def test_jobs_without_a_known_request_are_left_out_and_counted() -> None:
     waits = job(1, start_s=None, end_s=None, tres={})
     known, remarks = without_size([waits, job(2), job(3, start_s=None, end_s=None)])
     assert [one.job_id for one in known] == [2, 3]
-    assert remarks == ["1 job left out: Slurm's accounting does not show yet what they request"]
+    assert remarks == ["1 job left out: Slurm's accounting does not contain their requests yet"]
     assert without_size([job(2)]) == ([job(2)], [])
 
 
@@ -210,9 +210,7 @@ def test_jobs_count_in_the_qos_that_the_policy_assigns() -> None:
 
 def test_the_remark_names_the_parts_of_lending_that_are_not_judged() -> None:
     (remark,) = without_unknown(compiled(LENDING))[1]
-    assert remark.startswith(
-        "owners: the replay lists jobs that would have borrowed. It does not requeue jobs"
-    )
+    assert remark.startswith("owners: the replay lists jobs that would have borrowed GPUs. All jobs start")
     assert without_unknown(compiled())[1] == []
     assert replay(job(1)).on_loan == []
 

@@ -88,17 +88,17 @@ def test_the_command_line_overrides_the_environment_and_the_script(tmp_path: Pat
         (["--gpus=1"], "no job script"),
         (
             ["--nosuch", "--wrap=true"],
-            "--nosuch is not an option of sbatch known here; leave it out",
+            "--nosuch is not a known option of sbatch; leave it out",
         ),
-        (["--partion=x", "--wrap=true"], "--partion is not an option .* did you mean --partition"),
-        (["--pty", "--wrap=true"], "--pty is not an option of sbatch"),
+        (["--partion=x", "--wrap=true"], "--partion is not a known option .* did you mean --partition"),
+        (["--pty", "--wrap=true"], "--pty is not a known option of sbatch"),
         (["--gpu=1", "--wrap=true"], "--gpu could be --gpu-bind or --gpu-freq or --gpus"),
         (["-t", "soon", "--wrap=true"], "--time: 'soon' is not a Slurm time"),
         (["-N", "many", "--wrap=true"], "--nodes: 'many' must be a number or a range"),
-        (["-n", "-4", "--wrap=true"], "--ntasks: '-4' must be a whole number from 1 up"),
+        (["-n", "-4", "--wrap=true"], "--ntasks: '-4' must be a whole number of 1 or more"),
         (["--wrap=true", "--gpus"], "--gpus needs a value"),
         (["/nonexistent/job.sh"], "/nonexistent/job.sh cannot be read"),
-        (["-Z", "--wrap=true"], "-Z is not an option of sbatch known here"),
+        (["-Z", "--wrap=true"], "-Z is not a known option of sbatch"),
     ],
 )
 def test_a_command_that_cannot_be_judged_is_an_error(words: list[str], message: str) -> None:
@@ -131,8 +131,8 @@ TYPES = {"a100", "h100"}
         (["--mem=4GG"], "--mem: '4GG' must be an amount of memory, such as 4G or 500M"),
         (["--array=a-b"], "--array: 'a-b' must be indexes, such as 0-9"),
         (["-N", "3-1"], "--nodes: '3-1' must be a number or a range"),
-        (["-n0"], "--ntasks: '0' must be a whole number from 1 up"),
-        (["-c0"], "--cpus-per-task: '0' must be a whole number from 1 up"),
+        (["-n0"], "--ntasks: '0' must be a whole number of 1 or more"),
+        (["-c0"], "--cpus-per-task: '0' must be a whole number of 1 or more"),
     ],
 )
 def test_values_that_slurm_refuses_are_errors(words: list[str], message: str) -> None:

@@ -85,8 +85,8 @@ def test_requests_that_slurm_accepts_have_no_refusals(words: str) -> None:
         ("-p gpu,x", "--partition: 'x' is not a partition of this cluster; available: gpu, old, cpu"),
         ("-A nlp", "--account: alice may not use 'nlp'; available: vision"),
         ("-q hihg", "--qos: alice may not use 'hihg'; did you mean high? available: high, normal"),
-        ("--gpus=h100:1", "--gpus: no node there has GPUs of type 'h100'; available: a100"),
-        ("--gres=gpu:v100:1", "GPUs per node: no node there has GPUs of type 'v100'; available: a100"),
+        ("--gpus=h100:1", "--gpus: none of these nodes has GPUs of type 'h100'; available: a100"),
+        ("--gres=gpu:v100:1", "GPUs per node: none of these nodes has GPUs of type 'v100'; available: a100"),
         ("--gres=foo:1", "--gres: 'foo' is not in GresTypes; available: gpu, shard"),
         ("--gpus=9", "--gpus: 9 requested, gpu has 8"),
         ("--gpus-per-node=8", "GPUs per node: 8 requested, no node of gpu has more than 4"),
@@ -96,7 +96,7 @@ def test_requests_that_slurm_accepts_have_no_refusals(words: str) -> None:
         ("-c 64", "--cpus-per-task=64: no node of gpu has more than 32 CPUs"),
         ("-N9", "--nodes=9: gpu has 2 nodes"),
         ("-w n9", "--nodelist: 'n9' is not a node of this cluster; available: n1, n2, n3, c1"),
-        ("--gpus=9 --gpus-per-node=4", "--gpus=9 is not a multiple of --gpus-per-node=4; --gpus=8 would be"),
+        ("--gpus=9 --gpus-per-node=4", "--gpus=9 is not a multiple of --gpus-per-node=4; use --gpus=8"),
     ],
 )
 def test_requests_that_slurm_refuses_are_reported_with_alternatives(words: str, refusal: str) -> None:
@@ -129,9 +129,9 @@ FEATURES = replace(
     ("words", "refusal"),
     [
         ("-C z3", "--constraint: 'z3' is not a feature of any node; available: a100, z1, z2"),
-        ("-C z1&z2", "--constraint=z1&z2: no node of gpu has that"),
-        ("-p old --constraint=z1", "--constraint=z1: no node of old has that"),
-        ("-N2 -C z1", "--constraint=z1: of gpu only 1 node with that"),
+        ("-C z1&z2", "--constraint=z1&z2: no node of gpu satisfies it"),
+        ("-p old --constraint=z1", "--constraint=z1: no node of old satisfies it"),
+        ("-N2 -C z1", "--constraint=z1: only 1 node of gpu satisfies it"),
     ],
 )
 def test_features_that_no_node_has_are_reported(words: str, refusal: str) -> None:
@@ -204,8 +204,8 @@ RESERVED = replace(
         ("--reservation=but_alice", "--reservation: but_alice is not for alice; it is for users -alice"),
         (
             "--reservation=sg1",
-            "--reservation: 'sg1' does not exist; did you mean sg_1? there are but_alice, but_bob, flex, "
-            "matlab, old, sg_1, sg_2, sg_3",
+            "--reservation: 'sg1' does not exist (reservations: but_alice, but_bob, flex, matlab, old, sg_1, "
+            "sg_2, sg_3); did you mean sg_1?",
         ),
     ],
 )

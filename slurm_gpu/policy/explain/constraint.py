@@ -12,16 +12,16 @@ _COUNTED = re.compile(r"\*\d+$")
 
 
 def names_in(constraint: str) -> list[str]:
-    """Return the features that an expression names, each once; Slurm treats a space as part of a name."""
+    """Return the distinct features that an expression names. Slurm treats a space as part of a name."""
     words = (_COUNTED.sub("", word) for word in _SIGNS.split(constraint) if not _SIGNS.fullmatch(word))
     return list(dict.fromkeys(word for word in words if word))
 
 
 def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
-    """Return how many nodes satisfy an expression; None if it does not apply to each node separately.
+    """Return how many nodes satisfy an expression; None if it cannot be evaluated for a single node.
 
-    Expressions with counts and brackets, such as [a*2&b*1], do not. Slurm does not document the precedence of
-    & and |, so a node counts if it satisfies the expression with either one.
+    That is the case for expressions with counts or brackets, such as [a*2&b*1]. Slurm does not document the
+    precedence of & and |, so a node counts if it satisfies the expression with either precedence.
     """
     if not constraint or "[" in constraint or "*" in constraint:
         return None

@@ -27,18 +27,18 @@ class Explanation:
 
 
 def read_installed(script: Path) -> str:
-    """Return the installed bundle; raise OutsideError if there is no script, or a site's own."""
+    """Return the installed bundle; raise OutsideError if there is none or the script is a site's own."""
     try:
         text = script.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise OutsideError(
-            f"{script} does not exist; explain runs the installed script: `slurm-gpu policy apply` makes it "
-            "on the host of slurmctld, and other hosts need its directory, or a copy of it"
+            f"{script} does not exist; explain runs the installed script. `slurm-gpu policy apply` creates "
+            "it on the host of slurmctld; other hosts need a copy of it or access to its directory"
         ) from None
     except OSError as error:
         raise OutsideError(f"{script} cannot be read: {error.strerror}") from error
     if not text.startswith(MARK):
-        raise OutsideError(f"{script} was not made by slurm-gpu; explain can only run its own script")
+        raise OutsideError(f"{script} is not slurm-gpu's; explain can run only a script of slurm-gpu")
     return text
 
 
@@ -103,7 +103,7 @@ def partition_record(partition: Partition) -> ScalarFields:
 
 
 def _tres(amounts: Mapping[str, float]) -> str | None:
-    """Return a total as Slurm prints it, with memory in MiB."""
+    """Return TRES in the format in which Slurm prints them, with memory in MiB."""
     shown = (
         f"{name}={amount:.0f}{'M' if name == 'mem' else ''}"
         for name, amount in amounts.items()

@@ -1,7 +1,7 @@
 """Combine GPU options per job, node, task and socket as sbatch, srun and salloc do before they submit a job.
 
-They derive missing values from given ones: `--gpus=8 --gpus-per-node=4` means two nodes. They refuse options
-that do not divide evenly. The rules are those of Slurm 22.05.
+These commands derive missing values from given ones: `--gpus=8 --gpus-per-node=4` means two nodes. They
+refuse options that do not divide evenly. The rules are those of Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """GPUs of one form, such as 4 of --gpus-per-node."""
+    """The GPUs that one option requests, such as 4 for --gpus-per-node=4."""
 
     option: str
     count: int
@@ -70,19 +70,19 @@ def mistakes(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) 
     found = list(_uneven(forms, numbers))
     if len(kinds) > 1:
         kind = next(form.kind for form in forms.values() if form.kind is not None)
-        found.append(f"{_listed(forms)}: either all of them or no option must name a type, such as {kind}:1")
+        found.append(f"{_listed(forms)}: either all options or none must name a GPU type, such as {kind}:1")
     given = [numbers.get(name) for name in ("min_nodes", "num_tasks", "ntasks_per_node")]
     if "tres_per_task" in forms and "tres_per_job" not in forms and given == [None, None, None]:
-        found.append("--gpus-per-task also needs --ntasks, --nodes or --gpus")
+        found.append("--gpus-per-task also requires --ntasks, --nodes or --gpus")
     if "tres_per_task" in forms and numbers.get("ntasks_per_tres") is not None:
-        found.append("--gpus-per-task and --ntasks-per-gpu exclude each other")
+        found.append("--gpus-per-task and --ntasks-per-gpu cannot be combined")
     if "tres_per_socket" in forms and numbers.get("sockets_per_node") is None:
-        found.append("--gpus-per-socket also needs --sockets-per-node")
+        found.append("--gpus-per-socket also requires --sockets-per-node")
     return found
 
 
 def _forms(tres: Mapping[str, str | None]) -> dict[str, _Form]:
-    """Return the forms that request one kind of GPU, without those of several types (a100:2,v100:1)."""
+    """Return the request of each GPU option; options with several GPU types (a100:2,v100:1) are left out."""
     forms = {}
     for name, option in _OPTIONS.items():
         items = [item for item in (tres.get(name) or "").split(",") if re.match(r"gres/gpu(?![\w])", item)]
@@ -102,22 +102,22 @@ def _uneven(forms: Mapping[str, _Form], numbers: Mapping[str, int | None]) -> It
         if whole.count % part.count:
             odd = True
             right = max(part.count, whole.count // part.count * part.count)
-            yield f"{whole} is not a multiple of {part}; {whole.option}={right} would be"
+            yield f"{whole} is not a multiple of {part}; use {whole.option}={right}"
     least, most = numbers.get("min_nodes"), numbers.get("max_nodes")
     tasks, per_node = numbers.get("num_tasks"), numbers.get("ntasks_per_node")
     if job and node is None and least is not None and least > job.count:
-        yield f"{job} is less than --nodes={least}: each node needs one"
+        yield f"{job} is less than --nodes={least}: each node needs a GPU"
     if odd:
         return
     if job and node:
         nodes = job.count // node.count
         if (least is not None and nodes < least) or (most is not None and nodes > most):
             requested_nodes = f"{least}" if most in (least, None) else f"{least}-{most}"
-            yield f"{job} and {node} make --nodes={nodes}, not --nodes={requested_nodes}"
+            yield f"{job} and {node} imply --nodes={nodes}, not --nodes={requested_nodes}"
     if job and task and tasks is not None and tasks != job.count // task.count:
-        yield f"{job} and {task} make --ntasks={job.count // task.count}, not --ntasks={tasks}"
+        yield f"{job} and {task} imply --ntasks={job.count // task.count}, not --ntasks={tasks}"
     if node and task and per_node is not None and per_node != node.count // task.count:
-        yield f"{node} and {task} make --ntasks-per-node={node.count // task.count}, not {per_node}"
+        yield f"{node} and {task} imply --ntasks-per-node={node.count // task.count}, not {per_node}"
 
 
 def _listed(forms: Mapping[str, _Form]) -> str:
@@ -125,7 +125,7 @@ def _listed(forms: Mapping[str, _Form]) -> str:
 
 
 def requested_gpus(description: Mapping[str, object]) -> int:
-    """Return how many GPUs a job description requests, of all types; without --nodes, for one node."""
+    """Return how many GPUs of all types a job description requests; without --nodes, assume one node."""
 
     def number(name: str) -> int:
         value = description.get(name)

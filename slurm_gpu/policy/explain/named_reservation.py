@@ -29,7 +29,7 @@ class KnownReservations:
 
 
 def may_not(names: str, user: str, account: str | None, known: KnownReservations) -> Iterator[str]:
-    """Yield the reasons if Slurm does not accept the job in any reservation that --reservation names."""
+    """Yield the reasons why Slurm refuses the job; none if it accepts the job in a named reservation."""
     reasons = [_reason(name, user, account, known) for name in names.split(",")]
     if None not in reasons:
         yield from (reason for reason in reasons if reason is not None)
@@ -48,9 +48,9 @@ def _reason(name: str, user: str, account: str | None, known: KnownReservations)
     found = next((one for one in known.all if one.name == name), None)
     if found is None:
         names = sorted(one.name for one in known.all)
-        close = [f"did you mean {one}? " for one in difflib.get_close_matches(name, names, 1)]
+        close = [f"; did you mean {one}?" for one in difflib.get_close_matches(name, names, 1)]
         there = few(names, _MOST_NAMED) or "none"
-        return f"--reservation: {name!r} does not exist; {''.join(close)}there are {there}"
+        return f"--reservation: {name!r} does not exist (reservations: {there}){''.join(close)}"
     if found.end_s <= known.now_s:
         return f"--reservation: {name} is over"
     for what, member, allowed in (
@@ -63,7 +63,10 @@ def _reason(name: str, user: str, account: str | None, known: KnownReservations)
 
 
 def _is_among(name: str, allowed: frozenset[str]) -> bool:
-    """Return whether a reservation is for a name; if its names begin with -, it is for all others."""
+    """Return whether a reservation is for this user or account.
+
+    An empty set allows all names; names that begin with - exclude only these users or accounts.
+    """
     if not allowed:
         return True
     if all(one.startswith("-") for one in allowed):

@@ -1,4 +1,4 @@
-"""Convert values of sbatch's options to those of job_desc; raise UsageError if Slurm would refuse them."""
+"""Convert values of sbatch options to values of job_desc; raise UsageError if Slurm would refuse them."""
 
 from __future__ import annotations
 
@@ -60,13 +60,15 @@ def gres(option: str, value: str | None, types: Collection[str]) -> str | None:
 
 
 def number(option: str, value: str | None) -> int | None:
-    """Return an option that is a whole number of at least 1; None if it is not given."""
+    """Return the value of an option that must be a whole number of at least 1; None if it is not given."""
     if value is None:
         return None
     try:
         return parse_whole(value, 1)
     except ValueError:
-        raise UsageError(f"--{option}: {value[:40]!r} must be a whole number from 1 up, such as 4") from None
+        raise UsageError(
+            f"--{option}: {value[:40]!r} must be a whole number of 1 or more, such as 4"
+        ) from None
 
 
 def mib(option: str, value: str | None) -> int | None:
@@ -83,7 +85,7 @@ def mib(option: str, value: str | None) -> int | None:
 
 
 def nodes(value: str | None, nodelist: str | None) -> tuple[int | None, int | None]:
-    """Return the minimum and maximum number of nodes; without --nodes, the minimum is that of --nodelist."""
+    """Return the minimum and maximum number of nodes; without --nodes, count the nodes of --nodelist."""
     if value is None:
         if nodelist is None or "/" in nodelist:
             return None, None

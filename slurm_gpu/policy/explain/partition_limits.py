@@ -1,10 +1,10 @@
-"""Predict whether a partition rejects a job, by its groups, accounts and QOS, or by amounts.
+"""Predict whether a partition rejects a job because of groups, accounts, QOS or requested amounts.
 
 Measured on 22.05, 24.11 and 26.05. Partitions that are only for root or for reservations refuse other jobs;
-up to 22.05, so do partitions for other groups. EnforcePartLimits decides about the rest. With NO (default),
-Slurm accepts the job and lets it wait indefinitely; with ANY, one of the partitions must fit; with ALL, each
-of them. A partition that starts no jobs, or has fewer CPUs per node for a job than one of its tasks requires,
-is skipped if there is another.
+up to 22.05, so do partitions that do not allow the user's groups. Other limits depend on EnforcePartLimits.
+With NO (default), Slurm accepts the job and lets it wait indefinitely. With ANY, one of the job's partitions
+must fit; with ALL, all must. If the job names several partitions, those that do not start jobs are skipped,
+and so are those that allow fewer CPUs per node than one task requires.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PartitionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Obstacles:
-    """The reasons why no partition fits a job, for which Slurm refuses the job or lets it wait."""
+    """The reasons why Slurm refuses a job, or why the job waits, because no partition fits."""
 
     refused: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
@@ -99,7 +99,10 @@ def _other_groups(part: Partition, submitter: Submitter) -> Iterator[str]:
 def _exceeded_limits(
     part: Partition, requested: PartitionRequest, submitter: Submitter, version: tuple[int, ...]
 ) -> Iterator[str]:
-    """Yield the reasons why Slurm refuses the job if it enforces limits, and lets it wait otherwise."""
+    """Yield the partition's limits that the job violates.
+
+    Slurm refuses the job if it enforces these limits; otherwise the job waits.
+    """
     where = f"partition {part.name}"
     account = submitter.account
     if version >= _GROUPS_ARE_A_LIMIT:
@@ -139,7 +142,7 @@ def _amounts(part: Partition, requested: PartitionRequest, submitter: Submitter)
 
 
 def _useless(part: Partition, requested: PartitionRequest) -> Iterator[str]:
-    """Yield the reasons, other than EnforcePartLimits, why the job cannot start in the partition."""
+    """Yield the reasons why the job cannot start in the partition, whatever EnforcePartLimits is."""
     if part.state != "UP":
         yield f"partition {part.name} is {part.state} until an operator sets it UP"
     cpus, limit = requested.cpus_per_task, part.max_cpus_per_node

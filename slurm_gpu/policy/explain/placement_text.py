@@ -1,4 +1,4 @@
-"""Describe the decision on zones for a distributed job."""
+"""Describe in words how zones were chosen for a distributed job."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ _REASONS = {
     "nodelist": "it names its nodes (--nodelist)",
     "exclude": "it excludes nodes (--exclude)",
     "prefer": "it has --prefer, which Slurm uses instead of constraints",
-    "reservation": "it has a reservation",
+    "reservation": "it uses a reservation",
     "batch": "it has --batch",
-    "sockets": "it has options for sockets",
-    "threads": "it has options for threads per core",
+    "sockets": "it requests sockets, cores or tasks per socket",
+    "threads": "it requests a number of threads per core",
     "het": "it is part of a heterogeneous job",
     "switches": "it has --switches",
     "tmp": "it requests temporary disk space",
@@ -19,7 +19,7 @@ _REASONS = {
     "gres": "it requests GRES other than GPUs per node, task or job",
     "constraint": "zones cannot be added to its --constraint",
     "zone": "its --constraint names a zone",
-    "room": "it is too large for every zone",
+    "room": "no zone is large enough for it",
 }
 
 
@@ -27,9 +27,9 @@ def zones_in_words(placed: ZoneDecision) -> str:
     """Return the decision as one sentence."""
     if placed.why is not None:
         reason = _REASONS.get(placed.why, placed.why)
-        return f"it needs several nodes, and is not kept in one zone: {reason}"
+        return f"it needs several nodes and is not kept in one zone: {reason}"
     zones = ", ".join(f"{name} (score {score})" for name, score in placed.zones)
     constraint = f" by --constraint='{placed.constraint}'" if placed.constraint else ""
     if placed.mode == "enforce":
-        return f"it needs several nodes, and is kept in one zone{constraint}: {zones}"
-    return f"it needs several nodes, and would be kept in one zone{constraint} by mode: enforce: {zones}"
+        return f"it needs several nodes and is kept in one zone{constraint}: {zones}"
+    return f"it needs several nodes and, with mode: enforce, would be kept in one zone{constraint}: {zones}"

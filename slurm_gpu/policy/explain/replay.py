@@ -1,7 +1,7 @@
 """Replay past jobs through the script of a policy.
 
-Each submission is judged with the queue of that moment, without the jobs that the policy would have refused
-before. Rules that cannot be judged from records are left out (`without_unknown`).
+Each submission is judged against the queue at that time, without jobs that the policy would have refused
+earlier. Rules that cannot be evaluated from records are left out (`without_unknown`).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _GPU = "gres/gpu"
 _NORMAL = "normal"
 # The limits of replaying lending.
 _LENDING = (
-    "owners: the replay lists jobs that would have borrowed. It does not requeue jobs for owners, and owners "
-    "do not wait for their GPUs: all jobs start and end as recorded. Records do not contain the requested "
-    "QOS: jobs that ran on loan count as having requested it, others do not"
+    "owners: the replay lists jobs that would have borrowed GPUs. All jobs start and end as recorded: no job "
+    "is requeued for an owner, and no owner waits for its GPUs. Records do not contain the requested QOS, so "
+    "the replay assumes that only jobs in a QOS of loans requested their QOS"
 )
-_URGENT = "urgent: records do not contain reasons: jobs in its QOS count as having one"
+_URGENT = "urgent: records do not contain reasons, so each job in the urgent QOS counts as having one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class PolicyReplay:
 
 
 def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], list[str]]:
-    """Return the policy without the rules that records cannot answer, and remarks about these rules."""
+    """Return the policy without rules that records cannot answer, and remarks on what the replay omits."""
     remarks = []
     rules: list[Plain] = []
     for rule in _tables(compiled["rules"]):
@@ -123,7 +123,7 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
             continue
         limits = {k: v for k, v in _table(rule["limits"]).items() if not k.startswith("gpu_hours")}
         if len(limits) < len(_table(rule["limits"])):
-            remarks.append(f"GPU-hours of rule {rule['id']} are left out: they are not replayed")
+            remarks.append(f"GPU-hours of rule {rule['id']} are left out: the replay does not count them")
         kept["limits"] = limits
         rules.append(kept)
     if compiled.get("lending"):
@@ -134,9 +134,9 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
 
 
 def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
-    """Return the jobs whose request accounting shows, and remarks on how many are left out.
+    """Return the jobs whose requests are in Slurm's accounting, and remarks on how many jobs are left out.
 
-    Accounting may show a request only once the job starts.
+    The request of a job may be missing there until the job starts.
     """
     jobs = list(jobs)
     shown = [job for job in jobs if job.tres or job.start_s is not None]
@@ -145,7 +145,7 @@ def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
     remarks = []
     if missing := len(jobs) - len(shown):
         remarks.append(
-            f"{counted(missing, 'job')} left out: Slurm's accounting does not show yet what they request"
+            f"{counted(missing, 'job')} left out: Slurm's accounting does not contain their requests yet"
         )
     if missing := len(shown) - len(known):
         remarks.append(f"{counted(missing, 'job')} left out: Slurm does not account for their GPUs")
@@ -153,7 +153,7 @@ def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
 
 
 def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: int) -> PolicyReplay:
-    """Judge every submission from `since_s` on; earlier jobs only form the queue."""
+    """Judge every submission from `since_s` on; earlier jobs only fill the queue."""
     clock = _Clock()
     script = PolicyScript(build_bundle(compiled), now=clock)
     owners = _tables(_table(compiled.get("lending")).get("owners"))
@@ -194,7 +194,7 @@ class _Clock:
 
 
 class _Queue:
-    """The past slurm.jobs: jobs are submitted, start and end as recorded."""
+    """A slurm.jobs table of the past, in which jobs start and end as recorded."""
 
     def __init__(self, script: PolicyScript) -> None:
         self._script = script
@@ -232,7 +232,7 @@ class _Queue:
 
 
 def merge_requeued(jobs: Iterable[tuple[PastJob, str]]) -> list[PastJob]:
-    """Return runs, each with its state, as jobs: a requeued job continues in its next run."""
+    """Merge runs into jobs: the run after a requeue continues the job. Each run is given with its state."""
     merged: dict[int, list[tuple[PastJob, str]]] = {}
     for run, state in sorted(jobs, key=lambda pair: pair[0].submit_s):
         before = merged.setdefault(run.job_id, [])
@@ -246,7 +246,7 @@ def merge_requeued(jobs: Iterable[tuple[PastJob, str]]) -> list[PastJob]:
 
 
 def _submissions(jobs: Iterable[PastJob]) -> Iterator[tuple[PastJob, ...]]:
-    """Yield submissions in order of time; the tasks of an array are one."""
+    """Yield submissions in order of time; all tasks of an array are one submission."""
     arrays: dict[tuple[int, int], list[PastJob]] = {}
     for job in jobs:
         key = (job.job_id, job.submit_s) if job.array_job_id is None else (job.array_job_id, job.submit_s)
@@ -255,7 +255,7 @@ def _submissions(jobs: Iterable[PastJob]) -> Iterator[tuple[PastJob, ...]]:
 
 
 def _description(submission: Sequence[PastJob]) -> ScalarFields:
-    """Return the request in accounting: totals, spread over the nodes of the job."""
+    """Return a job description from the totals in accounting, spread evenly over the nodes of the job."""
     job = submission[0]
     nodes = max(job.n_nodes, 1)
     desc: dict[str, str | int | float | bool | None] = dict(EMPTY_DESCRIPTION)
@@ -281,7 +281,7 @@ def _description(submission: Sequence[PastJob]) -> ScalarFields:
 
 
 def as_request(tres: Mapping[str, float]) -> str:
-    """Return TRES totals as a request: typed GPUs by type, the rest untyped, shards and MPS."""
+    """Return TRES totals as a request for GPUs (with their types where known), shards and MPS."""
     typed = {name: int(n) for name, n in tres.items() if name.startswith(f"{_GPU}:")}
     untyped = int(amount(tres, "gpu")) - sum(typed.values())
     items = [f"{name}:{n}" for name, n in typed.items() if n]
@@ -292,7 +292,7 @@ def as_request(tres: Mapping[str, float]) -> str:
 
 
 def _request(job: PastJob) -> str:
-    """Return the GPUs of a job as a request, from records of nodes if Slurm does not account for GPUs."""
+    """Return the GPUs of a job as a request; if its TRES contain none, use the recorded number."""
     requested = as_request(job.tres)
     return f"{_GPU}:{math.ceil(job.n_gpus)}" if not requested and job.n_gpus else requested
 

@@ -1,6 +1,6 @@
-"""Parse a command line as sbatch, srun and salloc do, as far as the policy depends on it.
+"""Parse a command line as sbatch, srun and salloc do, including all options that the policy depends on.
 
-The command line overrides variables such as SBATCH_GPUS, which override #SBATCH lines of the script. The
+The command line overrides variables such as SBATCH_GPUS, which override #SBATCH lines in the script. The
 result is the job description that would be sent, in the spelling of Slurm 23.11 and later (`gres/gpu:2`).
 """
 
@@ -105,11 +105,11 @@ class SbatchRequest:
         for names in (("mem", "mem-per-cpu", "mem-per-gpu"), ("cpus-per-task", "cpus-per-gpu")):
             given = [f"--{name}" for name in names if name in self.options]
             if len(given) > 1:
-                found.append(f"{' and '.join(given)} exclude each other: leave one of them")
+                found.append(f"{' and '.join(given)} cannot be combined: use only one of them")
         return found
 
     def _tres(self, gpu_types: Collection[str]) -> dict[str, str | None]:
-        """Return the fields of job_desc with amounts of TRES."""
+        """Return the fields of job_desc that contain TRES."""
         get = self.options.get
 
         def gpus(option: str) -> str | None:
@@ -179,7 +179,9 @@ def parse_command(
     command = COMMANDS_BY_NAME[name if name in COMMANDS else "sbatch"]
     given, rest = _options(words, command, "the command line")
     if ":" in (rest[:1] if command.name == "sbatch" else rest):
-        raise UsageError("`:` makes it a heterogeneous job; explain its components one by one")
+        raise UsageError(
+            "`:` starts another component of a heterogeneous job; explain the components one by one"
+        )
     options: dict[str, str] = {}
     script = None
     if command.name == "sbatch" and "wrap" in given:
@@ -279,7 +281,7 @@ def _long_option(
     if not fitting:
         close = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean --{close[0]}?" if close else f"leave it out if your {command.name} supports it"
-        raise UsageError(f"{where}: --{name} is not an option of {command.name} known here; {hint}")
+        raise UsageError(f"{where}: --{name} is not a known option of {command.name}; {hint}")
     option = fitting[0]
     if option in command.with_value and not equals:
         if not queue:
@@ -294,7 +296,7 @@ def _short_options(
     while letters:
         option = command.short.get(letters[0])
         if option is None or option not in command.known:
-            raise UsageError(f"{where}: -{letters[0]} is not an option of {command.name} known here")
+            raise UsageError(f"{where}: -{letters[0]} is not a known option of {command.name}")
         value, letters = letters[1:], letters[1:]
         if option in command.with_value:
             letters = ""

@@ -1,6 +1,6 @@
 """Predict which jobs Slurm itself refuses, and which it accepts but never starts.
 
-Regardless of the policy, Slurm refuses unknown names, for example, and requests for more than a node has.
+For example, Slurm refuses unknown names and requests for more than a node has, whatever the policy is.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RunningSlurm:
 
     @property
     def enforced(self) -> set[str]:
-        """Return the names in AccountingStorageEnforce; limits and QOS imply associations."""
+        """Return the values in AccountingStorageEnforce; limits and qos imply associations."""
         return set(self.settings.raw.get("AccountingStorageEnforce", "").split(","))
 
     @property
@@ -63,9 +63,9 @@ class RunningSlurm:
 def refusals_of_slurm(
     request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm
 ) -> list[str]:
-    """Return the reasons for which Slurm would refuse the job, with remedies; empty if there are none.
+    """Return the reasons why Slurm would refuse the job, and what to change; empty if it would not refuse it.
 
-    `description` is that of the request. Not all checks of Slurm are covered.
+    `description` is the job description of the request. Not all checks of Slurm are covered.
     """
     found = [*request.mistakes(), *_names(request, cluster)]
     requested = _requested_partitions(request, cluster)
@@ -91,7 +91,7 @@ def refusals_of_slurm(
 def waits_of_slurm(
     request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm
 ) -> tuple[str, ...]:
-    """Return why Slurm would accept the job but never start it, unless the partition changes."""
+    """Return the reasons why Slurm would accept the job but not start it until a partition is changed."""
     return _find_obstacles(request, description, cluster).waits
 
 
@@ -136,12 +136,12 @@ def _features(
     least = description.get("min_nodes")
     needed = least if isinstance(least, int) and "nodes" in request.options else 1
     if having is not None and having < needed:
-        has = (
-            f"no node of {requested} has"
+        satisfies = (
+            f"no node of {requested} satisfies it"
             if having == 0
-            else f"of {requested} only {counted(having, 'node')} with"
+            else f"only {counted(having, 'node')} of {requested} {'satisfies' if having == 1 else 'satisfy'} it"
         )
-        yield f"--constraint={constraint}: {has} that"
+        yield f"--constraint={constraint}: {satisfies}"
 
 
 def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _gres(
             if kinds is not None and name not in kinds:
                 yield f"--gres: {name!r} is not in GresTypes; available: {_listed(kinds)}"
             elif name == "gpu" and lower and kind and kind.lower() not in lower:
-                yield f"{option}: no node there has GPUs of type {kind!r}; available: {_listed(types)}"
+                yield f"{option}: none of these nodes has GPUs of type {kind!r}; available: {_listed(types)}"
 
 
 def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], requested: str) -> Iterator[str]:
@@ -213,7 +213,7 @@ def _nodelist(request: SbatchRequest) -> list[str]:
 def _amounts(
     request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], requested: str
 ) -> Iterator[str]:
-    """Yield a message for each amount that is more than the nodes have."""
+    """Yield a message for each requested amount that exceeds the amount of the nodes."""
 
     def most(of: Callable[[SlurmNode], int]) -> int:
         return max(of(node) for node in nodes)
