@@ -64,7 +64,7 @@ def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
             message = f"UNIX group {unix_groups} has no members, so group {group.name} is empty"
             yield ("groups", group.name), message
         elif users and not members & users:
-            message = f"group {group.name} is empty: none of its users is in UNIX group {unix_groups}"
+            message = f"group {group.name} is empty: no user of it is in UNIX group {unix_groups}"
             yield ("groups", group.name), message
 
 

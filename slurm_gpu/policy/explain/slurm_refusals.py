@@ -136,12 +136,9 @@ def _features(
     least = description.get("min_nodes")
     needed = least if isinstance(least, int) and "nodes" in request.options else 1
     if having is not None and having < needed:
-        satisfies = (
-            f"no node of {requested} satisfies it"
-            if having == 0
-            else f"only {counted(having, 'node')} of {requested} {'satisfies' if having == 1 else 'satisfy'} it"
-        )
-        yield f"--constraint={constraint}: {satisfies}"
+        these = "no node" if having == 0 else f"only {counted(having, 'node')}"
+        verb = "satisfy" if having > 1 else "satisfies"
+        yield f"--constraint={constraint}: {these} of {requested} {verb} it"
 
 
 def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
@@ -190,7 +187,7 @@ def _gres(
             if kinds is not None and name not in kinds:
                 yield f"--gres: {name!r} is not in GresTypes; available: {_listed(kinds)}"
             elif name == "gpu" and lower and kind and kind.lower() not in lower:
-                yield f"{option}: none of these nodes has GPUs of type {kind!r}; available: {_listed(types)}"
+                yield f"{option}: no eligible node has GPUs of type {kind!r}; available: {_listed(types)}"
 
 
 def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], requested: str) -> Iterator[str]:
