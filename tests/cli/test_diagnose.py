@@ -162,7 +162,7 @@ def test_timings_of_steps_are_read_from_parquet(slurm_gpu: CommandLine, tmp_path
     add_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path / "steps.parquet")) == 1
     assert "workload imbalance (pipeline stage)" in slurm_gpu.out
-    assert "most to do: stage 3; no GPU is at fault" in slurm_gpu.out
+    assert "most work: stage 3; no GPU is at fault" in slurm_gpu.out
     (tmp_path / "no.parquet").write_text("no")
     assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path / "no.parquet")) == 2
     assert "no.parquet: cannot be read as Parquet (names of CSV files end in .csv): " in slurm_gpu.err
@@ -195,7 +195,7 @@ def test_invalid_groups_are_refused_before_waiting_for_nodes(slurm_gpu: CommandL
 def test_another_users_job_is_not_diagnosed(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(full=False, devices=None)]
     assert slurm_gpu("diagnose", "17") == 2
-    assert "another user's" in slurm_gpu.err
+    assert "belongs to another user" in slurm_gpu.err
 
 
 def test_a_page_is_written_atomically_and_only_its_owner_can_read_it(slurm_gpu: CommandLine, tmp_path: Path):
@@ -220,9 +220,9 @@ def test_an_invalid_page_path_is_refused_before_waiting_for_nodes(slurm_gpu: Com
     os.mkfifo(tmp_path / "pipe")
     for file, message in (
         (tmp_path / "none" / "page.html", f"directory {tmp_path}/none does not exist"),
-        (tmp_path / "pipe", "is not a file"),
-        ("/dev/null", "--html /dev/null: is not a file"),
-        ("", "is not a file"),
+        (tmp_path / "pipe", "not a regular file"),
+        ("/dev/null", "--html /dev/null: not a regular file"),
+        ("", "not a regular file"),
     ):
         assert slurm_gpu("diagnose", "17", "--html", str(file)) == 2
         assert message in slurm_gpu.err
@@ -293,4 +293,4 @@ def test_control_characters_quoted_from_a_file_are_replaced(slurm_gpu: CommandLi
         (tmp_path / f"{number}.csv").write_text(f"{head}\n")
     assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path)) == 2
     assert "\x1b" not in slurm_gpu.err
-    assert "columns �[2Jrank,step, others have rank,step" in slurm_gpu.err
+    assert "columns �[2Jrank,step, but other files have rank,step" in slurm_gpu.err

@@ -107,7 +107,9 @@ def test_windows_of_all_nodes_of_a_running_job_are_awaited(slurm_gpu: CommandLin
     assert slurm_gpu("diagnose", "17") == 1
     assert "by its last minutes at full resolution" in slurm_gpu.out
     assert "slow or failing (throttled)" in slurm_gpu.out
-    assert slurm_gpu.err == "Requesting the last ten minutes from its nodes, which takes up to 80 s\n"
+    assert (
+        slurm_gpu.err == "Requesting the last ten minutes from the nodes of the job; this takes up to 80 s\n"
+    )
     slurm_gpu("diagnose", "17")
     assert slurm_gpu.err == ""  # the windows are still there
 

@@ -97,8 +97,8 @@ def test_a_recorded_decision_is_read_from_the_log_or_the_database(
 @pytest.mark.parametrize(("is_logged", "more"), [(True, False), (False, True)])
 def test_without_the_log_it_names_users_who_can_see_more(tmp_path: Path, is_logged: bool, more: bool) -> None:
     found = explained(tmp_path, "slurm-gpu/1 t=abc1", is_logged=is_logged)
-    assert ("Zones: not chosen" in found) is not more
-    assert ("none in Slurm's record; its owner, operators, and root" in found) is more
+    assert ("Zones: none chosen" in found) is not more
+    assert ("none in Slurm's record; the job's owner, operators, and root" in found) is more
 
 
 def test_a_rotated_log_is_read_too(tmp_path: Path) -> None:
@@ -147,9 +147,8 @@ def test_co_runners_are_those_that_slurm_gpuctld_wrote(tmp_path: Path) -> None:
     path.write_text(json.dumps({"version": 1, "as_of_s": 1000, "shards_per_gpu": 8, "gpus": gpus}))
     sharing = sharing_of(path, 7, 1010)
     decision = replace(decision_of(ExplainedJob(7, "RUNNING", "slurm-gpu/1 t=a", ""), {}), sharing=sharing)
-    assert "  It has 3 of 8 shards of GPU 2 of n1, with job 8; 0.93 of its speed alone predicted" in lines(
-        decision, is_logged=True
-    )
+    expected = "  It has 3 of 8 shards of GPU 2 on n1, with job 8; predicted speed: 0.93 of its speed alone"
+    assert expected in lines(decision, is_logged=True)
     assert sharing_of(path, 7, 1100) is None  # the file is too old
     assert sharing_of(path, 9, 1010) is None
     path.write_text("{")
@@ -163,7 +162,7 @@ def test_the_reason_for_the_end_of_sharing_is_printed(tmp_path: Path) -> None:
         fields = {"uid": "1", "job": str(job), "beside": str(other), "gone": "7", "why": why}
         write_ending(tmp_path, at_s, token, fields)
     for job_id, token, what in (
-        (7, "abc1", "this job was requeued, and will get a GPU for itself"),
+        (7, "abc1", "this job was requeued and will have a GPU to itself"),
         (8, "abc2", "job 7 was requeued, and this one kept running"),
     ):
         (line,) = find_endings(tmp_path, token)

@@ -55,7 +55,7 @@ def test_a_loan_is_shown_with_the_job_to_which_it_returned(slurm_gpu: CommandLin
     assert "  on loan from vision\n" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(state="PREEMPTED", lender="vision")]
     slurm_gpu("job", "17")
-    assert "  on loan from vision, and returned when its owner needed them\n" in slurm_gpu.out
+    assert "  on loan from vision, and returned when the owner needed the GPUs\n" in slurm_gpu.out
     slurm_gpu.database.runs = [
         make_run(state="PREEMPTED", lender="vision", returned_to="18", returned_in_s=4)
     ]
@@ -95,7 +95,7 @@ def test_a_job_cancelled_while_suspended_shows_the_end_of_the_allocation(
     ]
     slurm_gpu("job", "17")
     assert ("its GPUs were allocated until 2026-11-21 20:15:42" in slurm_gpu.out) == is_odd
-    assert ("which records the last suspension as the end" in slurm_gpu.out) == is_odd
+    assert ("which records the start of a suspension as the end" in slurm_gpu.out) == is_odd
 
 
 def test_suspended_time_does_not_reduce_the_coverage(slurm_gpu: CommandLine):
@@ -298,13 +298,13 @@ def test_a_job_without_records_shows_when_they_arrive(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(coverage=0.0, end_s=NOW_S - 120, **gaps)]
     slurm_gpu("job", "17")
     assert "uGPUcore –  uGPUmem –  coverage 0 " in slurm_gpu.out
-    assert "GPUs yet: the record of an ended job comes within seconds.\n" in slurm_gpu.out
+    assert "GPU use yet: the record of an ended job arrives within seconds.\n" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(coverage=0.0, end_s=NOW_S - 121, **gaps)]
     slurm_gpu("job", "17")
     assert (
-        "No node has reported its GPUs in the 2m01s since it ended, and that takes seconds: "
-        "slurm-gpu doctor, as root on n1, checks what delays the record. If nothing does, it was lost, or "
-        "slurm-gpud did not run."
+        "The job ended 2m01s ago, but no node has reported its GPU use, which usually takes seconds. "
+        "Run slurm-gpu doctor as root on n1 to find out what delays the record. If nothing does, the record "
+        "was lost, or slurm-gpud was not running."
     ) in slurm_gpu.out
     missing = Event(
         node="n1", boot_id="b", n=1, at_s=1, kind="prolog_missing", device=None, job_id=17, data={}
@@ -316,19 +316,19 @@ def test_a_job_without_records_shows_when_they_arrive(slurm_gpu: CommandLine):
     assert "doctor" not in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(coverage=None, state="RUNNING", end_s=None, elapsed_s=120, **gaps)]
     slurm_gpu("job", "17")
-    assert "the first record of a running job comes within a minute." in slurm_gpu.out
+    assert "the first record of a running job arrives within a minute." in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(coverage=None, state="RUNNING", end_s=None, **gaps)]
     slurm_gpu("job", "17")
     assert (
-        "No node has reported its GPUs in the 1h00m that it has run, and the first record takes a minute: "
-        "slurm-gpu doctor, as root on n1, checks why."
+        "The job has run for 1h00m, but no node has reported its GPU use, which usually takes a minute. "
+        "Run slurm-gpu doctor as root on n1 to find the cause."
     ) in slurm_gpu.out
 
 
 def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
     assert slurm_gpu("job", "99") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: no job 99 in Slurm's accounting, which is read every 1m00s.")
-    assert "see squeue -j 99 until then" in slurm_gpu.err
+    assert "until then, use squeue -j 99" in slurm_gpu.err
 
 
 def test_a_truncated_answer_prints_a_remark(slurm_gpu: CommandLine):
@@ -337,8 +337,8 @@ def test_a_truncated_answer_prints_a_remark(slurm_gpu: CommandLine):
     assert "more" not in slurm_gpu.err
     slurm_gpu.database.left_out = 40
     slurm_gpu("job", "17")
-    assert "40 more runs of 17, older than these" in slurm_gpu.err
-    assert "40 events between the first and last of a kind are left out" in slurm_gpu.err
+    assert "older runs of 17 that are left out: 40; specify a task" in slurm_gpu.err
+    assert "left out between the first and the last events of each kind: 40 events" in slurm_gpu.err
     slurm_gpu("job", "17", "--json")
     answer = json.loads(slurm_gpu.out)
     assert (answer["left_out"], answer["events_left_out"]) == (40, 40)

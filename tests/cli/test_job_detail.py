@@ -76,7 +76,7 @@ def test_hardware_values_have_a_row_for_each_gpu(slurm_gpu: CommandLine):
 def test_a_running_job_shows_the_time_of_its_values(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),), end_s=None, state="RUNNING")]
     slurm_gpu("job", "17")
-    assert "as of 2026-11-21 20:15:42, the last report of its nodes" in slurm_gpu.out
+    assert "as of 2026-11-21 20:15:42, when its nodes last reported" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),))]
     slurm_gpu("job", "17")
     assert "as of" not in slurm_gpu.out
@@ -131,7 +131,7 @@ def test_the_timeline_shows_use_and_gaps(slurm_gpu: CommandLine):
     slurm_gpu("job", "17")
     assert _line(slurm_gpu, "node GPU utilisation memory") == f"n1 {_A} ▁█·▅ ····"
     assert f"n1    {_B}  ··█·" in slurm_gpu.out
-    assert "1m04s per block; · was not measured" in slurm_gpu.out
+    assert "1m04s per block; · marks time that was not measured" in slurm_gpu.out
     slurm_gpu("job", "17", "--json")
     (run,) = json.loads(slurm_gpu.out)["runs"]
     assert run["timelines"][0] == to_json(devices[0])
@@ -248,7 +248,7 @@ def test_only_the_first_twenty_events_are_printed(slurm_gpu: CommandLine):
     slurm_gpu("job", "17")
     assert f"2026-11-21 19:15:42  n1 {_A}  Xid 79: the GPU fell off the bus\n" in slurm_gpu.out
     assert slurm_gpu.out.count("Xid 79") == 20
-    assert "and 5 more; --json has them all" in slurm_gpu.out
+    assert "and 5 more; --json prints all events" in slurm_gpu.out
 
 
 @pytest.mark.parametrize(
@@ -257,26 +257,30 @@ def test_only_the_first_twenty_events_are_printed(slurm_gpu: CommandLine):
         ("xid", {"code": 999}, "Xid 999"),
         ("xid", {"code": [1]}, "Xid [1]"),
         ("gpu_lost", {}, "the GPU was lost"),
-        ("intruder", {"pid": 7, "uid": 1000}, "process 7 of uid 1000 used it without an allocation"),
+        ("intruder", {"pid": 7, "uid": 1000}, "process 7 of uid 1000 used this GPU without an allocation"),
         (
             "intruder",
             {"pid": 7, "uid": 1, "job": 9},
-            "process 7 of job 9, uid 1 used it without an allocation",
+            "process 7 of job 9, uid 1 used this GPU without an allocation",
         ),
         (
             "intruder",
             {"of": "uid 1000", "left_out": 12},
-            "processes of uid 1000 continued to do so; not listed: 12",
+            "more processes of uid 1000 used GPUs without an allocation: 12",
         ),
         (
             "job_mismatch",
             {"pid": 7, "allocated": [17, 19], "cgroup": 18},
-            "process 7 used a GPU of job 17, 19, and belongs to job 18",
+            "process 7 of job 18 used a GPU that is allocated to job 17, 19",
         ),
-        ("clock_step", {"seconds": -3600}, "the node's clock was set by -3600.0 s"),
-        ("clock_step", {}, "the node's clock was set by some seconds"),
+        ("clock_step", {"seconds": -3600}, "the node's clock was changed by -3600.0 s"),
+        ("clock_step", {}, "the node's clock was changed by some seconds"),
         ("spool_full", {"dropped": 3}, "the node's spool was full; records dropped: 3"),
-        ("spool_lost", {}, "the node's spool was lost, with the records that slurm-gpudbd did not have yet"),
+        (
+            "spool_lost",
+            {},
+            "the node's spool was lost, including the records that slurm-gpudbd had not received",
+        ),
         ("something_new", {"x": 3}, "something new x=3"),
     ],
 )

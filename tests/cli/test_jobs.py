@@ -68,7 +68,7 @@ def test_values_with_low_coverage_are_marked(slurm_gpu: CommandLine):
     slurm_gpu("jobs")
     assert slurm_gpu.rows()[1][-3:] == ["42.2*", "10.0*", "0.79*"]
     assert slurm_gpu.rows()[2][-3:] == ["42.2", "10.0", "0.80"]
-    assert slurm_gpu.err == "* measured for less than 80% of the time; draw no conclusions from it\n"
+    assert slurm_gpu.err == "* measured for less than 80% of the time: do not draw conclusions from it\n"
 
 
 def test_quarters_of_gpus_are_shown(slurm_gpu: CommandLine):
@@ -121,7 +121,9 @@ def test_an_interval_that_ends_before_it_begins_is_an_error(slurm_gpu: CommandLi
 
 def test_an_unknown_state_is_an_error(slurm_gpu: CommandLine):
     assert slurm_gpu("jobs", "--state", "FAILED,foo") == 2
-    assert slurm_gpu.err.startswith("slurm-gpu: --state FOO: Slurm has no such state; it has BOOT_FAIL, ")
+    assert slurm_gpu.err.startswith(
+        "slurm-gpu: --state FOO: Slurm has no such state; its states are BOOT_FAIL, "
+    )
     assert slurm_gpu("jobs", "--state", "pd, oom") == 0
     assert slurm_gpu.database.asked["states"] == ("PENDING", "OUT_OF_MEMORY")
 
@@ -232,7 +234,7 @@ def test_a_page_continues_where_the_previous_page_ended(slurm_gpu: CommandLine):
     slurm_gpu("jobs", "--limit", "3", "--page", "2")
     assert slurm_gpu.err == "these are 3 runs, page 2; there are more (--limit, --page 3)\n"
     slurm_gpu("jobs", "--limit", "3", "--page", "4")
-    assert slurm_gpu.err == "page 4 does not exist: 8 runs match, the last page is 3\n"
+    assert slurm_gpu.err == "page 4 does not exist: 8 runs match, and the last page is 3\n"
     slurm_gpu("jobs", "--all")
     assert len(slurm_gpu.rows()) == 9
 
@@ -288,7 +290,9 @@ def test_a_team_selects_its_accounts(slurm_gpu: CommandLine):
     slurm_gpu("jobs", "--team", "physics")
     assert slurm_gpu.database.asked["accounts"] == ("physics",), "an account without a team is its own team"
     assert slurm_gpu("jobs", "--team", "ai", "--account", "chem") == 2
-    assert slurm_gpu.err.startswith("slurm-gpu: --account chem: it belongs to team science, not to ai")
+    assert slurm_gpu.err.startswith(
+        "slurm-gpu: --account chem: the account belongs to team science, not to ai"
+    )
     assert slurm_gpu("jobs", "--team", "vision") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: --team vision: no account belongs to that team")
 
@@ -298,7 +302,7 @@ def test_a_parquet_file_does_not_replace_a_pipe(slurm_gpu: CommandLine, tmp_path
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     assert slurm_gpu("jobs", "--parquet", str(pipe)) == 2
-    assert f"--parquet {pipe}: is not a file" in slurm_gpu.err
+    assert f"--parquet {pipe}: not a regular file" in slurm_gpu.err
     assert pipe.is_fifo()
 
 
@@ -321,7 +325,7 @@ def test_a_parquet_file_has_all_runs_with_gaps_as_null(slurm_gpu: CommandLine, t
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--all --limit 3", "--all and --limit or --page are mutually exclusive"),
+        ("--all --limit 3", "--all cannot be combined with --limit or --page"),
         ("--parquet x --csv", "--parquet writes a file and prints nothing"),
         ("--sort name", "invalid value for '--sort'"),
         ("--min-gpus -1", "'-1' is not a number of GPUs from 0 to 1,000,000, such as 0.25 or 8"),

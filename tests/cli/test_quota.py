@@ -237,7 +237,7 @@ def test_without_a_policy_in_force_a_remedy_is_printed(quota: Command) -> None:
     quota.script.unlink()
     assert quota() == 3
     assert f"this host has no limits: {quota.script} does not exist." in quota.err
-    assert "Run quota on the host of slurmctld." in quota.err
+    assert "Run quota on slurmctld's host." in quota.err
     assert "slurm-gpu policy apply" in quota.err
     quota.script.write_text("function slurm_job_submit() return slurm.SUCCESS end\n")
     assert quota() == 3

@@ -84,7 +84,7 @@ def test_starts_simulates_starts_under_limits_on_running_jobs(replay: CommandLin
     assert replay("policy", "replay", str(one_each), "--since", "1d", "--starts") == 0
     # One after the other: 0, 1 and 2 hours.
     assert ["vision", "3", "0.00", "1.00", "1.00", "1.00", "1.00"] in replay.rows()
-    assert "under the active policy only 3 jobs to compare with the model; 30 are required" in replay.err
+    assert "Under the active policy: only 3 jobs to compare with the model; 30 are required" in replay.err
     assert replay("policy", "replay", str(one_each), "--since", "1d", "--starts", "--json") == 0
     answer = json.loads(replay.out)["starts"]
     assert answer["waits"]["vision"]["mean_h"] == pytest.approx(1, abs=0.01)
@@ -100,7 +100,7 @@ def test_starts_leaves_out_refused_jobs(replay: CommandLine) -> None:
 def test_a_user_who_cannot_see_all_jobs_gets_an_error(replay: CommandLine) -> None:
     replay.database.runs.append(make_run(full=False))
     assert replay("policy", "replay") == 3
-    assert "all jobs of all users" in replay.err
+    assert "the jobs of all users" in replay.err
 
 
 def test_jobs_on_loan_are_counted(replay: CommandLine, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_jobs_on_loan_are_counted(replay: CommandLine, tmp_path: Path) -> None:
     assert replay("policy", "replay", str(lending), "--since", "1d") == 0
     assert replay.out.splitlines() == [
         "submissions: 3, refused: 0",
-        "on loan: 3, which used 4.00 GPU-hours",
+        "on loan: 3 (they used 4.00 GPU-hours)",
     ]
     assert "owners: the replay lists jobs that would have borrowed" in replay.err
     assert replay("policy", "replay", str(lending), "--since", "1d", "--json") == 0

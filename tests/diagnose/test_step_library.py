@@ -151,7 +151,7 @@ def test_an_invalid_file_is_an_error_with_the_position(tmp_path: Path, text: str
 
 
 def test_a_directory_without_files_is_an_error(tmp_path: Path):
-    with pytest.raises(UsageError, match=r"no \*.csv in it"):
+    with pytest.raises(UsageError, match=r"no \*.csv file"):
         timings_of(tmp_path)
 
 
@@ -226,8 +226,8 @@ def a_csv(tmp_path: Path, *, head: str = HEAD, n: int = 4, **changed) -> Path:
         ({"duration": "1e300"}, "duration must be seconds"),
         ({"node": "x" * 300}, "line 8: a value of more than 255 characters"),
         ({"node": "x" * 200_000}, "line 8: more than 4096 characters"),
-        ({"step": 10**30}, "line 8: column step: '1000000000000000000000000000000' is no whole number"),
-        ({"duration": "abc"}, "line 8: column duration: 'abc' is no number"),
+        ({"step": 10**30}, "line 8: column step: '1000000000000000000000000000000' is not a whole number"),
+        ({"duration": "abc"}, "line 8: column duration: 'abc' is not a number"),
     ],
 )
 def test_values_that_are_none_are_refused_with_their_place(tmp_path: Path, changed, message: str):
@@ -245,7 +245,7 @@ def test_a_duplicate_column_is_rejected(tmp_path: Path):
     path = a_csv(tmp_path)
     lines = path.read_text().splitlines()
     path.write_text("".join(f"{line},{'duration' if line == HEAD else 1}\n" for line in lines))
-    with pytest.raises(UsageError, match="line 1: a column has the name of another"):
+    with pytest.raises(UsageError, match="line 1: two columns have the same name"):
         timings_of(path)
 
 

@@ -195,7 +195,7 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
     mine, other = together(lab, jobs)
     output = lab.output(["slurm-gpu", "explain", str(mine)])
     # Predicted from the other pairs, not only from its utilisation, which would give 1.
-    predicted = re.search(rf"with job {other}; ([01]\.\d\d) of its speed alone predicted", output)
+    predicted = re.search(rf"with job {other}; predicted speed: ([01]\.\d\d) of its speed alone", output)
     assert predicted, output
     assert float(predicted[1]) > 1 / CAP
     lab.daemons["slurm-gpuctld"].kill9()

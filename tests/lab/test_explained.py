@@ -181,7 +181,7 @@ def test_explain_notes_jobs_that_a_partition_never_starts(lab: Lab) -> None:
     for options, reason in BY_PARTITION.items():
         predicted, (note,) = explained(lab, "alice", options)
         assert predicted.accepted
-        assert "would accept it, but currently let it wait indefinitely" in note
+        assert "would accept the job, but would currently let it wait indefinitely" in note
         really, job = submitted(lab, "alice", options)
         assert really == predicted
         wait_for(lambda job=job, reason=reason: reason in state(lab, job), 30, f"{options} waits")  # type: ignore[misc]

@@ -228,7 +228,7 @@ def test_half_an_apply_is_none(lab: Lab, tmp_path: Path, call: int, signal: str)
     if signal:
         assert failed.returncode == -9
         assert "cut short" in slurm_gpu(lab, "policy", "status", wanted, check=False).stdout
-        assert "is undone" in slurm_gpu(lab, "policy", "rollback").stdout
+        assert "has been undone" in slurm_gpu(lab, "policy", "rollback").stdout
     else:
         assert failed.returncode == 3
         assert "slurmdbd is down" in failed.stderr

@@ -130,7 +130,7 @@ def test_a_step_that_shortens_waiting_is_applied_saved_and_recorded(
 ) -> None:
     assert cluster.slurm_limits == {1}
     assert cluster.run("adjust") == 0
-    assert "Moved: gpus_running of share: 1 → 2 (by the model, the mean wait of all jobs falls" in (
+    assert "Moved: gpus_running of share: 1 → 2 (according to the model, the mean wait of all jobs falls" in (
         capsys.readouterr().out
     )
     assert (cluster.limit, cluster.slurm_limits) == (2000, {2})
@@ -188,7 +188,10 @@ def test_undo_restores_the_limit_and_adjust_never_moves_it_again(
     cluster.now_s += 30 * DAY
     capsys.readouterr()
     assert cluster.run("adjust") == 0
-    assert "every limit with adjust: was rolled back once, and is no longer moved" in capsys.readouterr().out
+    assert (
+        "every limit with `adjust:` was rolled back once, and such limits are not moved again"
+        in capsys.readouterr().out
+    )
     assert cluster.limit == 1000
     assert cluster.run("adjust", "--undo") == 2
 
@@ -221,7 +224,7 @@ def test_without_adjust_no_limit_moves(cluster: AdjustedCluster, capsys: pytest.
     (cluster.root / "policy.yaml").write_text(POLICY.replace("    adjust: {gpus_running: [1, 2]}\n", ""))
     cluster.database_is_down = True  # adjust does not query it
     assert cluster.run("adjust") == 0
-    assert "has adjust: no limit is moved" in capsys.readouterr().out
+    assert "has `adjust:`, so no limit is moved" in capsys.readouterr().out
     assert not moves_path(cluster.root / "policy.yaml").exists()
 
 

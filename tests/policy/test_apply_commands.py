@@ -38,7 +38,7 @@ def test_a_plan_lists_every_change_and_makes_none(
     assert not (cluster.root / "state").exists()
 
 
-@pytest.mark.parametrize(("plugins", "expected"), [("lua", "is active"), ("throttle", "is written to")])
+@pytest.mark.parametrize(("plugins", "expected"), [("lua", "is active"), ("throttle", "was written to")])
 def test_a_policy_is_active_only_where_slurmctld_reads_it(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], plugins: str, expected: str
 ) -> None:
@@ -128,7 +128,7 @@ def test_rollback_restores_limits_and_script(cluster: Cluster, capsys: pytest.Ca
     assert cluster.run("rollback") == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[-2].startswith(
-        f"{cluster.script} lets every job through: there was none before, and without"
+        f"{cluster.script} now accepts every job. The file did not exist before the apply, but"
     )
     assert cluster.store.associations("c")[0].limits == {}
     assert cluster.run("rollback") == 2
@@ -148,7 +148,7 @@ def test_status_after_rollbacks_lists_the_apply_in_force_and_the_rolled_back_one
     assert cluster.run("status") == 1
     assert capsys.readouterr().out.splitlines()[:3] == [
         f"Applied {first.at} from {file}",
-        f"Rolled back since by `policy rollback`: 2 applies of {second.at}, {third.at}",
+        f"Rolled back later by `policy rollback`: 2 applies of {second.at}, {third.at}",
         f"{cluster.script}: restored by a rollback, and differs from {file}: "
         "`slurm-gpu policy apply` installs the file",
     ]
@@ -157,7 +157,7 @@ def test_status_after_rollbacks_lists_the_apply_in_force_and_the_rolled_back_one
     assert cluster.run("status") == 1
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "Nothing is applied: every apply was rolled back"
-    assert printed[1].startswith("Rolled back since by `policy rollback`: 3 applies of ")
+    assert printed[1].startswith("Rolled back later by `policy rollback`: 3 applies of ")
     assert printed[2] == (
         f"{cluster.script}: accepts every job, and differs from {file}: "
         "`slurm-gpu policy apply` installs the file"
@@ -264,8 +264,8 @@ def test_status_names_the_applied_file(cluster: Cluster, capsys: pytest.CaptureF
     assert printed[0].endswith(f"from {other}")
     assert printed[1] == (
         f"{cluster.script}: applied from {other}, and differs from {file}: "
-        "`slurm-gpu policy apply` installs the latter, "
-        f"`slurm-gpu policy status {other}` compares with the former"
+        f"`slurm-gpu policy apply` installs {file}, "
+        f"and `slurm-gpu policy status {other}` compares the script with {other}"
     )
     assert cluster.run("status", "--json") == 1
     answer = json.loads(capsys.readouterr().out)

@@ -296,7 +296,7 @@ def test_explain_reports_refusals_by_slurm_itself(
     assert cluster.run(*ask) == 1
     reason = "--partition: 'gpuu' is not a partition of this cluster; did you mean gpu? available: gpu"
     assert capsys.readouterr().out.splitlines() == [
-        f"sbatch: error: Slurm itself would refuse it: {reason}",
+        f"sbatch: error: Slurm itself would refuse the job: {reason}",
         "refused",
     ]
     assert cluster.run("explain", "--json", *ask[1:]) == 1
@@ -344,8 +344,8 @@ def test_while_slurmdbd_is_down_explain_names_its_assumptions(
     printed = capsys.readouterr()
     assert "Refused by rule share" in printed.out
     assert printed.err == (
-        f"note: slurmdbd does not answer: checked for {getpass.getuser()} with account vision, and with QOS "
-        "normal unless --qos names another\n"
+        f"note: slurmdbd does not answer, so the job was checked for {getpass.getuser()} with account "
+        "vision, and with QOS normal unless --qos names a QOS\n"
     )
 
 

@@ -1,1 +1,1 @@
-"""Commands on the policy: `policy`, `explain`, `quota`."""
+"""The commands `policy`, `explain` and `quota`."""

@@ -1,4 +1,4 @@
-"""`slurm-gpu policy adjust`: move a limit by one step within the bounds of `adjust:`, or undo the move."""
+"""`slurm-gpu policy adjust`: move a limit one step within the bounds of `adjust:`, or undo the last move."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PERIOD_S = 30 * _DAY_S
 _LEAST_S = 7 * _DAY_S
 
 
-@click.command(short_help="Move one limit of FILE by one step, within its `adjust:`.")
+@click.command(short_help="Move one limit of FILE by one step within the bounds of `adjust:`.")
 @file_argument
 @click.option("--dry-run", is_flag=True, help="Print the move without making it.")
 @click.option("--undo", is_flag=True, help="Undo the last move, and exclude that limit from further moves.")
@@ -45,23 +45,24 @@ _LEAST_S = 7 * _DAY_S
 def adjust(
     site: CommandSite, file: Path | None, dry_run: bool, undo: bool, state_dir: Path, run_dir: Path
 ) -> None:
-    """Move one limit of FILE by one step, within its `adjust:`, if that shortens waiting.
+    """Move one limit of FILE by one step within the bounds of `adjust:`, if this shortens waits.
 
-    It makes the change that `report recommend` would propose, but only for limits with bounds. FILE stays as
-    it is: the move is written to a file next to it, applied as by `policy apply`, and recorded in
-    slurm-gpudbd. Run it on slurmctld's host; slurm-gpu-adjust.timer does so weekly. Exit code 1 if the
-    applied policy differs from FILE; then no limit moves.
+    The move is the change that `report recommend` would propose, but only limits with bounds are considered.
+    FILE is not edited: the move is written to a file next to it, applied in the same way as by
+    `policy apply`, and recorded in slurm-gpudbd. Run this command on slurmctld's host;
+    slurm-gpu-adjust.timer runs it weekly. If the active policy differs from FILE, no limit is moved and the
+    exit code is 1.
     """
     if dry_run and undo:
         raise UsageError("--dry-run and --undo are mutually exclusive")
     path = policy_path(site, file)
     moved, _ = load_moved(path)
     if not undo and not any(rule.adjust for rule in moved.policy.rules):
-        click.echo(f"No rule of {path} has adjust: no limit is moved")
+        click.echo(f"No rule of {path} has `adjust:`, so no limit is moved")
         return
     settings = site.slurm.settings()
     if is_backup(settings, this_host()):
-        click.echo("This is a backup of slurmctld's host: limits are adjusted on the primary")
+        click.echo("This is a backup host of slurmctld: limits are adjusted on the primary host")
         return
     if not dry_run and os.geteuid() not in (0, settings.slurm_user_uid):
         raise UsageError(
@@ -88,14 +89,13 @@ def adjust(
 
 
 def _require_in_force(site: CommandSite, file: Path | None, state_dir: Path) -> None:
-    """Exit with 1 if applied limits differ from FILE: an adjustment applies only its own step."""
+    """Exit with code 1 if the active policy differs from FILE: an adjustment must apply only its own step."""
     loaded = LoadedPolicy.read(site, file)
     native = loaded.native(site, owned_by_policy(ApplyJournal(state_dir), loaded.settings.cluster))
     if loaded.in_force() is not InForce.SAME or native.difference.steps or native.new_qos:
         remark(
             f"the active policy differs from {loaded.path}, so no limit is moved: `slurm-gpu policy status` "
-            "shows "
-            f"the differences, `{apply_command(file)}` activates the file"
+            f"shows the differences, and `{apply_command(file)}` activates the file"
         )
         raise click.exceptions.Exit(1)
 
@@ -103,7 +103,7 @@ def _require_in_force(site: CommandSite, file: Path | None, state_dir: Path) -> 
 def _find_move(
     site: CommandSite, file: Path | None, path: Path, moved: Moved
 ) -> tuple[Move | None, dict[str, Any]]:
-    """Return the step that shortens waiting most, and all findings."""
+    """Return the step that shortens waits the most, and all findings of the search as JSON."""
     from slurm_gpu.cli.policy.limit_search import findings_json, replayed
 
     now_s = int(site.wall())
@@ -111,7 +111,7 @@ def _find_move(
     if now_s - last_s < _LEAST_S:
         click.echo(
             f"The last move was {(now_s - last_s) / _DAY_S:.1f} days ago: no limit is moved until "
-            f"{_LEAST_S // _DAY_S} days have been recorded since"
+            f"{_LEAST_S // _DAY_S} days after it"
         )
         return None, {}
     since = dt.datetime.fromtimestamp(max(now_s - _PERIOD_S, last_s), dt.UTC).isoformat()
@@ -126,8 +126,8 @@ def _find_move(
         return None, {}
     change = findings.changes[0]
     why = (
-        f"by the model, the mean wait of all jobs falls from {_mean_h(findings.before)} to "
-        f"{_mean_h(findings.after)} h, and no group's rises much"
+        f"according to the model, the mean wait of all jobs falls from {_mean_h(findings.before)} to "
+        f"{_mean_h(findings.after)} h, and no group waits much longer"
     )
     move = Move(change.limit.rule, change.limit.key, change.old, change.new, now_s, why)
     return move, findings_json(found, findings)
@@ -147,10 +147,10 @@ def _bounds(moved: Moved) -> dict[RuleLimit, tuple[int, int]]:
 
 def _why_none(tried: int, findings: Findings) -> str:
     if tried:
-        return f"no step of {tried} shortens waits enough without lengthening those of a group"
+        return f"no step shortens waits enough without making a group wait longer (steps tried: {tried})"
     if findings.refused:
         return "the model does not reproduce the recorded waits, or there are too few of them"
-    return "every limit with adjust: was rolled back once, and is no longer moved"
+    return "every limit with `adjust:` was rolled back once, and such limits are not moved again"
 
 
 def _mean_h(waits: Any) -> str:
@@ -184,9 +184,9 @@ class _Mover:
         click.echo("`slurm-gpu policy adjust --undo` undoes this")
 
     def undo(self, moved: Moved) -> None:
-        """Undo the last move, also if slurm-gpudbd is unavailable."""
+        """Undo the last move, even if slurm-gpudbd is unavailable."""
         if not moved.counting:
-            raise UsageError(f"no adjustment has moved a limit of {self._path}")
+            raise UsageError(f"nothing to undo: no adjustment of a limit of {self._path} is in effect")
         last, now_s = moved.counting[-1], int(self._site.wall())
         before = read_moves(self._path)
         kept = [move for move in before if move != last]
@@ -195,7 +195,7 @@ class _Mover:
             self._record("limit moved back", last, last.new, last.old, "undone with policy adjust --undo")
         except OutsideError as error:
             remark(f"warning: the change could not be recorded in slurm-gpudbd: {error}")
-        click.echo(f"Rolled back: {last}; it moves again only after policy.yaml changes it")
+        click.echo(f"Rolled back: {last}; the limit is not moved again until policy.yaml changes its value")
 
     def _still_counting(self, moves: Sequence[Move]) -> tuple[Move, ...]:
         void = {move for move, _ in load_moved(self._path)[0].void}

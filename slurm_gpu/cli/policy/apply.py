@@ -49,7 +49,7 @@ from slurm_gpu.slurm.client import SlurmSettings, has_lua_plugin
 @run_option
 @with_site
 def plan(site: CommandSite, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path) -> None:
-    """Show each limit that applying FILE would change, and pending jobs that could not start then."""
+    """Show each limit that applying FILE would change, and each pending job that could then never start."""
     loaded = LoadedPolicy.read(site, file, run_dir)
     native = loaded.native(site, owned_by_policy(ApplyJournal(state_dir), loaded.settings.cluster))
     found = loaded.in_force()
@@ -62,11 +62,13 @@ def plan(site: CommandSite, file: Path | None, as_json: bool, state_dir: Path, r
     click.echo(f"{loaded.script}: {replaced}")
 
 
-@click.command(short_help="Apply FILE: limits in slurmdbd, then job_submit.lua.")
+@click.command(short_help="Apply FILE: first limits in slurmdbd, then job_submit.lua.")
 @file_argument
-@click.option("--dry-run", is_flag=True, help="Check everything, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Check everything without changing anything.")
 @click.option("--replace", is_flag=True, help="Also replace a job_submit.lua that is not slurm-gpu's.")
-@click.option("--lua-only", is_flag=True, help="Do not change limits in slurmdbd, such as while it is down.")
+@click.option(
+    "--lua-only", is_flag=True, help="Do not change limits in slurmdbd, for example while it is down."
+)
 @state_option
 @run_option
 @with_site
@@ -81,8 +83,8 @@ def apply(
 ) -> None:
     """Apply FILE: first limits in slurmdbd, then job_submit.lua; undo both on failure.
 
-    Run it on each host of slurmctld, and again when the members of a UNIX group in FILE change. Limits in
-    slurmdbd are shared by the cluster, so a backup host does not change them.
+    Run this command on each host of slurmctld, and again whenever the members of a UNIX group in FILE
+    change. The whole cluster shares the limits in slurmdbd, so a backup host does not change them.
     """
     settings = site.slurm.settings()
     backup = is_backup(settings, this_host())
@@ -94,7 +96,7 @@ def apply(
         )
     loaded, compiled, bundle = _tried(site, file, run_dir)
     if not has_lua_plugin(settings):
-        remark("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm does not use this policy")
+        remark("warning: slurm.conf lacks JobSubmitPlugins=lua, so Slurm does not use this policy")
     if dry_run:
         owned = owned_by_policy(ApplyJournal(state_dir), settings.cluster)
         for line in plan_lines(_left_alone(owned, backup) if lua_only else loaded.native(site, owned)):
@@ -107,14 +109,16 @@ def apply(
     with journal.lock():
         recovered = installer.recover()
         if recovered is not None:
-            _print_rollback(recovered, "was interrupted, and is undone")
+            _print_rollback(recovered, "was interrupted and has been undone")
         # FILE may have changed since: `policy adjust` or its author may have written it.
         if LoadedPolicy.read(site, file, run_dir).compiled() != compiled:
             loaded, compiled, bundle = _tried(site, file, run_dir)
         owned = journal.owned(settings.cluster)
         lends = any(one.rule.startswith("owners.") for one in owned)
         if lua_only and not backup and loaded.policy.owners and not lends:
-            raise UsageError("--lua-only does not create the QOS of owners:, so jobs would be refused")
+            raise UsageError(
+                "--lua-only does not create the QOS of owners:, so Slurm would refuse the jobs that use it"
+            )
         native = _left_alone(owned, backup) if lua_only else loaded.native(site, owned)
         replacement = prepare_replacement(
             bundle,
@@ -140,9 +144,9 @@ def apply(
     else:
         kept = f"; the previous one is kept as {replacement.previous}" if replacement.previous else ""
         when = (
-            f"is active: slurmctld reads {loaded.script} at the next job"
+            f"is active: slurmctld reads {loaded.script} when the next job is submitted"
             if has_lua_plugin(settings)
-            else f"is written to {loaded.script}; to use it, set JobSubmitPlugins=lua and restart slurmctld"
+            else f"was written to {loaded.script}; to use it, set JobSubmitPlugins=lua and restart slurmctld"
         )
         click.echo(f"{loaded.path} {when}{kept}")
     if done is not None and done.steps:
@@ -151,7 +155,7 @@ def apply(
 
 
 def _tried(site: CommandSite, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, dict[str, Plain], str]:
-    """Load and compile FILE, and test that its script loads in every Lua that slurmctld may have."""
+    """Load and compile FILE, and test its script in every version of Lua that slurmctld may use."""
     loaded = LoadedPolicy.read(site, file, run_dir)
     compiled = loaded.compiled()
     bundle = build_bundle(compiled)
@@ -166,7 +170,7 @@ def _tried(site: CommandSite, file: Path | None, run_dir: Path) -> tuple[LoadedP
 def rollback(site: CommandSite, state_dir: Path, run_dir: Path) -> None:
     """Undo the last apply: restore the limits in slurmdbd and job_submit.lua.
 
-    Works while slurmctld is down. Run it again to undo the apply before.
+    This also works while slurmctld is down. Run the command again to undo the apply before the last.
     """
     owner = _owner(state_dir)
     if os.geteuid() not in (0, owner):
@@ -176,13 +180,13 @@ def rollback(site: CommandSite, state_dir: Path, run_dir: Path) -> None:
     with journal.lock():
         back = installer.recover()
         if back is not None:
-            _print_rollback(back, "was interrupted, and is undone")
+            _print_rollback(back, "was interrupted and has been undone")
             _print_stranded(site, back)
             return
         back = installer.rollback()
     if back is None:
         raise UsageError(f"nothing to roll back: {state_dir} has no record of an apply")
-    _print_rollback(back, "is rolled back")
+    _print_rollback(back, "has been rolled back")
     _print_stranded(site, back)
     click.echo(f"{back.entry.policy} itself is unchanged: apply it again to activate it")
 
@@ -204,7 +208,7 @@ def _owner(state_dir: Path) -> int:
 
 
 def _left_alone(owned: tuple[Owned, ...], backup: bool) -> NativePlan:
-    why = "this is a backup of slurmctld's host" if backup else "--lua-only"
+    why = "this is a backup host of slurmctld" if backup else "--lua-only"
     return NativePlan(Difference(owned=owned), absent=f"left as they are ({why})")
 
 
@@ -221,8 +225,8 @@ def _report_to_peers(site: CommandSite, settings: SlurmSettings, script: Path) -
         return
     for host in others:
         remark(
-            f"warning: {host} has another {script.name}, or none, and slurmctld may run there too: "
-            f"run `slurm-gpu policy apply` on {host}, with the same policy.yaml"
+            f"warning: slurmctld may also run on {host}, whose {script.name} is missing or different: "
+            f"run `slurm-gpu policy apply` on {host} with the same policy.yaml"
         )
 
 
@@ -246,15 +250,15 @@ def _print_rollback(back: Rollback, what: str) -> None:
         click.echo(f"{back.entry.script} was restored")
     elif back.script_is_back:
         click.echo(
-            f"{back.entry.script} lets every job through: there was none before, and without one slurmctld "
-            "would not start as long as slurm.conf has JobSubmitPlugins=lua"
+            f"{back.entry.script} now accepts every job. The file did not exist before the apply, but "
+            "slurmctld does not start without it while slurm.conf has JobSubmitPlugins=lua."
         )
     for line in back.left:
         remark(f"left alone: {line}")
 
 
 def _print_stranded(site: CommandSite, back: Rollback) -> None:
-    """Print pending jobs that the earlier limits keep from starting; skip it if slurmctld is down."""
+    """Print the pending jobs that the restored limits prevent from starting, if the queue can be read."""
     if not back.steps:
         return
     try:

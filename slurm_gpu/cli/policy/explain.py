@@ -40,13 +40,13 @@ def explain(
 ) -> None:
     """Check a job against the policy without submitting it.
 
-    Write the command of the job: explain -- sbatch --gpus=2 job.sh
+    Pass the command that would submit the job: explain -- sbatch --gpus=2 job.sh
 
-    With the ID of a submitted job, print the decision about it: explain 1234
+    To print the decision about a submitted job, pass its ID: explain 1234
 
-    Accepts sbatch, srun and salloc commands, and prints the messages that they would print. Exit code 0 if
-    the job would be accepted, 1 if refused. The check covers the policy, and the names and amounts that Slurm
-    has; Slurm may refuse a job for other reasons.
+    The command may be sbatch, srun or salloc; the messages that it would print are shown. The exit code is 0
+    if the job would be accepted, and 1 if it would be refused. The check covers the policy, and whether Slurm
+    has the requested resources and names. Slurm may refuse the job for other reasons.
     """
     if len(command) == 1 and command[0].isdigit():
         try:
@@ -80,7 +80,9 @@ def explain(
     refusals = refusals_of_slurm(request, description, cluster)
     notes = list(result.notes)
     for reason in waits_of_slurm(request, description, cluster):
-        notes.append(f"Slurm itself would accept it, but currently let it wait indefinitely: {reason}")
+        notes.append(
+            f"Slurm itself would accept the job, but would currently let it wait indefinitely: {reason}"
+        )
     if not defaults.from_slurmdbd and has_slurmdbd(settings):
         notes.append(_without_slurmdbd(name, defaults))
     verdict = result.verdict
@@ -103,7 +105,7 @@ def explain(
         for line in verdict.messages:
             click.echo(f"{prefix}: {line}")
         for reason in refusals:
-            click.echo(f"{request.command}: error: Slurm itself would refuse it: {reason}")
+            click.echo(f"{request.command}: error: Slurm itself would refuse the job: {reason}")
         for note in notes:
             click.echo(f"note: {note}", err=True)
         if verdict.placed is not None:
@@ -113,11 +115,11 @@ def explain(
 
 
 def _without_slurmdbd(user: str, defaults: UserDefaults) -> str:
-    """Return the note on an answer without slurmdbd."""
+    """Return the note to print if slurmdbd does not answer."""
     account = "no default account" if defaults.account is None else f"account {defaults.account}"
     return (
-        f"slurmdbd does not answer: checked for {user} with {account}, and with QOS normal unless --qos "
-        "names another"
+        f"slurmdbd does not answer, so the job was checked for {user} with {account}, and with QOS normal "
+        "unless --qos names a QOS"
     )
 
 

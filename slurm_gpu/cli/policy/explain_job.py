@@ -34,18 +34,18 @@ _FIELD = re.compile(r" (\w)=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class ExplainedJob:
-    """The facts about a job for an explanation."""
+    """The properties of a submitted job that its explanation uses."""
 
     job_id: int
     state: str
     admin_comment: str
     features: str | None
-    """The constraint of the job; None if only the record of the job is left."""
+    """The constraint of the job; None if slurmctld no longer has the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharingEnd:
-    """The record of slurm-gpuctld about sharing a GPU."""
+    """The end of a job's GPU sharing, as logged by slurm-gpuctld."""
 
     at_s: int
     co_runners: str
@@ -56,7 +56,7 @@ class SharingEnd:
 
     @classmethod
     def of(cls, at_s: int, fields: Mapping[str, str]) -> SharingEnd | None:
-        """Return the logged end of sharing, also of 0.2 (`beside`); None if the line is incomplete."""
+        """Parse logged fields, also of version 0.2 (`beside`); return None if the line is incomplete."""
         try:
             return cls(at_s, fields.get("co_runners") or fields["beside"], int(fields["gone"]), fields["why"])
         except (KeyError, ValueError):
@@ -71,24 +71,24 @@ class JobDecision:
     state: str
     token: str | None
     nearest_rule: str | None
-    """The rule whose limit was nearest."""
+    """The rule whose limit the job came closest to."""
     placed: ZoneDecision | None
     constraint: str | None
     """The current constraint; None once slurmctld has forgotten the job."""
     own_constraint: str | None
     """The part of the constraint that the user requested."""
     urgent: str | None = None
-    """Reason of an urgent job; None for others or if unknown."""
+    """The reason given for an urgent job; None if the job is not urgent or the reason is unknown."""
     share: str | None = None
     """The decision on sharing a GPU as logged; None if the job did not agree to share."""
     sharing: Sharing | None = None
-    """Its current co-runners, as slurm-gpuctld on this host recorded them."""
+    """The current sharing of a GPU, as recorded by slurm-gpuctld on this host."""
     endings: tuple[SharingEnd, ...] = ()
-    """The ends of its sharing, the earliest first."""
+    """The ends of the job's GPU sharing, in order of time."""
 
 
 def explain_submitted(site: CommandSite, job_id: int, *, as_json: bool) -> None:
-    """Print the decision; raise UsageError if the job is not found."""
+    """Print the decision about a submitted job; raise UsageError if the job is not found."""
     job = _job_of(site, job_id)
     token = token_of(job.admin_comment)
     directory = _log_directory(site)
@@ -151,18 +151,18 @@ def _job_of(site: CommandSite, job_id: int) -> ExplainedJob:
         with site.database() as database:
             runs = database.run(str(job_id))
     except SlurmGpuError as error:
-        raise UsageError(f"{unknown}, and its record cannot be read: {error}") from None
+        raise UsageError(f"{unknown}, and the database cannot be queried: {error}") from None
     if not runs:
         raise UsageError(f"{unknown}, and the database has no record of it")
     if not runs[0].full:
-        raise UsageError(f"{unknown}, and only its owner and operators may see the decision")
+        raise UsageError(f"{unknown}, and only the job's owner and operators may see the recorded decision")
     return ExplainedJob(job_id, runs[0].state, runs[0].admin_comment or "", None)
 
 
 def recorded_decision(
     site: CommandSite, directory: Path, token: str, admin_comment: str
 ) -> tuple[Mapping[str, str] | None, tuple[SharingEnd, ...]]:
-    """Return the decisions on submission and sharing, from decisions.log, else from the database."""
+    """Return the decision on submission and the ends of sharing, from decisions.log or else the database."""
     fields = find_decision(directory, token)
     ended = [(line.at_s, line.fields) for line in find_endings(directory, token)]
     if fields is None or (not ended and " c=" in admin_comment):
@@ -181,7 +181,7 @@ def recorded_decision(
 def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
     """Format the explanation as text, with times in `zone`.
 
-    `is_logged`: decisions.log or the database has the job, so no other source is mentioned.
+    `is_logged`: decisions.log or the database has the decision. Otherwise the text says who may see more.
     """
     yield f"Job {decision.job_id}  {decision.state}"
     if decision.token is None:
@@ -196,20 +196,20 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
     if (now := decision.sharing) is not None:
         whom = f"with job{'s' if len(now.co_runners) > 1 else ''} {', '.join(map(str, now.co_runners))}"
         how = (
-            f"{whom}; {now.speed:.2f} of its speed alone predicted"
+            f"{whom}; predicted speed: {now.speed:.2f} of its speed alone"
             if now.co_runners
             else "currently alone on the GPU"
         )
-        yield f"  It has {now.shards} of {now.of} shards of GPU {now.position} of {now.node}, {how}"
+        yield f"  It has {now.shards} of {now.of} shards of GPU {now.position} on {now.node}, {how}"
     for ending in decision.endings:
         yield f"  Sharing ended {moment(ending.at_s, zone)}: {text(ending.why)};"
         yield f"    {_went_back(decision.job_id, ending.gone)}"
     if decision.placed is None:
         if is_logged:
-            yield "  Zones: not chosen, since the job fits one node or the cluster has no zones"
+            yield "  Zones: none chosen, because the job fits on one node or the cluster has no zones"
         else:
             yield (
-                "  Zones: none in Slurm's record; its owner, operators, and root on the host of slurmctld "
+                "  Zones: none in Slurm's record; the job's owner, operators, and root on slurmctld's host "
                 "may see more."
             )
         return
@@ -224,7 +224,7 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
 
 def _went_back(job_id: int, gone: int) -> str:
     if gone == job_id:
-        return "this job was requeued, and will get a GPU for itself"
+        return "this job was requeued and will have a GPU to itself"
     return f"job {gone} was requeued, and this one kept running"
 
 

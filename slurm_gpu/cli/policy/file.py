@@ -1,4 +1,4 @@
-"""Return the policy.yaml of a command of `slurm-gpu policy`, and the time zone in which its days end."""
+"""The argument FILE of `slurm-gpu policy`, and the time zone of the site."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATH = click.Path(path_type=Path, readable=False)  # errors on opening say more 
 
 
 def file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument FILE, from $SLURM_GPU_POLICY by default."""
+    """Add the argument FILE, which defaults to $SLURM_GPU_POLICY."""
     return click.argument("file", type=PATH, required=False, envvar="SLURM_GPU_POLICY")(command)
 
 
@@ -30,5 +30,5 @@ def apply_command(file: Path | None) -> str:
 
 
 def timezone(site: CommandSite) -> str:
-    """Return the site's time zone, in which exceptions end; UTC without a site file."""
+    """Return the site's time zone, which decides when exceptions end; return UTC without a site file."""
     return site.config.timezone if site.config_path.exists() else "UTC"

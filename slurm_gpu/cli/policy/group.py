@@ -55,7 +55,7 @@ for _command in (plan, apply, rollback, status, replay, adjust):
 def check(site: CommandSite, file: Path | None) -> None:
     """Check FILE, and print every error with line and column.
 
-    FILE is policy.yaml next to slurm-gpu.yaml by default. Exit code 1 if there are errors.
+    FILE defaults to policy.yaml next to slurm-gpu.yaml. The exit code is 1 if there are errors.
     """
     path = policy_path(site, file)
     try:
@@ -91,7 +91,7 @@ def check(site: CommandSite, file: Path | None) -> None:
     type=click.Choice(["text", "markdown", "html"]),
     default="text",
     show_default=True,
-    help="Format: for a terminal, a wiki, or a web page.",
+    help="Output format: for a terminal, a wiki, or a web page.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (keys: docs/commands.md).")
 @with_site
@@ -143,7 +143,7 @@ def _warning(found: InForce | None, path: Path, file: Path | None) -> str | None
 
 
 def _missing_scripts(checked: Policy, source: YamlSource) -> Iterator[InputError]:
-    """Yield warnings about scripts of `chain:` that this host lacks; others may have them."""
+    """Yield a warning for each script under `chain:` that this host lacks; slurmctld's host may have it."""
     for place, path in (("before", checked.chain.before), ("after", checked.chain.after)):
         if path is not None and not Path(path).is_file():
             message = (
@@ -170,7 +170,7 @@ def _broken_promises(site: CommandSite, checked: Policy, source: YamlSource) -> 
 
 
 def _in_force(site: CommandSite, checked: Policy, source: YamlSource) -> InForce | None:
-    """Compare the installed script with the policy; None if that is not possible here."""
+    """Compare the installed script with the policy; return None if this host cannot do so."""
     try:
         settings = site.slurm.settings()
         facts = SiteFacts.of(settings, site.slurm.nodes(), RUN_DIRECTORY, timezone(site))

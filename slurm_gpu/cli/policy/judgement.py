@@ -1,4 +1,4 @@
-"""The answer of the active policy to a job, for commands other than explain."""
+"""Check a job against the active policy, for commands other than `explain`."""
 
 from __future__ import annotations
 
@@ -62,11 +62,13 @@ def used_up(
     partition: str,
     amounts: Mapping[str, float | None],
 ) -> Iterator[UsedUp]:
-    """Yield the limits on running jobs that leave too little for a job: Slurm accepts it, and lets it wait.
+    """Yield the limits on running jobs that would let an accepted job wait.
 
-    There are none if a removal or a rollback left a stub, which lets every job pass.
+    Yield nothing if the active policy has no rules, as after a rollback of the first apply, or if this host
+    has no active policy.
 
-    `amounts` are those of the job by the key of the limit, in its unit: mgpu, MiB, counts; None if unknown.
+    `amounts` maps the key of each limit to the amount that the job requests, in the unit of the limit (mgpu,
+    MiB or a count); None stands for an unknown amount.
     """
     try:
         policy, snapshot, _, by_kind = read_use(site)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A policy over a period."""
+    """A policy, the recorded jobs of a period, and the search for better limits over them."""
 
     loaded: LoadedPolicy
     past: RecordedPast
@@ -48,7 +48,7 @@ def replayed(
     until: str | None,
     report_progress: Callable[[str], object] = lambda what: None,
 ) -> Replayed:
-    """Read the policy and the recorded jobs; raise UsageError without limits on running jobs."""
+    """Read the policy and the recorded jobs; raise UsageError if the policy does not limit running jobs."""
     loaded = LoadedPolicy.read(site, file)
     zone = ZoneInfo(timezone(site))
     now_s = site.wall()
@@ -77,7 +77,7 @@ def replayed(
 
 
 def past_run(run: Run, users: PastUsers) -> PastRun:
-    """Convert a run of slurm-gpudbd to one of the model."""
+    """Convert a run recorded by slurm-gpudbd to a run of the model."""
     return PastRun(
         user=run.user,
         uid=users.uid(run.user),
@@ -97,7 +97,7 @@ def past_run(run: Run, users: PastUsers) -> PastRun:
 
 
 def findings_json(found: Replayed, findings: Findings) -> dict[str, Any]:
-    """Return the findings with stable keys, in hours, with limits as in policy.yaml."""
+    """Return the findings with stable keys: waits in hours, and limits as written in policy.yaml."""
     return {
         "since_s": found.since_s,
         "until_s": found.until_s,

@@ -73,11 +73,11 @@ class LoadedPolicy:
         return Path(self.settings.conf_path).parent / SCRIPT_NAME
 
     def compiled(self) -> dict[str, Plain]:
-        """Compile the policy to the data of the script."""
+        """Return the compiled policy, which the script contains as data."""
         return compile_policy(self.policy, self.names, self.facts)
 
     def native(self, site: CommandSite, owned: Iterable[Owned]) -> NativePlan:
-        """Plan the changes to limits in slurmdbd; raise SlurmError."""
+        """Plan the changes to limits in slurmdbd; raise SlurmError if a command of Slurm fails."""
         today = dt.datetime.fromtimestamp(site.wall(), ZoneInfo(self.facts.timezone)).date()
         return plan_native(
             self.policy,
@@ -97,8 +97,8 @@ class LoadedPolicy:
 
 
 def owned_by_policy(journal: ApplyJournal, cluster: str) -> tuple[Owned, ...]:
-    """Return Slurm's limits that belong to the policy; none if the caller may not read them."""
+    """Return the limits in slurmdbd that the policy set; none if the caller may not read the journal."""
     if journal.directory.exists() and not os.access(journal.directory, os.R_OK | os.X_OK):
-        remark(f"warning: {journal.directory} is readable only for SlurmUser: earlier limits are unknown")
+        remark(f"warning: {journal.directory} is readable only by SlurmUser, so earlier limits are unknown")
         return ()
     return journal.owned(cluster)

@@ -33,13 +33,13 @@ def step_lines(steps: Iterable[LimitChange]) -> list[str]:
 
 
 def done_lines(plan: NativePlan) -> list[str]:
-    """Return the lines of an apply: limits changed in slurmdbd."""
+    """Return one line for each QOS that an apply created and each limit that it changed."""
     made = [f"QOS {one.name}: made ({one.description})" for one in plan.new_qos]
     return [*made, *step_lines(plan.difference.steps)]
 
 
 def plan_lines(plan: NativePlan) -> Iterator[str]:
-    """Yield the lines of the native part of a plan."""
+    """Yield the lines of a plan about Slurm's own limits."""
     if plan.absent is not None:
         yield f"Slurm's own limits: {plan.absent}."
     else:
@@ -54,7 +54,7 @@ def plan_lines(plan: NativePlan) -> Iterator[str]:
 
 
 def warning_lines(plan: NativePlan) -> Iterator[str]:
-    """Yield warnings that need attention in any case."""
+    """Yield the warnings that both a plan and an apply print."""
     if plan.drift:
         yield "Changed by hand since the last apply:"
         yield from _indented(map(str, plan.drift))
@@ -68,7 +68,7 @@ def warning_lines(plan: NativePlan) -> Iterator[str]:
 
 
 def stranded_lines(stranded: Iterable[Stranded]) -> Iterator[str]:
-    """Yield lines about queued jobs that could never start after a change; none without such jobs."""
+    """Yield lines about the queued jobs that could never start after the change, if there are any."""
     lines = list(map(str, stranded))
     if lines:
         yield "Queued jobs that could never start:"

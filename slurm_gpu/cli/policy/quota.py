@@ -34,8 +34,9 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 def quota(site: CommandSite, user: str | None, as_json: bool) -> None:
     """Show your use and each limit of the active policy that applies to you.
 
-    Run it on a host whose Slurm configuration directory has job_submit.lua: hosts of slurmctld, or those that
-    share it. A dash: the limit applies to single jobs, or the use is not known here.
+    Run this command on a host whose Slurm configuration directory contains job_submit.lua: a host of
+    slurmctld, or one that shares the directory. A dash means that the limit applies to single jobs, or that
+    the use is not known on this host.
     """
     uid, name = uid_and_name(user)
     policy, snapshot, source, by_kind = read_use(site)
@@ -62,7 +63,7 @@ def _print_limits(lines: Sequence[QuotaLine], name: str, site: CommandSite) -> N
     rows = [_row(line, name, zone) for line in lines]
     print_table(COLUMNS, rows, right=COLUMNS[3:6], whole=("rule",), spare=("for", "used"))
     if any(line.kind.scope is Scope.PERIOD and line.used is None for line in lines):
-        remark("GPU-hours are known where slurm-gpuctld runs")
+        remark("GPU-hours are known only on hosts where slurm-gpuctld runs")
 
 
 def _row(line: QuotaLine, user: str, zone: ZoneInfo) -> Sequence[str]:

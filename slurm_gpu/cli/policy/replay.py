@@ -72,10 +72,11 @@ def replay(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Apply FILE to recorded jobs, and list those that it would refuse. Changes nothing.
+    """Check recorded jobs against FILE, and list the jobs that it would refuse. Change nothing.
 
-    Each job is checked against the queue at its submission, without the jobs that FILE refuses before. Jobs
-    refused at that time are not recorded. For operators of slurm-gpudbd. Exit code 1 if FILE refuses any job.
+    Each job is checked against the queue at its submission, without earlier jobs that FILE refuses. Jobs that
+    were refused when they were submitted are not recorded. Only operators of slurm-gpudbd may run this
+    command. The exit code is 1 if FILE refuses any job.
     """
     path = policy_path(site, file)
     policy, source = load_policy(path)
@@ -149,7 +150,7 @@ def _print(result: PolicyReplay, zone: ZoneInfo, limit: int) -> None:
     click.echo(f"submissions: {len(result.judgements)}, refused: {len(refused)}")
     if result.loans:
         click.echo(
-            f"on loan: {len(result.on_loan)}, which used {hours(_gpu_hours(result.on_loan))} GPU-hours"
+            f"on loan: {len(result.on_loan)} (they used {hours(_gpu_hours(result.on_loan))} GPU-hours)"
         )
     if rules := list(_by_rule(result.judgements)):
         click.echo()
@@ -158,7 +159,7 @@ def _print(result: PolicyReplay, zone: ZoneInfo, limit: int) -> None:
         click.echo()
         print_table(_COLUMNS, (_row(judgement, zone) for judgement in refused[:limit]), right=_RIGHT)
     if len(refused) > limit:
-        remark(f"the first {limit} of {counted(len(refused), 'refusal')} (--limit)")
+        remark(f"only the first {limit} of {counted(len(refused), 'refusal')} are shown: see --limit")
 
 
 def _by_rule(judgements: Iterable[Judgement]) -> Iterator[tuple[str, ...]]:
@@ -174,7 +175,7 @@ def _by_rule(judgements: Iterable[Judgement]) -> Iterator[tuple[str, ...]]:
 
 
 def _gpu_hours(judgements: Iterable[Judgement]) -> float:
-    """Return what the jobs actually used."""
+    """Return the GPU-hours that the jobs used."""
     return sum(job.gpu_hours for judgement in judgements for job in judgement.jobs)
 
 

@@ -1,4 +1,4 @@
-"""Read the facts by which Slurm would accept or refuse a job that is not submitted."""
+"""Read the facts that decide whether Slurm would accept a job, without submitting it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_cluster(
 
 
 def _reservations(site: CommandSite, request: SbatchRequest) -> KnownReservations | None:
-    """Return the reservations of Slurm if the request names one, else None."""
+    """Return Slurm's reservations; None if the request names none or they cannot be read."""
     if "reservation" not in request.options:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`policy replay --starts`: when jobs would have started under a policy, by the model of the cluster."""
+"""`policy replay --starts`: simulate when recorded jobs would have started under a policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COLUMNS = ("group", "jobs", "recorded_h", "WAIT_h", "median", "typical user", "
 
 @dataclass(frozen=True)
 class Starts:
-    """Waits by the model, and its accuracy."""
+    """Waits predicted by the model, and the accuracy of the model."""
 
     reproduction: Reproduction
     """Accuracy of the model for all jobs under the active policy."""
@@ -55,7 +55,7 @@ def model_starts(
 ) -> Starts:
     """Simulate the jobs that the policy accepts, each in the QOS that it would have had.
 
-    `unenforced` are limits that are not enforced.
+    `unenforced` are limits that nothing enforces, so the model leaves them out.
     """
     settings, nodes = site.slurm.settings(), site.slurm.nodes()
     now_s = site.wall()
@@ -97,9 +97,9 @@ def print_starts(starts: Starts) -> None:
     ]
     print_table(_COLUMNS, rows, right=_COLUMNS[1:])
     if starts.predicted.requeued:
-        click.echo(f"requeued to give GPUs back: {counted(starts.predicted.requeued, 'job')}")
+        click.echo(f"requeued to return GPUs to their owners: {counted(starts.predicted.requeued, 'job')}")
     if (doubt := starts.reproduction.doubt) is not None:
-        remark(f"warning: under the active policy {doubt}: use its waits only to compare policies")
+        remark(f"warning: use these waits only to compare policies. Under the active policy: {doubt}")
 
 
 def starts_json(starts: Starts) -> dict[str, Any]:

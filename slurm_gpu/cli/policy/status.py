@@ -38,7 +38,7 @@ def status(
 ) -> None:
     """Compare the active policy with FILE, and list limits changed by hand.
 
-    Exit code 1 if anything differs. The counts of decisions cover what decisions.log still has.
+    The exit code is 1 if anything differs. Decisions are counted as far back as decisions.log reaches.
     """
     loaded = LoadedPolicy.read(site, file)
     journal = ApplyJournal(state_dir)
@@ -87,7 +87,7 @@ def status(
 
 
 def _applied(last: Entry | None, taken_back: Sequence[Entry]) -> Iterator[str]:
-    """Yield the apply in effect, and the later ones that were undone."""
+    """Yield the apply in effect, and the later applies that were rolled back."""
     if last is not None:
         yield f"Applied {last.at} from {last.policy}"
     elif not taken_back:
@@ -97,7 +97,7 @@ def _applied(last: Entry | None, taken_back: Sequence[Entry]) -> Iterator[str]:
     if taken_back:
         those = ", ".join(entry.at for entry in taken_back)
         applies = "the apply" if len(taken_back) == 1 else f"{len(taken_back)} applies"
-        yield f"Rolled back since by `policy rollback`: {applies} of {those}"
+        yield f"Rolled back later by `policy rollback`: {applies} of {those}"
 
 
 def _standing(
@@ -124,8 +124,8 @@ def _standing(
         return f"differs from {path}, and from the last apply on this host: `{apply}` installs the file"
     if Path(maker.policy) != path.absolute():
         return (
-            f"applied from {maker.policy}, and differs from {path}: `{apply}` installs the latter, "
-            f"`slurm-gpu policy status {maker.policy}` compares with the former"
+            f"applied from {maker.policy}, and differs from {path}: `{apply}` installs {path}, "
+            f"and `slurm-gpu policy status {maker.policy}` compares the script with {maker.policy}"
         )
     return (
         f"differs from {path}: the file, members of its groups, GPUs of the cluster, or slurm-gpu changed "
@@ -134,7 +134,7 @@ def _standing(
 
 
 def _has_no_rules(script: Path) -> bool:
-    """Return whether the script accepts every job, as after the first apply is undone."""
+    """Return whether the script accepts every job, as it does after the first apply is rolled back."""
     try:
         policy = read_policy_in_force(script)
     except OutsideError:
@@ -143,7 +143,7 @@ def _has_no_rules(script: Path) -> bool:
 
 
 def _decisions(run_dir: Path | None, script: Path) -> DecisionCounts | None:
-    """Count decisions in the log that the script names."""
+    """Count the decisions in the log of `run_dir`, or else in the log that the script names."""
     if run_dir is not None:
         return count_decisions(run_dir)
     try:

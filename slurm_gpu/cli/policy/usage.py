@@ -1,4 +1,4 @@
-"""Return the active policy of this host, and its use by user."""
+"""Read the active policy of this host, and the use that its limits count."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class PolicyAbsentError(OutsideError):
 
 
 def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
-    """Return the active policy and the use: from slurm-gpuctld's snapshot, else from the queue.
+    """Return the active policy, the use, the source of the use, and the use by kind of job.
 
-    Also return use by kind of job if a rule needs it; only the queue has that. Raise PolicyAbsentError
-    without an active policy on this host.
+    The use comes from slurm-gpuctld's snapshot, or from the queue if there is no valid snapshot. The use by
+    kind of job always comes from the queue, and is empty if no rule needs it. Raise PolicyAbsentError if
+    this host has no active policy.
     """
     settings = site.slurm.settings()
     script = Path(settings.conf_path).parent / SCRIPT_NAME
@@ -45,7 +46,7 @@ def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[s
     if found is not None and not kinds_summed_up(policy):
         return policy, found, "snapshot", {}
     if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:
-        remark("Slurm shows you only your own jobs here: the use of groups is incomplete")
+        remark("Slurm shows you only your own jobs, so the use of groups is incomplete")
     jobs = QueueReader(site.run).read()
     facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
     by_kind = usage_by_kind(policy, jobs, facts)
@@ -56,15 +57,14 @@ def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[s
 
 
 def _why_unknown(site: CommandSite, script: Path) -> str:
-    """Return what is missing and the remedy, for users and for admins."""
+    """Describe what is missing, and the remedies for users and for operators."""
     if script.exists():
         missing = f"{script} is not slurm-gpu's: this host has no active policy of slurm-gpu"
     else:
         missing = f"this host has no limits: {script} does not exist"
     web = site.config.web if site.config_path.exists() else None
-    page = "" if web is None else f"; or see My limits on {web} (sign in with slurm-gpu web)"
+    page = "" if web is None else f", or see My limits on {web} (sign in with slurm-gpu web)"
     return (
-        f"{missing}. Run quota on the host of slurmctld{page}. Operators: run slurm-gpu policy apply there "
-        "to "
-        "activate policy.yaml; on login nodes that share its Slurm configuration, quota then works, too"
+        f"{missing}. Run quota on slurmctld's host{page}. Operators: run slurm-gpu policy apply on that host "
+        "to activate policy.yaml; quota then also works on login nodes that share its Slurm configuration"
     )

@@ -1,4 +1,4 @@
-"""Waits by the model of the cluster, with stable keys."""
+"""Convert the waits of the model to JSON with stable keys."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Commands on runs: `job`, `jobs`, `diagnose`."""
+"""The commands `job`, `jobs` and `diagnose`."""

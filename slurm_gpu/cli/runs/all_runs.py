@@ -14,12 +14,12 @@ _PAGE = 1000
 
 
 def all_users_runs(site: CommandSite, since_s: int, until_s: int | None) -> list[Run]:
-    """Return the runs submitted in that time; raise OutsideError if the caller may not see all of them."""
+    """Return all runs submitted in the period; raise OutsideError if the caller may not see all of them."""
     with site.database() as database:
         runs = list(database.all_runs(since_s=since_s, until_s=until_s, limit=_PAGE))
     if not all(run.full for run in runs):
         raise OutsideError(
-            "replay requires all jobs of all users: run it as root on slurm-gpudbd's host, or as an "
+            "this command requires the jobs of all users: run it as root on slurm-gpudbd's host, or as an "
             "operator (operators: in slurm-gpu.yaml)"
         )
     return runs

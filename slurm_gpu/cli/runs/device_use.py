@@ -31,15 +31,15 @@ _IDLE_PCT = 1.0
 """A GPU below this mean utilisation counts as unused."""
 
 _JUDGED_FROM_S = 60.0
-"""A shorter run may have failed at once, without a chance to use its GPU."""
+"""A GPU allocated for less time is not judged: the run may have failed before it could use the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUse:
-    """The use of one (node, GPU) by a run; None is a gap. Percentiles are over time, fractions are means.
+    """The use of one GPU on one node by a run; None marks a gap.
 
-    `power_s`, `energy_s`, `pcie_s` and `nvlink_s` are measured seconds: these quantities are gaps while jobs
-    share the GPU.
+    Percentiles are taken over time, and fractions are means. `power_s`, `energy_s`, `pcie_s` and `nvlink_s`
+    are the seconds for which the quantity was measured; it is not measured while jobs share the GPU.
     """
 
     node: str
@@ -82,7 +82,7 @@ class DeviceUse:
 
     @property
     def coverage(self) -> float | None:
-        """Return the sampled share of the allocated, not suspended time, 0–1."""
+        """Return the sampled share of the allocated time without suspensions, from 0 to 1."""
         runs_s = self.allocated_s - self.suspended_s
         return min(1.0, self.sampled_s / runs_s) if runs_s > 0 else None
 
@@ -96,7 +96,7 @@ class DeviceUse:
 
 
 def device_uses(records: Sequence[Record]) -> list[DeviceUse]:
-    """Return one entry per (node, GPU), sorted; of two simultaneous watches only one counts."""
+    """Return one entry per node and GPU, sorted; count only one of two overlapping segments of a GPU."""
     kept, _ = resolve_double_watches(records)
     by_device: dict[tuple[str, str], list[Record]] = {}
     for record in kept:
@@ -105,9 +105,9 @@ def device_uses(records: Sequence[Record]) -> list[DeviceUse]:
 
 
 def idle_advice(run: Run, uses: Sequence[DeviceUse], min_coverage: float) -> str | None:
-    """Return advice on allocated but unused GPUs; None without any or if too little was measured.
+    """Return advice on allocated but unused GPUs; None if all were used or too little was measured.
 
-    Runs of less than a minute are not judged.
+    GPUs that were allocated for less than a minute are not judged.
     """
     if run.end_s is None or run.coverage is None or run.coverage < min_coverage:
         return None
@@ -180,9 +180,9 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
 
 
 def _allocated_s(parts: Sequence[Record]) -> float:
-    """Return the time from the first segment to the last: a job keeps its GPUs while slurm-gpud is down.
+    """Return the time for which the GPU was allocated, including gaps while slurm-gpud was down.
 
-    Without Slurm, a run has no GPUs between two segments.
+    Without Slurm, such gaps do not count: a run has no GPUs between two segments.
     """
     allocated_s = math.fsum(part.allocated_s for part in parts)
     if len(parts) < 2 or parts[0].cluster.startswith(HOST_CLUSTER):
@@ -200,7 +200,7 @@ def _most(mean: Mean | None) -> float | None:
 
 
 def _total(total: Total | None) -> float | None:
-    """Return the total; None without measured time."""
+    """Return the total; None if nothing was measured."""
     return None if total is None or total.seconds == 0 else total.total
 
 
@@ -216,5 +216,5 @@ def _sum_by_reason(parts: Sequence[Mapping[str, float]]) -> Mapping[str, float] 
 
 
 def _measured(mean: Mean | None) -> Mean | None:
-    """Return the mean; None without measured time."""
+    """Return the mean; None if nothing was measured."""
     return None if mean is None or mean.seconds == 0 else mean

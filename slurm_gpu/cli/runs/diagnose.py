@@ -45,7 +45,7 @@ _ANSWERED_S, _AGAIN_S = 85.0, 2.0
     "page_file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Also write an HTML page: GPUs over time, changes, evidence.",
+    help="Also write an HTML page with the GPUs over time, the changes, and the evidence.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (keys: docs/diagnose.md).")
 @with_site
@@ -59,14 +59,14 @@ def diagnose(
 ) -> None:
     """Find out why JOB is slow: imbalance, a slow or failing GPU, links, input, or a hang.
 
-    Judges the last run by its last ten minutes at full resolution if slurm-gpudbd has them, otherwise by its
-    whole timeline. GPUs are compared within their pipeline stage, which is inferred unless --groups gives it;
-    --groups counts GPUs from 0, by node and index. Exit code 1 if a problem was found, 0 if none was found or
-    the data do not suffice.
+    The last run of JOB is judged by its last ten minutes at full resolution if slurm-gpudbd has them, and
+    otherwise by its whole timeline. GPUs are compared within their pipeline stage, which is inferred unless
+    --groups specifies it; --groups numbers the GPUs from 0, in order of node and index. The exit code is 1 if
+    a problem was found, and 0 if no problem was found or the data do not suffice.
     """
     if page_file is not None and page_file.exists() and not page_file.is_file():
         raise UsageError(
-            f"--html {page_file}: is not a file; name a file, which is created if it does not exist"
+            f"--html {page_file}: not a regular file; specify a file, which is created if it does not exist"
         )
     if page_file is not None and not page_file.parent.is_dir():
         raise UsageError(f"--html {page_file}: directory {page_file.parent} does not exist")
@@ -78,7 +78,9 @@ def diagnose(
             raise UsageError(f"no job {job_id} in Slurm's accounting; run slurm-gpu job {job_id} for details")
         run = runs[0]
         if not run.full:
-            raise UsageError(f"job {job_id} is another user's: its owner and operators may diagnose it")
+            raise UsageError(
+                f"job {job_id} belongs to another user: only its owner and operators may diagnose it"
+            )
         if not run.devices:
             raise UsageError(why_no_data(run))
         try:
@@ -107,9 +109,9 @@ def diagnose(
 
 
 def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str) -> Sequence[NodeWindow]:
-    """Return the windows of the nodes of a job; nodes of a running job need some seconds to send them.
+    """Return the windows of all nodes of a job; wait until the nodes of a running job have sent them.
 
-    slurm-gpudbd keeps them for 20 s: keep the window of one node here until all have answered.
+    slurm-gpudbd keeps a window for 20 s, so windows are kept here until all nodes have answered.
     """
     holding = {record.node for record in run.devices or () if not record.final}
     until, is_announced = site.wall() + _ANSWERED_S, False
@@ -121,7 +123,7 @@ def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str)
             if run.end_s is not None or holding <= kept.keys() or site.wall() >= until:
                 return [item for node in sorted(kept) for item in kept[node]]
             if not is_announced:
-                remark("Requesting the last ten minutes from its nodes, which takes up to 80 s")
+                remark("Requesting the last ten minutes from the nodes of the job; this takes up to 80 s")
             is_announced = True
             site.sleep(_AGAIN_S)
     except DatabaseError:
@@ -129,7 +131,7 @@ def _windows(site: CommandSite, database: DatabaseClient, run: Run, job_id: str)
 
 
 def _write_page(path: Path, page: str) -> None:
-    """Write the whole page or nothing, readable only by its owner."""
+    """Write the page atomically, readable only by the owner of the file."""
     try:
         write_whole(path, page)
     except OSError as error:
@@ -146,7 +148,7 @@ def _print(run: Run, found: JudgedRun, rules: DiagnosisThresholds, zone: ZoneInf
     if verdict.culprits:
         click.echo(f"  who       {', '.join(text(worker.name) for worker in verdict.culprits)}")
     elif verdict.roles:
-        click.echo(f"  most to do: {', '.join(map(text, verdict.roles))}; no GPU is at fault")
+        click.echo(f"  most work: {', '.join(map(text, verdict.roles))}; no GPU is at fault")
     if verdict.nodes:
         click.echo(f"  nodes     {', '.join(map(text, verdict.nodes))}")
     if verdict.since_s is not None:

@@ -35,19 +35,19 @@ SHORT_STATES = {
     "SUSPENDED": "S",
     "TIMEOUT": "TO",
 }
-"""The abbreviations of squeue for the states of Slurm."""
+"""The abbreviations that squeue prints for Slurm's job states."""
 SORTS = ("submit", "start", "end", "nNODE", "nGPU", "WAIT_h", "RUN_h", "uGPUcore", "uGPUmem", "energy_j")
 
 
 def _complete_state(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the last state of a list."""
+    """Complete the last state in a comma-separated list."""
     before, comma, last = incomplete.rpartition(",")
     states = (state for state in SHORT_STATES if state.startswith(last.upper()))
     return [CompletionItem(f"{before}{comma}{state}") for state in states]
 
 
 def _complete_from(names_in: Callable[[SiteConfig], Collection[str]]) -> Callable[..., list[CompletionItem]]:
-    """Return a function that completes names of slurm-gpu.yaml."""
+    """Return a function that completes names defined in slurm-gpu.yaml."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
@@ -60,7 +60,7 @@ def _complete_from(names_in: Callable[[SiteConfig], Collection[str]]) -> Callabl
 
 
 def _gpus(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """Parse a number of GPUs, which shards make fractional."""
+    """Parse a number of GPUs, which is fractional for jobs with shards."""
     if value is None:
         return None
     try:
@@ -99,7 +99,7 @@ _OPTIONS = (
     click.option(
         "--server-type",
         metavar="NAME",
-        help="Only runs on this server type of slurm-gpu.yaml.",
+        help="Only runs on this server type, as defined in slurm-gpu.yaml.",
         shell_complete=_complete_from(lambda config: config.server_types),
     ),
     click.option(
@@ -117,15 +117,15 @@ _OPTIONS = (
     click.option(
         "--since",
         metavar="TIME",
-        help="Leave out runs that ended before, such as 2026-11-01, or 7d for a week ago.",
+        help="Leave out runs that ended before TIME, such as 2026-11-01, or 7d for a week ago.",
     ),
-    click.option("--until", metavar="TIME", help="Only runs submitted before."),
+    click.option("--until", metavar="TIME", help="Only runs submitted before TIME."),
     click.option(
         "--sort",
         type=click.Choice(SORTS),
         default="submit",
         show_default=True,
-        help="Column to sort by, descending; gaps last.",
+        help="Column to sort by, in descending order; gaps come last.",
     ),
     click.option("--ascending", is_flag=True, help="Sort ascending."),
 )
@@ -139,7 +139,7 @@ def filter_options(command: Command) -> Command:
 
 
 def filters_of(site: CommandSite, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters for DatabaseClient.all_runs; raise UsageError for bad values."""
+    """Return the filters for DatabaseClient.all_runs; raise UsageError for invalid values."""
     zone, now_s = ZoneInfo(site.config.timezone), site.wall()
     since_s, until_s = parse_period(chosen["since"], chosen["until"], zone, now_s)
     same = ("user", "partition", "qos", "app", "gpu_type", "server_type", "zone", "min_gpus")
@@ -155,7 +155,10 @@ def filters_of(site: CommandSite, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _accounts(site: CommandSite, account: str | None, team: str | None) -> tuple[str, ...]:
-    """Return the accounts to filter by, () for all. An account that `team:` lacks is its own team."""
+    """Return the accounts to filter by, or () for all accounts.
+
+    An account that is not listed under `team:` is a team of its own.
+    """
     if team is None:
         return () if account is None else (account,)
     teams = {} if isinstance(site.config.team, str) else site.config.team
@@ -163,8 +166,8 @@ def _accounts(site: CommandSite, account: str | None, team: str | None) -> tuple
     if account is not None:
         if account not in accounts:
             raise UsageError(
-                f"--account {account}: it belongs to team {teams.get(account, account)}, not to {team}; "
-                "leave out --team or --account"
+                f"--account {account}: the account belongs to team {teams.get(account, account)}, not to "
+                f"{team}; leave out --team or --account"
             )
         return (account,)
     if not accounts:
@@ -173,13 +176,15 @@ def _accounts(site: CommandSite, account: str | None, team: str | None) -> tuple
 
 
 def _states(option: str | None) -> tuple[str, ...]:
-    """Return the states in full; accept the abbreviations of squeue."""
+    """Return the full names of the states; accept squeue's abbreviations."""
     full = {short: state for state, short in SHORT_STATES.items()}
     states = []
     for word in (option or "").replace(" ", "").upper().split(","):
         state = full.get(word, word)
         if state and state not in SHORT_STATES:
-            raise UsageError(f"--state {word}: Slurm has no such state; it has {', '.join(SHORT_STATES)}")
+            raise UsageError(
+                f"--state {word}: Slurm has no such state; its states are {', '.join(SHORT_STATES)}"
+            )
         if state:
             states.append(state)
     return tuple(states)

@@ -17,7 +17,10 @@ _TOUCHING_S = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse:
-    """One node of a run; None is a gap. `watched_s` is how long its processes were watched."""
+    """The host use of a run on one node; None marks a gap.
+
+    `watched_s` is the time for which the processes of the run were sampled.
+    """
 
     node: str
     watched_s: float
@@ -57,9 +60,9 @@ def host_uses(hosts: Iterable[Host], records: Iterable[Record] = ()) -> list[Hos
 
 
 def _apart(watches: Sequence[Host], counted: Set[str]) -> list[Host]:
-    """Return records of segments that count, and other records without overlap with them.
+    """Return the records of segments that count, and the other records that do not overlap with them.
 
-    Overlap within one boot goes by the monotonic clock, since the wall clock may have been set.
+    Overlaps within one boot are computed from the monotonic clock, since the wall clock may have been set.
     """
     span_of = {host.segment: span for host, span in zip(watches, spans(watches), strict=True)}
     kept = [host for host in watches if host.segment in counted]

@@ -31,11 +31,11 @@ from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.codec import to_json
 
 _AGREES_S = 3
-"""Largest difference between two clocks about one suspension: slurm-gpud polls every 2 s."""
+"""Largest difference between the times of a suspension in Slurm and slurm-gpud, which polls every 2 s."""
 
 
 def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete pending and running jobs of the caller."""
+    """Complete the IDs of the caller's pending and running jobs."""
     site = ctx.find_object(CommandSite) or CommandSite()
     try:
         jobs = read_own_jobs(site.run)
@@ -53,11 +53,12 @@ def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -
 def job(site: CommandSite, job_id: str, as_json: bool) -> None:
     """Show every run of JOB (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
 
-    util is the percentage of time in which the GPU was busy, with percentiles 5, 50 and 95 over time. sampled
-    is the measured share of the allocated time, without suspension. SM, occup(ancy), tensor and DRAM are
-    percentages of what the hardware can do. Throttled: the time for which clocks were reduced. Power, energy
-    and link traffic of a GPU are not known while jobs share it. A dash is a gap: not measured, or shared for
-    long. M and G are MiB and GiB; kB, MB and GB are powers of 1000.
+    util is the percentage of time in which the GPU was busy; p5, p50 and p95 are its percentiles over time.
+    sampled is the measured share of the allocated time without suspensions. SM, occup. (occupancy), tensor
+    and DRAM are percentages of the hardware's maximum. throttled is the time for which clocks were reduced.
+    Power, energy and link traffic of a GPU are not known while jobs share it. A dash marks a gap: the value
+    was not measured, or the GPU was shared for a long time. M and G are MiB and GiB; kB, MB and GB are powers
+    of 1000.
     """
     with site.database() as database:
         page = database.run_page(job_id)
@@ -68,7 +69,8 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
         every = span(site.config.import_interval_s)
         raise UsageError(
             f"no job {job_id} in Slurm's accounting, which is read every {every}. An array task "
-            f"appears there when it starts, a held job when it is released; see squeue -j {job_id} until then"
+            "appears there when it starts, and a held job when it is released; until then, use squeue -j "
+            f"{job_id}"
         )
     min_coverage = site.config.sampling.min_coverage
     if as_json:
@@ -81,10 +83,12 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
             click.echo()
         _print_run(run, _timelines_of(run, run_timelines), zone, min_coverage, site.wall())
     if page.left_out:
-        remark(f"{page.left_out} more runs of {job_id}, older than these: name a task, such as {job_id}_7")
+        remark(
+            f"older runs of {job_id} that are left out: {page.left_out}; specify a task, such as {job_id}_7"
+        )
     if page.events_left_out:
         n = counted(page.events_left_out, "event")
-        remark(f"{n} between the first and last of a kind are left out")
+        remark(f"left out between the first and the last events of each kind: {n}")
 
 
 def _timelines_of(run: Run, run_timelines: Sequence[RunTimeline]) -> Sequence[DeviceTimeline]:
@@ -140,7 +144,7 @@ def _print_run(
         click.echo(f"  ended     {moment(run.end_s, zone)}  having run {span(run.elapsed_s)}{suspended}")
         released_s = _released_s(run)
         if released_s is not None:
-            click.echo("            according to Slurm, which records the last suspension as the end;")
+            click.echo("            according to Slurm, which records the start of a suspension as the end;")
             click.echo(f"            its GPUs were allocated until {moment(released_s, zone)}")
     if not run.full:
         click.echo("  Only the job's owner and operators see its GPU use.")
@@ -154,7 +158,7 @@ def _print_run(
     )
     if run.end_s is None and run.devices:
         reported_at_s = max(record.last_s for record in run.devices)
-        click.echo(f"  as of {moment(reported_at_s, zone)}, the last report of its nodes")
+        click.echo(f"  as of {moment(reported_at_s, zone)}, when its nodes last reported")
     _print_application(run)
     uses = device_uses(run.devices) if run.devices is not None else []
     names = device_names([use.device for use in uses])
@@ -177,33 +181,34 @@ def _print_run(
 
 
 def _without_records(run: Run, now_s: float) -> str:
-    """Return why a run has no record yet, or will have none."""
-    doctor = f"slurm-gpu doctor, as root on {text(run.nodes)},"
+    """Explain why a run has no record yet, or why it will never have one."""
+    doctor = f"Run slurm-gpu doctor as root on {text(run.nodes)}"
     if run.end_s is None and (run.elapsed_s is None or run.elapsed_s <= REPORTED_WITHIN_S):
-        return "No node has reported its GPUs yet: the first record of a running job comes within a minute."
+        return "No node has reported GPU use yet: the first record of a running job arrives within a minute."
     if run.end_s is None:
         return (
-            f"No node has reported its GPUs in the {span(run.elapsed_s)} that it has run, and the first "
-            f"record takes a minute: {doctor} checks why."
+            f"The job has run for {span(run.elapsed_s)}, but no node has reported its GPU use, which usually "
+            f"takes a minute. {doctor} to find the cause."
         )
     if any(event.kind == "prolog_missing" for event in run.events or ()):
         return "Its GPU use was not measured: Slurm ran no prolog for this run, which followed a requeue."
     since_s = now_s - run.end_s
     if since_s <= REPORTED_WITHIN_S:
-        return "No node has reported its GPUs yet: the record of an ended job comes within seconds."
+        return "No node has reported GPU use yet: the record of an ended job arrives within seconds."
     return (
-        f"No node has reported its GPUs in the {span(since_s)} since it ended, and that takes seconds: "
-        f"{doctor} checks what delays the record. If nothing does, it was lost, or slurm-gpud did not run."
+        f"The job ended {span(since_s)} ago, but no node has reported its GPU use, which usually takes "
+        f"seconds. {doctor} to find out what delays the record. If nothing does, the record was lost, or "
+        "slurm-gpud was not running."
     )
 
 
 def _loan(run: Run) -> str:
-    """Return the owner of borrowed GPUs, and whether the owner reclaimed them."""
+    """Describe from whom the GPUs were borrowed, and whether the owner reclaimed them."""
     lent = f"on loan from {text(run.lender)}"
     if run.state != "PREEMPTED":
         return lent
     if run.returned_to is None:
-        return f"{lent}, and returned when its owner needed them"
+        return f"{lent}, and returned when the owner needed the GPUs"
     return f"{lent}, and returned to job {run.returned_to}, which had waited {span(run.returned_in_s)}"
 
 
@@ -212,10 +217,10 @@ def _host_uses(run: Run) -> list[HostUse]:
 
 
 def _released_s(run: Run) -> int | None:
-    """Return when nodes saw its GPUs released, if that differs from the end in Slurm; else None.
+    """Return when the nodes released the GPUs, if Slurm recorded an earlier end; else None.
 
-    If a job ends while suspended, Slurm records the start of that suspension as its end, and does not count
-    the suspension. (A late epilog differs, too, but then both agree on the suspended time.)
+    If a job ends while it is suspended, Slurm records the start of that suspension as the end of the job, and
+    does not count the suspension. After a late epilog, the end differs too, but not the suspended time.
     """
     if run.end_s is None or run.suspended_s is None or not run.devices:
         return None
@@ -244,7 +249,10 @@ def _gpus(n_gpus: float | None, kind: str | None = None) -> str:
 
 
 def _gpus_requested(run: Run) -> str:
-    """Return the GPUs that a run requests; shards and MPS may be another part of a GPU on each node."""
+    """Return the GPUs that a run requests as text.
+
+    Shards and MPS have no known number of GPUs, since each node may divide its GPUs differently.
+    """
     if run.n_gpus_requested is not None:
         return _gpus(run.n_gpus_requested)
     request = {} if run.tres_requested is None else run.tres_requested

@@ -27,7 +27,7 @@ _HOST_SPARE = ("read", "written", "InfiniBand in/out", "network in/out", "CPU ti
 
 _SHORT_UUID = 12
 _LEAST_SIGNS, _MOST_SIGNS = len("utilisation"), 40
-"""The minimum and maximum width of a timeline; the terminal determines it."""
+"""The minimum and maximum width of a timeline, which depends on the width of the terminal."""
 
 _MAX_EVENTS = 20
 _LEAST_THROTTLED_S = 1.0
@@ -48,7 +48,7 @@ Names = Mapping[str, str]
 
 
 def device_names(devices: Sequence[str]) -> Names:
-    """Return full UUIDs, or on a terminal short ones such as GPU-1a2b3c4d if they are unique."""
+    """Return the UUIDs, or on a terminal their beginnings, such as GPU-1a2b3c4d, if these are unique."""
     short = {device: device[:_SHORT_UUID] for device in devices}
     if not sys.stdout.isatty() or len(set(short.values())) < len(short):
         return {device: device for device in devices}
@@ -77,7 +77,7 @@ def print_use(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> N
 
 
 def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> None:
-    """Print busy parts of GPUs and throttling; only columns with measurements."""
+    """Print the use of the parts of each GPU and throttling; leave out columns without measurements."""
 
     def link(name: str) -> Callable[[DeviceUse], str]:
         def cell(use: DeviceUse) -> str:
@@ -109,7 +109,7 @@ def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float)
 
 
 def print_timelines(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneInfo) -> None:
-    """Print utilisation and memory over time, one line of blocks per GPU; nothing without timelines."""
+    """Print utilisation and memory over time, one row per GPU; print nothing without timelines."""
     known = [(timelines, timelines.timeline) for timelines in courses if timelines.timeline is not None]
     if not known:
         return
@@ -129,7 +129,9 @@ def print_timelines(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneI
     click.echo()
     print_table(columns, rows, whole=columns, spare=("node",))
     sign_s = width_s * values_per_sign(n_bins, width)
-    click.echo(f"from {moment(first_s, zone)}, {span(sign_s)} per block; {NO_SIGN} was not measured")
+    click.echo(
+        f"from {moment(first_s, zone)}, {span(sign_s)} per block; {NO_SIGN} marks time that was not measured"
+    )
 
 
 def _means(timeline: Timeline, series: str, first_s: int, width_s: int, n_bins: int) -> list[float | None]:
@@ -142,7 +144,7 @@ def _means(timeline: Timeline, series: str, first_s: int, width_s: int, n_bins: 
 
 
 def print_hosts(uses: Sequence[HostUse], n_cpus: float | None) -> None:
-    """Print host use per node; only columns with measurements.
+    """Print host use per node; leave out columns without measurements.
 
     `n_cpus` is the number of CPUs of the job on each node; None if unknown.
     """
@@ -170,7 +172,7 @@ def print_events(events: Sequence[Event], names: Names, zone: ZoneInfo) -> None:
         device = "" if event.device is None else f" {names.get(event.device, event.device)}"
         click.echo(f"{moment(event.at_s, zone)}  {event.node}{device}  {text(event_text(event))}")
     if len(events) > _MAX_EVENTS:
-        click.echo(f"and {len(events) - _MAX_EVENTS} more; --json has them all")
+        click.echo(f"and {len(events) - _MAX_EVENTS} more; --json prints all events")
 
 
 def _print_measured(
@@ -201,7 +203,7 @@ def _ecc(use: DeviceUse) -> str:
 
 
 def _throttled(use: DeviceUse) -> str:
-    """Return seconds of throttling by reason, the longest first."""
+    """Return the throttled time by reason, the longest first."""
     if use.throttle_s is None:
         return GAP
     longest = sorted(use.throttle_s.items(), key=lambda item: -item[1])

@@ -50,7 +50,9 @@ CSV_COLUMNS = (
 @click.command()
 @filter_options
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Rows per page. [default: 100]")
-@click.option("--page", type=click.IntRange(min=1), default=1, metavar="N", help="Page of the list, from 1.")
+@click.option(
+    "--page", type=click.IntRange(min=1), default=1, metavar="N", help="Page of the list, starting at 1."
+)
 @click.option("--all", "every", is_flag=True, help="Print all rows.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
@@ -58,7 +60,7 @@ CSV_COLUMNS = (
     "--parquet",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the columns of --csv to a Parquet file: all rows without --limit.",
+    help="Write the columns of --csv to a Parquet file, with all rows unless --limit is given.",
 )
 @with_site
 def jobs(
@@ -72,19 +74,19 @@ def jobs(
     parquet: Path | None,
     **chosen: Any,
 ) -> None:
-    """List runs, the latest submitted first.
+    """List runs, the most recently submitted first.
 
     WAIT_h is the time from eligible to start; uGPUcore and uGPUmem are percentages, averaged over the GPUs
-    and time of the run. A dash is a gap: not measured, or a run of another user.
+    and the time of the run. A dash marks a gap: the value was not measured, or the run is another user's.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if parquet is not None and (as_json or as_csv):
         raise UsageError("--parquet writes a file and prints nothing: leave out --json and --csv")
     if every and (limit is not None or page > 1):
-        raise UsageError("--all and --limit or --page are mutually exclusive")
+        raise UsageError("--all cannot be combined with --limit or --page")
     most = None if every or (parquet is not None and limit is None) else (_LIMIT if limit is None else limit)
     if most is None and page > 1:
-        raise UsageError("--page N needs --limit: how many rows a page has")
+        raise UsageError("--page N needs --limit, the number of rows per page")
     filters = filters_of(site, chosen)
     with site.database() as database:
         found = _Found(database, filters, most, page)
@@ -105,7 +107,7 @@ def jobs(
 
 
 def _strange(users: str | None) -> list[str]:
-    """Return requested names without a user on this host: a typing error or a deleted user."""
+    """Return the requested names that no user of this host has, such as mistyped names or deleted users."""
     names = [name.strip() for name in (users or "").split(",")]
     return [name for name in names if name and not _is_known(name)]
 
@@ -147,7 +149,7 @@ class _Found:
         return self._n > 0
 
     def print_rest(self, sort: str) -> None:
-        """Print a remark if no run matched or if there are more."""
+        """Print a remark if the page has no runs or if more runs match."""
         if not self._n:
             remark(
                 f"page {self._page} does not exist: {self._pages()}" if self._matching else "no runs match"
@@ -160,11 +162,11 @@ class _Found:
             )
 
     def _pages(self) -> str:
-        """Return the number of runs and of pages, for a page that does not exist."""
+        """Return the number of matching runs and the last page, as text for a page that does not exist."""
         assert self._most is not None
         last = -(-self._matching // self._most)
         match = "matches" if self._matching == 1 else "match"
-        return f"{counted(self._matching, 'run')} {match}, the last page is {last}"
+        return f"{counted(self._matching, 'run')} {match}, and the last page is {last}"
 
 
 def _print_table(found: list[Run], min_coverage: float) -> None:
@@ -172,7 +174,7 @@ def _print_table(found: list[Run], min_coverage: float) -> None:
     rows = (_row(run, is_thin) for run, is_thin in zip(found, thin, strict=True))
     print_table(COLUMNS, rows, right=COLUMNS[4:], whole=("JobID",), cut=_NAMES, spare=_SPARE)
     if any(thin):
-        remark(f"* measured for less than {min_coverage:.0%} of the time; draw no conclusions from it")
+        remark(f"* measured for less than {min_coverage:.0%} of the time: do not draw conclusions from it")
 
 
 def _row(run: Run, is_thin: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs as a Parquet file, for DuckDB, Spark, pandas and R."""
+"""Write runs to a Parquet file, for DuckDB, Spark, pandas and R."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ _WHOLE = frozenset(("submit_s", "eligible_s", "start_s", "end_s", "nNODE"))
 
 
 def write_runs(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
-    """Write these columns of all rows to a file, with gaps as null; on an error, write no file.
+    """Write the given columns of all rows to a Parquet file, with gaps as null; write no file on an error.
 
-    Return the number of rows. Raise UsageError without pyarrow, OutsideError if the file cannot be written.
+    Return the number of rows. Raise UsageError if pyarrow is not installed, and OutsideError if the file
+    cannot be written.
     """
     try:
         import pyarrow as pa
         import pyarrow.parquet
     except ImportError:
-        raise UsageError(
-            "--parquet needs pyarrow, which slurm-gpu[report] installs; --csv needs no module"
-        ) from None
+        raise UsageError("--parquet requires pyarrow: install slurm-gpu[report], or use --csv") from None
 
     def kind(name: str) -> pa.DataType:
         return pa.string() if name in _TEXTS else pa.int64() if name in _WHOLE else pa.float64()
@@ -42,7 +41,7 @@ def write_runs(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
         if path.exists() and not path.is_file():
             # A device, such as /dev/null, would be replaced by the file.
             raise UsageError(
-                f"--parquet {path}: is not a file; name a file, which is created if it does not exist"
+                f"--parquet {path}: not a regular file; specify a file, which is created if it does not exist"
             )
         with (
             whole_file(path) as unfinished,

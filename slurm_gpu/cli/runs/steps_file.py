@@ -26,6 +26,7 @@ _WHERE = ("node", "local_rank")
 _MOST_BYTES = 1 << 28
 _TOO_LARGE = f"more than {_MOST_BYTES >> 20} MiB; time fewer steps (every=10)"
 _MOST_ROWS = 20_000_000
+_TOO_MANY_ROWS = f"more than {_MOST_ROWS:,} rows; time fewer steps (every=10)"
 _WORDS = ("optype", "node")
 # Characters of a value.
 _LONGEST = 255
@@ -38,13 +39,13 @@ _WHOLE = ("dp_rank", "stage", "rank", "step", "mb_id", "local_rank")
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Step timings of a job; `places`: node and local rank of each rank, if recorded."""
+    """Step timings of a job; `places` maps each rank to its node and local rank, if recorded."""
 
     steps: StepSeries
     places: Mapping[int, tuple[str, int]] = field(default_factory=dict)
 
     def ranked(self, series: Series) -> Series:
-        """Return the series with the launcher's ranks; process n of a node is assumed to have its GPU n."""
+        """Return the series with the launcher's ranks; process n of a node is assumed to use GPU n."""
         on_node: dict[str, list[JobWorker]] = {}
         for worker in series.workers:
             on_node.setdefault(worker.node, []).append(worker)
@@ -57,7 +58,7 @@ class Timings:
         return replace(series, workers=workers)
 
     def groups(self, series: Series) -> Groups | None:
-        """Return the GPUs by pipeline stage; None for one stage or if the ranks of GPUs are unknown."""
+        """Return the GPUs by pipeline stage; None if there is one stage or the ranks of GPUs are unknown."""
         ranks = self.steps.ranks
         stages = {
             int(rank): stage for row in ranks for stage, here in enumerate(row) for rank in here if rank >= 0
@@ -70,7 +71,7 @@ class Timings:
 
 
 def timings_of(path: Path) -> Timings:
-    """Read a Parquet file, a CSV file, or a directory of CSV files; raise UsageError with the mistake."""
+    """Read a Parquet file, a CSV file, or a directory of CSV files; raise UsageError if it is invalid."""
     read = _directory if path.is_dir() else _one_csv if path.suffix == ".csv" else _parquet
     columns = read(path)
     try:
@@ -98,7 +99,9 @@ def _places(columns: Mapping[str, Any]) -> dict[int, tuple[str, int]]:
 def _directory(path: Path) -> dict[str, Any]:
     parts = sorted(path.glob("*.csv"))
     if not parts:
-        raise UsageError(f"--steps {path}: no *.csv in it; slurm_gpu_steps.py writes one for each rank")
+        raise UsageError(
+            f"--steps {path}: the directory has no *.csv file; slurm_gpu_steps.py writes one for each rank"
+        )
     return _csv(parts)
 
 
@@ -107,7 +110,7 @@ def _one_csv(path: Path) -> dict[str, Any]:
 
 
 def _csv(paths: list[Path]) -> dict[str, Any]:
-    """Read all rows of these files, except an incomplete last line, whose process was killed."""
+    """Read all rows of the files, except an incomplete last line, which a killed process leaves behind."""
     names: list[str] | None = None
     parts: list[dict[str, Any]] = []
     left_bytes, left_rows = _MOST_BYTES, _MOST_ROWS
@@ -121,20 +124,19 @@ def _csv(paths: list[Path]) -> dict[str, Any]:
             if head is None:
                 continue  # killed before it wrote anything
             if len(set(head)) < len(head):
-                raise UsageError(
-                    f"--steps {path}: line 1: a column has the name of another: {','.join(head)}"
-                )
+                raise UsageError(f"--steps {path}: line 1: two columns have the same name: {','.join(head)}")
             if names is None:
                 names = head
             elif head != names:
                 raise UsageError(
-                    f"--steps {path}: line 1: columns {','.join(head)}, others have {','.join(names)}"
+                    f"--steps {path}: line 1: columns {','.join(head)}, but other files have "
+                    f"{','.join(names)}"
                 )
             for part in _parts(path, head, rows):
                 parts.append(part)
                 left_rows -= len(next(iter(part.values()), ()))
                 if left_rows < 0:
-                    raise UsageError(f"--steps {path}: {_too_many_rows('together')}")
+                    raise UsageError(f"--steps {path}: together {_TOO_MANY_ROWS}")
     if names is None:
         raise UsageError(f"--steps {paths[0]}: has no complete line")
     return {name: np.concatenate([part[name] for part in parts]) for name in names if name in _READ}
@@ -142,7 +144,7 @@ def _csv(paths: list[Path]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """Open a regular file; refuse a pipe or a device."""
+    """Open a regular file; reject a pipe or a device."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, encoding="utf-8-sig", newline="") as file:
@@ -155,7 +157,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 
 def _lines(path: Path, file: TextIO) -> Iterator[str]:
-    """Yield complete lines; refuse a line that is longer than any valid row."""
+    """Yield complete lines; reject a line that is longer than any valid row."""
     for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE + 1), ""), 1):
         if len(line) > _LONGEST_LINE:
             raise UsageError(f"--steps {path}: line {number}: more than {_LONGEST_LINE} characters")
@@ -177,7 +179,7 @@ def _rows(path: Path, file: TextIO) -> Iterator[list[str]]:
 
 
 def _parts(path: Path, head: list[str], rows: Iterator[list[str]]) -> Iterator[dict[str, Any]]:
-    """Yield the required columns in blocks of rows, since strings take ten times the memory."""
+    """Yield the required columns in blocks of rows, since text takes ten times the memory of numbers."""
     first = 2
     while True:
         some = list(islice(rows, _ROWS_AT_ONCE))
@@ -195,10 +197,6 @@ def _parts(path: Path, head: list[str], rows: Iterator[list[str]]) -> Iterator[d
             return
 
 
-def _too_many_rows(rows: object) -> str:
-    return f"{rows} rows, {_MOST_ROWS:,} at most; time fewer steps (every=10)"
-
-
 def _column(path: Path, name: str, values: tuple[str, ...], first: int) -> Any:
     # Keep text as objects: a character array reserves the longest length in each row.
     kind = np.int64 if name in _WHOLE else np.float64 if name == "duration" else np.object_
@@ -209,7 +207,7 @@ def _column(path: Path, name: str, values: tuple[str, ...], first: int) -> Any:
             (line, value) for line, value in enumerate(values, first) if not _is_of(kind, value)
         )
         what = "whole number" if kind is np.int64 else "number"
-        raise UsageError(f"--steps {path}: line {line}: column {name}: {value!r} is no {what}") from None
+        raise UsageError(f"--steps {path}: line {line}: column {name}: {value!r} is not a {what}") from None
 
 
 def _is_of(kind: Any, value: str) -> bool:
