@@ -50,7 +50,7 @@ def test_munge(installed: Installation):
     finding = worst(munged.round_trip(installed.at()))
     assert (finding.level, finding.remedy) == (
         Level.FAIL,
-        "run systemctl start munge; see journalctl -u munge for why it stopped",
+        "run systemctl start munge; see journalctl -u munge for the cause",
     )
 
 
@@ -89,9 +89,12 @@ def test_the_cluster_and_the_zones_match_slurm(installed: Installation):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("racks: {r: {nodes: n9}}", "racks.r has nodes that Slurm does not have: n9"),
-        ("server_types: {s: {nodes: n9}}", "server_types.s has nodes that Slurm does not have: n9"),
-        ('placement: {nodes: "n[1-9]"}', "placement has nodes that Slurm does not have: n5, n6, n7, n8, n9"),
+        ("racks: {r: {nodes: n9}}", "racks.r lists nodes that Slurm does not have: n9"),
+        ("server_types: {s: {nodes: n9}}", "server_types.s lists nodes that Slurm does not have: n9"),
+        (
+            'placement: {nodes: "n[1-9]"}',
+            "placement lists nodes that Slurm does not have: n5, n6, n7, n8, n9",
+        ),
         ('placement: {nodes: "n["}', "placement: hostlist 'n[': a bracket"),
         (
             "placement: {partitions: [gpus]}",

@@ -67,7 +67,9 @@ def test_a_gpu_node_needs_slurm_gpud_at_boot(host: Installation) -> None:
     enable = ("warn", f"run systemctl enable --now {NODE}")
     assert levels_and_remedies(found(host, {}, is_node=True)) == [enable]
     (finding,) = found(host, {NODE: "loaded disabled active"}, is_node=True)
-    assert finding.message == f"{NODE} runs and will not start at the next boot: it is disabled"
+    assert (
+        finding.message == f"{NODE} is running, and will not start at the next boot, because it is disabled"
+    )
     assert levels_and_remedies(found(host, {NODE: "loaded enabled-runtime active"}, is_node=True)) == [enable]
     assert levels_and_remedies(found(host, {NODE: "loaded enabled active"}, is_node=True)) == [("ok", None)]
 

@@ -52,7 +52,7 @@ def test_a_daemon_that_does_not_find_a_command_is_reported(installed: Installati
     make_commands(installed.root, "slurmd", "scontrol", "squeue", "sacct")
     daemon(installed, 1, "slurm-gpud", "/none/bin")
     finding = worst(commands.found(installed.at()))
-    assert finding.message == "slurm-gpud does not find slurmd on its PATH, /none/bin"
+    assert finding.message == "slurm-gpud does not find slurmd on its PATH: /none/bin"
     assert FILE in str(finding.remedy)
     assert str(finding.remedy).endswith("systemctl restart slurm-gpud")
     daemon(installed, 2, "slurm-gpudbd", "/none/bin")

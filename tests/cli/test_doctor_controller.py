@@ -68,7 +68,7 @@ def test_a_missing_slurm_gpuctld_is_reported_while_its_snapshot_is_fresh(
     shutil.rmtree(installed.root / "proc" / "815")
     finding = worst(controller.snapshot(installed.at()))
     assert finding.level is Level.WARN
-    assert finding.message.startswith("no slurm-gpuctld runs here, and ")
+    assert finding.message.startswith("slurm-gpuctld is not running on this host, and ")
 
 
 @pytest.mark.parametrize(

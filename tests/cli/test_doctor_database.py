@@ -99,7 +99,7 @@ def test_if_slurmdbd_hangs_a_late_import_names_it(installed: Installation):
     at.site.run = run
     finding = worst(database.import_fresh(at))
     assert finding.message == (
-        "Slurm's accounting was read 3m10s ago (every 1m00s): slurmdbd does not answer within 10 s"
+        "Slurm's accounting was read 3m10s ago (interval: 1m00s): slurmdbd does not answer within 10 s"
     )
     assert str(finding.remedy).startswith("run systemctl start slurmdbd")
 
@@ -114,7 +114,7 @@ def test_nodes_that_send_no_records_are_reported_on_every_host(installed: Instal
     installed.database.state = make_health(stale_nodes=("n1", "n3"))
     assert levels(database.nodes_ship(installed.at())) == ["fail"]
     finding = worst(database.nodes_ship(installed.at()))
-    assert finding.message == "n[1,3] sent no records for 12 minutes, although jobs have GPUs there"
+    assert finding.message == "n[1,3] sent no records for 12 minutes, although GPUs are allocated there"
     installed.database.state = make_health()
     assert levels(database.nodes_ship(installed.at())) == ["ok"]
 
@@ -125,7 +125,8 @@ def test_data_that_slurm_gpudbd_refused_is_reported_for_a_day(installed: Install
     finding = worst(database.nothing_refused(installed.at()))
     assert (finding.level, finding.message) == (
         Level.WARN,
-        "slurm-gpudbd has rejected shipments of nodes, the last 3m00s ago; since its start: 1 events, 2 "
+        "slurm-gpudbd has rejected shipments of nodes, the last 3m00s ago; rejected since its start: 1 "
+        "events, 2 "
         "records",
     )
     installed.database.state = make_health(rejected={"records": 2}, last_rejected_s=NOW_S - 86401)
@@ -175,7 +176,7 @@ def test_the_same_problem_on_500_nodes_is_one_finding(installed: Installation):
     (late,) = database.nodes_report(at)
     assert late.message == "slurm-gpud on n[1-500] has not reported for 3m20s to 11m39s"
     fewer, *_ = database.devices_agree(at)
-    assert fewer.message == "Slurm has 4 GPUs on each of n[1-500], but their slurm-gpud sees 3"
+    assert fewer.message == "Slurm has 4 GPUs on each of n[1-500], but slurm-gpud detects 3 there"
     installed.database.lives = {name: Live(at_s=NOW_S + 900.0 + n) for n, name in enumerate(names)}
     (ahead,) = database.clocks(at)
     assert ahead.message.startswith(
@@ -191,7 +192,7 @@ def test_a_slurm_gpud_that_was_just_started_is_only_a_warning(installed: Install
         (Level.WARN, "slurm-gpud on n2 has not reported yet: it was started 4s ago")
     ]
     silent = next(iter(database.devices_agree(at)))
-    assert (silent.level, silent.message) == (Level.SKIPPED, "n2: see the check nodes")
+    assert (silent.level, silent.message) == (Level.SKIPPED, "n2: see the result of the check nodes")
 
 
 @pytest.mark.parametrize(("age_s", "level"), [(3.0, Level.WARN), (90.0, Level.FAIL)])
@@ -219,7 +220,7 @@ def test_a_gpu_of_slurm_that_slurm_gpud_does_not_see_is_reported(installed: Inst
     installed.database.reports = [_report("n1", 4), _report("n2", 3), _report("n3", 5)]
     assert levels(database.devices_agree(installed.at())) == ["fail", "warn"]
     assert worst(database.devices_agree(installed.at())).message == (
-        "Slurm has 4 GPUs on n2, but its slurm-gpud sees 3"
+        "Slurm has 4 GPUs on n2, but slurm-gpud detects 3 there"
     )
 
 
@@ -244,7 +245,7 @@ def test_if_the_database_lost_the_gpus_of_a_node_no_restart_is_advised(
 def test_nodes_without_a_report_refer_to_the_finding_on_nodes(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 4)]
     messages = [finding.message for finding in database.devices_agree(installed.at())]
-    assert "n3: see the check nodes" in messages
+    assert "n3: see the result of the check nodes" in messages
 
 
 def test_nodes_of_another_version_are_named(installed: Installation):
@@ -254,7 +255,10 @@ def test_nodes_of_another_version_are_named(installed: Installation):
         _report("n3", 4, None),
     ]
     finding = worst(database.devices_agree(installed.at()))
-    assert finding.message == f"slurm-gpud on n[1-2] has version 0.0.1, this command {__version__}"
+    assert (
+        finding.message
+        == f"slurm-gpud on n[1-2] has version 0.0.1, but this command has version {__version__}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -281,10 +285,10 @@ def test_a_refused_slurm_gpuweb_is_reported_with_the_setting_to_write(installed:
     assert (finding.level, finding.message) == (
         Level.FAIL,
         "slurm-gpudbd refuses uid 987 from 10.0.0.7, which requests every run as slurm-gpuweb does: "
-        "web_hosts has no 10.0.0.7; last 3s ago",
+        "web_hosts has no 10.0.0.7; the last request was 3s ago",
     )
     # Any user can send the header, so the request may not be slurm-gpuweb's.
     assert str(finding.remedy).startswith(
-        "if slurm-gpuweb runs there as that user, write web_hosts: [10.0.0.7]"
+        "if slurm-gpuweb runs there as that user, add web_hosts: [10.0.0.7]"
     )
-    assert "write web_hosts: [10.0.0.7] into slurm-gpudbd.yaml" in str(finding.remedy)
+    assert "add web_hosts: [10.0.0.7] into slurm-gpudbd.yaml" in str(finding.remedy)

@@ -200,8 +200,8 @@ def test_the_slurm_gpu_hook_must_be_the_last_prolog_and_the_first_epilog(install
     hook(installed, "epilog", "95-early")
     found = [one for one in hooks.configured(installed.at()) if one.level is Level.WARN]
     assert [one.remedy for one in found] == [
-        "rename it, so that its name sorts after 10-slurm-gpu",
-        "rename it, so that its name sorts before 90-slurm-gpu",
+        "rename it so that its name sorts after 10-slurm-gpu",
+        "rename it so that its name sorts before 90-slurm-gpu",
     ]
 
 
@@ -266,7 +266,7 @@ def test_a_file_with_the_hooks_name_that_does_nothing_is_reported(installed: Ins
     path = hook(installed, "prolog", "10-slurm-gpu", DOES_NOTHING[name])
     finding = worst(hooks.configured(installed.at()))
     assert finding.level is Level.FAIL
-    assert finding.message.startswith(f"{path} has the name of slurm-gpu's prolog, but does not do its work")
+    assert finding.message.startswith(f"{path} has the name of slurm-gpu's prolog, but does not run it")
     assert str(finding.remedy).endswith(f"install -m 755 {ROOT}/prolog/10-slurm-gpu {path}")
 
 

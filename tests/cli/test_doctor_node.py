@@ -42,7 +42,7 @@ def test_a_slurm_gpud_with_another_node_name_is_reported(installed: Installation
     assert at.gpu_nodes_here == ["gpu1"]
     installed.process(4711, "/usr/bin/python3", "/usr/sbin/slurm-gpud")
     finding = worst(node.alive(at))
-    assert finding.message.startswith("slurm-gpud reports as head, but Slurm calls this host gpu1")
+    assert finding.message.startswith("slurm-gpud reports as node head, but Slurm calls this host gpu1")
     assert "--node gpu1" in str(finding.remedy)
     installed.process(4711, "/usr/bin/python3", "/usr/sbin/slurm-gpud", "--node", "gpu1")
     assert levels(node.alive(at)) == ["ok"]
@@ -54,10 +54,10 @@ def test_on_a_host_with_several_nodes_one_without_slurm_gpud_is_named(installed:
     finding = worst(node.alive(installed.at()))
     assert (finding.level, finding.message) == (
         Level.FAIL,
-        "no slurm-gpud runs for n3, which this host simulates",
+        "slurm-gpud is not running for n3, which this host simulates",
     )
     installed.process(4712, "python3", "slurm-gpud", "--node", "n3")
-    assert worst(node.alive(installed.at())).message.startswith("no slurm-gpud runs for n2")
+    assert worst(node.alive(installed.at())).message.startswith("slurm-gpud is not running for n2")
 
 
 def test_a_slurm_gpud_in_a_container_does_not_count(installed: Installation):

@@ -70,8 +70,8 @@ def test_an_exempt_user_that_does_not_exist_is_reported(installed: Installation,
     finding = found(installed, mail_to(mail.port, "mode: send\nexempt_users: [root, no such]\n"))
     path = installed.root / "notices.yaml"
     assert finding.level is Level.WARN
-    assert finding.message == f"exempt_users in {path} names no such, not a user of this host"
-    assert finding.remedy == "run getent passwd 'no such' to check the name, then fix it in the file"
+    assert finding.message == f"exempt_users in {path} names users that do not exist on this host: no such"
+    assert finding.remedy == "run getent passwd 'no such' to check the name, then correct it in the file"
 
 
 def test_an_unreachable_mail_server_is_reported_with_its_address(installed: Installation) -> None:

@@ -60,22 +60,23 @@ PERSISTENT = (
         (
             "slurm-gpudbd at /run/x answered 503: the database does not answer: database or disk is full",
             "slurm-gpudbd runs, but its database has no space left: database or disk is full",
-            "run df -h on its host",
+            "run df -h on the host of the database",
         ),
         (
             "the database does not answer: (1114, \"The table 'run_device' is full\")",
             "slurm-gpudbd runs, but its database has no space left: "
             "(1114, \"The table 'run_device' is full\")",
-            "run df -h on its host",
+            "run df -h on the host of the database",
         ),
         (
             "the database does not answer: attempt to write a readonly database",
-            "slurm-gpudbd runs, but may not use its database: attempt to write a readonly database",
+            "slurm-gpudbd runs, but it is not allowed to use its database: attempt to write a readonly "
+            "database",
             "SQLite: run chown slurm",
         ),
         (
             "the database does not answer: (1045, \"Access denied for user 'slurm_gpu'@'localhost'\")",
-            "slurm-gpudbd runs, but may not use its database: "
+            "slurm-gpudbd runs, but it is not allowed to use its database: "
             "(1045, \"Access denied for user 'slurm_gpu'@'localhost'\")",
             "SQLite: run chown slurm",
         ),
@@ -181,5 +182,5 @@ def test_a_running_slurmctld_without_an_answer_hangs_or_has_another_port(
     finding = failure_from(
         at, "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN", "see the log"
     )
-    assert "slurmctld runs on this host (it listens at port 7001)" in str(finding.remedy)
+    assert "slurmctld runs on this host (it listens on port 7001)" in str(finding.remedy)
     assert remedy in str(finding.remedy)

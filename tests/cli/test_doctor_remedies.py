@@ -42,10 +42,10 @@ def test_without_a_unit_the_program_is_named(installed: Installation, monkeypatc
     program.touch()
     monkeypatch.setattr("sys.executable", str(program.with_name("python")))
     assert services.start(at, "slurm-gpud") == (
-        f"start slurm-gpud (no systemd unit here): {program} --config={installed.site_file}"
+        f"start slurm-gpud (it has no systemd unit): {program} --config={installed.site_file}"
     )
     assert services.log(at, "slurm-gpud") == "the log of slurm-gpud"
-    assert services.start(at, "munge") == "start munged (no systemd unit here)"
+    assert services.start(at, "munge") == "start munged (it has no systemd unit)"
 
 
 def test_a_running_daemon_without_an_answer_is_restarted(installed: Installation):
@@ -87,10 +87,10 @@ def test_for_a_wrong_munge_socket_no_start_of_munged_is_advised(installed: Insta
     installed.process(7, "munged", "--socket", "/run/other")
     finding = worst(munged.round_trip(at))
     assert finding.message == (
-        f"no munged listens at /run/munge/nosuch (munge_socket in {installed.site_file}): the munged of "
-        "this host listens at /run/other"
+        "munged on this host listens at /run/other, not at /run/munge/nosuch (munge_socket in "
+        f"{installed.site_file})"
     )
-    assert finding.remedy == f"write munge_socket: /run/other into {installed.site_file}"
+    assert finding.remedy == f"set munge_socket: /run/other in {installed.site_file}"
 
 
 def test_a_hanging_munged_is_restarted(installed: Installation):
@@ -99,7 +99,7 @@ def test_a_hanging_munged_is_restarted(installed: Installation):
     installed.process(7, "munged", "--socket=/run/munge/nosuch")
     finding = worst(munged.round_trip(at))
     assert finding.message.startswith(
-        "munged runs here (process 7), but does not answer at /run/munge/nosuch"
+        "munged runs on this host (process 7), but does not answer at /run/munge/nosuch"
     )
     assert finding.remedy == "run systemctl restart munge"
 

@@ -125,7 +125,7 @@ def test_a_web_user_that_does_not_exist_is_reported(installed: Installation):
         f"web_user: no such in {path} is not a user of this host, so slurm-gpudbd refuses slurm-gpuweb"
     )
     assert finding.remedy == (
-        "write the user or uid of slurm-gpuweb there; then run systemctl restart slurm-gpudbd"
+        "set web_user: to the user or uid of slurm-gpuweb; then run systemctl restart slurm-gpudbd"
     )
     for known in ("web_user: 4711\n", "web_user: daemon\n", "web_user: null\n", "{}\n"):
         path.write_text(known)
@@ -211,7 +211,9 @@ def test_a_loopback_address_is_reported(host: Installation, name: str):
     _site(host, database_socket=str(host.root / "socket"), database=f"http://{name}:6829")
     (finding,) = _address(host, host.database)
     assert finding.level is Level.FAIL
-    assert finding.message.startswith(f"database: http://{name}:6829 is a loopback address, but n[")
+    assert finding.message.startswith(
+        f"database: http://{name}:6829 is a loopback address, which other hosts such as n["
+    )
     assert "set database: http://head:6829" in str(finding.remedy)
 
 
@@ -252,7 +254,7 @@ def test_gpus_of_a_node_that_slurm_lacks_are_reported(installed: Installation):
     facts = tuple(DeviceFacts(uuid=f"GPU-{i}", node="n1", at_s=5, minor=i) for i in range(2))
     installed.database.reports = [NodeReport(node="n1", last_seen_s=NOW_S, version=None, devices=facts)]
     assert any(
-        found.message.startswith("Slurm has no GPUs on n1, where slurm-gpud sees 2")
+        found.message.startswith("Slurm has no GPUs on n1, but slurm-gpud detects 2 there")
         for found in database.devices_agree(at)
     )
 

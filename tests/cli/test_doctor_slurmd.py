@@ -63,7 +63,7 @@ def test_before_slurmd_timeout_a_silent_slurmd_is_a_warning(installed: Installat
     found = _only(_with_n2(installed, "mixed+not_responding"))
     assert (found.level, found.message.partition(";")[0]) == (
         Level.WARN,
-        "slurmd on n2 does not answer slurmctld, so no job starts there (DOWN after SlurmdTimeout)",
+        "slurmd on n2 does not answer slurmctld, so no job starts there (state DOWN after SlurmdTimeout)",
     )
 
 

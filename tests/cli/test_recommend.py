@@ -131,4 +131,4 @@ def test_a_policy_without_suitable_limits_is_an_error(recommend: CommandLine, tm
 def test_a_user_who_cannot_see_all_jobs_gets_an_error(recommend: CommandLine) -> None:
     recommend.database.runs.append(make_run(full=False))
     assert recommend("report", "recommend") == 3
-    assert "all jobs of all users" in recommend.err
+    assert "the jobs of all users" in recommend.err

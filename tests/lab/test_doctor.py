@@ -53,7 +53,7 @@ def test_doctor_names_the_node_of_a_host_that_has_no_slurm_gpud(lab: Lab) -> Non
     finally:
         daemon.start()
     assert shown.returncode == 1
-    assert "no slurm-gpud runs for n2" in shown.stdout, shown.stdout
+    assert "slurm-gpud is not running for n2" in shown.stdout, shown.stdout
 
 
 def test_a_readme_among_the_hooks_is_found_before_it_drains_a_node(lab: Lab) -> None:
@@ -212,14 +212,14 @@ _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
         "a hook of our name that does nothing": (
             _hook("prolog", "#!/bin/sh\nexit 0\n"),
             "hooks",
-            "but does not do its work",
+            "but does not run it",
             "install -m 755 /",
         ),
         "the port of slurm-gpudbd": (
             _site(database="http://127.0.0.1:9"),
             "address",
             "answers at its socket, but not at",
-            "listens at port",
+            "listens on port",
         ),
         "an operator that is no user, a group that does not exist": (
             _site(operators={"users": ["nosuch"], "unix_groups": ["none"]}),
@@ -288,8 +288,8 @@ _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
         "the socket of munged mistyped": (
             _site(munge_socket="/run/nosuch"),
             "MUNGE",
-            "no munged listens at /run/nosuch",
-            "write munge_socket: /",
+            ", not at /run/nosuch",
+            "set munge_socket: /",
         ),
     },
     {
@@ -339,7 +339,7 @@ def test_each_thing_that_a_user_needs_is_found_when_it_is_broken(lab: Lab) -> No
         *(
             pytest.param(*expected, marks=pytest.mark.long)
             for expected in (
-                ("munged", "MUNGE", "munged runs here (process ", "run kill -CONT "),
+                ("munged", "MUNGE", "munged runs on this host (process ", "run kill -CONT "),
                 ("slurmctld", "Slurm", "slurmctld does not answer within", "run kill -CONT "),
                 (
                     "mariadb",

@@ -1,4 +1,4 @@
-"""All checks in their order, and running them."""
+"""List all checks in their order, and run them."""
 
 from __future__ import annotations
 
@@ -103,14 +103,17 @@ CHECKS = (
 def run_checks(at: DoctorContext, checks: Sequence[Check] = CHECKS) -> Iterator[Result]:
     """Yield every finding, in order.
 
-    A check is skipped if one that it needs did not succeed. An error in one check does not stop the others.
+    A check is skipped if a check that it needs did not succeed. An error in one check does not stop the rest.
     """
     failed: set[str] = set()
     for check in checks:
         lacking = [need for need in check.needs if need in failed]
         if lacking:
             failed.add(check.name)
-            yield Result(check.name, skipped(f"not checked, because of: {', '.join(lacking)}"))
+            yield Result(
+                check.name,
+                skipped(f"not checked, because these checks did not succeed: {', '.join(lacking)}"),
+            )
             continue
         try:
             for finding in check.run(at):

@@ -17,9 +17,9 @@ _DAEMON = "slurm-gpuctld"
 
 
 def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that the snapshot is fresh and made for the groups of the active policy."""
+    """Check that the snapshot is fresh and was made for the groups of the active policy."""
     if not at.is_controller:
-        yield skipped("slurm-gpuctld runs on the controller, and this host is not one")
+        yield skipped("slurm-gpuctld runs on hosts of slurmctld, and this host is not one")
         return
     policy = read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME)
     if policy is None:
@@ -36,10 +36,11 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
     if found is None:
         message = f"{path} is missing, incomplete, or older than {FRESH_S} s"
         if policy.counts_gpu_hours:
-            yield fail(f"{message}: limits on GPU-hours cannot be checked", start_and_log(at, _DAEMON))
+            yield fail(f"{message}, so limits on GPU-hours cannot be checked", start_and_log(at, _DAEMON))
         else:
             yield warn(
-                f"{message}: slurmctld has to read the whole queue for the policy", start_and_log(at, _DAEMON)
+                f"{message}, so slurmctld has to read the whole queue for the policy",
+                start_and_log(at, _DAEMON),
             )
     elif found.groups_id != policy.groups_id:
         yield warn(f"{path} has the groups of another policy, so it is not used", f"see {log(at, _DAEMON)}")
@@ -50,7 +51,9 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
     elif not running(_DAEMON):
         # It may run on another host of slurmctld that shares the directory, or out of sight.
         message = (
-            f"no {_DAEMON} runs here, and {path} is {_age(at, found)} s old; it is valid for {FRESH_S} s"
+            f"{_DAEMON} is not running on this host, and {path} is {_age(at, found)} s old: it becomes "
+            "invalid "
+            f"after {FRESH_S} s"
         )
         yield warn(message, start_and_log(at, _DAEMON))
     else:

@@ -35,7 +35,7 @@ _DAEMON = "slurm-gpudbd"
 
 
 def answers(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurm-gpudbd answers, and has this version, its schema and the time of this host."""
+    """Check that slurm-gpudbd answers, and compare its version, schema and clock with those of this host."""
     try:
         health = _health(at)
     except OutsideError as error:
@@ -44,7 +44,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     yield ok(f"slurm-gpudbd {health.version} on {health.database}, schema {health.schema}")
     if health.version != __version__:
         yield warn(
-            f"slurm-gpudbd has version {health.version}, this command {__version__}",
+            f"slurm-gpudbd has version {health.version}, but this command has version {__version__}",
             "install the same version on all hosts",
         )
     head = schema_here()
@@ -58,19 +58,19 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
         side = "ahead of" if skew_s > 0 else "behind"
         yield warn(
             f"this host's clock is {span(abs(skew_s))} {side} slurm-gpudbd's",
-            "run chronyd or systemd-timesyncd on both",
+            "run chronyd or systemd-timesyncd on both hosts",
         )
 
 
 def schema_here() -> str:
-    """Return the newest schema of this version, by the migration files: not every host has Alembic."""
+    """Return the newest schema of this version from the migration files: not every host has Alembic."""
     versions = importlib.resources.files("slurm_gpu.database.storage") / "migrations" / "versions"
     names = (file.name for file in versions.iterdir())
     return max(name.partition("_")[0] for name in names if re.match(r"\d{4}_", name))
 
 
 def import_fresh(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that Slurm's accounting is imported as often as it should be."""
+    """Check that Slurm's accounting is imported at the configured interval."""
     health = _health(at)
     if health.import_error is not None:
         yield failure_from(at, health.import_error, f"see {_log(at)}", "the last import failed: ")
@@ -78,13 +78,15 @@ def import_fresh(at: DoctorContext) -> Iterator[CheckResult]:
         yield warn("Slurm's accounting has not been read yet", f"see {_log(at)}")
     else:
         age_s = health.now_s - health.last_import_s
-        message = f"Slurm's accounting was read {span(age_s)} ago (every {span(health.import_interval_s)})"
+        message = (
+            f"Slurm's accounting was read {span(age_s)} ago (interval: {span(health.import_interval_s)})"
+        )
         late = age_s > _MISSED_IMPORTS * health.import_interval_s
         yield _late_import(at, message) if late else ok(message)
 
 
 def _late_import(at: DoctorContext, message: str) -> CheckResult:
-    """Return a finding that names slurmdbd if it hangs: sacct waits for it for ten minutes."""
+    """Return a finding that names slurmdbd if slurmdbd hangs, since sacct waits for it for ten minutes."""
     try:
         at.site.limits.tracked_tres()
     except SlurmError as error:
@@ -98,7 +100,7 @@ def nodes_ship(at: DoctorContext) -> Iterator[CheckResult]:
     silent = _health(at).stale_nodes
     if silent:
         yield fail(
-            f"{compress(silent)} sent no records for 12 minutes, although jobs have GPUs there",
+            f"{compress(silent)} sent no records for 12 minutes, although GPUs are allocated there",
             _diagnose(at, silent[0]),
         )
     else:
@@ -118,14 +120,15 @@ def nothing_refused(at: DoctorContext) -> Iterator[CheckResult]:
     by_kind = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
     ago = span(health.now_s - last_s)
     yield warn(
-        f"slurm-gpudbd has rejected shipments of nodes, the last {ago} ago; since its start: {by_kind}",
-        f"see lines with 'rejected for good' in {_log(at)} for nodes and reasons; the nodes keep these "
+        f"slurm-gpudbd has rejected shipments of nodes, the last {ago} ago; rejected since its start: "
+        f"{by_kind}",
+        f"see the lines with 'rejected for good' in {_log(at)} for nodes and reasons; the nodes keep these "
         "shipments in spool/rejected",
     )
 
 
 def nodes_report(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that each node with GPUs has reported within the last two minutes; it does so every minute."""
+    """Check that each node with GPUs has reported within the last two minutes; nodes report every minute."""
     now_s = _health(at).now_s
     with at.site.database() as database:
         reports = database.nodes()
@@ -148,17 +151,16 @@ def nodes_report(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _unreported(at: DoctorContext, names: Sequence[str], since: str) -> CheckResult:
-    """Return one finding for all of the nodes: often one cause, such as a firewall, affects many."""
+    """Return one finding for all of the nodes, since one cause, such as a firewall, often affects many."""
     if names[0] in at.gpu_nodes_here:
         remedy = start_and_log(at, "slurm-gpud")
     elif has_systemd(at):
         remedy = (
-            f"run systemctl start slurm-gpud on {names[0]}; see journalctl -u slurm-gpud there for why it "
-            "stopped"
+            f"run systemctl start slurm-gpud on {names[0]}; see journalctl -u slurm-gpud there for the cause"
         )
     else:
-        remedy = f"start slurm-gpud on {names[0]}; see its log there for why it stopped"
-    remedy += f", or whether it reaches {at.site.config.database}"
+        remedy = f"start slurm-gpud on {names[0]}; see its log there for the cause"
+    remedy += f", and check whether it reaches {at.site.config.database}"
     if len(names) > 1:
         remedy += "; do the same on the other nodes"
     return fail(f"slurm-gpud on {compress(names)} has not reported {since}", remedy)
@@ -184,12 +186,12 @@ def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
     if missing:
         yield warn(
             f"slurm-gpud runs on {compress(missing)}, but the database has no GPUs of these nodes; after a "
-            "restored backup they return within 2 minutes",
+            "backup is restored, the nodes report them again within 2 minutes",
             f"run slurm-gpu doctor again in 2 minutes; then see {log_there(at, 'slurm-gpud')} on "
             f"{missing[0]}",
         )
     if unreported and late.keys() >= set(unreported):
-        yield skipped(f"{compress(unreported)}: see the check nodes")
+        yield skipped(f"{compress(unreported)}: see the result of the check nodes")
     elif unreported:
         yield warn(
             f"no slurm-gpud has reported the GPUs of {compress(unreported)}",
@@ -203,10 +205,9 @@ def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
     for name, seen in odd.items():
         alike.setdefault((expected[name], max(seen)), []).append(name)
     for (n_slurm, n_seen), names in alike.items():
-        whose = "its" if len(names) == 1 else "their"
         on = ("" if len(names) == 1 else "each of ") + compress(names)
-        message = f"Slurm has {n_slurm} GPUs on {on}, but {whose} slurm-gpud sees {n_seen}"
-        remedy = f"on {names[0]}, compare nvidia-smi -L with slurmd -G; then fix gres.conf, or the GPU"
+        message = f"Slurm has {n_slurm} GPUs on {on}, but slurm-gpud detects {n_seen} there"
+        remedy = f"on {names[0]}, compare nvidia-smi -L with slurmd -G; then fix gres.conf or the GPU"
         yield fail(message, remedy) if n_seen < n_slurm else warn(message, remedy)
     if seen_by_node and not odd:
         nodes = "1 node has" if len(seen_by_node) == 1 else f"{len(seen_by_node)} nodes have"
@@ -215,21 +216,22 @@ def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _unknown_to_slurm(at: DoctorContext, reports: Mapping[str, NodeReport]) -> Iterator[CheckResult]:
-    """Yield nodes whose slurm-gpud sees GPUs while Slurm has none: no job can request them."""
+    """Report nodes on which slurm-gpud detects GPUs but Slurm has none: no job can request them."""
     without = [
         node.name for node in at.nodes if not node.n_gpus and node.name in reports and reports[node.name].gpus
     ]
     if without:
         n_seen = len(reports[without[0]].gpus)
         yield fail(
-            f"Slurm has no GPUs on {compress(without)}, where slurm-gpud sees {n_seen}: no job can use them",
-            f"write Gres=gpu:{n_seen} on the line NodeName={compress(without)} in slurm.conf, and "
-            "AutoDetect=nvml or File= in gres.conf; then restart slurmctld and slurmd",
+            f"Slurm has no GPUs on {compress(without)}, but slurm-gpud detects {n_seen} there: no job can "
+            "use them",
+            f"add Gres=gpu:{n_seen} to the line NodeName={compress(without)} in slurm.conf, and "
+            "AutoDetect=nvml or File= to gres.conf; then restart slurmctld and slurmd",
         )
 
 
 def clocks(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check the clocks of nodes against that of slurm-gpudbd, by their live values."""
+    """Compare the clocks of nodes with slurm-gpudbd's, by the times of their live values."""
     with at.site.database() as database:
         last_seen = {report.node: report.last_seen_s for report in database.nodes()}
         lives = database.live("none")
@@ -250,7 +252,7 @@ def clocks(at: DoctorContext) -> Iterator[CheckResult]:
     if not ahead:
         yield skipped("no slurm-gpud reported its clock within the last two minutes")
     elif not wrong:
-        yield ok(f"{counted(len(ahead), 'node')}: within {_NODE_SKEW_S:.0f} s of slurm-gpudbd's")
+        yield ok(f"{counted(len(ahead), 'node')}: clocks within {_NODE_SKEW_S:.0f} s of slurm-gpudbd's")
 
 
 def _other_versions(reports: Iterable[NodeReport]) -> Iterator[CheckResult]:
@@ -260,13 +262,14 @@ def _other_versions(reports: Iterable[NodeReport]) -> Iterator[CheckResult]:
             by_version.setdefault(str(report.version), []).append(report.node)
     for version, nodes in sorted(by_version.items()):
         yield warn(
-            f"slurm-gpud on {compress(nodes)} has version {version}, this command {__version__}",
+            f"slurm-gpud on {compress(nodes)} has version {version}, but this command has version "
+            f"{__version__}",
             "install the same version on all hosts",
         )
 
 
 def _expected(at: DoctorContext) -> list[str]:
-    """Return nodes with GPUs that should report."""
+    """Return the nodes with GPUs that are expected to report."""
     return [node.name for node in at.nodes if node.n_gpus and _UNAVAILABLE.isdisjoint(node.state.split("+"))]
 
 
@@ -278,7 +281,7 @@ def _late(there: Iterable[str], reports: Iterable[NodeReport], now_s: float) -> 
 
 
 def _just_started(at: DoctorContext, node: str) -> str | None:
-    """Return why a node cannot have reported yet, if its slurm-gpud or slurm-gpudbd runs on this host."""
+    """Return which daemon on this host started too recently for a report of the node, or None."""
     mine = [one for one in running("slurm-gpud") if _is_of(one, node, at.gpu_nodes_here)]
     for name, processes in (("slurm-gpudbd", running("slurm-gpudbd")), ("it", mine)):
         ages = [one.age_s for one in processes]
@@ -288,7 +291,7 @@ def _just_started(at: DoctorContext, node: str) -> str | None:
 
 
 def _is_of(process: DaemonProcess, node: str, here: Sequence[str]) -> bool:
-    """Return whether a process is of `node`; a host that simulates several nodes names each in arguments."""
+    """Return whether a process serves `node`; its arguments name it if this host simulates several nodes."""
     return node in here and (len(here) == 1 or node in process.words or f"--node={node}" in process.words)
 
 

@@ -33,7 +33,7 @@ def unanswered(at: DoctorContext) -> str:
     processes = running(_DAEMON)
     # slurm-gpudbd waits for its database.
     if processes and (stopped := stopped_mariadb(at)) and continue_stopped(processes) is None:
-        return f"MariaDB is stopped here: {stopped}"
+        return f"MariaDB is stopped on this host: {stopped}"
     port, listens = urlsplit(at.site.config.database).port or 80, ports(processes)
     if listens and port not in listens and not any(process.is_stopped for process in processes):
         return _other_port(at, listens)
@@ -41,7 +41,7 @@ def unanswered(at: DoctorContext) -> str:
     if processes or file.exists():
         return start_and_log(at, _DAEMON)
     return (
-        f"{start_there(at, _DAEMON, 'on its host')}; if it runs there, compare database: in "
+        f"{start_there(at, _DAEMON, 'on its host')}; if it is running there, compare database: in "
         f"{at.site.config_path} with the address that ss -ltnp shows there"
     )
 
@@ -49,8 +49,8 @@ def unanswered(at: DoctorContext) -> str:
 def _other_port(at: DoctorContext, listens: Sequence[int]) -> str:
     url = at.site.config.database
     return (
-        f"slurm-gpudbd listens at port {listens[0]}, but {at.site.config_path} has database: {url}: change "
-        f"that on every host, or listen: in {DATABASE_FILE}; then {restart(at, _DAEMON)}"
+        f"slurm-gpudbd listens on port {listens[0]}, but {at.site.config_path} has database: {url}; change "
+        f"database: on every host, or listen: in {DATABASE_FILE}; then {restart(at, _DAEMON)}"
     )
 
 
@@ -100,7 +100,8 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
     if is_loopback(host) and (others := _elsewhere(at)):
         found.append(
             fail(
-                f"database: {url} is a loopback address, but {compress(others)} are other hosts",
+                f"database: {url} is a loopback address, which other hosts such as {compress(others)} "
+                "cannot reach",
                 f"set database: http://{at.host}:{urlsplit(url).port or 80} (or another name of this host) "
                 f"in {at.site.config_path} on every host",
             )
@@ -109,7 +110,7 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _elsewhere(at: DoctorContext) -> list[str]:
-    """Return the GPU nodes that are other hosts; none if slurmctld does not answer."""
+    """Return the GPU nodes on other hosts; none if slurmctld does not answer."""
     try:
         here = at.gpu_nodes_here
         return [node.name for node in at.nodes if node.n_gpus and node.name not in here]

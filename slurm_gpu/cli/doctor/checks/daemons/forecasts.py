@@ -13,7 +13,7 @@ OLD_S = 3 * 86400
 
 
 def learned(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that the model of `slurm-gpu forecast` was trained within the last days."""
+    """Check that the model of `slurm-gpu forecast` was trained within the last three days."""
     with at.site.database() as database:
         health = database.health()
     if health.learned_s is None:
@@ -28,7 +28,7 @@ def learned(at: DoctorContext) -> Iterator[CheckResult]:
         yield warn(
             message,
             "on slurm-gpudbd's host, run systemctl enable --now slurm-gpu-forecast.timer; see "
-            "journalctl -u slurm-gpu-forecast for why it failed"
+            "journalctl -u slurm-gpu-forecast for the cause of failures"
             if has_systemd(at)
             else "on slurm-gpudbd's host, run slurm-gpu forecast train every day",
         )

@@ -18,7 +18,7 @@ DEFAULT_SOCKET = Path("/run/munge/munge.socket.2")
 
 
 def round_trip(at: DoctorContext) -> Iterator[CheckResult]:
-    """Encode and decode a credential; report a munged that is down, hangs or listens elsewhere."""
+    """Encode and decode a credential; report a munged that is down, hangs or listens on another socket."""
     socket_path, path = at.site.config.munge_socket, socket_of(at.site.config)
     try:
         uid = munge.decode(at.site.encode(b"slurm-gpu doctor", socket_path), socket_path).uid
@@ -40,7 +40,7 @@ def socket_of(config: SiteConfig) -> Path:
 
 
 def _unavailable(at: DoctorContext, path: Path, error: str) -> CheckResult:
-    """Return a finding that distinguishes a munged that is down, hangs or listens elsewhere."""
+    """Return a finding on why munged does not answer: it is down, hangs or listens on another socket."""
     processes = running("munged")
     named = at.site.config.munge_socket is not None
     here = f"munge_socket in {at.site.config_path}" if named else "the default if munge_socket is not set"
@@ -49,18 +49,19 @@ def _unavailable(at: DoctorContext, path: Path, error: str) -> CheckResult:
             # Invisible in /proc, as in a container.
             return fail(
                 f"{path} ({here}) does not exist",
-                f"write munge_socket: {DEFAULT_SOCKET} into {at.site.config_path}",
+                f"set munge_socket: {DEFAULT_SOCKET} in {at.site.config_path}",
             )
-        return fail(error, f"{start(at, 'munge')}; see {log(at, 'munge')} for why it stopped")
+        return fail(error, f"{start(at, 'munge')}; see {log(at, 'munge')} for the cause")
     sockets = [own for process in processes if (own := _socket_of(process)) != path]
     if sockets and not _accepts(path):
         return fail(
-            f"no munged listens at {path} ({here}): the munged of this host listens at {sockets[0]}",
-            f"write munge_socket: {sockets[0]} into {at.site.config_path}",
+            f"munged on this host listens at {sockets[0]}, not at {path} ({here})",
+            f"set munge_socket: {sockets[0]} in {at.site.config_path}",
         )
     ids = ", ".join(str(process.pid) for process in processes)
     return fail(
-        f"munged runs here (process {ids}), but does not answer at {path}: {error}", revive(at, "munge")
+        f"munged runs on this host (process {ids}), but does not answer at {path}: {error}",
+        revive(at, "munge"),
     )
 
 

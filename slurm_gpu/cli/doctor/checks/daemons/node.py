@@ -33,15 +33,16 @@ def alive(at: DoctorContext) -> Iterator[CheckResult]:
     stopped = [str(process.pid) for process in processes if process.is_stopped]
     lacking = [name for name in here if name not in named]
     if not named:
-        yield fail(f"no {_DAEMON} runs on this GPU node", start_and_log(at, _DAEMON))
+        yield fail(f"{_DAEMON} is not running on this GPU node", start_and_log(at, _DAEMON))
     elif len(here) > 1 and lacking:
         yield fail(
-            f"no {_DAEMON} runs for {compress(lacking)}, which this host simulates",
+            f"{_DAEMON} is not running for {compress(lacking)}, which this host simulates",
             _start_one(at, lacking[0]),
         )
     elif len(here) == 1 and (name := named[0] or at.host) != here[0]:
         yield fail(
-            f"{_DAEMON} reports as {name}, but Slurm calls this host {here[0]}: its shipments are rejected",
+            f"{_DAEMON} reports as node {name}, but Slurm calls this host {here[0]}, so its shipments are "
+            "rejected",
             f"run systemctl edit {_DAEMON} and add ExecStart= and ExecStart=/usr/sbin/{_DAEMON} --node "
             f"{here[0]}"
             if at.has_unit(_DAEMON)
@@ -57,7 +58,7 @@ def alive(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def hook_directory(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that only root has access to the events of hooks, and that slurm-gpud reads them soon."""
+    """Check that only root has access to the events of hooks, and that slurm-gpud reads them promptly."""
     if not at.is_gpu_node:
         yield skipped("this host is not a GPU node")
         return
@@ -83,7 +84,9 @@ def _hook_directory(at: DoctorContext, directory: Path) -> Iterator[CheckResult]
         status = directory.stat()
         ages = [now_s - file.stat().st_mtime for file in directory.iterdir() if file.is_file()]
     except FileNotFoundError:
-        yield warn(f"{directory} does not exist: no job has started here yet", start_and_log(at, _DAEMON))
+        yield warn(
+            f"{directory} does not exist: no job has started on this host yet", start_and_log(at, _DAEMON)
+        )
         return
     except PermissionError:
         yield skipped(f"only root may read {directory}; run doctor as root")
@@ -121,12 +124,12 @@ def _spool(directory: Path, now_s: float) -> Iterator[CheckResult]:
     if refused:
         yield warn(
             f"slurm-gpudbd rejected {counted(refused, 'record')}",
-            f"read the reasons in {rejected}, then remove its files",
+            f"read the reasons in the files in {rejected}, then remove the files",
         )
     if waiting:
         yield warn(
             f"{directory} has {counted(waiting, 'final record')} to send",
-            "see the check slurm-gpudbd; no record is lost",
+            "see the result of the check slurm-gpudbd; no record is lost",
         )
     else:
         yield ok(f"{directory}: no final record has waited for longer than {span(_SHIPPED_IN_S)}")
@@ -151,9 +154,9 @@ def _room(directory: Path) -> Iterator[CheckResult]:
 
 
 def _finished_records(log: Path, until_s: float) -> int:
-    """Count final records in the spool's append log that date from before `until_s` and are not shipped yet.
+    """Count the final records from before `until_s` in the spool's append log that are not shipped yet.
 
-    The log has a checksum and a JSON change per line.
+    Each line of the log has a checksum and a change as JSON.
     """
     final: dict[str, int] = {}
     shipped: dict[str, int] = {}

@@ -19,7 +19,9 @@ from slurm_gpu.policy.lua.installed import read_policy_in_force
 from slurm_gpu.text.units import few
 
 _FIX = (
-    "fix the file; slurm-gpuctld reads it again by itself; until then no user is notified and no job is ended"
+    "fix the file, which slurm-gpuctld then reads automatically; until it is fixed, no user is notified "
+    "and no "
+    "job is ended"
 )
 
 
@@ -47,7 +49,7 @@ def notices(at: DoctorContext) -> Iterator[CheckResult]:
         found.append(_ends_no_job(f"{path} has mode: {settings.mode}"))
     yield from found
     if not found:
-        channels = " and ".join(settings.channels) or "no mail: or webhook: yet"
+        channels = " and ".join(settings.channels) or "no mail: or webhook: set"
         yield ok(f"{path}: mode {settings.mode}, {channels}")
 
 
@@ -59,8 +61,8 @@ def _ends_jobs(at: DoctorContext) -> bool:
 
 def _ends_no_job(why: str) -> CheckResult:
     return warn(
-        f"{why}: no user is warned, so cancel_idle of the active policy ends no job",
-        f"write mode: send, and mail: or webhook:, into {FILE_NAME}, as in docs/notices.md",
+        f"{why}: no user is warned, so cancel_idle in the active policy ends no job",
+        f"set mode: send, and mail: or webhook:, in {FILE_NAME}, as described in docs/notices.md",
     )
 
 
@@ -79,8 +81,8 @@ def _exempt(path: Path, settings: Settings) -> Iterator[CheckResult]:
     directory = SystemDirectory()
     if unknown := sorted(user for user in settings.exempt_users if directory.uid(user) is None):
         yield warn(
-            f"exempt_users in {path} names {few(unknown, 5)}, not a user of this host",
-            f"run getent passwd {shlex.quote(unknown[0])} to check the name, then fix it in the file",
+            f"exempt_users in {path} names users that do not exist on this host: {few(unknown, 5)}",
+            f"run getent passwd {shlex.quote(unknown[0])} to check the name, then correct it in the file",
         )
 
 
@@ -93,8 +95,8 @@ def _channels(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
         where = f"{settings.mail.host} {settings.mail.port}"
         yield from _tried(
             MailChannel(settings.mail).try_out,
-            f"run nc -v {where} to see whether a mail server listens there; start one, or name another by "
-            f"mail: in {FILE_NAME}",
+            f"run nc -v {where} to see whether a mail server listens there; start one, or set another in "
+            f"mail: of {FILE_NAME}",
             settings,
         )
     if settings.webhook is None:
@@ -110,8 +112,9 @@ def _channels(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
             yield from _readable(at, secret, f"run chown {owner} {secret}")
     yield from _tried(
         WebhookChannel(settings.webhook).try_out,
-        f"correct webhook: url: in {FILE_NAME}, or allow this host to reach it; if its certificate is not "
-        "trusted, add the site's authority to those of the system",
+        f"correct url: of webhook: in {FILE_NAME}, or allow this host to reach that URL; if its "
+        "certificate is "
+        "not trusted, add the site's certificate authority to those that the system trusts",
         settings,
     )
 

@@ -46,7 +46,7 @@ def _slurmctld(at: DoctorContext) -> str:
     if not here:
         return start_there(at, "slurmctld", "on the controller")
     listens = ports(here)
-    where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
+    where = f" (it listens on port {', '.join(map(str, listens))})" if listens else ""
     if listens and not set(listens).isdisjoint(_slurmctld_ports(at)):
         return f"slurmctld runs on this host{where}, as in slurm.conf: {start_and_log(at, 'slurmctld')}"
     return (
@@ -62,7 +62,7 @@ def conf_of_commands(at: DoctorContext) -> Path:
 
 
 def _slurmctld_ports(at: DoctorContext) -> set[int]:
-    """Return the slurmctld ports in the slurm.conf of this host; slurmctld itself does not answer."""
+    """Return slurmctld's ports according to this host's slurm.conf; slurmctld itself does not answer."""
     try:
         found = [line.value for line in settings_named(read_conf(conf_of_commands(at)), "SlurmctldPort")]
     except OSError:
@@ -82,7 +82,7 @@ def _slurmdbd(at: DoctorContext) -> str:
     if stopped := stopped_mariadb(at):
         return f"slurmdbd waits for MariaDB: {stopped}"
     listens = ports(here)
-    where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
+    where = f" (it listens on port {', '.join(map(str, listens))})" if listens else ""
     return (
         f"slurmdbd runs on this host{where}: compare AccountingStorageHost and AccountingStoragePort in "
         f"slurm.conf with DbdPort in slurmdbd.conf, then {restart(at, 'slurmdbd')}"
@@ -96,7 +96,7 @@ def _mariadb(at: DoctorContext, names: str) -> str:
     if stopped := continue_stopped(here):
         return stopped
     listens = ports(here)
-    where = f" (it listens at port {', '.join(map(str, listens))})" if listens else ""
+    where = f" (it listens on port {', '.join(map(str, listens))})" if listens else ""
     return f"MariaDB runs on this host{where}: compare that with host and port in {names}"
 
 
@@ -115,14 +115,13 @@ _OUTAGES = (
         r"disk (?:is )?full|is full|[Nn]o space left",
         "its database has no space left",
         lambda _: (
-            "run df -h on its host for /var/lib/slurm-gpu or MariaDB's directories, and free space; nodes "
-            "keep "
-            "their records meanwhile"
+            "run df -h on the host of the database for /var/lib/slurm-gpu or MariaDB's directories, and free "
+            "space; nodes keep their records in the meantime"
         ),
     ),
     _database(
         r"readonly database|unable to open database file|denied|Unknown database",
-        "may not use its database",
+        "it is not allowed to use its database",
         lambda _: (
             "SQLite: run chown slurm /var/lib/slurm-gpu /var/lib/slurm-gpu/slurm-gpu.db*; MariaDB: check "
             "user, password and database in slurm-gpudbd.yaml, and GRANT ALL ON that database"
@@ -185,7 +184,7 @@ def daemon_that_is_down(error: str) -> str | None:
 
 
 def failure_from(at: DoctorContext, error: str, otherwise: str, prefix: str = "") -> CheckResult:
-    """Return a failure that names the daemon to start if the error identifies it; else `otherwise`."""
+    """Return a failure that names the daemon to start; if the error names none, its remedy is `otherwise`."""
     for outage in _OUTAGES:
         if match := outage.pattern.search(error):
             detail, within = match.groupdict().get("detail"), _WITHIN.search(error)

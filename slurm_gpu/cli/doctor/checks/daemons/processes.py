@@ -1,4 +1,4 @@
-"""Daemons that run on this host."""
+"""Find the daemons that run on this host."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _WORDS = 4
 
 @dataclass(frozen=True, slots=True)
 class DaemonProcess:
-    """A daemon that runs here."""
+    """A process of a daemon on this host."""
 
     process: psutil.Process
     words: list[str]
-    """Its command line."""
+    """The command line."""
 
     @property
     def pid(self) -> int:
-        """Return its process id."""
+        """Return the process ID."""
         return self.process.pid
 
     @property
     def age_s(self) -> float:
-        """Return how long it has run, in seconds."""
+        """Return how long the process has run, in seconds."""
         return max(0.0, time.time() - self.process.create_time())
 
     @property
     def uid(self) -> int | None:
-        """Return the uid that it runs as; None if it has ended."""
+        """Return the uid that the process runs as; None if the process has ended."""
         try:
             return int(self.process.uids().effective)
         except psutil.NoSuchProcess:
@@ -43,14 +43,14 @@ class DaemonProcess:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether a signal (SIGSTOP) stopped it."""
+        """Return whether a signal (SIGSTOP) stopped the process."""
         try:
             return self.process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
         except psutil.NoSuchProcess:
             return False
 
     def option(self, name: str) -> str | None:
-        """Return the value of an option on its command line, `name VALUE` or `name=VALUE`."""
+        """Return the value of a command-line option, given as `name VALUE` or `name=VALUE`."""
         for word, following in itertools.pairwise([*self.words, ""]):
             if word == name:
                 return following
@@ -59,7 +59,7 @@ class DaemonProcess:
         return None
 
     def variable(self, name: str) -> str | None:
-        """Return a variable of its environment; raise PermissionError if it is another user's process."""
+        """Return an environment variable of the process; raise PermissionError for another user's process."""
         try:
             return self.process.environ().get(name)
         except psutil.NoSuchProcess:
@@ -83,7 +83,7 @@ def running(name: str) -> list[DaemonProcess]:
 
 
 def ports(processes: Iterable[DaemonProcess]) -> list[int]:
-    """Return the TCP ports at which they listen; none if the caller may not see them."""
+    """Return the TCP ports on which the processes listen; none if the caller may not see them."""
     found: set[int] = set()
     for one in processes:
         try:
@@ -95,7 +95,7 @@ def ports(processes: Iterable[DaemonProcess]) -> list[int]:
 
 
 def _is_contained(pid: int) -> bool:
-    """Return whether it has a process id in a lower namespace, as every process in a container has."""
+    """Return whether a process has an ID in a nested namespace, as processes in containers have."""
     try:
         status = Path(psutil.PROCFS_PATH, str(pid), "status").read_text(errors="replace")
     except OSError:

@@ -1,6 +1,6 @@
 """Commands for this host that start or restart a daemon, or show its log.
 
-Only packages install systemd units: an installation from the checkout, or a container, may have none.
+Only packages install systemd units: an installation from a checkout, or a container, may have none.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def start(at: DoctorContext, daemon: str) -> str:
     if at.has_unit(daemon):
         return f"run systemctl start {daemon}"
     command = _command(at, daemon)
-    return f"start {program(daemon)} (no systemd unit here)" + ("" if command is None else f": {command}")
+    return f"start {program(daemon)} (it has no systemd unit)" + ("" if command is None else f": {command}")
 
 
 def restart(at: DoctorContext, daemon: str) -> str:
@@ -59,36 +59,35 @@ def revive(at: DoctorContext, daemon: str) -> str:
 
 
 def continue_stopped(processes: Sequence[DaemonProcess]) -> str | None:
-    """Return how to continue those of the processes that a signal stopped; None if there are none."""
+    """Return how to continue the processes that a signal stopped; None if no process was stopped."""
     stopped = [str(process.pid) for process in processes if process.is_stopped]
     return f"run kill -CONT {' '.join(stopped)} (a signal stopped it)" if stopped else None
 
 
 def log(at: DoctorContext, daemon: str) -> str:
-    """Return where the log of a daemon of this host is."""
+    """Return where to find the log of a daemon on this host."""
     return f"journalctl -u {daemon}" if at.has_unit(daemon) else f"the log of {program(daemon)}"
 
 
 def start_and_log(at: DoctorContext, daemon: str) -> str:
-    """Return how to start or restart a daemon on this host, and where its log is."""
-    reason = "the cause" if running(program(daemon)) else "why it stopped"
-    return f"{revive(at, daemon)}; see {log(at, daemon)} for {reason}"
+    """Return how to start or restart a daemon on this host, and where to find its log."""
+    return f"{revive(at, daemon)}; see {log(at, daemon)} for the cause"
 
 
 def start_there(at: DoctorContext, daemon: str, where: str) -> str:
     """Return how to start a daemon that may run on another host; `where` names that host."""
     if at.has_unit(daemon) or at.has_unit(_ALWAYS):
-        return f"run systemctl start {daemon} {where}; see {log_there(at, daemon)} there for why it stopped"
-    return f"start {program(daemon)} {where}; see its log there for why it stopped"
+        return f"run systemctl start {daemon} {where}; see {log_there(at, daemon)} there for the cause"
+    return f"start {program(daemon)} {where}; see its log there for the cause"
 
 
 def log_there(at: DoctorContext, daemon: str) -> str:
-    """Return where the log of a daemon is that may run on another host."""
+    """Return where to find the log of a daemon that may run on another host."""
     return f"journalctl -u {daemon}" if at.has_unit(_ALWAYS) else f"the log of {program(daemon)}"
 
 
 def environment_of(at: DoctorContext, daemon: str) -> str:
-    """Return where the environment of a daemon of ours is set."""
+    """Return where the environment of a slurm-gpu daemon is set."""
     return (
         "/etc/sysconfig/slurm-gpu" if at.has_unit(daemon) else f"the environment in which {daemon} is started"
     )

@@ -26,7 +26,7 @@ _REPORTS_WITHIN_S = 2 * IDLE_LIVE_INTERVAL_S
 
 
 def reached(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurmctld reaches each slurmd, except on nodes that are out of service on purpose."""
+    """Check that slurmctld reaches each slurmd, except on nodes that were taken out of service."""
     expected = [node for node in at.nodes if node.n_gpus and _PLANNED.isdisjoint(_words(node))]
     silent = [node for node in expected if _SILENT in _words(node) and not _is_down_on_purpose(node)]
     down = [node.name for node in silent if "down" in _words(node)]
@@ -45,7 +45,7 @@ def reached(at: DoctorContext) -> Iterator[CheckResult]:
         )
     if late:
         yield warn(
-            f"slurmd on {compress(late)} does not answer slurmctld, so no job starts there (DOWN after "
+            f"slurmd on {compress(late)} does not answer slurmctld, so no job starts there (state DOWN after "
             "SlurmdTimeout)" + _whether_reporting(late, reporting),
             _start(at, late, reporting),
         )

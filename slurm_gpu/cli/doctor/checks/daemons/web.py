@@ -26,7 +26,7 @@ _CONTENT = "slurm-gpu"
 
 
 def answers(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurm-gpuweb runs on its host, and answers at the address that users get."""
+    """Check that slurm-gpuweb runs on its host, and answers at the address that users open."""
     processes = running(_DAEMON)
     given = [process.option("--web-config") for process in processes]
     default = at.site.config_path.absolute().parent / WEB_FILE
@@ -38,11 +38,12 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     web = at.site.config.web
     if web is not None and not found and (error := _refused(web)) is not None:
         listens = ports(processes)
-        where = f" (slurm-gpuweb here listens at port {listens[0]})" if listens else ""
+        where = f" (slurm-gpuweb on this host listens on port {listens[0]})" if listens else ""
         found.append(
             (fail if is_here else warn)(
                 f"slurm-gpuweb does not answer at {web}, the address that slurm-gpu web prints: {error}",
-                f"compare web: in {at.site.config_path} with listen: and url: in {WEB_FILE} on its host"
+                f"compare web: in {at.site.config_path} with listen: and url: in {WEB_FILE} on "
+                "slurm-gpuweb's host"
                 f"{where}, and with the reverse proxy; run curl -v {web}{_PAGE}",
             )
         )
@@ -51,9 +52,9 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     elif web is not None:
         yield ok(f"slurm-gpuweb answers at {web}")
     elif is_here:
-        yield ok("slurm-gpuweb answers here; slurm-gpu web needs web: in slurm-gpu.yaml")
+        yield ok("slurm-gpuweb answers on this host; slurm-gpu web needs web: in slurm-gpu.yaml")
     else:
-        yield skipped(f"{path} does not exist, and slurm-gpu.yaml has no web:")
+        yield skipped(f"{path} does not exist, and slurm-gpu.yaml does not set web:")
 
 
 def _here(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
@@ -86,10 +87,11 @@ def _here(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
     if (why := _refused(address)) is not None:
         listens = ports(processes)
         where = (
-            f"; it listens at port {listens[0]}" if listens and settings.listen.port not in listens else ""
+            f"; it listens on port {listens[0]}" if listens and settings.listen.port not in listens else ""
         )
         yield fail(
-            f"slurm-gpuweb runs here, but does not answer at {address} (listen: in {path}{where}): {why}",
+            f"slurm-gpuweb runs on this host, but does not answer at {address} (listen: in {path}{where}): "
+            f"{why}",
             revive(at, _DAEMON),
         )
 
@@ -102,7 +104,7 @@ def _name(uid: int) -> str:
 
 
 def _refused(address: str) -> str | None:
-    """Return why slurm-gpuweb's page is missing; None if it answers, or requires users to sign in."""
+    """Return why slurm-gpuweb does not serve its page; None if it does, or requires users to sign in."""
     try:
         with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
             answer = client.get(address + _PAGE)
@@ -116,7 +118,7 @@ def _refused(address: str) -> str | None:
 
 
 def reads_everything(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurm-gpudbd has not refused a slurm-gpuweb recently."""
+    """Check that slurm-gpudbd has not recently refused requests of slurm-gpuweb."""
     with at.site.database() as database:
         health = database.health()
     for refused in health.web_refused:
@@ -124,10 +126,11 @@ def reads_everything(at: DoctorContext) -> Iterator[CheckResult]:
         host = refused.get("address") or "slurm-gpudbd's host"
         yield fail(
             f"slurm-gpudbd refuses uid {refused['uid']}{user} from {host}, which requests every run as "
-            f"slurm-gpuweb does: {refused['why']}; last {span(health.now_s - refused['at_s'])} ago",
-            f"if slurm-gpuweb runs there as that user, write {refused['write']} into slurm-gpudbd.yaml on "
-            "slurm-gpudbd's host, then restart slurm-gpudbd; otherwise do nothing: any user can send such "
+            f"slurm-gpuweb does: {refused['why']}; the last request was "
+            f"{span(health.now_s - refused['at_s'])} ago",
+            f"if slurm-gpuweb runs there as that user, add {refused['write']} to slurm-gpudbd.yaml on "
+            "slurm-gpudbd's host, then restart slurm-gpudbd; otherwise ignore this: any user can send such "
             "requests",
         )
     if not health.web_refused:
-        yield ok("slurm-gpudbd has not refused a slurm-gpuweb within the last 10 minutes")
+        yield ok("slurm-gpudbd has not refused requests of slurm-gpuweb within the last 10 minutes")

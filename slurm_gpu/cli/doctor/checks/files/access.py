@@ -1,4 +1,4 @@
-"""Check access to files as the user concerned; doctor runs as root, which may read all of them."""
+"""Check whether a user may access a file; doctor itself runs as root, which may read every file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class Denied:
 def denies(path: Path, uid: int, right: int = stat.S_IROTH) -> Denied | None:
     """Return what denies a user access to a file or directory; None if nothing does.
 
-    `right` is the required permission, as the bits for others. Raise FileNotFoundError if a file is missing.
+    `right` is the required permission, given as the bits for others. Raise FileNotFoundError if a file is
+    missing.
     """
     is_directory = path.is_dir()
     needed = right | (stat.S_IXOTH if is_directory else 0)
@@ -38,7 +39,7 @@ def denies(path: Path, uid: int, right: int = stat.S_IROTH) -> Denied | None:
 
 
 def _may(status: os.stat_result, uid: int, right: int) -> bool:
-    """Return whether the mode of a file gives a user a permission, passed as the bits for others."""
+    """Return whether the mode of a file grants a user the permission `right`."""
     if uid in (0, status.st_uid):
         return uid == 0 or status.st_mode & (right << 6) == right << 6
     if status.st_gid in _groups(uid):

@@ -51,7 +51,7 @@ def timers() -> list[str]:
 def enabled(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that required units and running units are enabled."""
     if not at.systemd.is_dir():
-        yield skipped("systemd is not running here")
+        yield skipped("systemd is not running on this host")
         return
     try:
         names = [*_DAEMONS, *timers()]
@@ -74,32 +74,33 @@ def enabled(at: DoctorContext) -> Iterator[CheckResult]:
             yield _of_another(_OF_SLURM_USER[name], user, at.settings.slurm_user)
         masked = f"systemctl unmask {name}; " if unit["LoadState"] == "masked" else ""
         if not at_boot and (runs or name in needed):
-            so_far, state = "runs" if runs else "does not run", unit["UnitFileState"] or "not enabled"
+            so_far, state = "is running" if runs else "is not running", unit["UnitFileState"] or "not enabled"
             has_findings = True
             yield warn(
-                f"{name} {so_far} and will not start at the next boot: it is {state}",
+                f"{name} {so_far}, and will not start at the next boot, because it is {state}",
                 f"run {masked}systemctl enable --now {name}",
             )
         elif at_boot and not runs and name.endswith(".timer"):
             has_findings = True
             yield warn(
-                f"{name} is enabled, but does not run before the next boot", f"run systemctl start {name}"
+                f"{name} is enabled, but is not active before the next boot", f"run systemctl start {name}"
             )
         elif at_boot:
             fine.append(name)
     if fine:
         yield ok(f"enabled at boot: {', '.join(fine)}")
     elif not has_findings:
-        yield skipped("no unit of slurm-gpu is needed here, or systemd does not start the daemons")
+        yield skipped("this host needs no unit of slurm-gpu, or its daemons are started without systemd")
 
 
 def _of_another(service: str, user: str, slurm_user: str) -> CheckResult:
-    """Return a failure: the service takes over its directories when it starts, and SlurmUser loses them."""
+    """Return a failure: at its start, the service would take over its directories from SlurmUser."""
     unit = re.sub("@.*", "@", service.removesuffix(".service"))
     return fail(
-        f"{service} runs as {user}, but SlurmUser is {slurm_user}: it may not see all jobs, nor share files",
-        f"run systemctl edit {unit} and set User={slurm_user} and Group= in [Service], then restart what "
-        "runs; see `If SlurmUser is not slurm` in install.md",
+        f"{service} runs as {user}, but SlurmUser is {slurm_user}: the service may not see all jobs or "
+        "share files",
+        f"run systemctl edit {unit} and set User={slurm_user} and Group= in [Service], then restart the "
+        "service if it is running; see `If SlurmUser is not slurm` in install.md",
     )
 
 
@@ -122,7 +123,7 @@ def _needed(at: DoctorContext) -> set[str]:
 
 
 def _moves_limits(at: DoctorContext) -> bool:
-    """Return whether a rule has `adjust:`; another check reports an invalid policy."""
+    """Return whether a rule of the policy has `adjust:`; another check reports an invalid policy."""
     path = at.policy_file if at.policy_file is not None else at.site.config_path.parent / FILE_NAME
     try:
         policy, _ = load_policy(path)

@@ -15,7 +15,7 @@ _NEEDS = {"slurm-gpud": ("slurmd",), "slurm-gpudbd": _QUERIES, "slurm-gpuctld": 
 
 
 def found(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that the PATH of each running daemon has the Slurm commands it needs."""
+    """Check that each running daemon finds the Slurm commands that it needs on its PATH."""
     fine, has_findings = [], False
     for daemon in _NEEDS:
         for process in running(daemon):
@@ -28,7 +28,7 @@ def found(at: DoctorContext) -> Iterator[CheckResult]:
     if fine:
         yield ok(f"{' and '.join(dict.fromkeys(fine))}: Slurm's commands are on the PATH")
     elif not has_findings:
-        yield skipped("no daemon of slurm-gpu runs here")
+        yield skipped("no daemon of slurm-gpu runs on this host")
 
 
 def _lacks(at: DoctorContext, daemon: str, process: DaemonProcess) -> CheckResult | None:
@@ -42,7 +42,7 @@ def _lacks(at: DoctorContext, daemon: str, process: DaemonProcess) -> CheckResul
     if not lacking:
         return None
     return fail(
-        f"{daemon} does not find {' and '.join(lacking)} on its PATH, {path}",
+        f"{daemon} does not find {' and '.join(lacking)} on its PATH: {path}",
         "set PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin (with the directories of Slurm's "
         "commands) "
         f"in {environment_of(at, daemon)}; then {restart(at, daemon)}",

@@ -39,7 +39,7 @@ class HookFile:
     def is_ours(self) -> bool:
         """Return whether the file is slurm-gpu's by name or content, or the stub that a removal left.
 
-        A site's own hook may be called 50-slurm-gpu-health, and one called 10-slurm-gpu may run ours.
+        A site may name its own hook 50-slurm-gpu-health, or run our hook from its own file 10-slurm-gpu.
         """
         return self.path.name in NAME_OF.values() or _HEAD.match(self.text) is not None
 
@@ -60,7 +60,7 @@ class HookFile:
 
 
 def hook_file(path: Path) -> HookFile:
-    """Return a file with its first bytes."""
+    """Read the beginning of a hook."""
     try:
         with path.open("rb") as file:
             return HookFile(path, file.read(_READ_BYTES).decode("utf-8", "replace"))
@@ -74,7 +74,7 @@ def is_readable(path: Path) -> bool:
 
 
 def has_package() -> bool:
-    """Return whether a package put our hooks on this host."""
+    """Return whether a package installed our hooks on this host."""
     return PACKAGED.is_dir()
 
 
@@ -87,7 +87,7 @@ def source_of(kind: str) -> Path | None:
 
 
 def _written(text: str) -> str | None:
-    """Return the event that a script writes itself; None if it exits before."""
+    """Return the event that a script itself writes; None if it writes none, or exits before."""
     code = _COMMENT.sub("", text)
     found, at = _EVENT.search(code), code.find(_WRITES)
     if found is None or at < found.end():

@@ -33,7 +33,7 @@ _SIGNATURE = "# Placed by slurm-gpu"
 
 
 def configured(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that Prolog and Epilog run our hooks, and match only executable files: others drain nodes."""
+    """Check that Prolog and Epilog run our hooks and match only executable files, as others drain nodes."""
     conf = at.slurm_conf.parent  # relative names are in the directory that slurmctld sends (configless)
     for kind in KINDS:
         patterns = patterns_of(at.settings.raw, kind)
@@ -57,20 +57,20 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
 def patterns_of(raw: Mapping[str, str], kind: str) -> list[str]:
     """Return the patterns of Prolog or Epilog.
 
-    Later versions print several as Prolog[0], Prolog[1] … Slurm takes a value as one glob pattern: a comma is
-    part of it.
+    Later versions of Slurm print several values as Prolog[0], Prolog[1] and so on. Each value is one glob
+    pattern, in which a comma has no special meaning.
     """
     pattern = re.compile(rf"{kind}(\[\d+\])?")
     return [value for name, value in raw.items() if pattern.fullmatch(name) and value not in ("", "(null)")]
 
 
 def matched(pattern: str) -> list[Path]:
-    """Return the files that slurmd runs, sorted by name."""
+    """Return the files that a pattern matches, sorted by name."""
     return sorted(Path(name) for name in glob.glob(pattern))  # noqa: PTH207 - an absolute pattern
 
 
 def _passed_over(at: DoctorContext, kind: str, used: Sequence[str]) -> Iterator[CheckResult]:
-    """Yield a finding if slurm.conf has several lines: Slurm 22.05 uses the last, without a warning."""
+    """Yield a finding if slurm.conf has several lines: Slurm 22.05 uses only the last, without a warning."""
     try:
         lines = settings_named(read_conf(at.slurm_conf), kind)
     except OSError:
@@ -97,7 +97,7 @@ def _not_here(at: DoctorContext, kind: str, patterns: Sequence[str]) -> CheckRes
     return fail(
         f"slurmctld has {kind}={','.join(patterns)}, but {at.slurm_conf} on this node has {own}, which "
         "slurmd uses",
-        f"copy slurmctld's slurm.conf to {at.slurm_conf} if they differ, then run scontrol reconfigure",
+        f"copy slurmctld's slurm.conf to {at.slurm_conf} if the files differ, then run scontrol reconfigure",
     )
 
 
@@ -128,14 +128,14 @@ def _files(at: DoctorContext, kind: str, patterns: Sequence[str]) -> Iterator[Ch
     swapped = [file for file in ours if file.event not in (None, kind.lower())]
     for file in swapped:
         yield fail(
-            f"{file.path} runs as {kind}, but is slurm-gpu's {file.event}: it reports the wrong event of "
+            f"{file.path} runs as {kind}, but is slurm-gpu's {file.event}, so it reports the wrong event for "
             "each job",
             _replacing(kind, file.path),
         )
     idle = [file for file in ours if file.event is None and not file.is_stub and is_readable(file.path)]
     for file in idle if at.is_gpu_node and not working else ():
         yield fail(
-            f"{file.path} has the name of slurm-gpu's {kind.lower()}, but does not do its work: "
+            f"{file.path} has the name of slurm-gpu's {kind.lower()}, but does not run it: "
             "jobs leave no GPU records",
             f"run cp -p {shlex.quote(str(file.path))} {file.path.parent.parent} to keep it, then "
             f"{_replacing(kind, file.path)}",
@@ -189,7 +189,7 @@ def _replacing(kind: str, path: Path) -> str:
 
 
 def placing(kind: str, patterns: Sequence[str]) -> str:
-    """Return how to install our hook where one of these patterns of Prolog or Epilog matches it."""
+    """Return how to install our hook so that one of these patterns of Prolog or Epilog matches it."""
     name = NAME_OF[kind]
     fitting = [path for path in map(Path, patterns) if fnmatch.fnmatchcase(name, path.name)]
     for path in fitting:
@@ -209,7 +209,7 @@ def placing(kind: str, patterns: Sequence[str]) -> str:
 
 
 def _order(kind: str, ours: HookFile, paths: Sequence[Path]) -> Iterator[CheckResult]:
-    """Yield a warning if another hook delays jobs: files run in the reverse order of their names."""
+    """Yield a warning if another hook delays jobs: Slurm runs hooks in the reverse order of their names."""
     if kind == "Prolog":
         after = [path for path in paths if path.name < ours.path.name]
         when = "after our prolog"
@@ -220,9 +220,9 @@ def _order(kind: str, ours: HookFile, paths: Sequence[Path]) -> Iterator[CheckRe
     if others:
         side = "after" if kind == "Prolog" else "before"
         yield warn(
-            f"{others[0]} runs {when}, so its duration counts as time of the job: Slurm runs hooks in the "
+            f"{others[0]} runs {when}, so its duration counts as job time: Slurm runs hooks in the "
             "reverse order of their names",
-            f"rename it, so that its name sorts {side} {ours.path.name}",
+            f"rename it so that its name sorts {side} {ours.path.name}",
         )
 
 

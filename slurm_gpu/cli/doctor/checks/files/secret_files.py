@@ -50,7 +50,7 @@ def _database_file(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
         yield fail(
             f"web_user: {web_user} in {path} is not a user of this host, so slurm-gpudbd refuses "
             "slurm-gpuweb",
-            f"write the user or uid of slurm-gpuweb there; then {restart(at, 'slurm-gpudbd')}",
+            f"set web_user: to the user or uid of slurm-gpuweb; then {restart(at, 'slurm-gpudbd')}",
         )
     yield from kept_out(path, at.settings.slurm_user_uid, f"SlurmUser {user}", "slurm-gpudbd")
 

@@ -61,7 +61,7 @@ def for_users(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _operators(at: DoctorContext, operators: Operators) -> Iterator[CheckResult]:
-    """Yield operators that are not users or groups of this host."""
+    """Yield a finding for each operator that is not a user or group of this host."""
     where = f"operators in {at.site.config_path}"
     for user in operators.users:
         try:
@@ -88,7 +88,7 @@ def _is_here(at: DoctorContext) -> bool:
 
 
 def same_cluster(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that cluster, nodes and partitions of the site file are those of Slurm."""
+    """Check that the cluster, nodes and partitions in slurm-gpu.yaml exist in Slurm."""
     config, path = at.site.config, at.site.config_path
     cluster = at.settings.cluster
     if config.cluster == cluster:
@@ -116,7 +116,7 @@ def same_cluster(at: DoctorContext) -> Iterator[CheckResult]:
             continue
         if strangers:
             yield warn(
-                f"{group} has nodes that Slurm does not have: {few(strangers, 5)}",
+                f"{group} lists nodes that Slurm does not have: {few(strangers, 5)}",
                 f"fix nodes of {group} in {path}",
             )
     yield from _in_two_groups(config, unreadable, path)

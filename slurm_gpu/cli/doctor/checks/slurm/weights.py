@@ -102,7 +102,7 @@ def _unattended(
         if memory.nodes:
             yield fail(
                 f"{message}: {n_ours} still {have} a Weight of slurm-gpuctld",
-                f"{revive(at, _DAEMON)} (see {log(at, _DAEMON)} for why it stopped), or {_RELEASE}",
+                f"{revive(at, _DAEMON)} (see {log(at, _DAEMON)} for the cause), or {_RELEASE}",
             )
         else:
             yield fail(f"{message}: no Weight is set", f"{revive(at, _DAEMON)}; see {log(at, _DAEMON)}")
