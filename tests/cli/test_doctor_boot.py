@@ -55,6 +55,25 @@ def levels_and_remedies(findings: list[CheckResult]) -> list[tuple[str, str | No
     return [(finding.level.value, finding.remedy) for finding in findings]
 
 
+@pytest.mark.parametrize(
+    ("address", "is_needed"),
+    [
+        ("head:6829", True),
+        ("head.example.org:6829", True),
+        ("localhost:6829", True),
+        ("192.0.2.1:6829", False),
+    ],
+)
+def test_slurm_gpudbd_is_needed_only_on_the_host_of_its_address(
+    host: Installation, address: str, is_needed: bool
+) -> None:
+    """The package installs slurm-gpudbd.yaml wherever its commands are used, as on the controller."""
+    host.site_file.write_text(f"cluster: neuron\ndatabase: http://{address}\n")
+    host.site_file.with_name("slurm-gpudbd.yaml").write_text("{}\n")
+    remedies = [remedy for _, remedy in levels_and_remedies(found(host, {})) if remedy]
+    assert remedies == ([f"run systemctl enable --now {DATABASE}"] if is_needed else [])
+
+
 def test_without_systemd_the_check_is_skipped(installed: Installation) -> None:
     assert levels_and_remedies(list(boot.enabled(installed.at()))) == [("skipped", None)]
 

@@ -172,7 +172,10 @@ def test_nodes_drained_by_a_hook_are_reported(installed: Installation):
     assert [one.message for one in found] == ["drained: n[1,3] (Prolog error)", "drained: n4 (Epilog error)"]
     assert {one.level for one in found} == {Level.FAIL}
     assert "run slurm-gpu doctor on n1" in str(found[0].remedy)
-    assert str(found[0].remedy).endswith("scontrol update nodename=n[1,3] state=resume")
+    resume = "scontrol update nodename=n[1,3] state=resume"
+    # Slurm requeues a job whose prolog failed, and holds it.
+    assert str(found[0].remedy).endswith(f"{resume}, and scontrol release JOBID for the jobs held since")
+    assert str(found[1].remedy).endswith("scontrol update nodename=n4 state=resume")
 
 
 @pytest.mark.parametrize(

@@ -293,3 +293,31 @@ def test_the_slurm_conf_of_the_node_must_run_the_hook_too(installed: Installatio
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
     conf.write_text(f"Epilog={installed.conf['Epilog']}\n")
     assert f"{conf} on this node has no Prolog" in worst(hooks.configured(installed.at())).message
+
+
+def test_files_that_would_drain_nodes_are_found_before_slurm_reads_the_setting(installed: Installation):
+    """An admin runs doctor after editing slurm.conf: after `scontrol reconfigure` it would be too late."""
+    conf = Path(installed.conf["SLURM_CONF"])
+    conf.write_text("".join(f"{kind}={installed.conf[kind]}\n" for kind in ("Prolog", "Epilog")))
+    readme = installed.root / "prolog.d" / "README"
+    readme.write_text("read me")
+    installed.conf.update(Prolog="(null)", Epilog="(null)")
+    trap, prolog, epilog = hooks.configured(installed.at())
+    assert (trap.level, trap.remedy) == (Level.FAIL, f"move {readme} to another directory")
+    for kind, finding in (("Prolog", prolog), ("Epilog", epilog)):
+        assert finding.level is Level.FAIL
+        assert finding.message.startswith(f"{conf} has {kind}=")
+        assert "which Slurm has not read yet" in finding.message
+        assert str(finding.remedy).startswith("run scontrol reconfigure")
+    readme.unlink()
+    assert [one.message.partition(" has ")[0] for one in hooks.configured(installed.at())] == [str(conf)] * 2
+
+
+def test_files_of_a_changed_setting_are_checked_too(installed: Installation):
+    conf, other = Path(installed.conf["SLURM_CONF"]), installed.root / "new.d"
+    other.mkdir()
+    conf.write_text(f"Prolog={other}/*\nEpilog={installed.conf['Epilog']}\n")
+    empty, differs, epilog = hooks.configured(installed.at())
+    assert empty.message == f"Prolog={other}/* matches nothing: Slurm drains the node of the next job"
+    assert "which slurmd uses" in differs.message
+    assert epilog.level is Level.OK

@@ -126,6 +126,10 @@ def test_a_slurmctld_that_is_down_is_asked_once(installed: Installation):
     [
         ("Include more.conf\n", "{conf} includes {directory}/more.conf (No such file or directory): "),
         ("ClusterName=neuron\nNodeName=n1 Reason=no GPU\n", "{conf}:2: Slurm cannot read 'GPU', "),
+        (
+            "SlurmctldHost=head(10.0.0.1)\nJobSubmitPlugins=lua\n",
+            "{conf}:2 has JobSubmitPlugins=lua, but {directory}/job_submit.lua is missing",
+        ),
     ],
 )
 @pytest.mark.parametrize("failure", ["gave no answer within 5 s", "failed (1): scontrol: fatal: x"])

@@ -206,6 +206,26 @@ def test_another_slurm_gpudbd_at_the_port_is_reported(host: Installation):
     assert "which nodes and other hosts use, belongs to another cluster, tiger" in finding.message
 
 
+def test_a_second_slurm_gpudbd_on_this_host_is_reported(host: Installation):
+    """Clients prefer its socket to the address of the cluster's, so each has a part of the records."""
+    other = Database()
+    other.state = make_health(last_import_s=host.database.health().now_s - 7)
+    (finding,) = _address(host, other)
+    assert finding.level is Level.FAIL
+    assert finding.message.startswith("this host has its own slurm-gpudbd, which commands")
+    assert str(finding.remedy).startswith("stop and disable slurm-gpudbd here")
+
+
+def test_an_import_between_two_answers_is_not_a_second_slurm_gpudbd(host: Installation):
+    now_s = host.database.health().now_s
+    states = [make_health(last_import_s=now_s - 60), make_health(last_import_s=now_s)]
+    other = Database()
+    other.state = states[1]
+    host.database.health = lambda: states.pop(0)  # type: ignore[method-assign]
+    (finding,) = _address(host, other)
+    assert finding.level is Level.OK
+
+
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
 def test_a_loopback_address_is_reported(host: Installation, name: str):
     _site(host, database_socket=str(host.root / "socket"), database=f"http://{name}:6829")

@@ -25,6 +25,7 @@ from tests.slurm.spellings import SPELLINGS, Spelling
 def conf(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a slurm.conf with all lines of an installation."""
     monkeypatch.setattr(boot, "UNITS", ())  # ignore timers of this host
+    monkeypatch.setattr(uninstall, "BY_HAND", (f"{installed.root}/by-hand/slurm-gpu*",))
     path = Path(installed.conf["SLURM_CONF"])
     path.write_text(
         "ClusterName=neuron\n"
@@ -321,3 +322,19 @@ def test_a_checkout_has_no_steps_for_packages(installed: Installation, conf: Pat
         f"rm {root}/prolog.d/10-slurm-gpu {root}/epilog.d/10-slurm-gpu {root}/slurm/job_submit.lua",
         "rm -r /etc/slurm-gpu /var/lib/slurm-gpu",
     ]
+
+
+def test_files_installed_by_hand_are_removed_too(
+    installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Units, links to the commands, and the environment that contains them."""
+    installed.has_units = False
+    (installed.root / "by-hand").mkdir()
+    unit, link = (installed.root / "by-hand" / name for name in ("slurm-gpu", "slurm-gpud.service"))
+    unit.touch()
+    link.symlink_to("/nowhere")
+    monkeypatch.setattr(sys, "prefix", "/opt/slurm-gpu")
+    typed = lines(installed)
+    at = typed.index(f"rm -r {unit} {link}")
+    assert typed[at + 1 : at + 3] == ["systemctl daemon-reload", "rm -r /opt/slurm-gpu"]
+    assert not [line for line in typed if "pip uninstall" in line]

@@ -24,6 +24,7 @@ from sqlalchemy import select
 from slurm_gpu.database.main import main
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import run_device
+from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire import Record
 from tests.database.samples import record, segment
 from tests.database.servers import MariaDB
@@ -246,6 +247,19 @@ def test_slurm_gpudbd_ends_though_the_database_hangs(tmp_path: Path, own_mariadb
         finally:
             os.kill(own_mariadb.pid, signal.SIGCONT)
         assert "work in progress did not end within 5 s and is dropped" in daemon.log()
+
+
+def test_a_database_that_does_not_exist_ends_the_start(tmp_path: Path, own_mariadb: MariaDB) -> None:
+    """`systemctl start` fails at once with the reason, instead of waiting until its time limit."""
+    daemon = Daemon(tmp_path, own_mariadb.url("none"))
+    process = daemon.launch()
+    try:
+        process.join(_WITHIN_S)
+        assert process.exitcode == DatabaseError.exit_code
+        assert "Unknown database 'none'" in daemon.log()
+    finally:
+        process.kill()
+        process.join()
 
 
 def test_a_mariadb_that_starts_later_is_waited_for(tmp_path: Path, own_mariadb: MariaDB) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import alembic.command
+import pymysql
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -270,3 +271,18 @@ def test_whom_to_trust_over_tls_is_no_matter_on_a_unix_socket(
         pass
     assert bool(asked) is reads_authorities
     gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("code", "waiting_helps"), [(1045, False), (1044, False), (1049, False), (2003, True)]
+)
+def test_waiting_helps_with_an_unreachable_database_but_not_with_a_wrong_password(
+    monkeypatch: pytest.MonkeyPatch, code: int, waiting_helps: bool
+) -> None:
+    def connect(**_: object) -> None:
+        raise pymysql.err.OperationalError(code, "reason")
+
+    monkeypatch.setattr(pymysql, "connect", connect)
+    with pytest.raises(DatabaseError, match="reason") as error:
+        Database("mysql+pymysql://slurm_gpu:secret@localhost/slurm_gpu").server()
+    assert isinstance(error.value, UnusableDatabaseError) is not waiting_helps

@@ -154,6 +154,8 @@ def test_other_hooks_that_would_drain_nodes_are_named(tree: Tree):
         "README",
         "old",
     ]
+    # A text would drain nodes as well if it were executable.
+    assert ["Run chmod +x" in line for line in said.splitlines()] == [True, False, False]
     assert is_hook(tree, "prolog")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -24,6 +25,15 @@ from slurm_gpu.slurm.conf_file import ConfLine, read_conf, settings_named, writt
 from slurm_gpu.slurm.reservations import ReservationClient
 from slurm_gpu.wire.answers.reservation import id_of
 
+# Where install.md puts units, other configuration of systemd, and links to the commands.
+BY_HAND = (
+    "/etc/systemd/system/slurm-gpu*",
+    "/etc/tmpfiles.d/slurm-gpu*",
+    "/etc/sysusers.d/slurm-gpu*",
+    "/usr/bin/slurm-gpu",
+    "/usr/sbin/slurm-gpu*",
+)
+_ENVIRONMENT = Path("/opt/slurm-gpu")
 _WITHOUT_SLURM = (
     "Slurm's commands are not on the PATH, so this host is assumed to have no Slurm. If it has Slurm, run "
     "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor uninstall"
@@ -105,7 +115,13 @@ def _by_hand(at: DoctorContext, conf: Sequence[ConfLine], *, controller: bool) -
         yield f"install -m 755 /usr/bin/true {shlex.quote(path)}"
     if controller and (own := _own_script(at)) is not None:
         yield shlex.join(("cp", "-p", str(own), str(_script(at))))
-    yield f"{shlex.quote(sys.executable)} -m pip uninstall slurm-gpu"
+    if present := sorted(path for pattern in BY_HAND for path in glob.glob(pattern)):  # noqa: PTH207
+        yield f"rm -r {shlex.join(present)}"
+        yield "systemctl daemon-reload"
+    if Path(sys.prefix) == _ENVIRONMENT:
+        yield f"rm -r {_ENVIRONMENT}"
+    else:
+        yield f"{shlex.quote(sys.executable)} -m pip uninstall slurm-gpu"
 
 
 def _conf(at: DoctorContext) -> list[ConfLine]:

@@ -59,6 +59,8 @@ _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1205, 1213
 # MariaDB errors due to values, which pymysql classifies as operational: a row too large, a packet too large,
 # a wrong value, a wrong character.
 _OF_VALUES = frozenset({1118, PACKET_TOO_LARGE, 1292, 1300})
+# MariaDB errors of an account: access denied (wrong password) to the server or database; unknown database.
+_OF_ACCOUNT = frozenset({1044, 1045, 1049, 1698})
 _TRIES = 5
 _WRITE = "slurm_gpu_write"
 # Starlette answers in up to 40 threads. The other connections are for the import, shipments and their
@@ -313,7 +315,8 @@ def _translated() -> Iterator[None]:
             raise
         if code in (_LOCK_WAIT_TIMEOUT, _DEADLOCK):
             raise LockedError(f"rows of the database are locked by others: {error.orig}") from error
-        raise DatabaseError(f"the database does not answer: {error.orig}") from error
+        kind = UnusableDatabaseError if code in _OF_ACCOUNT else DatabaseError
+        raise kind(f"the database does not answer: {error.orig}") from error
     except PoolTimeoutError as error:
         raise DatabaseError("the database is too busy: no connection became free") from error
 

@@ -6,6 +6,7 @@ import enum
 import functools
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,16 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or _LOOPBACK.match(host) is not None
 
 
+def _is_own(family: int, address: tuple[object, ...]) -> bool:
+    """Return whether an address belongs to this host: no socket can be bound to any other."""
+    with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.bind((address[0], 0, *address[2:]))
+        except OSError:
+            return False
+    return True
+
+
 def may_read(directory: Path) -> bool:
     """Return whether a directory exists and the caller may list it."""
     return os.access(directory, os.R_OK | os.X_OK)
@@ -147,6 +158,16 @@ class DoctorContext:
     def is_gpu_node(self) -> bool:
         """Return whether this host is (or simulates) a node with GPUs."""
         return bool(self.gpu_nodes_here)
+
+    def is_this_host(self, name: str) -> bool:
+        """Return whether a host name or an address belongs to this host."""
+        if is_loopback(name) or name.partition(".")[0] == self.host:
+            return True
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+        except (OSError, UnicodeError):
+            return False
+        return any(_is_own(family, address) for family, _, _, _, address in found)
 
     @property
     def is_controller(self) -> bool:

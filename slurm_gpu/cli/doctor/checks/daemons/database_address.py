@@ -28,6 +28,11 @@ _DAEMON = "slurm-gpudbd"
 _UNABLE = "cannot answer just now"
 
 
+def database_host(at: DoctorContext) -> str:
+    """Return the host of slurm-gpudbd according to slurm-gpu.yaml."""
+    return urlsplit(at.site.config.database).hostname or ""
+
+
 def unanswered(at: DoctorContext) -> str:
     """Return the remedy if slurm-gpudbd does not answer."""
     processes = running(_DAEMON)
@@ -38,7 +43,7 @@ def unanswered(at: DoctorContext) -> str:
     if listens and port not in listens and not any(process.is_stopped for process in processes):
         return _other_port(at, listens)
     file = at.site.config_path.parent / DATABASE_FILE
-    if processes or file.exists():
+    if processes or (file.exists() and at.is_this_host(database_host(at))):
         return start_and_log(at, _DAEMON)
     return (
         f"{start_there(at, _DAEMON, 'on its host')}; if it is running there, compare database: in "
@@ -96,7 +101,19 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
                     f"{at.site.config_path} on every host",
                 )
             )
-    host = urlsplit(url).hostname or ""
+        with at.site.database() as database:
+            later = database.health()
+        # One slurm-gpudbd may import in between, but then its last answer agrees.
+        if not found and health.last_import_s not in (mine.last_import_s, later.last_import_s):
+            found.append(
+                fail(
+                    "this host has its own slurm-gpudbd, which commands and slurm-gpud here use instead of "
+                    f"the one at {url}: the records of the cluster are in two databases",
+                    f"stop and disable {_DAEMON} here, or set database: to this host in "
+                    f"{at.site.config_path} on every host",
+                )
+            )
+    host = database_host(at)
     if is_loopback(host) and (others := _elsewhere(at)):
         found.append(
             fail(

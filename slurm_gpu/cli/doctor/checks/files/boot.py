@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from slurm_gpu.cli.doctor.checks.daemons.database_address import database_host
 from slurm_gpu.cli.doctor.checks.finding import (
     DATABASE_FILE,
     WEB_FILE,
@@ -109,9 +110,11 @@ def _needed(at: DoctorContext) -> set[str]:
     found = set()
     if at.is_gpu_node:
         found.add("slurm-gpud.service")
-    for file, daemon in ((DATABASE_FILE, "slurm-gpudbd.service"), (WEB_FILE, "slurm-gpuweb.service")):
-        if (at.site.config_path.parent / file).exists():
-            found.add(daemon)
+    directory = at.site.config_path.parent
+    if (directory / DATABASE_FILE).exists() and at.is_this_host(database_host(at)):
+        found.add("slurm-gpudbd.service")
+    if (directory / WEB_FILE).exists():
+        found.add("slurm-gpuweb.service")
     if (
         at.is_controller
         and read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME) is not None

@@ -20,7 +20,16 @@ from slurm_gpu.cli.doctor.checks.files.hook_file import (
     source_of,
 )
 from slurm_gpu.cli.doctor.checks.files.trusted import others_may_write
-from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.doctor.checks.finding import (
+    CheckResult,
+    DoctorContext,
+    Level,
+    fail,
+    may_read,
+    ok,
+    skipped,
+    warn,
+)
 from slurm_gpu.cli.doctor.checks.slurm.drains import nothing, traps
 from slurm_gpu.policy.lua.peers import shared_file_system
 from slurm_gpu.slurm.conf_file import read_conf, settings_named
@@ -37,8 +46,20 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
     conf = at.slurm_conf.parent  # relative names are in the directory that slurmctld sends (configless)
     for kind in KINDS:
         patterns = patterns_of(at.settings.raw, kind)
+        written = _written(at, kind) or []
+        unread = written if set(written).isdisjoint(patterns) else []
         yield from _passed_over(at, kind, patterns)
-        if not patterns:
+        if unread and at.nodes_here:
+            # The next reconfiguration would run these files: traps are to be removed before it.
+            files = _files(at, kind, [str(conf / pattern) for pattern in unread])
+            yield from (finding for finding in files if finding.level is not Level.OK)
+        if not patterns and unread:
+            yield fail(
+                f"{at.slurm_conf} has {kind}={','.join(unread)}, which Slurm has not read yet: jobs leave no "
+                "GPU records",
+                "run scontrol reconfigure, after any other finding of this check is fixed",
+            )
+        elif not patterns:
             glob_here = f"{Path(at.settings.conf_path).parent}/{kind.lower()}.d/*"
             yield fail(
                 f"slurm.conf has no {kind}: jobs leave no GPU records",
@@ -84,14 +105,19 @@ def _passed_over(at: DoctorContext, kind: str, used: Sequence[str]) -> Iterator[
         )
 
 
-def _not_here(at: DoctorContext, kind: str, patterns: Sequence[str]) -> CheckResult | None:
-    """Return a finding if slurmd, which reads the slurm.conf of its own host, has another value."""
+def _written(at: DoctorContext, kind: str) -> list[str] | None:
+    """Return the patterns of Prolog or Epilog in the slurm.conf of this host, or None without one."""
     try:
-        settings = settings_named(read_conf(at.slurm_conf), kind)
+        lines = settings_named(read_conf(at.slurm_conf), kind)
     except OSError:
         return None
-    here = [line.value.strip() for line in settings if line.value]
-    if set(here) & set(patterns):
+    return [line.value.strip() for line in lines if line.value]
+
+
+def _not_here(at: DoctorContext, kind: str, patterns: Sequence[str]) -> CheckResult | None:
+    """Return a finding if slurmd, which reads the slurm.conf of its own host, has another value."""
+    here = _written(at, kind)
+    if here is None or set(here) & set(patterns):
         return None
     own = f"{kind}={','.join(here)}" if here else f"no {kind}"
     return fail(

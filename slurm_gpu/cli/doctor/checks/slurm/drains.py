@@ -39,10 +39,13 @@ def drained(at: DoctorContext) -> Iterator[CheckResult]:
         resume = f"scontrol update nodename={nodes} state=resume"
         if _HOOK.search(reason):
             found = True
+            held = (
+                "" if "epilog" in reason.lower() else ", and scontrol release JOBID for the jobs held since"
+            )
             yield fail(
                 message,
                 f"run slurm-gpu doctor on {names[0]}, or see slurmd's log there, for the cause; then run "
-                f"{resume}",
+                f"{resume}{held}",
             )
         elif _GRES.search(reason):
             found = True

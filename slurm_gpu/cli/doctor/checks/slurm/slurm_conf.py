@@ -11,8 +11,9 @@ from slurm_gpu.cli.doctor.checks.daemons.outages import conf_of_commands
 from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, denies
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
-from slurm_gpu.slurm.conf_file import read_conf
+from slurm_gpu.slurm.conf_file import read_conf, settings_named
 from slurm_gpu.slurm.tres import GPU_GRES
 from slurm_gpu.text.units import counted, few
 
@@ -33,7 +34,9 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
         at.site.slurm.ping()
     except SlurmError:
         # Slurm's commands read slurm.conf too: without a readable one they fail, or wait for a minute.
-        found, _ = _unreadable(conf_of_commands(at))
+        path = conf_of_commands(at)
+        found, _ = _unreadable(path)
+        found = found or list(_without_script(at, path))
         if not found:
             raise
         yield from found
@@ -52,6 +55,27 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
         yield warn(
             f"Slurm's commands here have version {words[-1]}, slurmctld has {settings.version}",
             "upgrade Slurm on this host to slurmctld's version",
+        )
+
+
+def _without_script(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
+    """Yield a failure on a host of slurmctld without job_submit.lua, which slurmctld requires to start."""
+    try:
+        lines = read_conf(path)
+    except OSError:
+        return
+    hosts = {re.split(r"[.(]", line.value)[0] for line in settings_named(lines, "SlurmctldHost")}
+    plugins = [
+        line
+        for line in settings_named(lines, "JobSubmitPlugins")
+        if any(part.rpartition("/")[2] == "lua" for part in line.value.split(","))
+    ]
+    script = path.with_name(SCRIPT_NAME)
+    if at.host in hosts and plugins and not script.exists():
+        yield fail(
+            f"{plugins[-1].place} has {plugins[-1]}, but {script} is missing: slurmctld does not start",
+            "remove lua from that line, start slurmctld, and run slurm-gpu policy apply; then restore the "
+            "line and restart slurmctld",
         )
 
 
