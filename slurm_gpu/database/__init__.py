@@ -1,4 +1,5 @@
 """Run slurm-gpudbd, which stores records next to Slurm's accounting and serves queries.
 
-Other parts read through `slurm_gpu.client`, which imports no SQLAlchemy, so that login nodes need none.
+The other packages query it through `slurm_gpu.client`, which does not import SQLAlchemy, so login nodes do
+not need it.
 """

@@ -1,4 +1,4 @@
-"""The HTTP interface of docs/contracts.md, section 5. Blocking work runs in threads."""
+"""Serve the HTTP interface that section 5 of docs/contracts.md defines; blocking work runs in threads."""
 
 from __future__ import annotations
 

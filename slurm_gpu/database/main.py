@@ -1,4 +1,4 @@
-"""slurm-gpudbd: stores the measurements of the nodes together with Slurm's accounting, and serves them."""
+"""slurm-gpudbd stores the measurements of the nodes together with Slurm's accounting, and serves both."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.once:
         make_ready(database)
         n_changed = make_importer(config, database, view, clock).run_once()
-        log.info("imported %d new or changed runs and matched them with the records", n_changed)
+        log.info("imported %d new or changed runs and matched records to them", n_changed)
         return
     # Before the server is ready, no work is in progress, so SIGTERM ends the process at once.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -125,9 +125,9 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _end_at_last() -> None:
-    """Exit within _END_WITHIN_S, even if a thread still waits, for example for a hung database.
+    """Exit within _END_WITHIN_S even if a thread is still waiting, for example for a database that hangs.
 
-    Data that is not stored yet has not been acknowledged, so slurm-gpud sends it again.
+    Data that was not stored has not been acknowledged, so slurm-gpud sends it again.
     """
 
     def end() -> None:
@@ -169,7 +169,10 @@ def _services(
 
 
 def _make_ready_when_there(database: Database, notifier: Notifier) -> None:
-    """Wait for MariaDB, which may start later; raise UnusableDatabaseError if it answers but is unusable."""
+    """Wait for the database and update its tables; raise UnusableDatabaseError if it is unusable.
+
+    MariaDB may start later than slurm-gpudbd.
+    """
     waiting = False
     while True:
         try:
@@ -189,7 +192,7 @@ def _make_ready_when_there(database: Database, notifier: Notifier) -> None:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the command-line parser."""
     parser = argparse.ArgumentParser(prog="slurm-gpudbd", description=__doc__)
     parser.add_argument("--version", action="version", version=f"slurm-gpudbd {slurm_gpu.__version__}")
     parser.add_argument(
@@ -202,9 +205,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--socket", type=Path, metavar="PATH", help="Unix socket (default: as in slurm-gpu.yaml)"
     )
-    parser.add_argument(
-        "--foreground", action="store_true", help="run by hand: log with times, not for journald"
-    )
+    parser.add_argument("--foreground", action="store_true", help="log with times, for runs outside systemd")
     parser.add_argument("--once", action="store_true", help="import and match once, then exit")
     return parser
 

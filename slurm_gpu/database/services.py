@@ -1,4 +1,4 @@
-"""The objects that request handlers use."""
+"""Define the objects that request handlers use."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ class Services:
     verdicts: VerdictBoard = field(default_factory=VerdictBoard)
     reservations: Reservations | None = None
     places_of: Callable[[str], UserAssociations] = read_user_associations
-    """Run sacctmgr; database.reservations.places.KeptPlaces caches the results."""
+    """Runs sacctmgr; database.reservations.places.KeptPlaces caches the results."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops, so that long responses end."""

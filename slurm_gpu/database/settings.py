@@ -1,4 +1,4 @@
-"""slurm-gpudbd.yaml: access to the database. It may contain a password, so only its owner may read it."""
+"""Read slurm-gpudbd.yaml, which may contain a database password and must be readable only by its owner."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _MOST_PER_USER = 1_000_000_000
 
 
 class OpenToOthersError(InputError):
-    """Raised if other users may read a file with a password; `fault` describes this without the remedy."""
+    """Raised if other users may read a file with a password; `fault` is the message without the remedy."""
 
     def __init__(self, path: Path, mode: int) -> None:
-        what = f"contains a password, but others may read it (mode {mode:04o})"
+        what = f"contains a password, but is readable by other users (mode {mode:04o})"
         self.fault = f"{path}: {what}"
         super().__init__(str(path), 0, 0, f"{what}; chmod 0600 {shlex.quote(str(path))}")
 
@@ -58,8 +58,8 @@ _WEB_USER = ValueType("a user of this host, a uid, or null", DEFAULT_WEB_USER, _
 class PerUser:
     """Limits of one user: requests served at the same time, and the long-term rate in rows per second."""
 
-    requests: Annotated[int, whole_number(1, _MOST_PER_USER), "Requests served at once."] = 2
-    rows_per_s: Annotated[int, whole_number(1, _MOST_PER_USER), "Rows per second in the long run."] = 2000
+    requests: Annotated[int, whole_number(1, _MOST_PER_USER), "Requests served at the same time."] = 2
+    rows_per_s: Annotated[int, whole_number(1, _MOST_PER_USER), "Rows per second on average."] = 2000
 
 
 DEFAULT_PER_USER = PerUser()
@@ -73,7 +73,7 @@ class DaemonSettings:
     listen: Annotated[
         Address | None,
         ADDRESS_OR_ANY_PORT,
-        "By default all interfaces, at the port of `database:` in slurm-gpu.yaml.",
+        "Default: all interfaces, at the port of `database:` in slurm-gpu.yaml.",
     ] = None
     workers: Annotated[
         int,
@@ -84,7 +84,7 @@ class DaemonSettings:
     web_hosts: Annotated[
         tuple[Annotated[Network, NETWORK], ...],
         Items(or_one=True),
-        "Other hosts of slurm-gpuweb.",
+        "Other hosts that run slurm-gpuweb.",
     ] = ()
     per_user: Annotated[PerUser, "Limits on the requests of one user."] = DEFAULT_PER_USER
 
@@ -95,7 +95,7 @@ class DaemonSettings:
 
 
 def default_is_meant() -> bool:
-    """Return whether the default file or database exists, which shows that slurm-gpudbd runs on this host.
+    """Return whether the default file or database exists, that is, slurm-gpudbd is installed on this host.
 
     Raise UsageError if the caller may not check this.
     """
@@ -109,7 +109,7 @@ def default_is_meant() -> bool:
 
 
 def load_settings(path: Path | None) -> DaemonSettings:
-    """Read and check the file at `path`; the default file, used without `path`, may be missing.
+    """Read and check the file at `path`; if `path` is None, the default file is read if it exists.
 
     Raise InvalidFileError with all errors if the file is invalid, and OpenToOthersError if other users may
     read its password.
@@ -124,7 +124,7 @@ def load_settings(path: Path | None) -> DaemonSettings:
 
 
 def default_address(url: str) -> Address:
-    """Return the address of all interfaces, with the port of `database:` in slurm-gpu.yaml."""
+    """Return the address of all interfaces with the port of `url`, which is that of slurm-gpudbd."""
     port = urlsplit(url).port
     return Address(EVERYWHERE, 80 if port is None else port)
 

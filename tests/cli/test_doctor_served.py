@@ -140,7 +140,7 @@ def test_a_readable_database_password_is_reported(installed: Installation):
     path.write_text("url: mysql+pymysql://gpu:secret@localhost/gpu\n")
     path.chmod(0o644)
     finding = worst(secretfiles.database_file(at))
-    assert finding.message == f"{path}: contains a password, but others may read it (mode 0644)"
+    assert finding.message == f"{path}: contains a password, but is readable by other users (mode 0644)"
     assert str(finding.remedy).startswith(
         f"run chmod 0600 {path} and chown slurm {path}; change the password"
     )

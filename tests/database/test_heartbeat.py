@@ -106,7 +106,7 @@ def test_it_is_ready_at_the_first_beat_and_notified_without_requests(daemon: Dae
 def test_the_status_has_the_reason_why_accounting_is_not_read(daemon: Daemon) -> None:
     daemon.importing.status = ImportStatus(None, "sacct is not on the PATH")
     received = daemon.live(STATUS_EACH_S)
-    assert "STATUS=answers; accounting is not read: sacct is not on the PATH" in received
+    assert "STATUS=answers; accounting cannot be read: sacct is not on the PATH" in received
     assert "WATCHDOG=1" in received
 
 
@@ -150,7 +150,7 @@ def test_hanging_storage_alone_is_a_hung_daemon_until_it_continues(
     reported = [record.getMessage().partition(" for ")[0] for record in caplog.records]
     assert reported == [
         "1 shipments wait",
-        "the work continues; systemd's watchdog is notified again",
+        "the hang has ended; systemd's watchdog is notified again",
         "1 shipments wait",
     ]
 

@@ -49,7 +49,7 @@ def ship(database: Database, *runs: HostRun | dict[str, Any], records: list[Reco
 def test_a_node_of_slurm_invents_no_runs(database: Database) -> None:
     answer = ship(database, replace(RUN, node="n1", cluster="host:n1"), RUN)
     assert answer["rejected_runs"] == [
-        {"index": 0, "why": "n1 is a node of Slurm: its runs come from accounting"}
+        {"index": 0, "why": "n1 is a Slurm node, whose runs are read from accounting"}
     ]
     assert [run.cluster for run in found(database)] == ["host:ws1"]
 

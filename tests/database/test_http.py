@@ -296,7 +296,10 @@ def test_a_shipment_on_which_its_node_gave_up_is_not_stored(
 
     monkeypatch.setattr(storers, "parse_shipment", slowly)
     status, answer = server.post(body)
-    assert (status, answer["error"]) == (503, "a shipment waited for 21 s, longer than its node waits")
+    assert (status, answer["error"]) == (
+        503,
+        "a shipment waited for 21 s; its node no longer waits for the answer",
+    )
     assert server.contents() == before
 
 

@@ -90,7 +90,7 @@ def test_a_record_counts_only_from_its_nodes_address(database: Database) -> None
     slurm = MemorySlurm()
     forged, own = record(node="n2", segment=segment(2)), record()
     assert reasons(take(database, slurm, own, forged)) == {
-        1: "127.0.1.1 is not an address of n2, which has 127.0.1.2, n2"
+        1: "127.0.1.1 is not an address of n2, whose addresses are 127.0.1.2, n2"
     }
     assert reasons(take(database, slurm, record(node="nowhere"))) == {
         0: "nowhere is not a node of this cluster"
@@ -170,7 +170,7 @@ def test_a_node_cannot_overwrite_what_another_shipped(database: Database) -> Non
     for forged in (record(node="n2", job_id=5, seq=9), record(node="n2", seq=9)):
         answer = take(database, slurm, forged, address=N2)
         assert answer["stored"] == 0
-        assert reasons(answer)[0] == f"segment {segment(1)} is not one of job {forged.job_id} on n2"
+        assert reasons(answer)[0] == f"segment {segment(1)} does not belong to job {forged.job_id} on n2"
     assert take(database, slurm, record(seq=2))["stored"] == 1
 
 

@@ -104,7 +104,7 @@ def test_a_value_too_long_for_a_statement_is_rejected_without_the_others(mariadb
         database.dispose()
     mariadb.drop(url)
     (why,) = whys(answer, "windows").values()
-    assert "bytes are too much for one statement of MariaDB: its max_allowed_packet is 16384" in why
+    assert "bytes are too many for one statement of MariaDB: its max_allowed_packet is 16384" in why
     assert (answer["stored"], answer["rejected"], answer["rejected_hosts"]) == (100, [], [])
 
 
@@ -135,7 +135,7 @@ def test_a_locked_row_blocks_only_items_that_change_it(
     gate.ship(records=[record()])
     with locked.engine.connect() as somebody:
         somebody.execute(select(run_device.c.seq).with_for_update())
-        with pytest.raises(LockedError, match="rows of the database are locked by others"):
+        with pytest.raises(LockedError, match="rows of the database are locked by other sessions"):
             gate.ship(records=[record(seq=2)])
         other = record(node="n2", segment=segment(2))
         assert gate.ship(node="n2", address=N2, records=[other])["stored"] == 1
@@ -213,7 +213,7 @@ def test_stored_items_are_acknowledged_though_nothing_more_can_be_read(
         answer = gate.ship(hosts=[host()], open=[2])
     assert (answer["stored"], answer["ended"]) == (1, {})
     assert [item.getMessage() for item in caplog.records] == [
-        "nodes cannot be notified which of their jobs have ended: the database does not answer: gone"
+        "nodes cannot be notified of their ended jobs: the database does not answer: gone"
     ]
 
 

@@ -101,7 +101,7 @@ def test_a_malformed_item_is_named_and_the_others_count(database: Database) -> N
 def test_a_node_can_report_only_about_itself(database: Database) -> None:
     gate = Gate(database)
     answer = gate.ship(hosts=[host(node="n2")], devices=[gpu(node="n2")])
-    why = "127.0.1.1 is not an address of n2, which has 127.0.1.2, n2"
+    why = "127.0.1.1 is not an address of n2, whose addresses are 127.0.1.2, n2"
     assert whys(answer, "hosts") == whys(answer, "devices") == {0: why}
     answer = gate.ship(node="n2", windows=[window()], live={"at_s": T0})
     assert whys(answer, "windows") == whys(answer, "live") == {0: why}
@@ -114,11 +114,11 @@ def test_a_segment_belongs_to_one_job_on_one_node(database: Database) -> None:
     gate.ship(records=[record()])
     other = {"node": "n2", "segment": segment(1), "seq": 9}
     answer = gate.ship(node="n2", address=N2, hosts=[host(**other)], windows=[window()])
-    assert whys(answer, "hosts") == {0: f"segment {segment(1)} is not one of job 1 on n2"}
-    assert whys(answer, "windows") == {0: f"segment {segment(1)} is not one of job 1 on n2"}
+    assert whys(answer, "hosts") == {0: f"segment {segment(1)} does not belong to job 1 on n2"}
+    assert whys(answer, "windows") == {0: f"segment {segment(1)} does not belong to job 1 on n2"}
     answer = gate.ship(hosts=[host(job_id=7)], records=[record(job_id=7, device="GPU-9")])
     assert answer["stored"] == 0
-    assert answer["rejected"][0]["why"] == f"segment {segment(1)} is not one of job 7 on n1"
+    assert answer["rejected"][0]["why"] == f"segment {segment(1)} does not belong to job 7 on n1"
 
 
 def test_slurm_denies_a_host_record_as_it_denies_a_record(database: Database) -> None:

@@ -98,9 +98,9 @@ def test_nodes_are_promised_once_at_a_time(database: Database) -> None:
         promise(database, second, NOW_S + DAY_S - 1, "n[2-3]")
     promise(database, second, NOW_S + DAY_S, "n[2-3]")  # a reservation that ends then does not overlap
     promise(database, third, NOW_S, "n[4-5]")
-    with pytest.raises(UsageError, match="is approved: only requested ones"):
+    with pytest.raises(UsageError, match="is approved: only a requested reservation"):
         promise(database, now(database, third), NOW_S, "n[4-5]")
-    with pytest.raises(UsageError, match="requires 2 nodes, but n9 names 1"):
+    with pytest.raises(UsageError, match="requires 2 nodes, but n9 contains 1"):
         promise(database, request(database, "bob"), NOW_S, "n9")
 
 
@@ -119,7 +119,10 @@ def test_requests_per_day_are_limited_even_if_cancelled(database: Database) -> N
     for n in range(50):
         one = request(database, requested_s=NOW_S + n)
         database.write(lambda c, one=one: end(c, one, ReservationState.CANCELLED, "alice", NOW_S, "no data"))
-    with pytest.raises(UsageError, match=r"alice has 50 requests within a day, .* after 2026-05-29T20:26Z"):
+    with pytest.raises(
+        UsageError,
+        match=r"alice has reached the limit of 50 requests within a day, .* after 2026-05-29T20:26Z",
+    ):
         request(database, requested_s=NOW_S + DAY_S - 1)
     assert request(database, "bob").state is ReservationState.REQUESTED
     assert request(database, requested_s=NOW_S + DAY_S).state is ReservationState.REQUESTED
@@ -163,10 +166,10 @@ def test_concurrent_approvals_promise_no_node_twice(database: Database) -> None:
 def test_a_decision_fails_if_the_request_was_cancelled_or_promised_meanwhile(database: Database) -> None:
     gone, promised = request(database), request(database, "bob")
     database.write(lambda c: end(c, gone, ReservationState.CANCELLED, "alice", NOW_S, "no data"))
-    with pytest.raises(UsageError, match="is cancelled: only requested ones"):
+    with pytest.raises(UsageError, match="is cancelled: only a requested reservation"):
         promise(database, gone, NOW_S, "n[1-2]")
     promise(database, promised, NOW_S, "n[1-2]")
-    with pytest.raises(UsageError, match="is approved: only requested ones"):
+    with pytest.raises(UsageError, match="is approved: only a requested reservation"):
         promise(database, promised, NOW_S, "n[3-4]")
     with pytest.raises(UsageError, match="slurm-gpu reserve cancel"):
         database.write(lambda c: end(c, promised, ReservationState.DENIED, "carol", NOW_S, "no"))

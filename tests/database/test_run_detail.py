@@ -290,7 +290,7 @@ def test_the_window_of_a_job_that_ended_is_there_as_long_as_it_is_kept(site: Run
     with DatabaseClient(site.config) as client:
         assert [item.series for item in client.windows("1")] == [window().series]
         account(site, row(job_id=2))
-        with pytest.raises(DatabaseError, match="no window of job 2 is stored, and it is not running"):
+        with pytest.raises(DatabaseError, match="no window of job 2 is stored, and the job is not running"):
             client.windows("2")
         with pytest.raises(DatabaseError, match="no run of job 99"):
             client.windows("99")
@@ -453,7 +453,7 @@ def test_other_users_see_no_timeline_window_or_host(site: Running) -> None:
     status, answer = ask(site, NOBODY, "/v1/runs/1/window")
     assert (status, answer) == (
         403,
-        {"error": "job 1 is another user's; only its owner and operators may see its window"},
+        {"error": "job 1 belongs to another user; only its owner and operators may see its window"},
     )
     assert ask(site, OPERATOR, "/v1/runs/1/window")[0] == 200
     account(site, row(job_id=2, user=pwd.getpwuid(NOBODY).pw_name, uid=NOBODY, nodes="here"))

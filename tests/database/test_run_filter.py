@@ -165,7 +165,7 @@ def test_values_of_others_runs_match_no_filter_and_no_order(filled: Database) ->
         ({"order": "up"}, "order: 'up' must be one of desc, asc"),
         ({"min_gpus": "-1"}, "min_gpus: '-1' must be a number from 0 to 1000000"),
         ({"min_gpus": "nan"}, "min_gpus: 'nan'"),
-        ({"cursor": "abc"}, "cursor: 'abc' is not from an earlier answer"),
+        ({"cursor": "abc"}, "cursor: 'abc' is not the cursor of an earlier answer"),
     ],
 )
 def test_an_invalid_filter_is_named(query: dict[str, str], said: str) -> None:
@@ -183,7 +183,7 @@ def test_a_cursor_of_no_time_is_refused_and_never_takes_the_database_for_dead(fi
     fill(filled, row(job_id=20, state="RUNNING", end_s=None, start_s=T0 + 10, elapsed_s=3))
     latest, before = 2**63 - 1, -(2**63) + 1
     assert ask(filled, sort="RUN_h", cursor=PageCursor(0, 0, latest).cursor()) == ["5", "4"]
-    with pytest.raises(UsageError, match="is not from an earlier answer"):
+    with pytest.raises(UsageError, match="is not the cursor of an earlier answer"):
         ask(filled, sort="RUN_h", cursor=PageCursor(0, 0, before).cursor())
 
 

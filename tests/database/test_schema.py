@@ -230,8 +230,8 @@ def test_a_password_with_address_characters_is_recognised_and_not_shown(password
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("mysql+pymysql://slurm_gpu:pw@localhost", "lacks a database"),
-        ("mysql+pymysql://slurm_gpu:pw@localhost/?unix_socket=/run/mysqld/mysqld.sock", "lacks a database"),
+        ("mysql+pymysql://slurm_gpu:pw@localhost", "the database name is missing"),
+        ("mysql+pymysql://slurm_gpu:pw@localhost/?unix_socket=/run/mysqld/mysqld.sock", "name is missing"),
         ("mysql+nodriver://slurm_gpu:pw@localhost/slurm_gpu", r"mysql\+pymysql:// requires pymysql"),
     ],
 )

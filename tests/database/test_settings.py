@@ -40,7 +40,7 @@ def test_a_named_file_must_be_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [SECRET, "url: mysql+pymysql://localhost/x?password=pw\n"])
 def test_a_password_that_others_may_read_is_refused(tmp_path: Path, mode: int, text: str) -> None:
     path = write(tmp_path, text, mode)
-    with pytest.raises(InputError, match=rf"others may read it \(mode {mode:04o}\); chmod 0600"):
+    with pytest.raises(InputError, match=rf"is readable by other users \(mode {mode:04o}\); chmod 0600"):
         load_settings(path)
     path.chmod(0o600)
     assert load_settings(path).url == text.removeprefix("url: ").strip()

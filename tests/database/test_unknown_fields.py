@@ -15,4 +15,4 @@ def test_over_the_limit_the_log_notes_that_others_are_not_listed(
         unknown_log.warn("n1", "9.0", {"records": [name]})
     named, also_named, full = caplog.messages
     assert ("'a' of records" in named, "'b' of records" in also_named) == (True, True)
-    assert full == "nodes send more than 2 unknown names: the others are not listed"
+    assert full == "nodes send more than 2 unknown names; further names are not logged"

@@ -230,7 +230,7 @@ _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
         "a password that users may read": (
             lambda lab: _mode(lab.layout.database_file, 0o644),
             "database file",
-            "others may read it",
+            "is readable by other users",
             "chmod 0600 /",
         ),
         "a slurm-gpud that is stopped": (

@@ -244,7 +244,7 @@ def test_a_daemon_changes_no_schema_of_a_database_with_data(url: str) -> None:
     database = made(url, "0003")
     fill(database)
     with pytest.raises(
-        UnusableDatabaseError, match=r"has the schema 0003.*needs \d+: run `slurm-gpu db upgrade`"
+        UnusableDatabaseError, match=r"has the schema 0003.*requires \d+: run `slurm-gpu db upgrade`"
     ):
         make_ready(database)
     assert database.schema() == "0003"

@@ -1,4 +1,4 @@
-"""Compute how long a run had its devices allocated, the denominator of coverage."""
+"""Compute for how long devices were allocated to a run: the denominator of coverage."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPart:
-    """A row of accounting; a resized run has several, in order of time.
+    """One accounting row of a run; a resized run has several, in chronological order.
 
-    `allocated_mgpu` is None if Slurm cannot determine it (shards of nodes that are gone); `elapsed_s` is None
-    while the run continues.
+    `allocated_mgpu` is None if Slurm cannot determine it (for example, shards on nodes that no longer exist).
+    `elapsed_s` is None while the run continues.
     """
 
     nodes: frozenset[str]
@@ -34,28 +34,30 @@ class RunPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTime:
-    """Seconds over all devices of a run."""
+    """Times in seconds, summed over all devices of a run."""
 
     allocated_s: float
-    """Time allocated and not suspended."""
+    """Time during which devices were allocated and the run was not suspended."""
     sampled_s: float
     """The sampled part of `allocated_s`."""
     metered_s: float
-    """The part of `allocated_s` with known energy, as a lower bound: energy is also measured while suspended.
+    """Lower bound of the part of `allocated_s` for which energy was measured.
+
+    Energy is also measured while the run is suspended, so all suspended time is subtracted.
     """
 
 
 def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTime:
-    """Compute how long a run had its devices allocated, and how much of that was sampled.
+    """Compute for how long devices were allocated to a run, and how much of this time was sampled.
 
-    `records` is not empty, and its double watches are resolved. For a part that has ended, Slurm's elapsed
-    time counts, or the node's own time if both agree within Slurm's rounding. While a part continues, each
-    device counts up to its newest record, since data that was not sent yet is not lost. This does not apply
-    to a device whose records end two shipment intervals before the newest. Devices without a record count
-    too.
+    `records` must not be empty, and its double watches must be resolved. For a part that has ended, use
+    Slurm's elapsed time, or the node's more precise time if the two agree within Slurm's rounding. While a
+    part continues, count each device up to its own newest record, since data not sent yet is not lost. If
+    this record is more than two shipment intervals older than the newest record of the run, count up to the
+    latter. Devices without records are counted too.
 
-    Samples after the end that Slurm reports, during the epilog, do not compensate for unsampled time before
-    it.
+    Samples taken after the end that Slurm reports (during the epilog) do not make up for unsampled time
+    before that end.
     """
     of_place: dict[Place, list[Record]] = {}
     for record in records:
@@ -89,7 +91,7 @@ def _of_node(parts: Sequence[RunPart], node: str) -> Sequence[RunPart]:
 
 
 def _place_s(seen_s: float, behind_s: int, parts: Sequence[RunPart]) -> float:
-    """Return how long one device was allocated, by Slurm's or by its node's clock."""
+    """Return for how long one device was allocated, according to Slurm or to its node."""
     elapsed = [part.elapsed_s for part in parts if part.elapsed_s is not None]
     if len(elapsed) < len(parts):
         return seen_s if behind_s <= SHIPPED_WITHIN_S else seen_s + behind_s
@@ -99,7 +101,7 @@ def _place_s(seen_s: float, behind_s: int, parts: Sequence[RunPart]) -> float:
 
 
 def _unreported_s(part: RunPart, seen_s: Mapping[Place, float], newest_s: int) -> float:
-    """Return how long those devices of a part that have no record were allocated."""
+    """Return for how long in total the devices without records were allocated in a part."""
     if part.allocated_mgpu is None:
         return 0.0
     reported = [place for place in seen_s if place[0] in part.nodes]
@@ -113,7 +115,7 @@ def _unreported_s(part: RunPart, seen_s: Mapping[Place, float], newest_s: int) -
 
 
 def _suspended_of(of_place: Mapping[Place, Sequence[Record]]) -> dict[Place, float]:
-    """Return how long the run was suspended according to the node of each device."""
+    """Return for each device how long the run was suspended, as reported by its node or another node."""
     suspended = {place: _suspended_s(some) for place, some in of_place.items()}
     # A run is suspended everywhere at once.
     most_s = max((seconds for seconds in suspended.values() if seconds is not None), default=0.0)

@@ -1,4 +1,4 @@
-"""Check that slurmctld and slurmdbd use the configured cluster name; otherwise there are no runs."""
+"""Check that slurmctld and slurmdbd use the configured cluster name; otherwise, no run has records."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ASK_EVERY_S = 3600.0
 
 
 class ClusterCheck:
-    """Checks the cluster name; call `check()` in each pass of the import."""
+    """Checks the cluster name; call `check()` in each import pass."""
 
     def __init__(
         self, cluster: str, view: SlurmView, clock: Clock, known: Callable[[], Collection[str]]
     ) -> None:
-        """Set the function `known`, which returns the clusters of slurmdbd."""
+        """Create the check; `known` returns the names of the clusters in slurmdbd."""
         self._cluster, self._view, self._clock, self._known = cluster, view, clock, known
         self._next_s = -math.inf
         self._clusters: Collection[str] | None = None
@@ -55,7 +55,7 @@ class ClusterCheck:
             try:
                 self._clusters = self._known()
             except SlurmError as error:
-                log.debug("slurmdbd does not name its clusters: %s", error)
+                log.debug("cannot list the clusters in slurmdbd: %s", error)
         if self._clusters is None or self._cluster in self._clusters:
             return None
         named = ", ".join(sorted(self._clusters)) or "none"

@@ -30,19 +30,25 @@ class Derived:
     coverage: float | None
     energy_j: float | None
     no_process_mgpu_s: int | None
-    """Thousandths of a GPU × seconds allocated without a process on it, for devices that report processes."""
+    """Allocated time without a process on the device, in thousandths of a GPU × seconds.
+
+    Devices that do not report processes are left out.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DoubleWatch:
-    """Two segments that watched one device for one run at the same time; only `kept` counts."""
+    """Records of two segments that watched one device for one run at the same time; only `kept` counts."""
 
     kept: Record
     dropped: Record
 
 
 def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], list[DoubleWatch]]:
-    """Drop the records of a run that overlap a record with more sampled_s on the same (node, device)."""
+    """Drop the records of a run that overlap a record of the same (node, device) with more sampled_s.
+
+    Return the kept records and the double watches.
+    """
     kept: list[Record] = []
     doubled: list[DoubleWatch] = []
 
@@ -72,13 +78,13 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
 
 
 def derive(records: Sequence[Record], *, parts: Sequence[RunPart], min_coverage: float) -> Derived:
-    """Return the columns derived from a run's records and accounting rows, with double watches resolved.
+    """Return the columns derived from a run's accounting rows and from records with resolved double watches.
 
-    The granted GPUs are those of the last part. If Slurm does not account for GPUs, or reports none in any
-    part although nodes recorded some, the nodes' grants count. 0 means that nothing can be derived. Without
-    records, coverage is None: `coverage_at` decides by the time of the request whether any can still arrive.
+    The granted GPUs are those of the last part. If Slurm does not account for GPUs, or reports no GPU in any
+    part although nodes recorded some, the grants that the nodes recorded are used. Without records, coverage
+    is None; `coverage_at` decides at the time of the request whether records can still arrive.
 
-    Energy is a sum, so it is None if less than `min_coverage` of the time was metered, as on a shared GPU: a
+    Energy is None if it was measured for less than `min_coverage` of the time, as on a shared GPU, since a
     partial sum would be mistaken for the total.
     """
     last = parts[-1]
@@ -117,9 +123,9 @@ def coverage_at(
     end_s: int | None,
     elapsed_s: int | None,
 ) -> float | None:
-    """Return the derived `coverage` at `now_s`: 0 if no record arrived and no more can arrive.
+    """Return `coverage` as of `now_s`: 0 if no record has arrived and none can arrive any more.
 
-    It is None for SHIPPED_WITHIN_S after the end of a run, while records may be in transit.
+    For SHIPPED_WITHIN_S after the end of a run without records, return None, since records may be in transit.
     """
     if coverage is not None or granted_mgpu in (None, 0) or end_s is None or elapsed_s in (None, 0):
         return coverage
@@ -136,7 +142,7 @@ def _no_process_mgpu_s(records: Iterable[Record]) -> int | None:
 
 
 def _granted_by_nodes(records: Sequence[Record]) -> int | None:
-    """Return Σ granted_mgpu over devices; None if a device has no known grant."""
+    """Return the sum of granted_mgpu over all devices, or None if the grant of a device is unknown."""
     grants: dict[tuple[str, str], int] = {}
     for record in records:
         key = record.node, record.device
@@ -147,10 +153,10 @@ def _granted_by_nodes(records: Sequence[Record]) -> int | None:
 
 
 def application(hosts: Iterable[Host]) -> tuple[str | None, str | None]:
-    """Return (app, its field) of a run: the most frequent pair in its host records.
+    """Return the most frequent (app, app_field) in the host records of a run.
 
-    The nodes of a script that starts several programs may disagree. Ties go to the later record, then by
-    name.
+    Nodes may report different applications if a script starts several programs. In a tie, the pair with the
+    later record is returned, then the pair with the greater name.
     """
     votes: dict[tuple[str, str | None], tuple[int, int]] = {}
     for host in hosts:
@@ -163,9 +169,9 @@ def application(hosts: Iterable[Host]) -> tuple[str | None, str | None]:
 
 
 def first_submits(runs: Sequence[tuple[int, str]]) -> list[int]:
-    """Return the first submit time of each row's chain of requeues and resizes.
+    """Return, for each row, the first submit time of its chain of requeues and resizes.
 
-    `runs` are one job's (submit_s, state) in order of time.
+    `runs` contains (submit_s, state) of each row of one job, in chronological order.
     """
     firsts: list[int] = []
     for index, (submit_s, _) in enumerate(runs):

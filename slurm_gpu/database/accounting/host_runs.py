@@ -1,4 +1,4 @@
-"""Convert runs on machines without Slurm, which the nodes report instead of Slurm's accounting."""
+"""Convert the runs that machines without Slurm report into rows of the table `run`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def shown_here(cluster: str) -> ColumnElement[bool]:
 
 
 def host_run_row(host_run: HostRun, uid: int | None) -> dict[str, Any]:
-    """Return the columns of `run` that accounting has for Slurm clusters, and the seq of this report.
+    """Return the columns of `run` that Slurm's accounting would provide, and the seq of the report.
 
-    The run has no requested resources and no waiting time; a shared GPU counts as whole. `uid` is the uid of
-    the user's name on slurm-gpudbd's host when the run was stored: the machine's own uid may belong to
-    another person there.
+    The requested resources equal the allocated ones, and the run has no waiting time. A shared GPU counts as
+    a whole GPU. `uid` is the user ID of this user name on slurm-gpudbd's host when the run is stored. The
+    user ID on the machine itself may belong to another person on that host.
     """
     over = host_run.end_s is not None
     # A run has at least one device. An empty list means that the devices could not be read.

@@ -48,7 +48,10 @@ class ImportThread:
 
     @contextlib.contextmanager
     def running(self, gives_way: Callable[[], bool]) -> Iterator[None]:
-        """Run the import within the context; data that is not committed is read again next time."""
+        """Run the import within the context.
+
+        Data that was not committed is imported again after the next start.
+        """
         self._importer.gives_way = gives_way
         self._thread.start()
         try:

@@ -73,14 +73,14 @@ _job_of = itemgetter("cluster", "job_id")
 
 @dataclass(frozen=True, slots=True)
 class ImportStatus:
-    """State of the import for /v1/health; times are wall clock."""
+    """State of the import for /v1/health; times are wall-clock times."""
 
     last_import_s: float | None = None
     error: str | None = None
 
 
 class Importer:
-    """Reads accounting through `view.client`; `run_once()` is one pass, `run_until()` the daemon's loop."""
+    """Imports accounting from `view.client`; `run_once()` runs one pass, `run_until()` the daemon's loop."""
 
     def __init__(
         self,
@@ -112,10 +112,13 @@ class Importer:
         self.gives_way: Callable[[], bool] = lambda: False
         """Return whether the import should yield most of the processor to waiting requests."""
         self.stepped_s = clock.monotonic()
-        """Time of the last progress by Clock.monotonic()."""
+        """Value of Clock.monotonic() at the last progress."""
 
     def run_until(self, stop: threading.Event) -> None:
-        """Run a pass every interval, sooner after a failed one, until `stop`; log each outage once."""
+        """Run a pass every interval until `stop` is set.
+
+        Retry sooner after a failed pass, and log each outage once.
+        """
         self._stop = stop
         while not stop.is_set():
             self._step()
@@ -182,9 +185,9 @@ class Importer:
         return n_changed
 
     def _read_until_s(self, connection: Connection) -> int | None:
-        """Return the time up to which accounting was read.
+        """Return the time up to which accounting was read, or None to read all of it.
 
-        It is None if the table `run` has lost its rows since.
+        All of it is read again if the table `run` has lost its rows.
         """
         until_s = read_until_s(connection, self._cluster)
         of_cluster = select(run.c.run_id).where(run.c.cluster == self._cluster).limit(1)
@@ -223,7 +226,7 @@ class Importer:
     def _store(self, rows: Sequence[AccountingRun], placed: RunPlacement) -> int:
         """Store rows; return how many were new or changed.
 
-        A row that the database refuses must not block others.
+        Skip a row that the database refuses, so that it does not block the other rows.
         """
         self._step()
         try:
@@ -237,7 +240,7 @@ class Importer:
         return self._store(rows[:half], placed) + self._store(rows[half:], placed)
 
     def _in_question(self) -> set[int]:
-        """Return jobs that have records but no run, and jobs that sacct returns in no period."""
+        """Return jobs that have records but no run, and jobs that sacct does not return for any period."""
         job_id = run_device.c.job_id
         unmatched = (
             select(job_id)
@@ -256,7 +259,7 @@ class Importer:
         return set(found) | self._cancelled_while_held()
 
     def _to_ask_again(self, summary: _PassSummary) -> list[int]:
-        """Return jobs in question or without an end in `run` whose rows this pass did not read."""
+        """Return the jobs in question, or without an end in `run`, whose rows this pass has not read."""
         open_runs = select(run.c.job_id, run.c.submit_s).where(
             run.c.end_s.is_(None), run.c.cluster == self._cluster
         )
@@ -276,7 +279,7 @@ class Importer:
         return due
 
     def _cancelled_while_held(self) -> set[int]:
-        """Return jobs that ended without ever being eligible: sacct returns these only by ID."""
+        """Return jobs that were cancelled before they became eligible; sacct returns these only by ID."""
         queue = self._view.queue()
         if queue is None:
             return set()
@@ -297,11 +300,14 @@ def read_until_s(connection: Connection, cluster: str) -> int | None:
 
 
 class _PassSummary:
-    """The facts of a pass that decide which jobs to query again. Keeping all rows could mean millions."""
+    """Data of a pass that decides which jobs to query again.
+
+    Keeping the rows themselves could mean keeping millions.
+    """
 
     def __init__(self, in_question: Set[int]) -> None:
         self.unanswered = set(in_question)
-        """Jobs in question that the pass did not return."""
+        """Jobs in question of which the pass has not read a row."""
         self.unfinished: set[tuple[int, int]] = set()
         """(job ID, submit time) of runs without an end."""
 
@@ -317,8 +323,9 @@ def store_changed_runs(
 ) -> int:
     """Store rows that are new or differ from the stored ones; return how many.
 
-    With `placed`, derived columns of new runs are stored at once if their job has no record. The growing
-    elapsed_s of a running job is not a change; otherwise, each pass would derive all running jobs again.
+    With `placed`, the derived columns of new runs are stored in the same statement if their job has no
+    record. A change of only elapsed_s does not count for a running job, since each pass would otherwise
+    derive the columns of all running jobs again.
     """
     n_of = Counter(row.job for row in rows)
     stored: dict[RunKey, RowMapping] = {}
@@ -338,7 +345,7 @@ def store_changed_runs(
 
 
 def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
-    """Return the row to store; None if it equals the stored one."""
+    """Return the row to store, or None if it equals the stored row."""
     if old is None:
         return fresh
     over = fresh.end_s is not None and all(getattr(fresh, name) == old[name] for name in _ALLOCATION)
@@ -354,9 +361,9 @@ def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
 
 
 def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> dict[RunKey, int | None]:
-    """Return the first submit time of each run if its job's stored rows are all earlier, otherwise None.
+    """Return the first submit time of each run, or None if its job has stored rows that are not earlier.
 
-    If it is None, the stored rows may need other derived columns.
+    In that case, the derived columns of the stored rows may change too.
     """
     before: dict[Job, list[Row]] = defaultdict(list)
     for old in stored:
@@ -377,9 +384,9 @@ def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> d
 
 
 def _up_to_the_last(connection: Connection, jobs: Set[Job]) -> set[Job]:
-    """Return the jobs that may already be stored.
+    """Return the jobs that may already be stored: those up to the greatest stored job ID.
 
-    Slurm numbers jobs in the order of submission, and most are new.
+    Slurm numbers jobs in the order of submission, so most jobs are new.
     """
     last: dict[str, int | None] = {}
     for cluster in {cluster for cluster, _ in jobs}:
@@ -404,7 +411,7 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
 
 
 def _of_jobs(query: Select[Any], table: Table, jobs: Set[Job]) -> Iterator[Select[Any]]:
-    """Yield the query for parts of the jobs: MariaDB would convert a list of a thousand values to a table."""
+    """Yield the query for batches of jobs: MariaDB would convert a list of a thousand values into a table."""
     ids: dict[str, list[int]] = defaultdict(list)
     for cluster, job_id in jobs:
         ids[cluster].append(job_id)

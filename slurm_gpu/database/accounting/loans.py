@@ -23,16 +23,16 @@ _WAITED_AT_MOST_S = 7 * 86400
 def lender_of(admin_comment: str) -> str | None:
     """Return the owners whose idle GPUs the run had, joined by commas; None if it borrowed none.
 
-    job_submit.lua writes them into the admin comment.
+    job_submit.lua writes the owners into the admin comment.
     """
     found = _LENDERS.match(admin_comment)
     return None if found is None else found[1]
 
 
 def with_lenders(runs: Sequence[Run], ask: Callable[[], QueueState | None]) -> list[Run]:
-    """Return the runs, with lenders from the queue for those that have not ended.
+    """Return the runs, with the lenders of running jobs added from the queue.
 
-    Slurm's accounting has the admin comment only after the end.
+    Slurm's accounting contains the admin comment only after a job has ended.
     """
     queue = ask() if any(one.end_s is None for one in runs) else None
     return list(runs) if queue is None else [_with_lender(one, queue) for one in runs]
@@ -48,8 +48,8 @@ def _with_lender(one: Run, queue: QueueState) -> Run:
 def taken_back_by(connection: Connection, row: Mapping[str, Any]) -> RowMapping | None:
     """Return the run for which a borrowing run was preempted; None if there is no such run or it is unknown.
 
-    Slurm does not report for which job it preempts another job. That job starts next on its nodes and is not
-    on loan.
+    Slurm does not report for which job it preempts another. The first run of another QOS that then starts on
+    one of these nodes is returned.
     """
     if row["state"] != "PREEMPTED" or row["end_s"] is None or lender_of(row["admin_comment"]) is None:
         return None

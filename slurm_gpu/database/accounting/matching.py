@@ -1,7 +1,7 @@
 """Match records to runs, as a pure function of one job's runs and records.
 
-Every call covers the whole job, so the result does not depend on the order of arrival. A wrong first match,
-before the next run was imported, is corrected by the next call.
+Every call covers the whole job, so the result does not depend on the order of arrival. A wrong match that was
+made before the right run was imported is corrected by the next call.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_COMPARISONS = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpan:
-    """The facts of a run that matching uses: place and time; `end_s` is None while it continues."""
+    """The place and time of a run, as used for matching; `end_s` is None while the run continues."""
 
     run_id: int
     restart: int | None
@@ -40,7 +40,7 @@ class RunSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSpan:
-    """The facts of a record that matching uses."""
+    """The place and time of a record, as used for matching."""
 
     segment: str
     device: str
@@ -51,7 +51,10 @@ class RecordSpan:
 
 
 def node_set(expression: str) -> frozenset[str]:
-    """Return the nodes of a hostlist; none if it is invalid, so that a bad row affects only its own match."""
+    """Return the nodes of a hostlist, or an empty set if it is invalid.
+
+    An invalid row thus affects only its own match.
+    """
     try:
         return frozenset(expand(expression))
     except ValueError:
@@ -75,7 +78,10 @@ _Count = tuple[Sequence[RunSpan], list[RecordSpan]]
 
 
 def _in_counts(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Sequence[_Count]:
-    """Split runs and records into sequences; a record belongs to the sequence that ran on its node."""
+    """Split runs and records into sequences of restarts.
+
+    A record belongs to a sequence with a run on its node.
+    """
     counts = list(_by_time(started, records))
     if len(counts) == 1:
         return counts
@@ -92,7 +98,7 @@ def _in_counts(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Seq
 
 
 def _count_of(record: RecordSpan, by_time: int, on_node: Sequence[tuple[RunSpan, int]]) -> int:
-    """Return the sequence of a record; `on_node` has the runs on its node with their sequences."""
+    """Return the index of a record's sequence; `on_node` contains its node's runs and their sequences."""
     if any(index == by_time for _, index in on_node):
         return by_time
     overlap_s, index = max(
@@ -102,11 +108,11 @@ def _count_of(record: RecordSpan, by_time: int, on_node: Sequence[tuple[RunSpan,
 
 
 def _by_time(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Iterator[_Count]:
-    """Split runs and records by the clock only.
+    """Split runs and records by time only.
 
-    slurmctld ends a run before it starts the next run with the same ID. A run without an end but with a
-    successor was forgotten by Slurm: the job ID was reused, restarts begin at 0, and the run had ended by
-    then.
+    slurmctld ends a run before it starts the next run with the same ID. If a run has a successor but no end,
+    Slurm lost the job and reused its ID: restarts count from 0 again, and the run had ended before its
+    successor started.
     """
     in_order = sorted(records, key=lambda record: record.first_s)
     first, n_before = 0, 0
@@ -123,14 +129,15 @@ def _by_time(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Itera
 
 
 class _Finder:
-    """Finds the run of a record by node and restart, nearest in time, without comparing all runs.
+    """Finds the run of a record by node, restart and time, without comparing all runs.
 
-    If accounting has no restart count (Slurm 22.05), the position in order of start replaces it, after
-    `missing` runs. That order is wrong if a job ID was reused, so time decides if order finds no run.
+    If accounting has no restart count (Slurm 22.05), the position of a run in order of start replaces it,
+    counted from `missing`. That order is wrong if a job ID was reused, so if it does not lead to a run, the
+    nearest run in time is used.
     """
 
     def __init__(self, started: Sequence[RunSpan], missing: int, nodes: Set[str]) -> None:
-        """Index runs in order of start; `nodes` are all nodes that will be looked up."""
+        """Index the runs, given in order of start; `nodes` contains all nodes that will be looked up."""
         self._started, self._missing = started, missing
         self._with_restart: dict[int, list[int]] = defaultdict(list)
         self._on_node: dict[str, _InTime] = {node: _InTime() for node in nodes}
@@ -159,7 +166,7 @@ class _Finder:
         return self._started[index].run_id if overlap_s >= -UNORDERED_SLACK_S else None
 
     def _by_order(self, record: RecordSpan) -> Sequence[int]:
-        """Return the indexes of the runs with the record's restart, by count or by order."""
+        """Return the indexes of runs with the record's restart, by Slurm's count or else by their order."""
         counted = self._with_restart.get(record.restart, [])
         index = record.restart - self._missing
         by_order = 0 <= index < len(self._started) and self._started[index].restart is None
@@ -190,7 +197,7 @@ class _InTime:
         self._last_ends.append(max(end_s, self._last_ends[-1] if self._last_ends else end_s))
 
     def near(self, record: RecordSpan) -> Iterator[int]:
-        """Yield the runs within a minute of a record; if there are many, only the last ones."""
+        """Yield the indexes of runs within a minute of a record; if there are many, only the last ones."""
         stop = bisect_right(self._starts, record.last_s + UNORDERED_SLACK_S)
         for place in range(stop - 1, max(-1, stop - 1 - _MAX_NEAR), -1):
             if self._last_ends[place] < record.first_s - UNORDERED_SLACK_S:
@@ -199,11 +206,11 @@ class _InTime:
 
 
 def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -> int:
-    """Return how many of a job's first runs accounting lacks; 0 unless the times indicate missing runs.
+    """Return how many of a job's first runs are missing from accounting; 0 unless the times indicate it.
 
-    For a single record there are two explanations: the order is right and a clock is wrong, or a run is
-    missing and the clocks are right. The order is used as long as it requires clock errors of at most
-    MISSING_SLACK_S in total over all restarts, and as long as there are not too many comparisons.
+    A record outside its run has two possible explanations: a clock is wrong, or a run is missing. The result
+    is 0 if clock errors of at most MISSING_SLACK_S in total over all restarts explain the times, or if too
+    many comparisons would be needed.
     """
     if all(run.restart is not None for run in started):
         return 0
@@ -229,7 +236,7 @@ def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -
 
 
 def _off_s(started: Sequence[RunSpan], record: RecordSpan, index: int) -> float:
-    """Return the smallest clock error that makes this a record of run `index`, which may be unknown."""
+    """Return the smallest clock error with which the record fits run `index`, which may be a missing run."""
     if index < 0:  # the run ended before the first known one
         began = started[0].start_s
         assert began is not None
@@ -244,7 +251,7 @@ def _off_s(started: Sequence[RunSpan], record: RecordSpan, index: int) -> float:
 
 
 def _overlap_s(run: RunSpan, record: RecordSpan) -> float:
-    """Return the seconds in common; if negative, the seconds between them."""
+    """Return the overlap of run and record in seconds; a negative value is the gap between them."""
     assert run.start_s is not None
     end_s = record.last_s if run.end_s is None else run.end_s
     return min(end_s, record.last_s) - max(run.start_s, record.first_s)

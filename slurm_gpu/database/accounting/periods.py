@@ -1,4 +1,4 @@
-"""Split the time over which Slurm's accounting is read into periods, since it may cover years."""
+"""Split the time range of an import into periods, since Slurm's accounting may cover years."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SLURMDBD_S = 1_199_145_600
 
 @dataclass(frozen=True, slots=True)
 class ImportPeriod:
-    """A period of time; without `until_s` it has no end."""
+    """A period to import; it is open-ended if `until_s` is None."""
 
     from_s: int
     until_s: int | None
 
 
 class Periods:
-    """Consecutive periods from `from_s`; the last one has no end.
+    """Consecutive periods from `from_s`; the last one is open-ended.
 
-    Each is as long as WANTED_ROWS rows would have taken in the previous one. Set `n_rows` to the number of
-    rows in the current period.
+    The length of a period is chosen so that it would contain WANTED_ROWS rows at the rate of the previous
+    one. Set `n_rows` to the number of rows in the current period.
     """
 
     def __init__(self, from_s: int, now_s: int) -> None:

@@ -1,7 +1,7 @@
-"""Match records to runs if due, then derive the columns of the affected runs.
+"""Match the records that are due to runs, then derive the columns of the affected runs.
 
-Each change marks its rows as due in the same transaction (`run.derive_due`, `match_due` of records and host
-records). A pass therefore touches only changed jobs, and no change is lost in a crash.
+Each change of the data marks the affected rows as due in the same transaction (`run.derive_due`, `match_due`
+of records and host records). A pass therefore touches only changed jobs, and no change is lost in a crash.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def reconcile(
 
 
 def _reconcile_one(database: Database, job: Job, min_coverage: float, placed: RunPlacement) -> None:
-    """Match and derive one job; if that fails, leave it unchanged until its data changes."""
+    """Match and derive one job; if this fails, skip the job until its data changes."""
     try:
         database.write(partial(_reconcile_jobs, jobs=[job], min_coverage=min_coverage, placed=placed))
     except _OF_ONE_JOB as error:
@@ -145,7 +145,7 @@ def _reconcile_jobs(
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """The changes of one transaction, collected so that each kind is one statement."""
+    """The changes of one transaction, collected so that each kind needs only one statement."""
 
     placed: list[dict[str, Any]] = field(default_factory=list)
     placed_hosts: list[dict[str, Any]] = field(default_factory=list)
@@ -161,10 +161,10 @@ class _Changes:
 
 
 def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, Any]]) -> None:
-    """Store the runs of rows and mark the rows as matched, in few statements.
+    """Store the run IDs of rows and mark the rows as matched, in a few statements.
 
-    A shipment with these records waits for the locks. A record that was replaced meanwhile remains due for
-    the next pass.
+    Shipments that contain the same records wait for the row locks in the meantime. A record that has been
+    replaced since it was read remains due for the next pass.
     """
     names = [name for name in ("segment", "device", "seq") if name in table.c]
     for start in range(0, len(placed), _ROWS_PER_STATEMENT):
@@ -189,9 +189,10 @@ def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, A
 
 
 def _in_few_lengths(found: list[T]) -> list[T]:
-    """Pad with the first item to a length that is a power of two: each length requires its own statement.
+    """Pad the list with its first item until its length is a power of two.
 
-    SQLAlchemy caches at least 500 compiled statements; a statement with 500 rows takes 1.8 MiB.
+    Each length requires its own statement. SQLAlchemy caches at least 500 compiled statements, and one with
+    500 rows takes 1.8 MiB.
     """
     length = 1 << max(0, len(found) - 1).bit_length()
     return found + found[:1] * (length - len(found))
@@ -266,7 +267,7 @@ def _reconcile_job(
 def _place_hosts(
     found: Mapping[tuple[str, str], int | None], rows: Sequence[RowMapping], changes: _Changes
 ) -> Mapping[int, Sequence[Host]]:
-    """Match host records; return those of each run."""
+    """Match host records, and return the host records of each run by run ID."""
     of_run: dict[int, list[Host]] = defaultdict(list)
     for row in rows:
         run_id = found[row["segment"], _NO_DEVICE]

@@ -1,7 +1,7 @@
-"""Combine the accounting rows of a resized run; all but the last end as RESIZING.
+"""Combine the accounting rows of a resized run; all but the last have the state RESIZING.
 
-Slurm 22.05 sets the submission time of such a row to the time of the resize, but often sets its start to the
-start of the whole run.
+After a resize, Slurm 22.05 writes a row whose submission time is the time of the resize. Its start time is
+often that of the whole run.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Row = Mapping[Any, Any]
 
 
 def in_time(row: Row) -> tuple[bool, int, int]:
-    """Return the key that orders a job's rows: no two have the same submission time."""
+    """Return the key that sorts a job's rows by time; no two rows have the same submission time."""
     return row["start_s"] is None, began_s(row), row["submit_s"]
 
 
 def runs_of(rows: Iterable[Row]) -> list[list[Row]]:
-    """Group the rows of one (cluster, job ID) by run, in order of time.
+    """Group the rows of one (cluster, job ID) by run, in chronological order.
 
     Runs that have not started come last.
     """
@@ -63,7 +63,10 @@ def submitted_before(connection: Connection, until_s: int) -> ColumnElement[bool
 
 
 def find_parts(connection: Connection, rows: Sequence[Row]) -> dict[int, list[Row]]:
-    """Return all rows of the runs with these last rows, by the last row's run_id and in order of time."""
+    """Return all rows of the runs that end with these rows, by the run_id of the last row.
+
+    The rows of each run are in chronological order.
+    """
     parts_of: dict[int, list[Row]] = {row["run_id"]: [row] for row in rows}
     jobs = {(row["cluster"], row["job_id"]) for row in rows}
     ids = {job_id for _, job_id in jobs}
@@ -89,7 +92,7 @@ def _runs(connection: Connection, jobs: Set[tuple[str, int]]) -> Iterator[list[R
 def whole(parts: Sequence[Row], now_s: float) -> Row:
     """Combine parts into one run: the last part, with the start of the first and the nodes of all.
 
-    Its GPUs are the mean over its time, so that GPU-hours are right.
+    Its number of GPUs is the mean over its time, so that its GPU-hours are right.
     """
     if len(parts) == 1:
         return parts[0]
@@ -113,7 +116,7 @@ def _sum(amounts: Sequence[int | None]) -> int | None:
 
 
 def part_s(row: Row, seconds: int | None) -> int | None:
-    """Return the part's own share of a row's elapsed seconds, which may include earlier parts."""
+    """Return the seconds of a row's elapsed time that belong to its own part, not to earlier parts."""
     if seconds is None:
         return None
     before_s = 0 if row["start_s"] is None else began_s(row) - int(row["start_s"])
@@ -121,7 +124,7 @@ def part_s(row: Row, seconds: int | None) -> int | None:
 
 
 def elapsed_s(row: Row, now_s: float) -> int | None:
-    """Return Slurm's elapsed time, up to `now_s` while it runs; 0 before the start, None if unknown."""
+    """Return Slurm's elapsed time, up to `now_s` while the job runs; None if unknown."""
     if row["start_s"] is None or row["end_s"] is not None or row["state"] != "RUNNING":
         return None if row["elapsed_s"] is None else int(row["elapsed_s"])
     if row["suspended_s"] is None:
@@ -130,7 +133,7 @@ def elapsed_s(row: Row, now_s: float) -> int | None:
 
 
 def began_s(row: Row) -> int:
-    """Return when a part began; if it has not begun, when it was submitted."""
+    """Return the time at which a part began, or at which it was submitted if it has not begun."""
     start_s: int = row["submit_s"] if row["start_s"] is None else row["start_s"]
     return max(start_s, int(row["submit_s"]))
 

@@ -1,7 +1,7 @@
-"""Find the server types and zones of a run by the state of its nodes when it started.
+"""Find the server types and zones of a run, as its nodes had them when it started.
 
-For nodes without a recorded state at that time, slurm-gpu.yaml applies. For nodes that slurm-gpu.yaml does
-not list, the first recorded state applies.
+If nothing was recorded for a node at that time, slurm-gpu.yaml applies. If slurm-gpu.yaml does not list the
+node either, its first recorded state applies.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _MOST_KNOWN = 50_000
 
 @dataclass(slots=True)
 class _GroupHistory:
-    """The times when a node's group changed, and the new groups; the first group also applies before."""
+    """The times at which a node changed its group, and the new groups; the first group starts at time 0."""
 
     from_s: list[int]
     groups: list[tuple[str | None, str | None]]
 
 
 class RunPlacement:
-    """Names of server types and zones by nodes and time, from the current state of the database."""
+    """The server types and zones of nodes over time, as stored in the database at creation of this object."""
 
     def __init__(self, connection: Connection, places: Places) -> None:
         self._places = places
@@ -50,7 +50,7 @@ class RunPlacement:
     def of(self, nodes: str, submit_s: int, start_s: int | None) -> tuple[str | None, str | None]:
         """Return (server types, zones) of a run, sorted and joined by commas; None for a run without nodes.
 
-        The state of the nodes at the run's start counts.
+        They are those at the start of the run, or at its submission if it has not started.
         """
         if not nodes:
             return None, None

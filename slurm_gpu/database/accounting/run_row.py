@@ -16,7 +16,7 @@ _MOST_KNOWN = 20_000
 
 
 class RunRows:
-    """Converts rows; `nodes` are slurmctld's current ones, for shards and types of GPUs."""
+    """Converts rows; slurmctld's current `nodes` provide GPU types and the number of shards per GPU."""
 
     def __init__(self, nodes: Mapping[str, SlurmNode]) -> None:
         self._nodes, self._per_gpu = nodes, agreed_per_gpu(nodes.values())
@@ -26,7 +26,7 @@ class RunRows:
     def of(self, runs: Sequence[AccountingRun]) -> list[AccountingRun]:
         """Return the runs as they are stored.
 
-        Works by columns, since a call for each value would take most of the time.
+        They are converted by column, since a call for each value would take most of the time.
         """
         if not runs:
             return []
@@ -50,11 +50,11 @@ class RunRows:
         return list(map(AccountingRun._make, zip(*(columns[name] for name in fields), strict=True)))
 
     def _requested(self, tres: Mapping[str, float]) -> int | None:
-        """Return requested_mgpu of a job, whatever its nodes are; None if accounting lacks the request."""
+        """Return requested_mgpu of a job, independent of its nodes; None if accounting lacks the request."""
         return count_mgpu(tres, self._per_gpu, is_accounted=bool(tres) and self._is_accounted)
 
     def _allocation(self, tres: Mapping[str, float], hostlist: str) -> tuple[int | None, str | None]:
-        """Return allocated_mgpu and gpu_type; sacct rows with equal TRES text share the mapping."""
+        """Return allocated_mgpu and gpu_type, cached by mapping: rows with equal TRES text share one."""
         key = id(tres), hostlist
         found = self._known.get(key)
         if found is None:
@@ -73,19 +73,19 @@ def run_row(run: AccountingRun, nodes: Mapping[str, SlurmNode]) -> AccountingRun
 
 
 def _start_s(start_s: int | None, end_s: int | None, elapsed_s: int | None, nodes: str) -> int | None:
-    """Return the start.
+    """Return the start, or None for a job that ended in the queue.
 
-    For a job that ended in the queue, Slurm sets the start to the end, without a node.
+    For such a job, Slurm sets the start to the end and lists no node.
     """
     return start_s if nodes or elapsed_s or end_s is None else None
 
 
 def allocated_mgpu(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str, SlurmNode]) -> int | None:
-    """Return the thousandths of GPUs in an allocation; 0 if it has none.
+    """Return the GPUs of an allocation in thousandths; 0 if it has no GPU, None if unknown.
 
-    None if it has shards or MPS, and its nodes differ in shares per GPU or are gone. Also None if it has no
-    GPU although its nodes have some that Slurm does not account for, or if its TRES is empty, which is
-    abnormal.
+    The number is unknown if the allocation has shards or MPS, and its nodes differ in shares per GPU or no
+    longer exist. It is also unknown if the allocation has no GPU but its nodes have GPUs that Slurm does not
+    account for, or if its TRES is empty, which is abnormal.
     """
     if not hostlist:
         return count_mgpu(tres)
@@ -97,7 +97,7 @@ def allocated_mgpu(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str,
 
 
 def gpu_type(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str, SlurmNode]) -> str | None:
-    """Return the allocated GPU types, joined by commas; from the nodes if the allocation has none."""
+    """Return the allocated GPU types joined by commas, or the types of its nodes if TRES has no type."""
     if not uses_gpus(tres):
         return None
     types = {name.partition(":")[2] for name, count in tres.items() if name.startswith("gres/gpu:") and count}
@@ -107,7 +107,7 @@ def gpu_type(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str, Slurm
 
 
 def _text(text: str) -> str:
-    """Replace characters that a database refuses: job names may have bytes that are not UTF-8."""
+    """Replace characters that a database refuses, since job names may contain bytes that are not UTF-8."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Cache answers of slurmctld for a moment, so that a thousand shipments cause one query."""
+"""Cache answers of slurmctld for a few seconds, so that a thousand shipments cause only one query."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _PAUSE_AFTER_FAILURE_S = 10.0
 
 
 class CachedAnswer(Generic[T]):
-    """One answer, renewed in its own thread when older than `for_s`; a failure keeps the old one.
+    """A cached answer, renewed in its own thread when older than `for_s`; a failure keeps the old answer.
 
-    Slurm's commands take at least ten seconds to fail if slurmctld is down. The first caller waits for a
-    moment, the others do not wait until it answers again. No caller waits if the last answer took long, as on
-    a large cluster: the old one is returned.
+    Slurm's commands take at least ten seconds to fail if slurmctld is down. Only the first caller waits for a
+    moment; later callers do not wait until slurmctld answers again. If the last answer took long, as on a
+    large cluster, the cached answer is returned without waiting.
     """
 
     def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float, what: str = "anything") -> None:
@@ -51,10 +51,10 @@ class CachedAnswer(Generic[T]):
         )
 
     def get(self, wait_s: float, max_age_s: float = math.inf, fresh_s: float = math.inf) -> T | None:
-        """Return the answer, at most `for_s` old if it arrives within `wait_s`; None before the first one.
+        """Return the answer, or None before the first one; wait up to `wait_s` for one that is being renewed.
 
-        With `max_age_s`, return None instead of an older answer. With `fresh_s`, an older answer is renewed,
-        at the rate limit of a slow slurmctld, and the caller waits for it even if the last one took long.
+        If the answer is older than `max_age_s`, return None. If it is older than `fresh_s`, renew it and wait
+        for the new one even if the last one took long. A slow slurmctld is still queried at a limited rate.
         """
         with self._changed:
             now = self._clock.monotonic()
@@ -97,7 +97,7 @@ class CachedAnswer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """slurmctld's jobs by raw ID and by node, as of wall clock `as_of_s`."""
+    """slurmctld's jobs by raw job ID and by node, as of the wall-clock time `as_of_s`."""
 
     as_of_s: float
     by_id: Mapping[int, QueuedJob]
@@ -131,7 +131,7 @@ class SlurmView:
         return self._queue.get(WAIT_S)
 
     def queue_now(self) -> QueueState | None:
-        """Return the jobs for a reader: wait a moment for a new answer rather than use an old one."""
+        """Return the same as `queue`, but wait a moment for a new answer rather than return an old one."""
         return self._queue.get(WAIT_S, fresh_s=JOBS_FOR_S)
 
     def settings(self) -> SlurmSettings | None:
@@ -139,18 +139,19 @@ class SlurmView:
         return self._settings.get(WAIT_S)
 
     def nodes(self, wait_s: float = WAIT_S) -> Mapping[str, SlurmNode] | None:
-        """Return all nodes by name as of the last minute, with addresses, types and features."""
+        """Return all nodes by name, up to a minute old; use this for addresses, types and features."""
         return self._nodes.get(wait_s)
 
     def nodes_now(self) -> Mapping[str, SlurmNode] | None:
-        """Return all nodes by name, as new as `queue_now` if slurmctld is quick, with their current state."""
+        """Return all nodes by name, as current as `queue_now` if slurmctld is fast; use this for states."""
         return self._nodes.get(WAIT_S, fresh_s=JOBS_FOR_S)
 
     def may_speak(self, node: str, address: str) -> tuple[bool, frozenset[str]]:
         """Return whether `node` may send from this address, and the addresses of its NodeAddr and name.
 
-        The node may send if Slurm has never answered, or if no name can be resolved. A refusal is never based
-        on an old answer, since the node may have been added or moved: SlurmError if there is only an old one.
+        The node may send if Slurm has never answered, or if neither name can be resolved. A refusal is never
+        based on an old answer, since the node may have been added or moved. Raise SlurmError if only an old
+        answer is available.
         """
         found: frozenset[str] = frozenset()
         for max_age_s in (math.inf, JOBS_FOR_S):
@@ -158,14 +159,16 @@ class SlurmView:
             if nodes is None:
                 if max_age_s == math.inf:
                     return True, frozenset()
-                raise SlurmError(f"slurmctld does not answer whether {address} is an address of {node}")
+                raise SlurmError(
+                    f"cannot check whether {address} is an address of {node}: slurmctld does not answer"
+                )
             found = self._addresses(nodes[node], address, max_age_s) if node in nodes else frozenset()
             if address in found or (node in nodes and not found):
                 return True, found
         return False, found
 
     def _addresses(self, node: SlurmNode, wanted: str, max_age_s: float) -> frozenset[str]:
-        """Return addresses of a node, resolving no more names once `wanted` is found."""
+        """Return a node's addresses; do not resolve its name if its NodeAddr has the address `wanted`."""
         found = self._address_of(node.address, max_age_s)
         return found if wanted in found else found | self._address_of(node.name, max_age_s)
 
@@ -190,7 +193,7 @@ class SlurmView:
 
 
 def resolve_address(name: str) -> frozenset[str]:
-    """Return the IP addresses of a host name or literal address; none if it cannot be resolved."""
+    """Return the IP addresses of a host name or literal address; an empty set if it cannot be resolved."""
     try:
         return frozenset(
             str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)

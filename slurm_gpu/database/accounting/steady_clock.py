@@ -1,4 +1,4 @@
-"""Order the watches of a device by time since boot, since the wall clock may be changed."""
+"""Order the watches of a device by the time since boot, because the wall clock may be changed."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ class WatchSpan:
         return self.end_s - self.begin_s
 
     def overlap_s(self, other: WatchSpan) -> float:
-        """Return the seconds in common; if negative, the seconds between them."""
+        """Return the overlap in seconds; a negative value is the gap between the spans."""
         return min(self.end_s, other.end_s) - max(self.begin_s, other.begin_s)
 
 
 def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
-    """Return the span of each record of one run on one device (or host records on one node), in order.
+    """Return the span of each record, in the order of `records`.
 
-    Spans of one boot are placed by seconds since boot, even if the wall clock was set meanwhile. A record
-    without them (from an older slurm-gpud) is placed by its wall clock.
+    The records belong to one run on one device, or are host records of one run on one node. Spans of the same
+    boot are placed by their seconds since boot, even if the wall clock was set in between. A record without
+    these seconds (from an older slurm-gpud) is placed by its wall-clock times.
     """
     # Relative to the first, since epoch seconds would leave a float less precision for fractions.
     since_s = min((record.first_s for record in records), default=0)
@@ -54,11 +55,11 @@ def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
 
 
 def allocated_s(records: Sequence[Record]) -> float:
-    """Return how long a run had one device allocated, according to its node.
+    """Return for how long one device was allocated to a run, according to its node.
 
-    The result covers the time from the prolog to the last watch. A job keeps its devices while slurm-gpud is
-    down, so the time between two watches counts. An empty watch began after the job's end but before the node
-    was notified of it, and does not count.
+    The result covers the time from the prolog to the end of the last watch. A job keeps its devices while
+    slurm-gpud is down, so the time between two watches counts. An empty watch does not count: it began after
+    the end of the job, before the node was notified of it.
     """
     records = [record for record in records if record.allocated_s > 0] or records
     begun = [(span.begin_s, record) for span, record in zip(spans(records), records, strict=True)]

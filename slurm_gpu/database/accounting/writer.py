@@ -1,4 +1,4 @@
-"""Write to the database; each statement may be repeated, in any order, by several daemons at once."""
+"""Write to the database; statements may be repeated, reordered, and run by several daemons at once."""
 
 from __future__ import annotations
 
@@ -83,31 +83,31 @@ log = logging.getLogger(__name__)
 
 
 def prepare(records: Iterable[Record | DecodedRecord]) -> None:
-    """Pack records in the thread of the sender, before the transaction that blocks others."""
+    """Pack records in the sender's thread, before the transaction that blocks other shipments."""
     for record in records:
         if isinstance(record, DecodedRecord):
             _ = record.row  # computes and caches the row
 
 
 def store_records(connection: Connection, records: Iterable[Record | DecodedRecord]) -> list[bool]:
-    """Keep the record with the greatest seq of each (segment, device); return whether each was stored."""
+    """Store the records with the greatest seq of their (segment, device); return whether each was stored."""
     return _store_newest(connection, _RECORDS, [_record_row(record) for record in records])
 
 
 def store_hosts(connection: Connection, hosts: Iterable[Host]) -> list[bool]:
-    """Keep the host record with the greatest seq of each segment; return whether each was stored."""
+    """Store the host records with the greatest seq of their segment; return whether each was stored."""
     rows = [{**_row(_HOST_COLUMNS, host.to_wire()), "match_due": True} for host in hosts]
     return _store_newest(connection, _HOSTS, rows)
 
 
 def store_devices(connection: Connection, devices: Iterable[DeviceFacts]) -> list[bool]:
-    """Keep the newest facts of each device on each node; return whether each was stored."""
+    """Store device facts that are the newest of their device and node; return whether each was stored."""
     names = tuple(c.name for c in device.columns)
     return _store_newest(connection, _DEVICES, [_row(names, item.to_wire()) for item in devices])
 
 
 def nodes_with(connection: Connection, devices: Collection[DeviceFacts]) -> dict[str, set[str]]:
-    """Return the nodes that list these devices in their newest report, by UUID."""
+    """Return, by UUID, the nodes whose newest report lists the device."""
     query = select(device.c.uuid, device.c.node, device.c.at_s)
     rows = connection.execute(query.where(device.c.uuid.in_({item.uuid for item in devices}))).all()
     nodes = {node for _, node, _ in rows}
@@ -121,13 +121,13 @@ def nodes_with(connection: Connection, devices: Collection[DeviceFacts]) -> dict
 
 
 def store_windows(connection: Connection, windows: Iterable[ArrivedWindow]) -> None:
-    """Keep the newest window of each (segment, device)."""
+    """Store each window that is the newest of its (segment, device)."""
     rows = [{**item.window.to_wire(), "node": item.node, "at_s": item.at_s} for item in windows]
     _store_newest(connection, _WINDOWS, rows)
 
 
 def foreign_segments(connection: Connection, watches: Mapping[K, W]) -> dict[K, W]:
-    """Return records or host records whose segment belongs to another node or job."""
+    """Return the records or host records whose segment already belongs to another node or job."""
     segments = {watch.segment for watch in watches.values()}
     owners: dict[str, set[tuple[Any, ...]]] = {}
     for table in (run_device, run_host) if segments else ():
@@ -143,7 +143,7 @@ def foreign_segments(connection: Connection, watches: Mapping[K, W]) -> dict[K, 
 
 
 def foreign_windows(connection: Connection, windows: Mapping[K, ArrivedWindow]) -> dict[K, ArrivedWindow]:
-    """Return windows whose segment belongs to another node or job."""
+    """Return the windows whose segment already belongs to another node or job."""
     if not windows:
         return {}
     segments = {item.window.segment for item in windows.values()}
@@ -159,7 +159,7 @@ def foreign_windows(connection: Connection, windows: Mapping[K, ArrivedWindow]) 
 
 
 def store_events(connection: Connection, events: Iterable[Event]) -> None:
-    """Store each (node, boot_id, n) once."""
+    """Store the events whose (node, boot_id, n) is not stored yet."""
     names = tuple(c.name for c in event.columns)
     rows = [_row(names, item.to_wire()) for item in events]
     if rows:
@@ -177,11 +177,11 @@ class AtOnce:
     recorded: Set[Job]
     """Jobs that have a record."""
     first_submits: Mapping[RunKey, int | None]
-    """By run, for jobs with several runs; None if stored runs may now need other derived columns."""
+    """First submit time by run, for jobs with several runs; None if stored runs must be derived again."""
     placed: RunPlacement
 
     def derived(self, row: AccountingRun) -> tuple[Any, ...]:
-        """Return the columns _DERIVED_AT_ONCE of a row: their values, or the mark that the row is due."""
+        """Return the values of _DERIVED_AT_ONCE for a row, or _DUE if they must be derived later."""
         first_submit_s = self.first_submits.get(row.key, row.submit_s)
         if first_submit_s is None or row.job in self.recorded:
             return _DUE
@@ -192,7 +192,7 @@ class AtOnce:
 def store_runs(connection: Connection, rows: Sequence[AccountingRun], at_once: AtOnce | None = None) -> None:
     """Insert or overwrite imported columns by (cluster, job_id, submit_s), and mark the runs as due.
 
-    Runs whose derived columns are known `at_once` are not due.
+    Runs whose derived columns `at_once` provides are not marked.
     """
     if rows:
         dialect = connection.dialect.name
@@ -204,7 +204,7 @@ def store_runs(connection: Connection, rows: Sequence[AccountingRun], at_once: A
 
 
 def store_host_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Keep the last report of each run of machines without Slurm, by `reported_seq`; mark the runs as due."""
+    """Store the last report (by `reported_seq`) of each run without Slurm, and mark the runs as due."""
     latest = {
         tuple(row[name] for name in RUN_KEY): row for row in sorted(rows, key=lambda r: r["reported_seq"])
     }
@@ -214,7 +214,7 @@ def store_host_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -
 
 
 def double_watch_event(doubled: DoubleWatch) -> Event:
-    """Return the event of a double watch; the same segments always result in the same event."""
+    """Return the event for a double watch; the same segments always lead to the same event."""
     kept, dropped = doubled.kept, doubled.dropped
     segments = sorted((kept.segment, dropped.segment))
     name = ":".join((*segments, kept.device)).encode()
@@ -231,7 +231,7 @@ def double_watch_event(doubled: DoubleWatch) -> Event:
 
 
 def device_elsewhere_event(uuid: str, node: str, others: Collection[str], at_s: int) -> Event:
-    """Return the event for a device that `node` and others report; it depends only on the nodes."""
+    """Return the event for a device that `node` and others report; its number depends only on these."""
     name = ":".join((uuid, node, *sorted(others))).encode()
     return Event(
         node=node,
@@ -245,20 +245,20 @@ def device_elsewhere_event(uuid: str, node: str, others: Collection[str], at_s: 
 
 
 def read_record(row: RowMapping) -> Record:
-    """Return the record of a row of `run_device`, without implausible values of older versions."""
+    """Convert a row of `run_device` to a record, dropping implausible values that older versions stored."""
     columns = {name: row[name] for name in _RECORD_COLUMNS}
     return Record.from_wire({**row["statistics"], **columns, "timeline": row.get("timeline")}, {})
 
 
 def read_host(row: RowMapping) -> Host:
-    """Return the host record of a row of `run_host`, without implausible values."""
+    """Convert a row of `run_host` to a host record, dropping implausible values."""
     return Host.from_wire({name: row[name] for name in _HOST_COLUMNS}, {})
 
 
 def readable(read: Callable[[RowMapping], T], row: RowMapping) -> T | None:
-    """Return `read(row)`; return None and log a warning if this version rejects a row of an older one.
+    """Return `read(row)`; if this version rejects a row of an older version, log a warning and return None.
 
-    Such a row must not prevent the others from being matched and shown.
+    Such a row must not prevent other rows from being matched and shown.
     """
     try:
         return read(row)
@@ -268,7 +268,7 @@ def readable(read: Callable[[RowMapping], T], row: RowMapping) -> T | None:
 
 
 def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[str, Any]]) -> list[bool]:
-    """Store the rows that are newer than the stored ones; return whether each was."""
+    """Store the rows that are newer than the stored rows; return for each row whether it was stored."""
     if not rows:
         return []
 

@@ -1,1 +1,1 @@
-"""Endpoints for reads, and for reports from slurm-gpuctld and the commands."""
+"""Serve queries, and accept reports from slurm-gpuctld and the commands."""

@@ -1,4 +1,7 @@
-"""The `audit` table: changes to the cluster, as their authors report them. Rows are never changed."""
+"""Access the `audit` table, which contains changes to the cluster as reported by their authors.
+
+Rows are never changed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ MOST_SHOWN = 1000
 
 
 def store_audit(connection: Connection, acts: Sequence[ReportedAuditEvent], who: str) -> int:
-    """Store the events whose IDs are new; return the number of `acts`."""
+    """Store the events whose IDs are not stored yet; return the number of events passed."""
     rows = [
         {
             "audit_id": act.id,
@@ -30,7 +33,7 @@ def store_audit(connection: Connection, acts: Sequence[ReportedAuditEvent], who:
 
 
 def find_audit(connection: Connection, limit: int) -> list[AuditEvent]:
-    """Return the last `limit` events, newest first."""
+    """Return the latest `limit` events, newest first."""
     newest = select(audit).order_by(audit.c.at_s.desc(), audit.c.audit_id).limit(limit)
     return [
         AuditEvent(**{"id" if name == "audit_id" else name: value for name, value in row.items()})

@@ -1,4 +1,4 @@
-"""Return slurmctld's nodes, the jobs on them and the pending jobs, for GET /v1/cluster."""
+"""Return slurmctld's nodes, the jobs on these nodes and the pending jobs, for GET /v1/cluster."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def cluster_state(
     zones: Mapping[str, str] = MappingProxyType({}),
     server_types: Mapping[str, str] = MappingProxyType({}),
 ) -> ClusterState:
-    """Return nodes, and the `jobs` that are pending or on them; `zones` and `server_types` are by node."""
+    """Return the nodes, with the `jobs` that are pending or run on them; `zones` has node names as keys."""
     shown = list(shown)
     here = {holder.job.job_id for entry in shown for holder in entry.holders}
     listed = (job for job in jobs if job.state == _WAITING or job.job_id in here)
@@ -86,7 +86,7 @@ def _node(entry: NodeAllocations, zone: str | None, server_type: str | None) -> 
 
 
 def _n_gpus(job: QueuedJob, nodes: Mapping[str, SlurmNode]) -> float | None:
-    """Return the job's number of GPUs; shares count as fractions if nodes agree on the size of a share."""
+    """Return the job's number of GPUs; shares count as fractions if nodes agree on the shares per GPU."""
     here = [nodes.get(name) for name in job.nodes]
     mgpu = job_mgpu(job, per_gpu_of(here) if here else agreed_per_gpu(nodes.values()))
     return None if mgpu is None else mgpu / 1000

@@ -1,4 +1,4 @@
-"""POST /v1/controller, and GET /v1/audit and /v1/decisions[/TOKEN] for the stored data."""
+"""Serve POST /v1/controller, and GET /v1/audit and /v1/decisions[/TOKEN] for the stored data."""
 
 from __future__ import annotations
 

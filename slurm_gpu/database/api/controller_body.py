@@ -65,7 +65,7 @@ class ReportedDecision(msgspec.Struct):
 
 
 class ReportedLimit(msgspec.Struct):
-    """A limit with the keys of `slurm-gpu quota --json`; keys of a newer slurm-gpuctld are ignored."""
+    """A limit with the keys of `slurm-gpu quota --json`; keys of newer slurm-gpuctld versions are ignored."""
 
     rule: _Name
     group: _Name
@@ -92,18 +92,18 @@ class ReportedQuota(msgspec.Struct):
 
     @property
     def quota(self) -> Quota:
-        """Return the quota as it is stored."""
+        """Convert to a quota of the quota board."""
         limits = None if self.limits is None else [msgspec.to_builtins(limit) for limit in self.limits]
         return Quota(user=self.user, as_of_s=self.as_of_s, limits=limits, why=self.why, uid=self.uid)
 
 
 class ControllerReport(msgspec.Struct):
-    """The body of a request."""
+    """The body of POST /v1/controller."""
 
     audit: Annotated[list[ReportedAuditEvent], Meta(max_length=MOST_ACTS)] | None = None
     decisions: Annotated[list[ReportedDecision], Meta(max_length=MOST_DECISIONS)] | None = None
     decisions_after: Annotated[str, Meta(max_length=NAME_LENGTH)] | None = None
-    """ID of the last decision that the sender sent before these."""
+    """ID of the last decision that the sender sent before this request."""
     reservations: Annotated[list[Report], Meta(max_length=MOST_REPORTS)] | None = None
     quotas: Annotated[list[ReportedQuota], Meta(max_length=MOST_QUOTAS)] | None = None
 
@@ -122,7 +122,9 @@ def parse_report(body: bytes) -> ControllerReport:
         for name in _WHOLE:
             value = getattr(report, name)
             if value is not None and not 0 <= value < _FIRST_TOO_LARGE:
-                raise UsageError(f"{name}: {value} of a reservation must be 0 or more, and below 2^62")
+                raise UsageError(
+                    f"reservation {report.id}: {name} must be at least 0 and below 2^62, not {value}"
+                )
         try:
             expand(report.nodes or "")
         except ValueError as error:

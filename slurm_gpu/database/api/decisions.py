@@ -1,4 +1,4 @@
-"""The `decision` table: lines of decisions.log that slurm-gpuctld sends."""
+"""Access the `decision` table, which contains the lines of decisions.log that slurm-gpuctld sends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_FOUND = 100
 
 
 def store_decisions(connection: Connection, decisions: Sequence[ReportedDecision], cluster: str) -> int:
-    """Store the decisions whose IDs are new; return the number of `decisions`."""
+    """Store the decisions whose IDs are not stored yet; return the number of decisions passed."""
     names = ReportedDecision.__struct_fields__[1:]
     rows = [
         {"decision_id": item.id, "cluster": cluster, **{name: getattr(item, name) for name in names}}
@@ -41,7 +41,7 @@ def find_decisions(connection: Connection, cluster: str, token: str) -> list[Dec
 
 
 def find_refusals(connection: Connection, cluster: str, rule: str | None, limit: int) -> list[Decision]:
-    """Return the last `limit` refusals, newest first; if `rule` is given, only refusals by this rule."""
+    """Return the latest `limit` refusals, newest first; if `rule` is given, only refusals by this rule."""
     found = select(decision).where(decision.c.cluster == cluster, decision.c.verdict == "deny")
     if rule is not None:
         named, rules = f"{rule}:", decision.c.rules

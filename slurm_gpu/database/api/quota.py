@@ -1,4 +1,4 @@
-"""GET /v1/quota[/USER]: users' limits and their use, which slurm-gpuctld sends."""
+"""Serve GET /v1/quota[/USER]: the limits of users and their use, as sent by slurm-gpuctld."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The read API: runs, timelines, live values, nodes and health, limited to what the caller may see."""
+"""Serve runs, timelines, live values, nodes and health, as far as the caller may see them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _OWN_ANSWER = {"Cache-Control": "private, no-cache"}
 
 
 class Reads:
-    """The endpoints for runs, live values, nodes and health, with the number of open streams by uid."""
+    """The endpoints for runs, live values, nodes and health; counts the open streams of each user."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -116,7 +116,7 @@ class Reads:
         return Response(body, media_type=_JSON)
 
     async def get_window(self, request: Request) -> Response:
-        """Serve GET /v1/runs/{job}/window: return the stored windows and request missing ones."""
+        """Serve GET /v1/runs/{job}/window: return the stored windows and request the missing ones."""
         caller = await self._caller(request)
         job = request.path_params["job"]
 
@@ -130,7 +130,7 @@ class Reads:
             raise _unknown(job)
         if not found.visible:
             raise HTTPException(
-                403, f"job {job} is another user's; only its owner and operators may see its window"
+                403, f"job {job} belongs to another user; only its owner and operators may see its window"
             )
         self._services.memory.needs.ask({node for node, _ in found.missing})
         for node, job_id in found.missing:
@@ -140,10 +140,10 @@ class Reads:
         if found.missing:
             headers = {"Retry-After": str(WINDOW_WITHIN_S)}
             return Answer({"windows": [], "requested": found.nodes_to_request()}, 202, headers=headers)
-        raise HTTPException(404, f"no window of job {job} is stored, and it is not running")
+        raise HTTPException(404, f"no window of job {job} is stored, and the job is not running")
 
     async def get_hosts(self, request: Request) -> Response:
-        """Serve GET /v1/runs/{job}/hosts: return host metrics if a running job is alone on its nodes."""
+        """Serve GET /v1/runs/{job}/hosts: return host metrics of a running job that is alone on its nodes."""
         caller = await self._caller(request)
         label = request.path_params["job"]
         queue = await run_in_threadpool(self._services.view.queue)
@@ -198,7 +198,7 @@ class Reads:
         return encode({"nodes": shown})
 
     async def _live_events(self, caller: Caller, refresh: str) -> AsyncIterator[bytes]:
-        """Yield the values when they change, until the time limit of the stream or the end of the server."""
+        """Yield the live values whenever they change, until the stream's time limit or the server's end."""
         last = b""
         self._streams[caller.uid] += 1
         try:

@@ -1,4 +1,4 @@
-"""The GPU use of each running job since its start, for GET /v1/running."""
+"""Serve GET /v1/running: the GPU use of each running job since its start."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class RunningUseByOwner:
-    """The answer, and the uid of each job's user; a uid is None if unknown."""
+    """The answer to an operator, and the uid of each job's user by job ID; a uid is None if unknown."""
 
     running: Running
     owners: Mapping[int, int | None]
@@ -51,7 +51,7 @@ class RunningUseByOwner:
         return cls(Running(as_of_s=0.0, jobs=(), xids=()), {})
 
     def seen_by(self, caller: Caller) -> Running:
-        """Return the jobs that the caller may see in full."""
+        """Return only the jobs that the caller may see in full."""
         own = {job_id for job_id, uid in self.owners.items() if caller.may_see(uid)}
         return replace(
             self.running,
@@ -69,7 +69,7 @@ class RunningPage:
         self._until, self._found, self._body = 0.0, RunningUseByOwner.nothing(), b""
 
     async def get(self, request: Request) -> Response:
-        """Return all jobs to operators, and to users only their own."""
+        """Return all jobs to operators, and only their own jobs to other users."""
         caller = await authenticated(self._services.authenticator, request)
         body = await run_in_threadpool(self._answer, caller)
         return Response(body, media_type="application/json")
@@ -111,7 +111,7 @@ def find_running(
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Histograms over a run's devices, and the devices that never computed while others did."""
+    """Histograms over all devices of a run, and the devices that never computed although others did."""
 
     util: Histogram | None = None
     memory: Histogram | None = None
@@ -148,7 +148,7 @@ def _quantile(histogram: Histogram | None, q: float) -> float | None:
 
 
 def _measured(connection: Connection, starts: Mapping[int, int], min_coverage: float) -> dict[int, _Measured]:
-    """Return the measured use by run; `starts` contains the start times of all runs."""
+    """Return the measured use by run ID; `starts` contains the start time of each run."""
     found: dict[int, _Measured] = {}
     run_ids = list(starts)
     for first in range(0, len(run_ids), _AT_ONCE):
@@ -185,7 +185,7 @@ def _unused(rows: Sequence[RowMapping], start_s: int, min_coverage: float) -> Se
 
 
 def _each_time_once(rows: Sequence[RowMapping]) -> Iterable[RowMapping]:
-    """Yield a run's records without those that double watches repeat."""
+    """Yield a run's records, keeping only one record of each double watch."""
     by_place: dict[tuple[str, str], list[RowMapping]] = defaultdict(list)
     for row in rows:
         by_place[row["node"], row["device"]].append(row)
@@ -202,7 +202,7 @@ def _histogram(value: object) -> Histogram | None:
 
 
 def _xids(connection: Connection, nodes_of: Mapping[int, str], since_s: int) -> list[RecentXid]:
-    """Return recent Xids of these jobs on their nodes; machines without Slurm assign their own job IDs."""
+    """Return recent Xids of jobs on their own nodes: machines without Slurm may use the same job IDs."""
     query = select(event).where(event.c.kind == "xid", event.c.at_s >= since_s, event.c.job_id.is_not(None))
     return [
         RecentXid(job_id=row["job_id"], device=row["device"], at_s=row["at_s"], code=row["data"].get("code"))

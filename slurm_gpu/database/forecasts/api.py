@@ -1,4 +1,4 @@
-"""Serve GET /v1/forecast: how long a job will wait, whether it is submitted or not."""
+"""Serve GET /v1/forecast: how long a pending job, or one not submitted yet, will wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ _SKEW_S = 30
 
 
 class ForecastApi:
-    """The endpoints. The first request loads numpy; only one forecast is computed at a time."""
+    """The endpoints under /v1/forecast; the first request loads numpy.
+
+    Only one forecast is computed at a time.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -97,7 +100,7 @@ class ForecastApi:
         return Answer(await anyio.to_thread.run_sync(answer, limiter=self._one))
 
     def _why_not(self, job: str) -> str:
-        """Return why a job is not pending, and how long it waited if it has started."""
+        """Return the reason why a job is not pending, and how long it waited if it has started."""
         with self._services.database.reading() as connection:
             rows = rows_of_job(connection, self._services.cluster, job)
         if not rows:
@@ -114,7 +117,7 @@ class ForecastApi:
 
 
 def _named(queue: QueueState, job: str) -> QueuedJob | None:
-    """Return the first pending job that JOBID, JOBID_TASK or JOBID+OFFSET names."""
+    """Return the first pending job that matches JOBID, JOBID_TASK or JOBID+OFFSET."""
     number, underscore, task = job.partition("_")
     first, plus, offset = job.partition("+")
     found = []
@@ -133,7 +136,7 @@ def _named(queue: QueueState, job: str) -> QueuedJob | None:
 
 
 def _has_task(job: QueuedJob, task: str) -> bool:
-    """Return whether an array job is this task, or contains it because Slurm has not split it off yet."""
+    """Return whether a queued job is this array task, or contains it because it is not split off yet."""
     if not task.isdecimal() or job.array_task is None:
         return False
     try:
@@ -143,15 +146,15 @@ def _has_task(job: QueuedJob, task: str) -> bool:
 
 
 def _kept_back(job: QueuedJob, now_s: float) -> str | None:
-    """Return what a job waits for other than GPUs or time; None if it is free to start."""
+    """Return the reason why a pending job may not start yet, even with free resources; None if it may."""
     if job.reason == "JobHeldAdmin":
         return "is held by an admin, so its start cannot be predicted"
     if job.reason == "JobHeldUser":
-        return f"is held: scontrol release {job.job_id} releases it, and then it has a forecast"
+        return f"is held, so it has no forecast; to release it: scontrol release {job.job_id}"
     if job.reason.startswith("Dependency"):
-        return "waits for another job (--dependency), whose duration is not forecast"
+        return "waits for another job (--dependency), whose end is not predicted"
     if job.eligible_s is None:
-        return f"is not free to start ({job.reason}), so it has no forecast yet"
+        return f"may not start yet ({job.reason}), so it has no forecast yet"
     if job.eligible_s > now_s + _SKEW_S:
-        return f"must not begin for another {span(job.eligible_s - now_s)} (--begin): repeat the request then"
+        return f"may not start for another {span(job.eligible_s - now_s)} (--begin): repeat the request later"
     return None

@@ -17,7 +17,7 @@ _IDS_AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastOutcome:
-    """A forecast whose interval has ended, of a job whose start or wait is known."""
+    """The outcome of a forecast whose interval has ended."""
 
     at_s: int
     median_s: int
@@ -25,7 +25,7 @@ class ForecastOutcome:
     is_correct: bool
     """Whether the job started within the predicted interval."""
     started_s: int | None
-    """The start; None if the job had not started by the end of the interval or later."""
+    """The start of the job; None if it is still waiting or left the queue without a start."""
     partition: str
     """The partition in which the job ran or waited."""
 
@@ -38,16 +38,16 @@ class _Ran:
 
 
 def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
-    """Return the forecasts whose interval has ended by now.
+    """Return a condition that selects the forecasts whose interval has ended.
 
-    Counting others would overstate the accuracy: of two forecasts made at once, a correct one is decided
-    first, by the start of its job.
+    Counting other forecasts would overstate the accuracy, since a correct forecast is decided earlier than a
+    wrong one: by the start of its job.
     """
     return and_(forecast.c.cluster == cluster, forecast.c.at_s + forecast.c.upper_s < now_s)
 
 
 def outcomes(connection: Connection, cluster: str, rows: Sequence[RowMapping]) -> Iterator[ForecastOutcome]:
-    """Return the outcomes of these rows of `forecast` in order, omitting those that cannot be determined.
+    """Yield the outcomes of rows of `forecast` in order, omitting those that cannot be determined.
 
     A job that left the queue without a start before the end of its interval has no outcome.
     """
@@ -62,7 +62,7 @@ def outcomes(connection: Connection, cluster: str, rows: Sequence[RowMapping]) -
 def past_accuracy(
     connection: Connection, cluster: str, now_s: int, most: int = MOST_JUDGED
 ) -> ForecastRecord:
-    """Return how many of the last forecasts were correct."""
+    """Return how many of the last forecasts with a known outcome were correct."""
     # Twice as many, since the outcome of some jobs is unknown.
     query = (
         select(forecast)

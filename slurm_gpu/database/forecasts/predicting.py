@@ -1,4 +1,4 @@
-"""Forecast pending jobs from the latest model and the current queue of slurmctld."""
+"""Forecast the waiting times of pending jobs from the latest model and slurmctld's current queue."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from slurm_gpu.wire.answers.forecast import Forecast, ForecastAccuracy, Reason
 log = logging.getLogger(__name__)
 
 NOTHING_LEARNED = (
-    "no model has been trained for this cluster yet; on slurm-gpudbd's host, "
-    "`slurm-gpu forecast train` trains one, and slurm-gpu-forecast.timer does so every day"
+    "no model has been trained for this cluster yet: on slurm-gpudbd's host, run "
+    "`slurm-gpu forecast train`, or enable slurm-gpu-forecast.timer to train one every day"
 )
 
 
 class NoForecastError(Exception):
-    """There is too little data for a forecast; the message states the reason."""
+    """Raised if a forecast is not possible; the message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A model to use while the newest one is unreadable."""
+    """The model in use: the newest one, or an older one if the newest is unreadable."""
 
     newest_s: int
     created_s: int
@@ -50,7 +50,7 @@ class _Kept:
 
 
 class Predictor:
-    """The newest model and its forecasts; for one thread at a time."""
+    """Makes forecasts with the newest readable model; may be used by one thread at a time."""
 
     def __init__(self, database: Database, cluster: str, clock: Clock) -> None:
         self._database, self._cluster, self._clock = database, cluster, clock
@@ -58,7 +58,7 @@ class Predictor:
         self._seen: tuple[QueueState, Runs] | None = None
 
     def of_job(self, queue: QueueState, job: QueuedJob, name: str, caller: Caller) -> Forecast:
-        """Forecast a pending job of this queue and store the forecast; raise NoForecastError otherwise."""
+        """Forecast a pending job in the queue and store the forecast; raise NoForecastError if impossible."""
         full = caller.may_see(job.uid)
         forecast = self._forecast(queue, job_run(job), name, full=full)
         row = Prediction.of(
@@ -74,7 +74,7 @@ class Predictor:
         return forecast
 
     def of_asked(self, queue: QueueState, asked: UnsubmittedJob) -> Forecast:
-        """Forecast a job that is not submitted yet; raise NoForecastError if impossible."""
+        """Forecast a job that has not been submitted; raise NoForecastError if impossible."""
         wanted = run_of_request(asked, self._runs(queue), self._clock.wall())
         return self._forecast(queue, wanted, None, full=True)
 
@@ -83,7 +83,7 @@ class Predictor:
         kept, runs = self._newest(), self._runs(queue)
         model = kept.model
         if not model.n_samples:
-            raise NoForecastError("no job that waited was on record when the model was trained")
+            raise NoForecastError("accounting contained no job that had waited when the model was trained")
         forecast = model.forecast(runs, wanted, now_s)
         reasons: Sequence[Reason] = ()
         if full:

@@ -1,4 +1,4 @@
-"""Convert runs from accounting, from slurmctld's queue or from a request to those that forecasts use."""
+"""Convert runs from accounting, slurmctld's queue or a request into the arrays that forecasts use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurm_gpu.slurm.gpu_count import job_mgpu
 from slurm_gpu.slurm.tres import SharesPerGpu
 
 MOST_TASKS = 2000
-"""Maximum rows for the tasks of one array; in a larger array each row represents several tasks."""
+"""Maximum number of rows for the tasks of one array; in a larger array, each row represents several tasks."""
 # GPUs of a job if Slurm does not count them, or if its shares have no known size.
 _UNKNOWN_GPUS = 0.5
 _MIB_PER_CORE = 4096.0
@@ -34,7 +34,7 @@ Row = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsubmittedJob:
-    """A job that is not submitted yet; None if a value is not given."""
+    """A job that has not been submitted; values that are not given are None."""
 
     partition: str
     account: str = ""
@@ -61,7 +61,7 @@ class UnsubmittedJob:
 
 
 def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
-    """Return all runs that waited or ran since then, according to Slurm's accounting."""
+    """Return all runs that waited or ran after `since_s`, according to Slurm's accounting."""
     names = ("submit_s", "eligible_s", "start_s", "end_s", "time_limit_s", "n_nodes")
     mgpu_asked = func.coalesce(run.c.requested_mgpu, run.c.granted_mgpu)
     columns = [*(run.c[name] for name in names), mgpu_asked]
@@ -100,7 +100,8 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
 def queue_runs(jobs: Iterable[QueuedJob], now_s: float) -> Runs:
     """Return the pending and running jobs; each array task is one job, as in accounting.
 
-    Requests of array tasks are scaled so that they add up to the request of the whole array.
+    If an array has more than MOST_TASKS tasks, the requests of its rows are scaled so that they add up to the
+    request of the whole array.
     """
     listed = [job for job in jobs if waits(job, now_s) or job.state in _RUNNING]
     tasks = [min(max(job.n_tasks, 1), MOST_TASKS) for job in listed]
@@ -110,14 +111,14 @@ def queue_runs(jobs: Iterable[QueuedJob], now_s: float) -> Runs:
 
 
 def job_run(job: QueuedJob) -> Runs:
-    """Return the run of one of a job's tasks."""
+    """Return the run of a job, or of a single task of an array."""
     return _runs([_of_queue(job)], [job.account], [_first(job.partition)])
 
 
 def run_of_request(asked: UnsubmittedJob, queue: Runs, now_s: float) -> Runs:
-    """Return the run that would result if a job were submitted now.
+    """Return the run of a job as if it were submitted now.
 
-    If memory is not given, it is the default per core of jobs in its partition.
+    If the memory is not given, use the median memory per core of the jobs in the same partition.
     """
     cores = max(1.0, asked.nodes) if asked.cores is None else asked.cores
     memory_mib = asked.memory_mib
@@ -136,7 +137,7 @@ def run_of_request(asked: UnsubmittedJob, queue: Runs, now_s: float) -> Runs:
 
 
 def waits(job: QueuedJob, now_s: float) -> bool:
-    """Return whether a job waits only for resources: it is not held, and its begin time has passed."""
+    """Return whether a job waits only for resources, that is, it is pending and eligible."""
     return job.state == "PENDING" and job.eligible_s is not None and job.eligible_s <= now_s
 
 
@@ -164,7 +165,7 @@ def _amounts(tres: str) -> tuple[float, float]:
 
 
 def _host_amounts(tres: Mapping[str, float]) -> tuple[float, float]:
-    """Return cores and MiB."""
+    """Return the number of cores and the memory in MiB."""
     return tres.get("cpu", 0.0), tres.get("mem", 0.0)
 
 
@@ -179,7 +180,7 @@ def _runs(rows: Sequence[Row], accounts: Sequence[str], partitions: Sequence[str
 
 
 def _first(partition: str) -> str:
-    """Return the first of several partitions, of which the job will use one."""
+    """Return the first partition of the list from which Slurm will choose one."""
     return partition.partition(",")[0]
 
 
@@ -189,5 +190,5 @@ def _amount(name: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= 1e15:
-        raise UsageError(f"{name}={text!r} must be a number, 0 or more")
+        raise UsageError(f"{name}={text!r} must be a number from 0 to 1e15")
     return value

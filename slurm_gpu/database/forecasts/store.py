@@ -1,4 +1,4 @@
-"""Store models, and forecasts made with them, in the tables `forecast_model` and `forecast`."""
+"""Store models and their forecasts in the tables `forecast_model` and `forecast`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _LONGEST_S = 2**40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A forecast of a pending job: a row of `forecast`; seconds count from `at_s`."""
+    """A row of `forecast`: the forecast of a pending job; predicted waits count from `at_s`."""
 
     job_id: int
-    """The ID of the array for tasks that are not split off yet."""
+    """The array's job ID if the task has not been split off yet."""
     at_s: int
     lower_s: int
     median_s: int
@@ -46,7 +46,7 @@ class Prediction:
         source: str,
         created_s: int,
     ) -> Prediction:
-        """Return a forecast in whole seconds, its interval rounded outwards, up to the column's limit."""
+        """Build a forecast in whole seconds: round its interval outwards, and cap it at _LONGEST_S."""
         return cls(
             job_id=job_id,
             at_s=int(at_s),
@@ -59,7 +59,7 @@ class Prediction:
 
 
 def store_model(connection: Connection, cluster: str, created_s: int, body: bytes) -> None:
-    """Store a model, replacing one of the same second; drop all others except the newest."""
+    """Store a model, replacing one created in the same second; delete all but the newest MODELS_KEPT."""
     ours = forecast_model.c.cluster == cluster
     connection.execute(delete(forecast_model).where(ours, forecast_model.c.created_s == created_s))
     for part, begin in enumerate(range(0, len(body), PART_BYTES)):
@@ -77,7 +77,7 @@ def store_model(connection: Connection, cluster: str, created_s: int, body: byte
 def stored_models(connection: Connection, cluster: str, now_s: float) -> list[int]:
     """Return the creation times of models, newest first.
 
-    A model from the future, created by a wrong clock, comes last.
+    Models whose creation time is in the future, due to a wrong clock, come last.
     """
     query = select(forecast_model.c.created_s).where(forecast_model.c.cluster == cluster).distinct()
     made = connection.execute(query).scalars()
@@ -85,12 +85,12 @@ def stored_models(connection: Connection, cluster: str, now_s: float) -> list[in
 
 
 def newest_model(connection: Connection, cluster: str, now_s: float) -> int | None:
-    """Return when the newest model was created; None if there are no models."""
+    """Return the creation time of the newest model; None if there is no model."""
     return next(iter(stored_models(connection, cluster, now_s)), None)
 
 
 def read_model_body(connection: Connection, cluster: str, created_s: int) -> bytes:
-    """Return the model created at that time; empty if it was deleted."""
+    """Return the content of the model created at `created_s`; empty if the model was deleted."""
     query = (
         select(forecast_model.c.body)
         .where(forecast_model.c.cluster == cluster, forecast_model.c.created_s == created_s)
@@ -100,9 +100,10 @@ def read_model_body(connection: Connection, cluster: str, created_s: int) -> byt
 
 
 def remember(connection: Connection, cluster: str, predictions: Iterable[Prediction]) -> int:
-    """Store forecasts, except for jobs with one within AGAIN_AFTER_S; return the number stored.
+    """Store forecasts, except for jobs that have one less than AGAIN_AFTER_S apart.
 
-    A stored forecast with a later time, from a wrong clock, does not count.
+    Return the number of stored forecasts. Stored forecasts far in the future, due to a wrong clock, do not
+    count.
     """
     listed = list(predictions)
     if not listed:

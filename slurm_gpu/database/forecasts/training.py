@@ -1,4 +1,4 @@
-"""Train models of waiting times on accounting, and store them for slurm-gpudbd."""
+"""Train models of waiting times on accounting data, and store them for slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from slurm_gpu.forecast.queue import HISTORY_S, Runs
 from slurm_gpu.slurm.client import QueuedJob
 
 SAMPLE = 200
-"""Also the maximum number of evaluated forecasts."""
+"""Maximum number of pending jobs that `forecast_waiting` forecasts at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
-    """The result of a training."""
+    """Statistics of a completed training."""
 
     runs: int
     samples: int
     bytes: int
     corrections: dict[str, Correction]
-    """By kind of job (`cpu` or `gpu`), the better forecast and the errors of both."""
+    """For each kind of job (`cpu` or `gpu`), the better source of forecasts and the errors of both."""
 
     @property
     def sources(self) -> set[str]:
-        """Return the sources that forecasts will use."""
+        """Return the sources of forecasts in use."""
         return {found.source for found in self.corrections.values()} or {TABLES}
 
     @property
@@ -48,7 +48,7 @@ class TrainingResult:
 def train_from_database(
     database: Database, cluster: str, now_s: int, learner: Learner | None
 ) -> TrainingResult:
-    """Train a model on the stored data at `now_s` and store it; without a learner, it has only tables."""
+    """Train a model on the data up to `now_s` and store it; without a learner, it contains only tables."""
     with database.reading() as connection:
         runs = past_runs(connection, cluster, now_s - HISTORY_S)
     model = make_model(runs, float(now_s), learner)
@@ -65,10 +65,10 @@ def train_from_database(
 def forecast_waiting(
     database: Database, cluster: str, jobs: Sequence[QueuedJob], now_s: int, most: int = SAMPLE
 ) -> int:
-    """Forecast pending jobs and store the forecasts, so that outcomes are known without requests by users.
+    """Forecast pending jobs and store the forecasts, so that accuracy is known even without user requests.
 
-    The forecasts cover at most `most` jobs, spread over all pending ones, and use the newest model. Return
-    the number stored.
+    The newest model forecasts at most `most` jobs, spread evenly over all pending jobs. Return the number
+    stored.
     """
     waiting = [job for job in jobs if waits(job, now_s)]
     taken = waiting if len(waiting) <= most else [waiting[n * len(waiting) // most] for n in range(most)]
@@ -96,7 +96,7 @@ def forecast_waiting(
 
 
 def installed_learner() -> Learner | None:
-    """Return the learner of the extra `learn`; None if scikit-learn is not installed."""
+    """Return the learner that the extra `learn` provides; None if scikit-learn is not installed."""
     try:
         from slurm_gpu.forecast.learn import learn
     except ModuleNotFoundError as error:

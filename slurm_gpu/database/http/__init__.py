@@ -1,1 +1,1 @@
-"""Requests to slurm-gpudbd: parameters, rate limits and errors."""
+"""Handle parameters, rate limits and errors of requests to slurm-gpudbd."""

@@ -15,7 +15,7 @@ _LONGEST = 4000
 
 
 class ShipmentError(Exception):
-    """Raised if a whole shipment is rejected; `status` is the status of the HTTP response.
+    """Raised if a whole shipment is rejected; `status` is the HTTP status code of the response.
 
     Unless `retry_after_s` is None, the shipment may be accepted after this time.
     """

@@ -1,8 +1,8 @@
 """Rate limits for each user, so that one user's requests do not slow down the others.
 
-All of this module runs in the event loop. Each uid has two limits: the number of requests served at the
-same time, and a bucket of rows that refills at a fixed rate. The number of rows of a request is known only
-after it is served, so a bucket may become negative; the next request then waits longer.
+All functions of this module run in the event loop. Each uid has two limits: the number of requests served at
+the same time, and a bucket of rows that refills at a fixed rate. The number of rows in an answer is known
+only after the request is served, so a bucket may become negative; the next request then waits longer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SHARE = "share"
 
 @dataclass(slots=True)
 class _CallerUse:
-    """The current use of the API by one uid."""
+    """The part of its limits that one uid has left."""
 
     served: asyncio.Semaphore
     rows: float
@@ -55,10 +55,11 @@ class CallerBounds:
         self._refused = OutageLog(log, "requests of a user are rejected for now: %s", clock)
 
     async def begin(self, caller: Caller) -> None:
-        """Count a new request, to be ended with `end`; raise HTTPException (429) over the limits.
+        """Count a new request until `end` is called; raise HTTPException (429) if a limit is exceeded.
 
-        A request over the limits first waits for a moment. A caller that reads page by page, or sends a few
-        requests in parallel, is thus slowed down but not rejected, and immediate retries cost little.
+        A request that exceeds a limit first waits for a moment. A caller that reads page by page, or sends a
+        few requests in parallel, is thus slowed down but not rejected. Clients that retry immediately are
+        slowed down as well.
         """
         served, name = self._use_of(caller).served, caller.user or f"uid {caller.uid}"
         per_s = self._per_user.rows_per_s * _factor(caller)
@@ -85,11 +86,11 @@ class CallerBounds:
         self._use_of(caller).rows -= n_rows
 
     def _due_s(self, caller: Caller, per_s: int) -> float:
-        """Return the seconds until the caller may read rows; 0 or less means immediately."""
+        """Return the seconds until the caller may read more rows; 0 or less means immediately."""
         return -self._use_of(caller).rows / per_s
 
     def _use_of(self, caller: Caller) -> _CallerUse:
-        """Return the caller's use after refilling its bucket."""
+        """Refill the caller's bucket and return its limits."""
         now_s, factor = self._clock.monotonic(), _factor(caller)
         per_s = self._per_user.rows_per_s * factor
         use = self._uses.get((caller.uid, caller.is_web))
@@ -114,7 +115,7 @@ class BoundedCallers:
         self._app, self._bounds = app, bounds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request, and end its share of the limits afterwards."""
+        """Handle a request, and end its use of the limits afterwards."""
         share = Share(self._bounds)
         scope.setdefault("state", {})[_SHARE] = share
         try:
@@ -124,32 +125,32 @@ class BoundedCallers:
 
 
 class Share:
-    """The part of a caller's limits that one request uses."""
+    """The use of a caller's limits by one request."""
 
     def __init__(self, bounds: CallerBounds) -> None:
         self._bounds = bounds
         self._caller: Caller | None = None
 
     async def begin(self, caller: Caller) -> None:
-        """Start counting the request for `caller`; raise HTTPException (429) over the limits."""
+        """Count the request for `caller`; raise HTTPException (429) if a limit is exceeded."""
         if not caller.writes:
             await self._bounds.begin(caller)
             self._caller = caller
 
     def end(self) -> None:
-        """Count the request as served; further calls have no effect."""
+        """Stop counting the request; further calls have no effect."""
         if self._caller is not None:
             self._bounds.end(self._caller)
             self._caller = None
 
     def spend(self, n_rows: int) -> None:
-        """Subtract rows that were read from the bucket of the caller."""
+        """Subtract `n_rows` from the caller's bucket."""
         if self._caller is not None:
             self._bounds.spend(self._caller, n_rows)
 
 
 def share_of(request: HTTPConnection) -> Share:
-    """Return the share of the limits that this request uses."""
+    """Return this request's use of the limits."""
     share: Share = request.scope["state"][_SHARE]
     return share
 

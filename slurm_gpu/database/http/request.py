@@ -35,7 +35,8 @@ async def authenticated(authenticator: Authenticator, request: Request) -> Calle
 async def posted(authenticator: Authenticator, request: Request) -> tuple[Caller, bytes]:
     """Return the caller and the body of a request.
 
-    Raise NotAuthenticatedError without a valid credential, and HTTPException (429) over the caller's limits.
+    Raise NotAuthenticatedError if there is no valid credential, and HTTPException (429) if the caller exceeds
+    a limit.
     """
     identify, body = await asked(authenticator, request)
     caller = await run_in_threadpool(identify)
@@ -44,9 +45,9 @@ async def posted(authenticator: Authenticator, request: Request) -> tuple[Caller
 
 
 async def asked(authenticator: Authenticator, request: Request) -> tuple[Callable[[], Caller], bytes]:
-    """Return a function that identifies the caller, and the body; the function may block.
+    """Return a function that identifies the caller, and the body of the request.
 
-    Without a credential, the body is not read.
+    The function may block. The body is not read if there is no credential.
     """
     if FOR_USER in request.headers:
         raise NotPermittedError(
@@ -70,7 +71,7 @@ async def asked(authenticator: Authenticator, request: Request) -> tuple[Callabl
 
 
 def _origin(request: Request) -> Origin:
-    """Return the origin of a request; a peer with the server's own address is on this host."""
+    """Return the origin of a request; a peer whose address is the server's own address is on this host."""
     if request.client is None:
         return Origin("an unknown address", is_this_host=False)
     peer, server = plain(request.client.host), request.scope.get("server")
@@ -80,7 +81,7 @@ def _origin(request: Request) -> Origin:
 def _judged(
     authenticator: Authenticator, request: Request, origin: Origin, vouched: Callable[[], Caller]
 ) -> Caller:
-    """Return the caller after checking its rights; slurm-gpuweb may write only to /v1/controller."""
+    """Identify the caller, check its rights and return it; slurm-gpuweb may write only to /v1/controller."""
     caller = vouched()
     if request.headers.get(READS_HEADER) == READS_ALL:
         authenticator.require_sees_all(caller, origin)
@@ -106,7 +107,7 @@ def is_taken(length: str) -> bool:
 
 
 def whole_parameter(name: str, text: str, least: int, most: int) -> int:
-    """Return the value of a whole number within the bounds; raise UsageError if it is invalid."""
+    """Parse a whole number from `least` to `most`; raise UsageError if `text` is invalid."""
     try:
         return parse_whole(text, least, most)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The HTTP server of slurm-gpudbd."""
+"""Create the HTTP server of slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ LIMITS = ConnectionLimits(
 def make_server(
     app: ASGIApp, ingest_server: FirstReader, on_stop: Callable[[], None] = lambda: None
 ) -> HttpServer:
-    """Return a server for `app` whose requests an ingest server reads first."""
+    """Return a server for `app` that first passes each connection to an ingest server."""
     return HttpServer(app, LIMITS, on_stop, first=ingest_server)

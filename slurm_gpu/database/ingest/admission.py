@@ -1,9 +1,9 @@
 """Admit as many shipments as can be served before their nodes time out, and defer the others.
 
-A node times out after 20 s and sends the same shipment again. Serving it later than that is wasted work, and
-such a backlog never shrinks. A deferred shipment gets a time slot for its retry. Slots follow each other at
-the rate at which shipments are served, so ten thousand nodes with data to send are served one after the
-other.
+A node times out after 20 s and sends the same shipment again. Serving a shipment after that time is wasted
+work, and the backlog would never shrink. A deferred shipment gets a time slot for its retry. Slots are
+assigned at about the rate at which shipments are served, so even ten thousand nodes with data to send are
+served one after another.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _LATEST_S = 300.0
 
 
 class Admission:
-    """Admission control for shipments of one kind. Use it in the event loop only."""
+    """Admission control for shipments of one kind; use it only in the event loop."""
 
     def __init__(self, clock: Clock, most: int) -> None:
-        """Set the maximum number of waiting shipments; the remaining connections are for other requests."""
+        """Allow `most` waiting shipments; the remaining connections are left for other requests."""
         self._clock, self._most = clock, most
         self._n_waiting = 0
         self._per_s = FIRST_PER_S
@@ -45,9 +45,9 @@ class Admission:
         return self._per_s
 
     def enter(self) -> None:
-        """Admit one more shipment, for which the caller must call `leave`.
+        """Admit one more shipment; call `leave` when it has been served.
 
-        Raise ShipmentError (503) with the time until the retry if too many shipments wait.
+        If too many shipments wait, raise ShipmentError (503) with the time after which to retry.
         """
         self._measure()
         if self._n_waiting >= min(self._per_s * SERVED_WITHIN_S, self._most):
@@ -66,7 +66,10 @@ class Admission:
         self._measure()
 
     def _measure(self) -> None:
-        """Update the rate. An interval with few waiting shipments can only raise it."""
+        """Update the estimated rate.
+
+        An interval with few waiting shipments can only raise the estimate.
+        """
         now_s = self._clock.monotonic()
         passed_s = now_s - self._since_s
         if passed_s < _MEASURED_EACH_S:

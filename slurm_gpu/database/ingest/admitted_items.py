@@ -22,9 +22,9 @@ STORED = ("records", "hosts", "devices", "events", "runs", "windows")
 
 @dataclass(slots=True, kw_only=True)
 class AdmittedItems:
-    """The items of one shipment that may be stored, by index, and those that are rejected.
+    """The items of one shipment that may be stored, by index, and its rejected items.
 
-    `queue` is the queue of slurmctld when the shipment arrived, at `at_s` (wall clock).
+    `queue` is slurmctld's queue at the arrival of the shipment, whose wall-clock time is `at_s`.
     """
 
     node: str
@@ -47,15 +47,15 @@ class AdmittedItems:
         return sum(len(getattr(self, kind)) for kind in STORED)
 
     def segments(self) -> Set[str]:
-        """Return the segments that the items belong to.
+        """Return the segments to which the items belong.
 
-        Other items of these segments must wait for this shipment.
+        Other shipments with these segments must not be stored in the same transaction.
         """
         watches: tuple[Iterable[Watch | Window], ...] = (self.records.values(), self.hosts.values())
         return {item.segment for items in (*watches, self.windows.values()) for item in items}
 
     def reject(self, kind: str, reasons: Mapping[int, str]) -> None:
-        """Move items to the list of rejected items."""
+        """Move items of a kind, given by index, to the list of rejected items."""
         for index, why in reasons.items():
             del getattr(self, kind)[index]
             self.rejected.append(Rejected(index, why, kind))
@@ -81,18 +81,18 @@ class AdmittedItems:
 
 
 def of_all(some: Sequence[AdmittedItems], get: Callable[[AdmittedItems], Mapping[int, T]]) -> dict[Key, T]:
-    """Return the items of one kind from several shipments."""
+    """Return the items of one kind from several shipments, by shipment and index."""
     return {
         (place, index): item for place, admitted in enumerate(some) for index, item in get(admitted).items()
     }
 
 
 def reject(some: Sequence[AdmittedItems], kind: str, reasons: Mapping[Key, str]) -> None:
-    """Reject items of several shipments."""
+    """Reject items of one kind in several shipments."""
     for (place, index), why in reasons.items():
         some[place].reject(kind, {index: why})
 
 
 def not_its(item: Watch | Window, node: str) -> str:
     """Return the reason for rejecting an item whose segment belongs to another job or node."""
-    return f"segment {item.segment} is not one of job {item.job_id} on {node}"
+    return f"segment {item.segment} does not belong to job {item.job_id} on {node}"

@@ -1,7 +1,7 @@
 """Limit the memory of request bodies, per sender and in total.
 
-Received bytes count, not the announced length, so announcing a long body reserves no memory. A request that
-does not fit is read to its end, discarded, and answered with Retry-After.
+Only received bytes count, so announcing a long body reserves no memory. A request that exceeds the limit is
+read to its end, discarded, and answered with Retry-After.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RequestBody:
         self._bodies, self._peer = bodies, peer
         self._n_bytes = 0
         self.refusal: HTTPException | None = None
-        """The reason for rejecting the body, if it was rejected; no part of it may be kept then."""
+        """The error with which the body was rejected, or None; no part of a rejected body may be kept."""
 
     def grow(self, n_bytes: int) -> bool:
         """Count more received bytes and return whether they may be kept."""
@@ -48,33 +48,33 @@ class RequestBody:
         return self.refusal is None
 
     def require_room(self) -> None:
-        """Raise HTTPException (503 or 429) if the body was refused."""
+        """Raise HTTPException (503 or 429) if the body was rejected."""
         if self.refusal is not None:
             raise self.refusal
 
     def close(self) -> None:
-        """Release the memory when the request is answered or abandoned."""
+        """Release the memory after the request was answered or abandoned."""
         self._bodies.give_back(self._peer, self._n_bytes)
         self._n_bytes = 0
 
 
 class BodyBudget:
-    """The memory of all bodies by sender: a uid of this host, or an address. Not thread-safe."""
+    """Counts the memory of bodies by sender, which is a uid on this host or an address. Not thread-safe."""
 
     def __init__(self, clock: Clock, share: float = 1.0) -> None:
         """Limit this process to `share` of MOST_BYTES."""
         self._share = share
         self._of: Counter[object] = Counter()
         self.n_bytes = 0
-        """Number of bytes of all senders."""
+        """Number of bytes in memory from all senders."""
         self._crowded = OutageLog(log, "request bodies are dropped: %s", clock)
 
     def begin(self, peer: object) -> RequestBody:
-        """Return an empty body for a new request."""
+        """Start counting the body of a new request."""
         return RequestBody(self, peer)
 
     def take(self, peer: object, n_bytes: int) -> HTTPException | None:
-        """Reserve memory for a peer; return the refusal if there is not enough."""
+        """Reserve memory for a peer, or return the error to raise if a limit would be exceeded."""
         most = int(self._share * MOST_BYTES)
         free = most - self.n_bytes
         most_of_peer = max(_ALWAYS_OF_A_PEER, free // _SHARE_OF_ROOM)
@@ -88,7 +88,7 @@ class BodyBudget:
         return None
 
     def give_back(self, peer: object, n_bytes: int) -> None:
-        """Release memory of a peer."""
+        """Release memory that a peer had reserved."""
         self.n_bytes -= n_bytes
         self._of[peer] -= n_bytes
         if not self._of[peer]:

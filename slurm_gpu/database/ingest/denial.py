@@ -1,4 +1,4 @@
-"""Find records that Slurm contradicts: their jobs were never on the node that sent them."""
+"""Find records of jobs that, according to Slurm, were never on the node that sent the record."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ _RUNS_PER_QUERY = 500
 def denials(
     connection: Connection, cluster: str, some: Sequence[AdmittedItems], records: Mapping[Key, W]
 ) -> dict[Key, str]:
-    """Return the records of foreign segments and of jobs that were never on their node, with the reasons.
+    """Return the keys of the records to reject, with the reasons.
 
-    A record in doubt is accepted: the next run of a requeued job may be on any node before accounting has it.
+    These are records whose segment belongs to another node or job, and records of jobs that were never on
+    their node. A record is accepted in case of doubt, since a requeued job may start on any node before its
+    run is imported.
     """
     foreign = foreign_segments(connection, records)
     denied = {key: not_its(record, record.node) for key, record in foreign.items()}
@@ -80,8 +82,8 @@ def _denied(record: Watch, runs: Sequence[_RunPeriod], job: QueuedJob | None) ->
 
 
 def _shows_all_nodes(job: QueuedJob) -> bool:
-    """Return False if the job may have left some of its nodes.
+    """Return whether the queue lists all nodes of the run, that is, the job has not left any of its nodes.
 
-    Accounting lists these, perhaps with a delay.
+    Accounting lists also the nodes that a job has left, perhaps with a delay.
     """
     return bool(job.nodes) and job.resized_s is None and job.state != "COMPLETING"

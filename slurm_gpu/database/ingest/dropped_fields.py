@@ -1,4 +1,4 @@
-"""Fields that were dropped from stored items, because their values are impossible."""
+"""Report fields that were dropped from stored items because their values are impossible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_WHY = 500
 
 @dataclass(slots=True)
 class DroppedField:
-    """A field dropped from `n` items of a kind; `why` is the reason for the first one, at `index`."""
+    """A field dropped from `n` items of a kind; `why` is the reason for the first item, at `index`."""
 
     index: int
     why: str
@@ -60,7 +60,7 @@ class DroppedLog:
         for kind, name in self._due(node, found):
             item = found[kind, name]
             log.warning(
-                "%s of %s of %s is dropped, the rest is stored: %s",
+                "%s of %s of %s is dropped; the rest is stored: %s",
                 name,
                 kind if item.n > 1 else f"{kind}[{item.index}]",
                 node,

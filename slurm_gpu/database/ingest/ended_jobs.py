@@ -1,7 +1,6 @@
 """Find jobs that a node considers open but that have ended there according to Slurm.
 
-An epilog may never have run. A running job may have released the node by a resize, or because the node
-failed.
+This happens if the epilog did not run, or if a running job left the node after a resize or a node failure.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """One row of accounting: the end of the run (None while it continues), its nodes and its start."""
+    """The end (None while the run continues), the nodes and the start in one row of accounting."""
 
     end_s: int | None
     nodes: frozenset[str]
@@ -45,13 +44,13 @@ RunEnds = Mapping[int, Sequence[RunEnd]]
 
 @dataclass(frozen=True, slots=True)
 class RunsEnded:
-    """All runs up to `restart` (None: all) have ended on a node, the last one at `end_s`."""
+    """The end `end_s` of a job's runs up to `restart` (None: all its runs) on a node."""
 
     restart: int | None
     end_s: int
 
     def to_json(self) -> dict[str, int | None]:
-        """Return a dict for json.dumps."""
+        """Return the fields as a JSON object."""
         return {"restart": self.restart, "end_s": self.end_s}
 
 
@@ -64,8 +63,8 @@ def ended(
 ) -> dict[int, RunsEnded]:
     """Return the jobs among `open_jobs` that ended on `node` more than MARGIN_S ago.
 
-    `ask` reads the accounting of some jobs. A job in doubt stays open: the result is empty while slurmctld
-    does not answer, since accounting may lack a run that has just started.
+    `ask` reads the accounting of the given jobs. In case of doubt, a job stays open. The result is empty
+    while slurmctld does not answer, since accounting may lack a run that has just started.
     """
     if queue is None or now_s - queue.as_of_s > _QUEUE_FRESH_S:
         return {}
@@ -88,7 +87,7 @@ def ended(
 
 
 def _has_left(node: str, job: QueuedJob) -> bool:
-    """Return whether a resize took the node from the job. Only accounting has the time of the resize."""
+    """Return whether the job has left the node in a resize; only accounting has the time of the resize."""
     has_other_nodes = job.state in _HOLDING or job.state in _ENDED_STATES
     return has_other_nodes and job.resized_s is not None and bool(job.nodes) and node not in job.nodes
 
@@ -117,7 +116,7 @@ def _by_accounting(node: str, job: QueuedJob | None, runs: Sequence[RunEnd]) -> 
 
 
 def _is_unfinished_earlier(one: RunEnd, job: QueuedJob) -> bool:
-    """Return whether a row without an end belongs to an earlier run, which must have ended by now."""
+    """Return whether a row without an end belongs to an earlier run, which must have ended since."""
     if one.end_s is not None or one.began_s is None:
         return False
     return job.start_s is None or one.began_s < job.start_s
@@ -128,7 +127,7 @@ def _began_s(job: QueuedJob) -> float:
 
 
 def run_ends(connection: Connection, cluster: str, job_ids: Sequence[int]) -> RunEnds:
-    """Return the ends of these jobs from all their rows of accounting."""
+    """Read all accounting rows of these jobs."""
     columns = run.c.job_id, run.c.end_s, run.c.nodes, run.c.start_s
     query = select(*columns).where(run.c.cluster == cluster, run.c.job_id.in_(job_ids))
     ends: dict[int, list[RunEnd]] = {}

@@ -1,4 +1,4 @@
-"""Store the data of several nodes in one transaction, so that each does not wait for its own disk flush."""
+"""Store the data of several nodes in one transaction, so that they share one disk flush."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class GroupWork(Protocol[T_contra, R_co]):
     """Stores several items in one transaction."""
 
     def __call__(self, items: Sequence[T_contra], waits: bool) -> Sequence[R_co]:
-        """Store and commit the items; return a result for each.
+        """Store and commit the items; return a result for each item.
 
-        `waits` allows a short wait for locked rows.
+        If `waits` is true, the call may wait briefly for locked rows.
         """
 
 
 class GroupCommit(Generic[T, R]):
-    """Stores many items in few transactions. Thread-safe; runs one transaction at a time.
+    """Stores many items in few transactions, one transaction at a time. Thread-safe.
 
-    Items with a common name, as returned by `names`, are never stored together. `who` returns the sender of
-    an item. After a sender's rows were locked, its items are stored alone and without waiting for locks,
-    until one of them is stored.
+    Items that have a common name, as returned by `names`, are never stored in the same transaction. `who`
+    returns the sender of an item. Once a sender's rows were found locked, each of its items is stored in its
+    own transaction without waiting for locks, until one of them succeeds.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class GroupCommit(Generic[T, R]):
         return [entry.outcome for entry in entries]
 
     def _gather(self, coming: deque[_PendingItem[T, R]]) -> list[_PendingItem[T, R]]:
-        """Take the first item, and the following ones that may be stored together with it."""
+        """Take the first item, and the following items that may be stored together with it."""
         some = [coming.popleft()]
         taken = set(some[0].names)
         if some[0].who in self._locked:
@@ -111,7 +111,7 @@ class GroupCommit(Generic[T, R]):
                 return
 
     def _find_out(self, some: Sequence[_PendingItem[T, R]], error: LockedError) -> None:
-        """Store each item alone, because the rows of at least one item are locked."""
+        """Store each item in its own transaction to find those whose rows are locked."""
         self._locked.update(entry.who for entry in some)
         self._why_locked = str(error)
         until_s = self._clock.monotonic() + FIND_OUT_S
@@ -123,7 +123,7 @@ class GroupCommit(Generic[T, R]):
                 return
 
     def _do_locked(self, entry: _PendingItem[T, R], until_s: float | None = None) -> None:
-        """Store an item without waiting for locks, either at the limited rate or until the given time."""
+        """Store an item without waiting for locks, either at the limited rate or before `until_s`."""
         began_s = self._clock.monotonic()
         if began_s < self._locked_again_s if until_s is None else began_s >= until_s:
             entry.outcome = LockedError(self._why_locked)
@@ -146,11 +146,16 @@ class _PendingItem(Generic[T, R]):
     item: T
     names: Set[Hashable]
     who: Hashable
-    outcome: R | Exception = field(default_factory=lambda: DatabaseError("this item was never tried"))
+    outcome: R | Exception = field(
+        default_factory=lambda: DatabaseError("storing this item was never attempted")
+    )
 
 
 def _fail_all(some: Sequence[_PendingItem[T, R]], error: DatabaseError) -> None:
-    """Give each item its own exception. A shared one would collect the frames of all requests."""
+    """Give each item its own exception.
+
+    A shared exception would accumulate the stack frames of all requests.
+    """
     for entry in some:
         own = type(error)(str(error))
         own.__cause__ = error

@@ -1,8 +1,8 @@
 """Notify systemd's watchdog as long as slurm-gpudbd makes progress.
 
-slurm-gpudbd hangs if the event loop is blocked; this code then no longer runs. It also hangs if requests wait
-and none is answered, if shipments wait and none is stored, or if the import has ended or makes no progress.
-An unreachable database is not a hang: requests are answered with errors.
+slurm-gpudbd hangs if its event loop is blocked, in which case this code is not running either. It also hangs
+if requests wait but none is answered, if shipments wait but none is stored, or if the import has ended or
+makes no progress. An unreachable database is not a hang, since requests are answered with errors.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ IMPORT_STEP_WITHIN_S = 3600.0
 
 
 class Answering:
-    """ASGI middleware that detects requests without an answer.
+    """ASGI middleware that detects unanswered requests.
 
-    POST and GET are counted separately, since only writing or only reading may hang.
+    POST and GET requests are counted separately, since writing or reading may hang alone.
     """
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:
@@ -41,12 +41,12 @@ class Answering:
 
     @property
     def stall_detectors(self) -> tuple[StallDetector, ...]:
-        """Return the detectors of requests that wait for the start of their answer."""
+        """Return the detectors of stalled POST and GET requests, which wait until their answer begins."""
         return self._records, self._questions
 
     @property
     def records(self) -> StallDetector:
-        """Return the detector of POST requests."""
+        """Return the detector of stalled POST requests."""
         return self._records
 
     def is_behind(self) -> bool:
@@ -79,11 +79,11 @@ class PendingWork(Protocol):
     """Work that may stall: one StallDetector, or several combined."""
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
-        """Describe the hang if work waits and none was done for `within_s` seconds."""
+        """Describe the hang if work waits and none was done for `within_s` seconds; otherwise return None."""
 
 
 class Heartbeat:
-    """Reports the state of slurm-gpudbd to systemd. Call `beat` in the event loop."""
+    """Reports the state of slurm-gpudbd to systemd; call `beat` in the event loop."""
 
     def __init__(
         self,
@@ -107,9 +107,9 @@ class Heartbeat:
         if hung is None:
             if self._hung:
                 self._hung = False
-                log.warning("the work continues; systemd's watchdog is notified again")
+                log.warning("the hang has ended; systemd's watchdog is notified again")
             error = self._importing.status.error
-            accounting = "accounting is read" if error is None else f"accounting is not read: {error}"
+            accounting = "accounting is read" if error is None else f"accounting cannot be read: {error}"
             feed_at_s = self._notifier.turned(now_s, f"answers; {accounting}")
             return max(0.0, min(feed_at_s - now_s, STATUS_EACH_S))
         if not self._hung:

@@ -1,8 +1,8 @@
-"""An HTTP/1.1 server for POST /v1/node, in front of the web framework: nearly all requests are of this kind.
+"""Serve POST /v1/node over HTTP/1.1 without the web framework, since nearly all requests are of this kind.
 
 Each TCP connection is read here first. A request to /v1/node with the usual headers is answered here. Any
-other connection is passed on with the bytes read so far. Serving these requests with uvicorn and ASGI takes a
-fifth more CPU time, also with uvloop (bench/results/scale.md, "Ways to take in shipments").
+other connection is passed on to the web framework with the bytes read so far. Serving shipments with uvicorn
+and ASGI takes a fifth more CPU time, even with uvloop (bench/results/scale.md, "Ways to take in shipments").
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def now_s() -> float:
 
 
 class IngestConnection:
-    """One connection with one request and its answer."""
+    """A connection, which serves one request."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class IngestConnection:
         within_s: float,
         body_budget: RequestBody,
     ) -> None:
-        """Close the connection if no head has arrived after `within_s`; count the body in `body_budget`."""
+        """Allow `within_s` seconds for the request head; count the body in `body_budget`."""
         self._server, self._connection, self.address = ingest, connection, address
         self.body_budget = body_budget
         self.since_s, self.within_s = now_s(), within_s
@@ -76,7 +76,7 @@ class IngestConnection:
             self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Record a header; unexpected ones hand the request to the web framework."""
+        """Record a header; the web framework must handle requests with unusual headers."""
         if self.is_whole:
             return
         name = name.lower()
@@ -112,7 +112,7 @@ class IngestConnection:
     # Callbacks of the event loop
 
     def readable(self) -> None:
-        """Read the bytes that have arrived, or the end of the connection."""
+        """Read the bytes that have arrived; close the connection if the peer has closed it."""
         try:
             data = self._connection.recv(_PIECE_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -139,7 +139,7 @@ class IngestConnection:
             self._server.take(self, self._connection)
 
     def writable(self) -> None:
-        """Send more of the answer."""
+        """Send the next part of the answer."""
         try:
             self._answer = self._answer[self._connection.send(self._answer) :]
         except (BlockingIOError, InterruptedError):
@@ -193,14 +193,14 @@ class IngestConnection:
 
 
 class IngestServer:
-    """Serves the connections that are read or answered here."""
+    """Reads connections, and answers those with a request to /v1/node."""
 
     def __init__(
         self, take: Callable[[IngestConnection], None], stall_detector: StallDetector, bodies: BodyBudget
     ) -> None:
-        """Call `take` with each complete request; `take` must have it answered later.
+        """Call `take` with each complete request; `take` must see to it that the request is answered.
 
-        Count waiting requests.
+        `stall_detector` counts the requests that wait for an answer.
         """
         self._take, self._stall_detector, self._bodies = take, stall_detector, bodies
         self._visits: dict[IngestConnection, None] = {}
@@ -213,14 +213,14 @@ class IngestServer:
         return len(self._visits)
 
     def open(self, connection: socket.socket, address: str, within_s: float) -> None:
-        """Read a connection, which is closed if its request takes longer than `within_s`."""
+        """Read a connection, and close it if the request head takes longer than `within_s`."""
         visit = IngestConnection(self, connection, address, within_s, self._bodies.begin(address))
         self._visits[visit] = None
         # Use the number: selectors format an unregistered socket for an error message, which is slow.
         asyncio.get_running_loop().add_reader(connection.fileno(), visit.readable)
 
     def take(self, visit: IngestConnection, connection: socket.socket) -> None:
-        """Pass a whole request to the endpoint."""
+        """Pass a complete request to the endpoint."""
         asyncio.get_running_loop().remove_reader(connection.fileno())
         self._stall_detector.begin()
         try:
@@ -234,12 +234,12 @@ class IngestServer:
         self._stall_detector.end()
 
     def pass_on(self, visit: IngestConnection, connection: socket.socket, read: bytes) -> None:
-        """Leave a connection to the web framework."""
+        """Hand a connection over to the web framework."""
         self.forget(visit, connection)
         self.others(connection, read)
 
     def forget(self, visit: IngestConnection, connection: socket.socket) -> None:
-        """Drop a connection that ends or is passed on."""
+        """Stop handling a connection that ends or is passed on."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(connection.fileno())
         loop.remove_writer(connection.fileno())
@@ -256,7 +256,7 @@ class IngestServer:
                 visit.close()
 
     async def stop(self) -> None:
-        """Close all connections; those that wait for an answer are closed a moment later."""
+        """Close all connections; those with a complete request have _STOP_WITHIN_S to receive the answer."""
         for visit in [one for one in self._visits if not one.is_whole]:
             visit.close()
         until_s = now_s() + _STOP_WITHIN_S

@@ -77,16 +77,16 @@ class Intake:
             "shipments are stored again",
         )
         self._locked = OutageLog(log, "a shipment cannot be stored and waits on its node: %s", clock)
-        self._unread = OutageLog(log, "nodes cannot be notified which of their jobs have ended: %s", clock)
+        self._unread = OutageLog(log, "nodes cannot be notified of their ended jobs: %s", clock)
         self.storing = StallDetector("shipments wait for the database; none was stored or rejected", clock)
-        """Shipments that wait for the database."""
+        """Counts shipments that wait for the database."""
 
     def take(self, shipment: CheckedShipment, address: str | None) -> Answer:
-        """Store a shipment and return the answer; `address` is the sender's, None over the Unix socket.
+        """Store a shipment and return the answer; `address` is None if it arrived over the Unix socket.
 
-        Answer only after the commit. Raise DatabaseError if not all items could be stored, SlurmError if
-        Slurm is needed to authorise the sender but is unreachable, and ShipmentError (429) if the sender
-        exceeded its allowance. The sender retries in these cases.
+        The answer is returned only after the commit. Raise DatabaseError if not all items could be stored,
+        SlurmError if Slurm is needed to authorise the sender but is unreachable, and ShipmentError (429) if
+        the sender exceeded its allowance. The sender retries in these cases.
         """
         (answer,) = self.take_all([(shipment, address)])
         if isinstance(answer, Exception):
@@ -94,7 +94,7 @@ class Intake:
         return answer
 
     def take_all(self, some: Sequence[tuple[CheckedShipment, str | None]]) -> list[Answer | Exception]:
-        """Return for each shipment its answer or the exception of `take`; store all of them together."""
+        """Store shipments together; return for each its answer or the exception that `take` would raise."""
         takings = [self._taking(shipment, address) for shipment, address in some]
         steps = [_step(partial(next, taking)) for taking in takings]
         waiting = {place: step for place, step in enumerate(steps) if isinstance(step, AdmittedItems)}
@@ -109,7 +109,7 @@ class Intake:
     def _taking(
         self, shipment: CheckedShipment, address: str | None
     ) -> Generator[AdmittedItems, Counts, Answer]:
-        """Yield the items to store, if any, and receive how many were stored; return the answer."""
+        """Yield the items to store, if any; receive the stored and stale counts; return the answer."""
         # Count by address: a sender may write any node name.
         sender = shipment.node if address is None else plain(address)
         if (wait_s := self._allowances.wait_s(sender)) > 0:
@@ -180,7 +180,7 @@ class Intake:
     def _admitted(
         self, shipment: CheckedShipment, foreign: Callable[[str], str | None], queue: QueueState | None
     ) -> AdmittedItems:
-        """Separate the items of a shipment that this sender may send from the rejected ones."""
+        """Admit the items that this sender may send, and reject the others."""
         rejected, at_s = list(shipment.rejected), int(self._clock.wall())
         admitted = AdmittedItems(node=shipment.node, at_s=at_s, queue=queue, rejected=rejected)
 
@@ -213,7 +213,7 @@ class Intake:
     def _stored(self, some: Sequence[AdmittedItems]) -> list[Counts | Exception]:
         """Store shipments; return (stored, stale) counts of records and host records, after the commit.
 
-        Items that the database will never accept are rejected, without affecting others.
+        Items that the database will never accept are rejected without affecting other items.
         """
         unready = [outcome_of(prepare, admitted.records.values()) for admitted in some]
         ready = [admitted for admitted, error in zip(some, unready, strict=True) if error is None]
@@ -252,7 +252,7 @@ class Intake:
         return self._database.write(partial(store, some=items, cluster=self._cluster), lock_wait)
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
-        """Read the accounting of jobs; return nothing if it cannot be read now. The node asks again."""
+        """Read the accounting of jobs; if this fails, return nothing, since the node asks again."""
         if not self._asking_ends.acquire(blocking=False):
             return {}
         try:
@@ -265,7 +265,7 @@ class Intake:
             self._asking_ends.release()
 
     def _foreign(self, node: str, address: str | None) -> str | None:
-        """Return why this sender may not send for `node`; None if it may send, or if Slurm cannot decide."""
+        """Return why this sender may not send for `node`; None if it may, or if Slurm cannot decide."""
         if address is None:
             return None
         may, addresses = self._view.may_speak(node, plain(address))
@@ -273,11 +273,11 @@ class Intake:
             return None
         if not addresses:
             return f"{node} is not a node of this cluster"
-        return f"{address} is not an address of {node}, which has {', '.join(sorted(addresses))}"
+        return f"{address} is not an address of {node}, whose addresses are {', '.join(sorted(addresses))}"
 
 
 def _step(go_on: Callable[[], AdmittedItems]) -> AdmittedItems | Answer | Exception:
-    """Return what a generator yields, returns or raises."""
+    """Run one step of a generator; return the value or exception that it yields, returns or raises."""
     try:
         return go_on()
     except StopIteration as end:
@@ -296,7 +296,7 @@ def _from_the_future(items: Mapping[int, DeviceFacts] | Mapping[int, Event], now
 
 
 def _not_a_host_run(run: HostRun) -> str:
-    return f"{run.node} is a node of Slurm: its runs come from accounting"
+    return f"{run.node} is a Slurm node, whose runs are read from accounting"
 
 
 def _rejection_key(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Collect the facts about the jobs on a node that only slurmctld has."""
+"""Collect facts about the jobs on a node that the node must get from slurmctld."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_gpu.slurm.tres import SHARED_GRES, SharesPerGpu, amount, count_mgpu
 def jobs_on(
     node: str, slurm_node: SlurmNode | None, queue: QueueState | None, now_s: float
 ) -> dict[str, Any]:
-    """Return the facts of all jobs on a node by ID; `age_s` is their age at `now_s` (wall clock)."""
+    """Return the facts of all jobs on a node by job ID, with their age at `now_s` as `age_s`."""
     if queue is None:
         return {}
     # If slurmctld does not answer, the last state may be hours old.
@@ -24,9 +24,10 @@ def jobs_on(
 
 
 def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[str, Any]:
-    """Return the facts of a job that hooks on `node` cannot find out; docs/api.md lists the keys.
+    """Return the facts of a job that the hooks on `node` cannot determine; docs/api.md lists the keys.
 
-    `granted_mgpu` is per device: 1000 for a whole GPU, the job's part for shards and MPS, None if unknown.
+    `granted_mgpu` is the job's part of each device in thousandths: 1000 for a whole GPU, less for shards and
+    MPS, None if unknown.
     """
     shards = amount(job.tres_allocated, "shard")
     return {
@@ -45,9 +46,9 @@ def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[s
 
 
 def _granted_mgpu(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> int | None:
-    """Return the job's part of each device on the node.
+    """Return the job's part of each device on the node, in thousandths.
 
-    It is None if Slurm does not report how shares are placed.
+    Return None if Slurm does not report how the job's shares are distributed over the devices.
     """
     index, tres = job.gpu_index.get(node, {}), job.tres_allocated
     kinds = [kind for kind in SHARED_GRES if index.get(kind) or amount(tres, kind)]
@@ -72,8 +73,8 @@ def _granted_mgpu(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> in
 
 
 def _n_nodes(job: QueuedJob) -> int:
-    """Return the number of nodes of the allocation.
+    """Return the number of nodes in the allocation.
 
-    A completing job lists only those that it has not left yet.
+    The node list of a completing job contains only the nodes that it has not left yet.
     """
     return max(1, round(job.tres_allocated.get("node", len(job.nodes))))

@@ -1,4 +1,4 @@
-"""POST /v1/node: identify the sender, admit, read, store and answer."""
+"""Handle POST /v1/node: identify the sender, then admit, parse and store the shipment, and answer."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ SMALL_BYTES = 4096
 
 @dataclass(slots=True, eq=False)
 class _Post:
-    """A shipment whose sender is not identified yet."""
+    """A shipment whose sender has not been identified yet."""
 
     identify: Callable[[], Caller]
     raw: RawShipment
 
 
 class Posts:
-    """The endpoint and its requests in progress."""
+    """The endpoint /v1/node and its requests in progress."""
 
     def __init__(self, authenticator: Authenticator, intake: Intake, clock: Clock) -> None:
         self._authenticator, self._intake, self._clock = authenticator, intake, clock
@@ -63,7 +63,7 @@ class Posts:
         self._again = OutageLog(log, "nodes must send again later: %s", clock)
 
     async def post_node(self, request: Request) -> Response:
-        """Handle a shipment received by the web framework."""
+        """Handle a shipment that the web framework received."""
         identify, body = await asked(self._authenticator, request)
         over_unix = hasattr(request.state, PEER_UID)
         connection: asyncio.Transport | None = request.scope.get("state", {}).get(CONNECTION)
@@ -101,7 +101,7 @@ class Posts:
             connection.answer(answer)
 
     async def _taken_in(self, post: _Post) -> bytes:
-        """Return the answer to a shipment once it is stored."""
+        """Admit and store a shipment, and return the answer."""
         raw = post.raw
         with raw.cleanup:
             try:
@@ -115,7 +115,7 @@ class Posts:
         return answer
 
     def _admit(self, raw: RawShipment) -> None:
-        """Raise ShipmentError if the shipment would be served too late."""
+        """Admit a shipment until its cleanup; raise ShipmentError if it would be served too late."""
         admission = self._of_live if len(raw.body) <= SMALL_BYTES else self._of_records
         try:
             admission.enter()
@@ -125,7 +125,7 @@ class Posts:
         raw.cleanup.callback(admission.leave)
 
     def _read(self, posts: Sequence[_Post]) -> list[bytes | Exception | None]:
-        """Return the answers that need no storage; None for shipments with items to store."""
+        """Return the answers to shipments without items to store, and None for the other shipments."""
         return [outcome_of(self._answered_now, post) for post in posts]
 
     def _answered_now(self, post: _Post) -> bytes | None:

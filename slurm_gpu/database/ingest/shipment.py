@@ -70,9 +70,10 @@ _ONE_LARGE = threading.Lock()
 
 
 class WireError(ShipmentError):
-    """The shipment has a wire version that is not supported.
+    """Raised if the wire version of a shipment is not supported.
 
-    `is_passing` is true for the version of the next release, whose slurm-gpud also supports this release's.
+    `is_passing` is true for the next release's version, since slurm-gpud of the next release also supports
+    this release's version and will switch to it.
     """
 
     def __init__(self, wire: int, sender: str) -> None:
@@ -88,9 +89,10 @@ class WireError(ShipmentError):
 
 @dataclass(frozen=True, slots=True)
 class StoredClaim:
-    """The data that a node sends only once and considers stored.
+    """The node's statement of the data that it sends only once and considers stored.
 
-    `devices` has the at_s and the number of its devices, `runs` the seq of each run that has not ended.
+    `devices` contains at_s and the number of the node's devices. `runs` contains the seq of each run that has
+    not ended, by job ID.
     """
 
     devices: tuple[int, int] | None = None
@@ -99,11 +101,12 @@ class StoredClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedShipment:
-    """The well-formed items of a shipment by index, and the errors of the others.
+    """The well-formed items of a shipment by index, and the errors of its other items.
 
-    `open_jobs` are the open jobs with GPUs according to the node. `version` is slurm-gpud's. `unknown` lists
-    unknown names by kind; their values are lost. `dropped` lists fields that were removed because their
-    values are impossible. `n_bytes` is the inflated length of the body.
+    `open_jobs` contains the jobs with GPUs that the node considers open. `version` is the version of
+    slurm-gpud. `unknown` lists unknown names by kind of item; their values are not stored. `dropped` lists
+    fields that were dropped because their values are impossible. `n_bytes` is the length of the uncompressed
+    body.
     """
 
     node: str
@@ -155,7 +158,7 @@ def _read(body: bytes | None) -> CheckedShipment:
     wire = value.get("wire")
     if isinstance(wire, bool) or not isinstance(wire, int):
         raise ShipmentError(
-            400, f"wire: {fields.shown(wire)} must be the version of the wire, such as {WIRE_VERSION}"
+            400, f"wire: {fields.shown(wire)} must be a version of the wire, such as {WIRE_VERSION}"
         )
     if not WIRE_RANGE[0] <= wire <= WIRE_RANGE[1]:
         raise WireError(wire, _sender(value))
@@ -192,7 +195,7 @@ def _read(body: bytes | None) -> CheckedShipment:
 
 
 def _inflate(body: bytes, most: int) -> bytes | None:
-    """Return the inflated body; None if it is larger than `most` bytes."""
+    """Return the uncompressed body, or None if it is larger than `most` bytes."""
     inflater = zlib.decompressobj(wbits=31)
     try:
         inflated = inflater.decompress(body, most)
@@ -206,7 +209,10 @@ def _inflate(body: bytes, most: int) -> bytes | None:
 
 
 def _check_effort(body: bytes) -> None:
-    """Reject a body that would take long to parse. Commas and brackets within strings count too."""
+    """Reject a body that would take long to parse.
+
+    Commas and brackets within strings are counted too.
+    """
     if len(body) <= min(MAX_VALUES, MAX_GROUPS):
         return  # too short to exceed a limit
     counted = (
@@ -235,7 +241,7 @@ def _no_constant(name: str) -> None:
 
 def _whole(digits: str) -> int:
     if len(digits) > _MAX_DIGITS:
-        raise ValueError(f"a number of {len(digits)} digits is longer than {_MAX_DIGITS}")
+        raise ValueError(f"a number has {len(digits)} digits, more than {_MAX_DIGITS}")
     return int(digits)
 
 
@@ -279,13 +285,13 @@ def _live(shipment: Mapping[str, Any], rejected: list[Rejected], dropped: Droppe
 
 
 def _open_jobs(shipment: Mapping[str, Any]) -> list[int]:
-    """Return the valid job IDs; ignore other values."""
+    """Return the valid job IDs in `open`; ignore other values."""
     whole = (item for item in _list("open", shipment)[:MAX_ITEMS] if type(item) is int)
     return [job_id for job_id in whole if 0 < job_id <= fields.MAX_JOB_ID]
 
 
 def _has(value: Any) -> StoredClaim:
-    """Parse `has`; ignore invalid parts, as they only affect the answer."""
+    """Parse `has`; ignore invalid parts, since `has` affects only the answer."""
     claim = value if isinstance(value, dict) else {}
     devices: tuple[int, int] | None = None
     match claim.get("devices"):
@@ -298,7 +304,7 @@ def _has(value: Any) -> StoredClaim:
 
 
 def _sender(shipment: Mapping[str, Any]) -> str:
-    """Return the sender's name and version as it states them; an unknown wire version may use other types."""
+    """Return the sender's name and version as stated, if both can be read in an unknown wire version."""
     node, version = shipment.get("node"), _version(shipment.get("version"))
     slurm_gpud = "slurm-gpud" if version is None else f"slurm-gpud {version}"
     try:

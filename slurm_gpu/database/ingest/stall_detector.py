@@ -1,4 +1,4 @@
-"""Detect that waiting work makes no progress."""
+"""Detect stalls, that is, times in which work waits but is not completed."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from slurm_gpu.clock import Clock
 
 
 class StallDetector:
-    """Counts waiting work of one kind; every completion is progress. Thread-safe."""
+    """Counts waiting items of one kind; every completed item is progress. Thread-safe."""
 
     def __init__(self, what: str, clock: Clock) -> None:
-        """Set the text after the number of waiting items: "GET requests wait and none was answered"."""
+        """Set the text after the number of items, such as "GET requests wait, and none was answered"."""
         self._what, self._clock = what, clock
         self._lock = threading.Lock()
         self._waiting = 0
         self._since_s = 0.0
 
     def begin(self, n: int = 1) -> None:
-        """Count more waiting items. The clock starts if no item was waiting."""
+        """Count more waiting items; the time without progress starts if no item was waiting."""
         with self._lock:
             if not self._waiting:
                 self._since_s = self._clock.monotonic()
@@ -34,7 +34,7 @@ class StallDetector:
 
     @contextmanager
     def waiting(self, n: int) -> Iterator[None]:
-        """Count items as waiting within the context."""
+        """Count `n` items as waiting within the context."""
         self.begin(n)
         try:
             yield
@@ -48,17 +48,17 @@ class StallDetector:
 
     @property
     def since_s(self) -> float:
-        """Return the time of the last progress by Clock.monotonic(); meaningless if no item waits."""
+        """Return the value of Clock.monotonic() at the last progress; it is meaningless if no item waits."""
         return self._since_s
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
-        """Describe the stall if items wait and none was done within that time."""
+        """Describe the stall if items wait and none was completed for `within_s`; otherwise return None."""
         with self._lock:
             return hang_of(self._what, self._waiting, now_s - self._since_s, within_s)
 
 
 def hang_of(what: str, n_waiting: int, silent_s: float, within_s: float) -> str | None:
-    """Describe the stall if `silent_s` is longer than `within_s`."""
+    """Describe the stall if items wait and `silent_s` is longer than `within_s`; otherwise return None."""
     if not n_waiting or silent_s <= within_s:
         return None
     return f"{n_waiting} {what} for {silent_s:.0f} s"

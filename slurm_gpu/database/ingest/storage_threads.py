@@ -38,9 +38,9 @@ encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True, eq=False)
 class RawShipment:
-    """A shipment of an authorised sender, received at `received_at_s` (Clock.monotonic()).
+    """The unparsed body of a shipment, received at `received_at_s` (Clock.monotonic()).
 
-    `address` is None over the Unix socket. `cleanup` is closed after the answer.
+    `address` is None if it arrived over the Unix socket. `cleanup` is closed when the answer is known.
     """
 
     body: bytes
@@ -54,7 +54,7 @@ class RawShipment:
 
 
 class StorageThreads:
-    """Threads that store shipments and return the answers."""
+    """Threads that parse and store shipments, and return the answers."""
 
     def __init__(self, intake: Intake, clock: Clock) -> None:
         self._intake, self._clock = intake, clock
@@ -65,11 +65,11 @@ class StorageThreads:
         self._again = OutageLog(log, "nodes must send again later: %s", clock)
 
     async def do(self, raw: RawShipment) -> bytes:
-        """Store a shipment; return its answer or raise the error to answer with."""
+        """Store a shipment; return the answer, or raise the error to send as the answer."""
         return await self._pool.do(raw)
 
     def open(self, raw: RawShipment) -> CheckedShipment:
-        """Parse a shipment if its node still waits for the answer."""
+        """Parse a shipment unless its node no longer waits for the answer."""
         self.require_awaited(raw)
         if raw.shipment is None:
             try:
@@ -87,7 +87,9 @@ class StorageThreads:
             raise ClientDisconnect
         waited_s = self._clock.monotonic() - raw.received_at_s
         if waited_s > WAITED_FOR_S:
-            raise self._come_again(f"a shipment waited for {waited_s:.0f} s, longer than its node waits")
+            raise self._come_again(
+                f"a shipment waited for {waited_s:.0f} s; its node no longer waits for the answer"
+            )
 
     def _store(self, raws: Sequence[RawShipment]) -> list[bytes | Exception]:
         opened = [outcome_of(self._opened, raw) for raw in raws]
@@ -123,7 +125,7 @@ class StorageThreads:
         return ShipmentError(503, why, RETRY_AFTER_S)
 
     def _log_once(self, error: WireError) -> None:
-        """Log once per node and version, since the node sends repeatedly."""
+        """Log each node and version only once, since the node sends repeatedly."""
         if str(error) not in self._refused and len(self._refused) < MAX_REFUSALS_LOGGED:
             self._refused.add(str(error))
             log.log(logging.INFO if error.is_passing else logging.WARNING, "%s", error)

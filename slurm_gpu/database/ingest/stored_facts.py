@@ -1,4 +1,4 @@
-"""Find data that nodes send only once and that the database lacks because it is new or was restored."""
+"""Find data that nodes send only once but that is missing in the database, which is new or was restored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class StoredFacts:
-    """Compares the claims of nodes with the database. Thread-safe."""
+    """Compares the data that nodes consider stored with the database. Thread-safe."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._devices = _Cached(database, clock, _devices)
@@ -46,9 +46,9 @@ class StoredFacts:
 
 
 class _Cached(Generic[T]):
-    """Caches a result of `read` for READ_EACH_S.
+    """Caches the result of `read` for READ_EACH_S.
 
-    The value is None after a failure and during the first read.
+    The value is None after a failed read and during the first read.
     """
 
     def __init__(self, database: Database, clock: Clock, read: Callable[[Connection], T]) -> None:
@@ -71,7 +71,7 @@ class _Cached(Generic[T]):
 
 
 def _devices(connection: Connection) -> Mapping[str, tuple[int, int]]:
-    """Return the newest at_s of each node's devices, and the number of devices with this at_s."""
+    """Return, by node, the newest at_s of its devices and the number of devices with this at_s."""
     groups = select(device.c.node, device.c.at_s, func.count()).group_by(device.c.node, device.c.at_s)
     newest: dict[str, tuple[int, int]] = {}
     for node, at_s, n in connection.execute(groups):
@@ -80,7 +80,7 @@ def _devices(connection: Connection) -> Mapping[str, tuple[int, int]]:
 
 
 def _open_runs(connection: Connection) -> Mapping[tuple[str, int], int]:
-    """Return the stored seq of each open run of a machine without Slurm."""
+    """Return the stored seq of each unfinished run on machines without Slurm, by cluster and job ID."""
     here = run.c.end_s.is_(None), run.c.cluster.startswith(HOST_CLUSTER, autoescape=True)
     found = connection.execute(select(run.c.cluster, run.c.job_id, run.c.reported_seq).where(*here))
     return {(cluster, job_id): seq for cluster, job_id, seq in found if seq is not None}

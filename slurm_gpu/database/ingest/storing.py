@@ -28,9 +28,10 @@ log = logging.getLogger(__name__)
 
 
 def store(connection: Connection, some: Sequence[AdmittedItems], cluster: str) -> Sequence[tuple[int, int]]:
-    """Store shipments; reject items whose segment belongs to another job or node, or that Slurm contradicts.
+    """Store shipments; reject items of foreign segments and of jobs that were never on the node.
 
-    May be repeated. Returns (stored, stale) counts of records and host records of each shipment.
+    A segment is foreign if it belongs to another job or node. Return the (stored, stale) counts of records
+    and host records of each shipment. The call may be repeated.
     """
     for kind in ("records", "hosts"):
         reject(some, kind, denials(connection, cluster, some, of_all(some, attrgetter(kind))))
@@ -59,7 +60,10 @@ def store(connection: Connection, some: Sequence[AdmittedItems], cluster: str) -
 
 
 def _report_duplicates(connection: Connection, some: Sequence[AdmittedItems]) -> None:
-    """Record a GPU that two nodes report: it was moved, or a node sends another node's name."""
+    """Log and store an event for each GPU that several nodes report.
+
+    The GPU was moved to another node, or a node sends another node's name.
+    """
     devices = of_all(some, attrgetter("devices"))
     nodes_of = nodes_with(connection, devices.values()) if devices else {}
     for (place, _), item in devices.items():

@@ -1,7 +1,7 @@
 """Process items in threads in batches, with few switches between the event loop and the threads.
 
-Each further thread waits for Python's lock as well. With one call to a thread and one back to the loop for
-every request, these calls would take longer than the work.
+Every thread has to wait for Python's global lock. If each request required a call to a thread and one back to
+the event loop, the calls would take longer than the work.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def outcome_of(work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R | Ex
 
 
 class ThreadPool(Generic[T, R]):
-    """Processes items in a few threads, in batches of waiting items."""
+    """Processes items in a few threads; each thread takes a batch of waiting items."""
 
     def __init__(
         self, work: Callable[[Sequence[T]], Iterable[R | Exception]], n_threads: int, most: int, name: str
     ) -> None:
-        """Set `work`, which takes up to `most` items and returns a result or an exception for each."""
+        """`work` takes up to `most` items, and returns a result or an exception for each of them."""
         self._work, self._n_threads, self._most = work, n_threads, most
         self._pool = ThreadPoolExecutor(n_threads, name)
         self._failures = OutageLog(log, f"{name}: work failed: %s", SystemClock())
@@ -71,12 +71,12 @@ class ThreadPool(Generic[T, R]):
                 outcomes = list(self._work([item for item, _ in some]))
             except BaseException as error:  # MemoryError included: no caller may wait indefinitely
                 self._failures.failed(error)
-                outcomes = [DatabaseError(f"the work failed: {error!r}") for _ in some]
+                outcomes = [DatabaseError(f"processing failed: {error!r}") for _ in some]
             self._deliver([(result, outcome) for (_, result), outcome in zip(some, outcomes, strict=True)])
             del outcomes  # as in `do`
 
     def _next(self) -> Sequence[tuple[T, asyncio.Future[R]]]:
-        """Take waiting items whose callers still wait; if there are none, this thread ends."""
+        """Take waiting items whose callers still wait; if there are none, count this thread as idle."""
         some: list[tuple[T, asyncio.Future[R]]] = []
         with self._lock:
             while self._waiting and len(some) < self._most:
@@ -87,7 +87,7 @@ class ThreadPool(Generic[T, R]):
         return some
 
     def _deliver(self, done: Sequence[tuple[asyncio.Future[R], R | Exception]]) -> None:
-        """Deliver results; one call to the event loop delivers all results that are added before it runs."""
+        """Deliver results to the event loop; one call delivers all results that are added before it runs."""
         with self._lock:
             is_called = bool(self._done)
             self._done += done

@@ -18,13 +18,13 @@ _SERIES = frozenset(SERIES)
 
 
 class Unknown:
-    """The unknown names of one shipment by kind of item, at most _MAX_NAMES of each."""
+    """The unknown names in one shipment by kind of item, at most _MAX_NAMES for each kind."""
 
     def __init__(self) -> None:
         self.names: dict[str, list[str]] = {}
 
     def note(self, kind: str, item: Any, known: frozenset[str]) -> None:
-        """Collect the unknown keys of an item of any type."""
+        """Collect the unknown keys of an item; ignore it if it is not an object."""
         if not isinstance(item, dict):
             return
         # The usual case: a record has no unknown key.
@@ -46,7 +46,7 @@ class Unknown:
 
 
 class UnknownLog:
-    """Logs each unknown name once."""
+    """Logs each unknown name only once."""
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
@@ -57,7 +57,7 @@ class UnknownLog:
         new = {(kind, name) for kind, of_kind in names.items() for name in of_kind} - self._logged
         if new and len(self._logged) >= _MAX_LOGGED and not self._is_full:
             self._is_full = True
-            log.warning("nodes send more than %d unknown names: the others are not listed", _MAX_LOGGED)
+            log.warning("nodes send more than %d unknown names; further names are not logged", _MAX_LOGGED)
         if new and len(self._logged) < _MAX_LOGGED:
             self._logged |= new
             log.warning(

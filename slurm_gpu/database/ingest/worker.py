@@ -1,10 +1,10 @@
-"""Run a worker process of slurm-gpudbd, which receives shipments on a processor of its own.
+"""Run a worker process of slurm-gpudbd, which receives shipments on another processor.
 
-python -m slurm_gpu.database.ingest.worker SOCKET # the number of a descriptor; slurm-gpudbd starts it
+python -m slurm_gpu.database.ingest.worker SOCKET # slurm-gpudbd runs this; SOCKET is a descriptor number
 
-It accepts connections from the listening socket of slurm-gpudbd, and passes on those with other requests. It
-ends when its socket is closed, so it never outlives slurm-gpudbd. Work in progress may or may not be stored
-then, and its nodes receive no answer.
+A worker accepts connections from the listening socket of slurm-gpudbd, and passes connections with other
+requests on to slurm-gpudbd. It ends when SOCKET is closed, so it never outlives slurm-gpudbd. Shipments in
+progress at that time may or may not be stored, and their nodes receive no answer.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _KEPT_BYTES = 64 << 20
 
 
 class Reports:
-    """Messages to slurm-gpudbd, sent in batches by a thread: the event loop never waits for it."""
+    """Messages to slurm-gpudbd, which a thread sends in batches, so that the event loop never waits."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel = channel
@@ -82,7 +82,7 @@ class Reports:
         self._has_passed = threading.Event()
 
     def send(self, message: WorkerMessage) -> None:
-        """Send a message with the next batch; drop the oldest ones if too many wait."""
+        """Send a message with the next batch; drop the oldest messages if too many wait."""
         encoded = msgspec.Raw(encode(message))
         with self._lock:
             self._messages.append(encoded)
@@ -91,12 +91,12 @@ class Reports:
                 self._n_bytes -= len(self._messages.popleft())
 
     def pass_on(self, connection: socket.socket, early: bytes) -> None:
-        """Pass a connection on to slurm-gpudbd at once, since a reader waits for its answer."""
+        """Pass a connection on to slurm-gpudbd immediately, since a client waits for the answer."""
         self._passed.append((PassedOn(early), connection))
         self._has_passed.set()
 
     def send_all(self) -> None:
-        """Send batches until slurm-gpudbd has ended."""
+        """Send batches and connections until slurm-gpudbd has ended."""
         try:
             while True:
                 self._has_passed.wait(SENT_EACH_S)
@@ -123,7 +123,7 @@ class Reports:
 
 
 class _ReportedBoard(LiveBoard):
-    """Reports live values to slurm-gpudbd, which serves them."""
+    """Forwards live values to slurm-gpudbd, which serves them."""
 
     def __init__(self, clock: Clock, reports: Reports) -> None:
         super().__init__(clock)

@@ -1,7 +1,7 @@
 """Run worker processes that receive shipments, since one Python process computes on only one processor.
 
-All processes, slurm-gpudbd included, accept connections from one listening socket. A worker keeps no state
-that matters when it dies: slurm-gpudbd receives live values and all other data for readers in batches.
+All processes, including slurm-gpudbd, accept connections from one listening socket. No important state is
+lost when a worker dies, since it sends live values and all other data for readers to slurm-gpudbd in batches.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SEND_WITHIN = struct.pack("ll", 10, 0)
 
 
 class Workers:
-    """The processes, each with a thread that starts it, reads its reports and restarts it."""
+    """The worker processes; for each, a thread starts it, reads its reports and restarts it if it ends."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Workers:
         *,
         for_people: bool,
     ) -> None:
-        """Prepare workers; `running` starts them. `url` is the database's."""
+        """Prepare `n` workers for the database at `url`; `running` starts them."""
         self._beginning = WorkerSetup(config, url, for_people, listener.fileno(), 1 / (n + 1))
         self._workers = [Worker(f"worker {n + 1}", self._beginning, clock, memory) for n in range(n)]
 
@@ -75,7 +75,7 @@ class Workers:
     def running(self, adopt: Callable[[socket.socket, bytes], None]) -> Iterator[None]:
         """Keep the workers alive within the context.
 
-        `adopt` takes over connections that they do not answer.
+        `adopt` takes over the connections that they do not answer.
         """
         threads = [
             threading.Thread(target=worker.keep, args=[adopt], name=worker.name, daemon=True)
@@ -94,12 +94,12 @@ class Workers:
                 thread.join(1.0)
 
     def end(self) -> None:
-        """Make all workers close and end."""
+        """Request all workers to end."""
         for worker in self._workers:
             worker.end()
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
-        """Return why a worker hangs, if one does."""
+        """Return the reason why a worker hangs, or None if no worker hangs."""
         return next((worker.hung for worker in self._workers if worker.hung is not None), None)
 
 
@@ -115,7 +115,7 @@ class Worker:
         self.hung: str | None = None
 
     def keep(self, adopt: Callable[[socket.socket, bytes], None]) -> None:
-        """Start the process again and again until `end`."""
+        """Start the process, and restart it whenever it ends, until `end` is called."""
         pause_s = _PAUSE_S
         while not self._ending.is_set():
             began_s = self._clock.monotonic()
@@ -134,7 +134,7 @@ class Worker:
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
     def end(self) -> None:
-        """Let the worker answer the requests that it has read, and end."""
+        """Request the worker to answer the requests that it has read, and to end."""
         self._ending.set()
         if self._process is not None:
             self._process.terminate()
@@ -145,7 +145,7 @@ class Worker:
             self._process.kill()
 
     def _live_once(self, adopt: Callable[[socket.socket, bytes], None]) -> str:
-        """Start the process and read its messages; return how it ended."""
+        """Start the process and read its messages until it ends; return a description of its end."""
         try:
             channel, process = self._start()
         except OSError as error:  # such as no file descriptor left: this may be temporary

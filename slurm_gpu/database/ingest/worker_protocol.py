@@ -1,6 +1,6 @@
-"""Messages between slurm-gpudbd and its workers: lists in MessagePack over a socket pair.
+"""Define the messages between slurm-gpudbd and its workers: lists in MessagePack over a socket pair.
 
-Both ends are of the same release, since one starts the other.
+Both processes have the same version, since slurm-gpudbd starts its workers.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from slurm_gpu.wire import Live
 
 
 class WorkerSetup(Struct, tag=True):
-    """The first message to a worker. It contains the configuration, as the files may have changed since.
+    """The first message to a worker.
 
-    `listener` is the descriptor of the listening socket, `share` the worker's share of memory for bodies.
+    It contains the configuration, since the files may have changed after slurm-gpudbd read them. `listener`
+    is the descriptor of the listening socket. `share` is the worker's share of the memory for request bodies.
     """
 
     config: SiteConfig
@@ -31,10 +32,10 @@ class WorkerSetup(Struct, tag=True):
 
 
 class NeededData(Struct, tag=True):
-    """The data that workers must collect.
+    """The data that workers must request from nodes.
 
-    `live` has the nodes whose live values are needed (None: all), `windows` the jobs whose windows are
-    needed, by node.
+    `live` contains the nodes whose live values are needed (None: all nodes). `windows` contains, by node, the
+    jobs whose windows are needed.
     """
 
     live: frozenset[str] | None
@@ -49,7 +50,7 @@ class ShipmentStored(Struct, tag=True):
 
 
 class NodeSeen(Struct, tag=True):
-    """The last values of a node, and the interval until the next ones."""
+    """The live values of a node, and the interval until its next live values."""
 
     node: str
     live: Live
@@ -57,7 +58,7 @@ class NodeSeen(Struct, tag=True):
 
 
 class WindowArrived(Struct, tag=True):
-    """A requested window has arrived."""
+    """The requested window of a job has arrived from `node`."""
 
     node: str
     job_id: int
@@ -72,14 +73,14 @@ class ItemsRejected(Struct, tag=True):
 class PassedOn(Struct, tag=True):
     """A connection that the worker does not answer, and the bytes read so far.
 
-    Its descriptor follows.
+    The descriptor of the connection follows.
     """
 
     early: bytes
 
 
 class WorkerStatus(Struct, tag=True):
-    """A report sent every second; it states why the worker hangs, if it does."""
+    """A report sent every second; `hung` describes the hang if the worker hangs."""
 
     hung: str | None = None
 
@@ -99,7 +100,7 @@ decode_messages = msgspec.msgpack.Decoder(list[WorkerMessage]).decode
 
 
 def send_connection(channel: Connection, connection: socket.socket) -> None:
-    """Send the descriptor of a connection, after its PassedOn message."""
+    """Send the descriptor of a connection; it must follow the PassedOn message."""
     by = socket.socket(fileno=channel.fileno())
     try:
         socket.send_fds(by, [b"\0"], [connection.fileno()])

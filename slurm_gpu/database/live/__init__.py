@@ -1,1 +1,1 @@
-"""State that slurm-gpudbd keeps only in memory: live values, arrivals, quotas and verdicts."""
+"""Keep state that is only in slurm-gpudbd's memory: live values, arrivals, quotas and verdicts."""

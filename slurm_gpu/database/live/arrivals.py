@@ -1,4 +1,4 @@
-"""Record the last shipment of each node, and find nodes that should have sent one but have not."""
+"""Record the last shipment of each node, and find nodes whose shipments are overdue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SILENT_AFTER_S = SHIPPED_WITHIN_S
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The wall-clock time of a node's last shipment, and the node's version of slurm-gpud."""
+    """The wall-clock time of a node's last shipment, and the version of its slurm-gpud."""
 
     at_s: float
     version: str | None
@@ -35,7 +35,7 @@ class Arrivals:
         self._last[node] = Arrival(self._clock.wall(), version)
 
     def last(self) -> Mapping[str, Arrival]:
-        """Return the last arrival by node since this slurm-gpudbd started."""
+        """Return the last arrival of each node since this slurm-gpudbd started."""
         return dict(self._last)
 
     def silent(self, queue: QueueState | None) -> list[str]:

@@ -32,7 +32,7 @@ class HostMinutes:
         self._samples: dict[str, array[float]] = {}
 
     def put(self, node: str, live: Live) -> None:
-        """Add the sample of a node, unless it is not later than the previous one."""
+        """Add a sample of a node if it is later than the previous sample."""
         samples = self._samples.setdefault(node, array("d"))
         if samples and not samples[-_COLUMNS] < live.at_s:
             if live.at_s > samples[-_COLUMNS] - KEPT_S:
@@ -49,7 +49,7 @@ class HostMinutes:
         self._samples = {node: samples for node, samples in self._samples.items() if node in nodes}
 
     def of(self, node: str, since_s: float) -> NodeMinutes | None:
-        """Return the samples after `since_s`, if there are at least two."""
+        """Return a node's samples after `since_s`, or None if there are fewer than two."""
         samples = self._samples.get(node, array("d"))
         rows = [samples[at : at + _COLUMNS] for at in range(0, len(samples), _COLUMNS)]
         rows = [row for row in rows if row[0] > since_s]
@@ -70,8 +70,8 @@ class HostMinutes:
 def alone_since(job: QueuedJob, queue: Mapping[int, QueuedJob]) -> float | None:
     """Return the time since which a running job has been alone on all of its nodes, or None if it is not.
 
-    If another job is on a node, the values of the whole node include that job, so this job's user may not see
-    them. Values are compared across nodes, so missing nodes would appear idle.
+    If another job is on a node, the values of the node include that job, and the user may not see them. All
+    nodes are required since values are compared across nodes, and a missing node would appear idle.
     """
     if job.state != "RUNNING" or job.start_s is None:
         return None

@@ -1,4 +1,4 @@
-"""Requests for live values: requested nodes post them every LIVE_INTERVAL_S, others less often."""
+"""Store requests for live values: requested nodes post every LIVE_INTERVAL_S, other nodes less often."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LiveNeeds:
         self._all_until = self._clock.monotonic() + NEEDED_FOR_S
 
     def names(self) -> frozenset[str] | None:
-        """Return the nodes whose live values are requested, or None if all are."""
+        """Return the nodes whose live values are requested, or None if all nodes are requested."""
         with self._lock:
             now = self._clock.monotonic()
             if self._all_until > now:
@@ -48,7 +48,7 @@ class LiveNeeds:
             return frozenset(node for node, until in self._until.items() if until > now)
 
     def replace(self, nodes: Iterable[str] | None) -> None:
-        """Replace all requests by the result of `names` from another process, until the next call."""
+        """Replace all requests with the result of `names` from another process, valid until the next call."""
         with self._lock:
             self._all_until = math.inf if nodes is None else -math.inf
             self._until = dict.fromkeys(nodes or (), math.inf)
@@ -60,7 +60,7 @@ class LiveNeeds:
 
 
 def is_unsettled(node: str, open_jobs: Collection[int], queue: QueueState | None) -> bool:
-    """Return whether the node and Slurm report different jobs there, or one of the jobs is suspended."""
+    """Return whether the node and Slurm report different jobs on the node, or one of them is suspended."""
     jobs = () if queue is None else queue.by_node.get(node, ())
     holding = {
         job.job_id: job.state for job in jobs if job.state in ALLOCATED_STATES and job.gpu_index.get(node)

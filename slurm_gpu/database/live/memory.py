@@ -1,4 +1,4 @@
-"""The state of nodes that slurm-gpudbd keeps only in memory."""
+"""Define the state of nodes that slurm-gpudbd keeps only in memory."""
 
 from __future__ import annotations
 

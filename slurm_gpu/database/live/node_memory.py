@@ -1,4 +1,4 @@
-"""State of nodes that is kept only in memory: live values, requested windows, and senders' allowances."""
+"""Keep live values, requested windows and the allowances of senders in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ITEMS_PER_S = 20.0
 
 
 class LiveBoard:
-    """Stores minutes of host metrics, and each node's last values until the next ones are LATE_S late."""
+    """Stores recent host metrics, and the last live values of each node until the next are LATE_S late."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -35,7 +35,7 @@ class LiveBoard:
         self._drop_at = -math.inf
 
     def put(self, node: str, live: Live, interval_s: float = LIVE_INTERVAL_S) -> None:
-        """Store values unless they are older than the last ones; the next ones are due in `interval_s`."""
+        """Store live values unless newer ones are stored; the next values are due in `interval_s`."""
         with self._lock:
             now = self._clock.monotonic()
             # Ten thousand nodes post a thousand times per second, so expired values are not dropped at every
@@ -49,13 +49,13 @@ class LiveBoard:
                 self._minutes.put(node, live)
 
     def values(self) -> Mapping[str, Live]:
-        """Return the values by node, sorted by name."""
+        """Return the live values by node, sorted by node name."""
         with self._lock:
             self._drop_old()
             return {node: live for node, (_, live) in sorted(self._values.items())}
 
     def minutes(self, nodes: Collection[str], since_s: float) -> list[NodeMinutes]:
-        """Return the host metrics of these nodes after `since_s`, for ten minutes at most."""
+        """Return the host metrics of these nodes since `since_s`, but at most the last ten minutes."""
         with self._lock:
             self._drop_old()
             found = [self._minutes.of(node, since_s) for node in nodes]
@@ -88,14 +88,14 @@ class WindowRequests:
             return sorted(self._until.get(node, ()))
 
     def all(self) -> dict[str, list[int]]:
-        """Return the jobs whose windows are requested, by node."""
+        """Return, by node, the jobs whose windows are requested."""
         with self._lock:
             for name in list(self._until):
                 self._drop_old(name)
             return {node: sorted(jobs) for node, jobs in self._until.items()}
 
     def replace(self, wanted: Mapping[str, Collection[int]]) -> None:
-        """Replace all requests by the result of `all` from another process, until the next call."""
+        """Replace all requests with the result of `all` from another process, valid until the next call."""
         with self._lock:
             self._until = {node: dict.fromkeys(jobs, math.inf) for node, jobs in wanted.items()}
 
@@ -114,9 +114,9 @@ class WindowRequests:
 class Allowances:
     """Limits how many items each sender may store, so that a broken node does not fill the database.
 
-    The allowance is AT_ONCE_ITEMS and refills at ITEMS_PER_S. A sender with any allowance left may send a
-    whole shipment. Each worker has full allowances of its own: shipments reach workers at random, so one
-    worker's share of a common allowance could be exhausted while other workers' shares are not.
+    An allowance is AT_ONCE_ITEMS items, and refills at ITEMS_PER_S. A sender with any allowance left may send
+    a whole shipment. Each worker process grants the full allowance. Shipments reach workers at random, so if
+    workers shared an allowance, the share of one could be exhausted while others still had some.
     """
 
     def __init__(self, clock: Clock) -> None:

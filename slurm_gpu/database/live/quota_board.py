@@ -1,4 +1,4 @@
-"""The users whose limits are requested, and the limits that slurm-gpuctld last sent, only in memory."""
+"""Keep the users whose limits are requested, and the limits that slurm-gpuctld sent, in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ MOST_WANTED = 500
 
 
 class QuotaBoard:
-    """Stores requests and answers by user; answers without a request are ignored. Thread-safe."""
+    """Stores requests for limits and slurm-gpuctld's answers by user. Thread-safe.
+
+    Answers that were not requested are ignored.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
@@ -27,7 +30,7 @@ class QuotaBoard:
         """The time at which slurm-gpuctld last fetched the requests."""
 
     def ask(self, user: str) -> Quota:
-        """Request the limits of a user and return the last ones, or the reason why there are none."""
+        """Request the limits of a user, and return the last limits or the reason why they are missing."""
         with self._lock:
             now = self._drop_old()
             if user in self._until or len(self._until) < MOST_WANTED:
@@ -38,7 +41,7 @@ class QuotaBoard:
             return Quota(user=user, as_of_s=self._clock.wall(), limits=None, why=self._why(user, now))
 
     def wanted(self) -> list[str]:
-        """Return the users whose limits slurm-gpuctld must send."""
+        """Return the users whose limits slurm-gpuctld is to send."""
         with self._lock:
             self._last_fetch = self._drop_old()
             return sorted(self._until)

@@ -1,4 +1,4 @@
-"""Count rejected items, for readers of the API and the metrics who do not read logs."""
+"""Count rejected items for the API and the metrics, so that they are noticed without reading logs."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Rejections:
         """The wall-clock time of the last rejection."""
 
     def add(self, rejected: Iterable[Rejected]) -> None:
-        """Count items that were just rejected."""
+        """Count newly rejected items."""
         with self._lock:
             self._counts.update(item.kind for item in rejected)
             self.last_s = self._clock.wall()
 
     def by_kind(self) -> Mapping[str, int]:
-        """Return the number of rejected items by kind, without zeros."""
+        """Return the number of rejected items by kind; kinds without rejected items are omitted."""
         with self._lock:
             return dict(self._counts)

@@ -1,4 +1,4 @@
-"""The current verdicts of the watch: its thread writes them, and requests read them."""
+"""Keep the current verdicts: the thread of the watch writes them, and requests read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ShownVerdicts:
     suspects: Sequence[ReportedSuspect] = ()
 
     def seen_by(self, caller: Caller) -> Verdicts:
-        """Return the verdicts on the caller's own jobs; operators see all verdicts and the suspects."""
+        """Return the verdicts on the caller's own jobs, or all verdicts and the suspects for operators."""
         return Verdicts(
             as_of_s=self.as_of_s,
             watched=self.watched,

@@ -1,4 +1,4 @@
-"""Record each node's state in Slurm over time, the denominator of all rates."""
+"""Record the state of each node in Slurm over time, which is the denominator of all rates."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Places:
 
     @classmethod
     def of(cls, config: SiteConfig) -> Places:
-        """Parse the hostlists; raise UsageError for an invalid hostlist, or a node in two of them."""
+        """Parse the hostlists; raise UsageError if one is invalid, or if a node is in two of them."""
         return cls(group_by_node("server_types", config.server_types), group_by_node("zones", config.zones))
 
 
 def is_silent(node: SlurmNode) -> bool:
-    """Return whether slurmctld waits for a response from the node, which may be up nevertheless."""
+    """Return whether the node's only fault is a missing response to slurmctld; it may still be up."""
     words = out_of_service(node)
     return bool(words) and _SILENT_STATES.issuperset(words)
 
@@ -49,11 +49,12 @@ def store_node_periods(
     now_s: int,
     silent_since: Mapping[str, int] | None = None,
 ) -> int:
-    """Begin a period of each node that changed; return the number of nodes.
+    """Begin a new period for each node that changed; return the number of these nodes.
 
-    `nodes` are all nodes in Slurm, at least one; a node that is missing gets a period `gone`. `silent_since`
-    has the nodes whose only fault is a missing response, with the time since which it is missing. The period
-    of such a node begins at this time, but is stored only after SETTLED_S.
+    `nodes` must contain all nodes in Slurm, and at least one. A recorded node that is missing there gets a
+    period with the state `gone`. `silent_since` contains the nodes whose only fault is a missing response,
+    each with the time since which the response is missing. The period of such a node begins at this time, but
+    is stored only after SETTLED_S.
     """
     since = {} if silent_since is None else silent_since
     last = _last_periods(connection)

@@ -1,4 +1,4 @@
-"""Drop old timelines, windows, events, verdicts and so on; runs and records are kept."""
+"""Drop expired timelines, windows, events, verdicts, forecasts and decisions; keep runs and records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PRUNED = "pruned:timelines"
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The number of rows that were dropped, or would be."""
+    """The numbers of rows that were dropped or would be dropped."""
 
     timelines: int
     windows: int
@@ -35,7 +35,7 @@ class Pruned:
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Drops rows older than `retention`; `stepped` is called after each batch."""
+    """Drops rows older than `retention`; `stepped` is called before each batch."""
 
     database: Database
     retention: Retention
@@ -44,7 +44,8 @@ class Pruning:
     def prune(self, now_s: int, late_s: int | None = None) -> Pruned:
         """Drop expired rows.
 
-        Timelines are checked from `late_s` before the watermark, or all of them if `late_s` is None.
+        Search for timelines from `late_s` before the watermark on, or search all timelines if `late_s` is
+        None.
         """
         return Pruned(
             windows=self._rows(delete(run_window), run_window.c.at_s, 0, self._before_s("windows", now_s)),
@@ -56,7 +57,7 @@ class Pruning:
         )
 
     def count(self, now_s: int) -> Pruned:
-        """Return what `prune` would drop in total."""
+        """Return the numbers of rows that `prune` would drop."""
         with self.database.reading() as connection:
 
             def older(at: Column[int], name: str) -> int:
@@ -79,7 +80,7 @@ class Pruning:
         return now_s - int(kept_s)
 
     def _timelines(self, before_s: int, late_s: int | None) -> int:
-        """Drop timelines of records, which are kept, and store the time up to which this was done."""
+        """Drop the timelines but not the records, and store the time up to which this was done."""
         from_s = 0
         if late_s is not None:
             with self.database.reading() as connection:
@@ -92,7 +93,7 @@ class Pruning:
         return n
 
     def _rows(self, statement: Delete | Update, at: Column[int], from_s: int, before_s: int) -> int:
-        """Execute the statement on all rows from `from_s` until `before_s`; return the number of rows."""
+        """Execute `statement` on all rows from `from_s` up to `before_s`; return the number of rows."""
         n = 0
         next_s: int | None = from_s
         while next_s is not None:
@@ -106,9 +107,10 @@ class Pruning:
 def _prune_some(
     connection: Connection, statement: Delete | Update, at: Column[int], from_s: int, before_s: int
 ) -> tuple[int, int | None]:
-    """Process one batch of rows; return their number and where the next batch begins, None after the last.
+    """Process one batch; return its number of rows, and the start of the next batch or None.
 
-    No statement may exceed the database's time limit, or lock rows that shipments wait for.
+    Batches are small so that a statement does not exceed the database's time limit, or lock rows for which
+    shipments wait.
     """
     in_order = select(at).where(at >= from_s, at < before_s).order_by(at)
     last_s = connection.execute(in_order.offset(_ROWS_AT_ONCE - 1).limit(1)).scalar()

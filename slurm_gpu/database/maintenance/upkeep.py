@@ -1,4 +1,4 @@
-"""Maintain the database next to the import: record the state of nodes, and drop old detail."""
+"""Maintain the database during the import: record the state of nodes, and drop expired data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LATE_S = 30 * 86400
 
 
 class Upkeep:
-    """Periodic maintenance; call `run_once()` in each pass of the import."""
+    """Periodic maintenance; call `run_once()` in each import pass."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Upkeep:
     def run_once(
         self, nodes: Mapping[str, SlurmNode] | None, stepped: Callable[[], None] = lambda: None
     ) -> None:
-        """Record the state of nodes, unless Slurm does not answer, and prune when due."""
+        """Record the state of nodes if Slurm reports it, and prune when due."""
         now_s = int(self._clock.wall())
         if nodes:
             silent = {name for name, node in nodes.items() if is_silent(node)}

@@ -1,4 +1,4 @@
-"""Read the details of runs: hosts, events, devices, timelines and windows."""
+"""Read the details of runs: records, hosts, events, device facts, timelines and windows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Detail:
 
 
 def details(connection: Connection, rows: Sequence[Row]) -> tuple[dict[int, Detail], int]:
-    """Return the details of these rows of `run`, by run_id, and the number of omitted events."""
+    """Return the details of these rows of `run` by run_id, and the number of omitted events."""
     run_ids = [row["run_id"] for row in rows]
     records = _records(connection, run_ids)
     hosts: dict[int, list[Host]] = defaultdict(list)
@@ -90,10 +90,11 @@ def _facts(connection: Connection, places: Collection[tuple[str, str]]) -> dict[
 def _events(
     connection: Connection, rows: Sequence[Row], records: Mapping[int, Sequence[Record]]
 ) -> tuple[dict[int, list[Event]], int]:
-    """Return, by run_id, the events of its job and of its devices while they were allocated.
+    """Return, by run_id, the events of the run's job, and of its devices while they were allocated to it.
 
     Device events of other jobs are excluded, except for the kinds in _CONCERNING_ALL, which concern all jobs
-    that share a GPU. Return at most MAX_EVENTS each of job and device events, and the number of omitted ones.
+    that share a GPU. Return at most MAX_EVENTS job events and MAX_EVENTS device events, and the number of
+    omitted events.
     """
     found: dict[int, list[Event]] = defaultdict(list)
     by_job: dict[int, list[Row]] = defaultdict(list)
@@ -138,10 +139,10 @@ def _events(
 
 
 def _bounded_events(connection: Connection, where: ColumnElement[bool]) -> tuple[Sequence[RowMapping], int]:
-    """Return at most MAX_EVENTS events, the oldest first, and the number of omitted ones.
+    """Return at most MAX_EVENTS events, oldest first, and the number of omitted events.
 
-    The first and last events of each job, device and kind are preferred, so a thousand events of one kind do
-    not displace another kind.
+    The first and last events of each job, device and kind are preferred, so that a thousand events of one
+    kind do not displace those of another kind.
     """
     of_kind = event.c.job_id, event.c.device, event.c.kind
     keys = event.c.node, event.c.boot_id, event.c.n
@@ -160,7 +161,7 @@ def _bounded_events(connection: Connection, where: ColumnElement[bool]) -> tuple
 
 
 def _read_event(row: RowMapping) -> Event | None:
-    """Return an event; log a warning and return None if this version rejects what an older one stored."""
+    """Return an event; if this version rejects a row of an older version, log a warning and return None."""
     try:
         return Event.from_wire({column.name: row[column.name] for column in event.columns}, {})
     except RecordError as error:
@@ -174,7 +175,7 @@ def _during(row: Row, at_s: float) -> bool:
 
 
 def timelines(connection: Connection, run_ids: Sequence[int]) -> dict[int, list[DeviceTimeline]]:
-    """Return the merged timelines of each run by device; a timeline that was not kept is None."""
+    """Return the merged timelines of the devices of each run; a dropped timeline is None."""
     found: dict[int, list[DeviceTimeline]] = {run_id: [] for run_id in run_ids}
     for run_id, records in _records(connection, run_ids, with_timeline=True).items():
         kept, _ = resolve_double_watches(records)
@@ -189,10 +190,10 @@ def timelines(connection: Connection, run_ids: Sequence[int]) -> dict[int, list[
 
 
 def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
-    """Return the newest window of each segment and device of these rows of `run`.
+    """Return the newest window of each segment and device of the runs in these rows of `run`.
 
-    Windows are selected by job, node and time, since a window may arrive long before the first record of its
-    segment.
+    Windows are selected by job, node and time, not by segment, since a window may arrive long before the
+    first record of its segment.
     """
     places = {row["run_id"]: node_set(row["nodes"]) for row in rows}
     query = select(run_window).where(run_window.c.job_id.in_({row["job_id"] for row in rows}))
@@ -210,7 +211,7 @@ def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
 
 
 def nodes_without_window(row: Row, there: Sequence[NodeWindow]) -> set[str]:
-    """Return the nodes of a run without a window among `there`."""
+    """Return the nodes of a run that have no window in `there`."""
     return set(node_set(row["nodes"])) - {item.node for item in there if item.job_id == row["job_id"]}
 
 

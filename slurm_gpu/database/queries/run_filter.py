@@ -1,4 +1,4 @@
-"""Parse requests of /v1/runs: filters, order and page."""
+"""Parse the parameters of /v1/runs: filters, sort order and page."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _mgpu = case((run.c.start_s.is_(None), run.c.requested_mgpu), else_=run.c.grante
 
 
 def _micro(column: Column[float]) -> Callable[[float], ColumnElement[Any]]:
-    """Return millionths, since databases and Python may differ in the last digit of a fraction."""
+    """Sort by millionths, since databases and Python may differ in the last digit of a fraction."""
     return lambda now_s: func.round(column * _MICRO)
 
 
@@ -73,10 +73,10 @@ SORTS = (SUBMIT, *_ORDERS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
-    """Selects runs that satisfy all filters; several names in one filter are alternatives.
+    """Selects the runs that satisfy all filters; several names in one filter are alternatives.
 
-    Runs must be submitted before `until_s` and not ended before `since_s`. `min_gpus` counts granted GPUs, or
-    requested ones if the job is pending.
+    Runs must be submitted before `until_s` and not ended before `since_s`. `min_gpus` is compared with the
+    granted GPUs, or with the requested GPUs of a pending job.
     """
 
     users: Sequence[str] = ()
@@ -85,7 +85,7 @@ class RunFilter:
     qos: str | None = None
     app: str | None = None
     having: Mapping[str, str] | None = None
-    """Names to find in columns of comma-separated names: partition, gpu_type, server_type and zone."""
+    """Filters of columns that contain comma-separated names: partition, gpu_type, server_type and zone."""
     min_gpus: float | None = None
     since_s: int | None = None
     until_s: int | None = None
@@ -96,7 +96,7 @@ class RunFilter:
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> RunFilter:
-        """Read the parameters of a request; raise UsageError that names an invalid value."""
+        """Parse the parameters of a request; raise UsageError for an unknown name or an invalid value."""
         for name in query:
             if name not in _FILTERS:
                 raise UsageError(f"{name!r} is not a filter of runs; allowed: {', '.join(_FILTERS)}")
@@ -121,7 +121,7 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True)
 class PageCursor:
-    """The end of a page: sort value and ID of its last run, and the time of the first page's request."""
+    """The end of a page: the sort value and ID of its last run, and the time of the request for page 1."""
 
     value: int | None
     run_id: int
@@ -129,7 +129,7 @@ class PageCursor:
 
     @classmethod
     def read(cls, text: str) -> PageCursor:
-        """Return the position encoded in a `cursor`; raise UsageError if it is invalid."""
+        """Decode the parameter `cursor`; raise UsageError if it is invalid."""
         try:
             padded = text.encode("ascii") + b"=" * (-len(text) % 4)
             value, run_id, now_s = json.loads(base64.b64decode(padded, b"-_", validate=True))
@@ -139,16 +139,16 @@ class PageCursor:
                 return cls(value, run_id, now_s)
         except (ValueError, TypeError, RecursionError, binascii.Error):
             pass
-        raise UsageError(f"cursor: {text[:100]!r} is not from an earlier answer")
+        raise UsageError(f"cursor: {text[:100]!r} is not the cursor of an earlier answer")
 
     def cursor(self) -> str:
-        """Return the cursor with which a client requests the next rows."""
+        """Return the encoded cursor with which a client requests the next page."""
         known = json.dumps((self.value, self.run_id, self.now_s), separators=(",", ":"))
         return base64.urlsafe_b64encode(known.encode()).decode().rstrip("=")
 
 
 class RowQuery(NamedTuple):
-    """The conditions and order of a query for some of the rows."""
+    """The conditions and order of a query for a part of the rows."""
 
     where: Sequence[ColumnElement[bool]]
     order: Sequence[ColumnElement[Any]]
@@ -156,7 +156,7 @@ class RowQuery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
-    """The order of rows for a caller at a given time."""
+    """The order in which a caller sees rows at a given time."""
 
     key: ColumnElement[Any]
     ascending: bool
@@ -164,7 +164,7 @@ class SortOrder:
 
     @classmethod
     def of(cls, wanted: RunFilter, caller: Caller, now_s: float) -> SortOrder:
-        """Return the requested order; values that the caller may not see count as missing."""
+        """Return the requested order; values that the caller may not see are treated as missing."""
         at_s = int(now_s) if wanted.after is None else wanted.after.now_s
         key = run.c.submit_s if wanted.sort == SUBMIT else _ORDERS[wanted.sort](at_s)
         if wanted.sort in _PRIVATE and not caller.sees_all:
@@ -172,7 +172,7 @@ class SortOrder:
         return cls(key, wanted.ascending, at_s)
 
     def steps(self, after: PageCursor | None) -> Iterator[RowQuery]:
-        """Yield the queries to run in turn: first rows with a sort value, then rows without one.
+        """Yield the queries to run one after another: rows with a sort value, then rows without a sort value.
 
         Each query can use an index on the sort column, and continues from `after` without reading earlier
         rows.
@@ -197,13 +197,13 @@ class SortOrder:
             yield RowQuery([key.is_(None), *after_row], (in_turn,))
 
     def place(self, row: RowMapping) -> PageCursor:
-        """Return the position of a row, which contains its sort value as `sort_key`."""
+        """Return the cursor after a row, which contains its sort value as `sort_key`."""
         value = row["sort_key"]
         return PageCursor(None if value is None else round(value), row["run_id"], self.now_s)
 
 
 def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
-    """Return the conditions of all filters except `until_s` and `after`; hidden values match no filter."""
+    """Return the conditions of all filters but `until_s` and `after`; hidden values match no filter."""
     found: list[ColumnElement[bool]] = []
     if wanted.users:
         found.append(run.c.user.in_(wanted.users))
@@ -226,7 +226,7 @@ def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
 
 
 def seen_by(caller: Caller) -> ColumnElement[bool]:
-    """Return the condition for runs that the caller may see in full, as in Caller.may_see."""
+    """Return a condition that selects the runs that the caller may see in full, as in Caller.may_see."""
     if caller.sees_all:
         return true()
     return run.c.uid == caller.uid

@@ -1,4 +1,4 @@
-"""Read runs in pages, limited to the fields that a caller may see."""
+"""Read runs in pages, with only the fields that the caller may see."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunPage, RunTimeline
 
 _JOB = re.compile(r"(?P<job>\d{1,10})(?:_(?P<task>\d{1,10})|\+(?P<offset>\d{1,10}))?")
 FRESH_S = 20.0
-"""Maximum age of a window that describes the current use of a running job."""
+"""Maximum age of a window that is shown as the current use of a running job."""
 _MAX_ASKED = 100
 
 
 def find_runs(
     connection: Connection, cluster: str, wanted: RunFilter, caller: Caller, now_s: float
 ) -> RunPage:
-    """Return one page of runs in the requested order, by default the latest submission first."""
+    """Return one page of runs in the requested order; by default, the latest submission comes first."""
     order = SortOrder.of(wanted, caller, now_s)
     where = [shown_here(cluster), is_last_part(), *conditions(wanted, caller)]
     if wanted.until_s is not None:
@@ -61,9 +61,9 @@ def find_runs(
 def _places(
     connection: Connection, order: SortOrder, where: Sequence[ColumnElement[bool]], wanted: RunFilter
 ) -> list[RowMapping]:
-    """Return `run_id` and `sort_key` of the runs of a page, and of the next run if it exists.
+    """Return `run_id` and `sort_key` of the runs on a page and of the run after it, if any.
 
-    Only these two columns are sorted. Whole rows are read only for the page, since a million of them take
+    Only these two columns are sorted. Whole rows are read only for the page, since a million whole rows take
     half a gigabyte.
     """
     found: list[RowMapping] = []
@@ -90,8 +90,8 @@ def find_job(
     """Return the runs of JOBID, JOBID_TASK or JOBID+OFFSET, with the details that the caller may see.
 
     The JOBID of an array or a heterogeneous job selects all of its tasks or components, as in sacct. The page
-    contains the newest MAX_LIMIT runs and the number of older ones. Raise UsageError if `job` has another
-    form.
+    contains the newest MAX_LIMIT runs and the number of older ones. Raise UsageError if `job` does not have
+    one of these forms.
     """
     rows = rows_of_job(connection, cluster, job)
     parts_of = find_parts(connection, rows)
@@ -119,7 +119,7 @@ def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any
 
 
 def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
-    """Derive the columns from the records shown with them, since an import updates stored ones later."""
+    """Derive the columns from the records shown with them, since the import updates stored columns later."""
     kept, _ = resolve_double_watches(shown.devices or ())
     derived = derive_run(parts, kept, min_coverage)
     return msgspec.structs.replace(
@@ -133,7 +133,7 @@ def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float)
 
 
 def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
-    """Return the rows of `run` that find_job selects, the newest first; raise UsageError if `job` is invalid.
+    """Return the rows of `run` that find_job selects, newest first; raise UsageError if `job` is invalid.
 
     Return at most MAX_LIMIT rows. A resized run has several rows, of which only the last is returned.
     """
@@ -141,7 +141,7 @@ def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMappi
 
 
 def count_left_out(connection: Connection, cluster: str, job: str, n_rows: int) -> int:
-    """Return how many runs of a job `rows_of_job` left out when it returned `n_rows` rows."""
+    """Return how many runs of a job `rows_of_job` omitted when it returned `n_rows` rows."""
     if n_rows < MAX_LIMIT:
         return 0
     query = select(func.count()).select_from(run).where(*_of_job(cluster, job))
@@ -163,7 +163,7 @@ def _of_job(cluster: str, job: str) -> list[ColumnElement[bool]]:
 
 
 def find_timelines(connection: Connection, cluster: str, job: str, caller: Caller) -> list[RunTimeline]:
-    """Return the timelines of each run of `job`, without devices if the run belongs to another user."""
+    """Return the timelines of each run of `job`; `devices` is None if the caller may not see the run."""
     rows = rows_of_job(connection, cluster, job)
     found = timelines(connection, [row["run_id"] for row in rows if caller.may_see(row["uid"])])
     parts_of = find_parts(connection, rows)
@@ -180,10 +180,10 @@ def find_timelines(connection: Connection, cluster: str, job: str, caller: Calle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsFound:
-    """Windows of a job with `runs` runs, of which the caller may see `visible`.
+    """The windows of a job that has `runs` runs, `visible` of which the caller may see.
 
-    `windows` are at most FRESH_S old while the job runs. `missing` contains the (node, job ID) pairs whose
-    windows must be requested.
+    While the job is running, `windows` contains only windows that are at most FRESH_S old. `missing` contains
+    the (node, job ID) pairs whose windows must be requested.
     """
 
     runs: int
@@ -192,14 +192,14 @@ class WindowsFound:
     missing: Collection[tuple[str, int]]
 
     def nodes_to_request(self) -> list[str]:
-        """Return all nodes whose windows must be requested."""
+        """Return all nodes from which windows must be requested."""
         return sorted({node for node, _ in self.missing})
 
 
 def find_windows(
     connection: Connection, cluster: str, job: str, caller: Caller, now_s: float
 ) -> WindowsFound:
-    """Return the available windows of a job, and the nodes of running jobs without a recent window."""
+    """Return the available windows of a job, and the nodes without a recent window if it is running."""
     rows = rows_of_job(connection, cluster, job)
     visible = [row for row in rows if caller.may_see(row["uid"])]
     running = [row for row in visible if row["start_s"] is not None and row["end_s"] is None]
@@ -220,9 +220,10 @@ def find_windows(
 
 
 def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Caller) -> dict[str, Any]:
-    """Return the live values that `caller` may see: users see devices that run only their own jobs.
+    """Return the live values that `caller` may see.
 
-    Only operators see the values of whole nodes.
+    Users see the values of devices that run only their own jobs. Only operators see the values of other
+    devices and of whole nodes.
     """
 
     def own(node: str, job_id: int) -> bool:
@@ -242,13 +243,13 @@ def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Call
 
 
 def count_unmatched(connection: Connection) -> int:
-    """Return the number of records without a run."""
+    """Return the number of records that match no run."""
     query = select(func.count()).select_from(run_device).where(run_device.c.run_id.is_(None))
     return connection.execute(query).scalar_one()
 
 
 def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = None) -> Run:
-    """Return a row of `run` with the fields that `caller` may see at `now_s`."""
+    """Convert a row of `run` to a Run as of `now_s` that contains only the fields that `caller` may see."""
     start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
     run_s = None if start_s is None else elapsed_s(row, now_s)
     requested = _gpus(row["requested_mgpu"])
@@ -335,7 +336,7 @@ def _newest(
 
 
 def _newest_first(row: RowMapping) -> tuple[int, ...]:
-    """Return a sort key: latest submission first; for equal times, such as array tasks, highest ID first."""
+    """Return a sort key: latest submission first; for equal times, as of array tasks, highest ID first."""
     numbers = (
         row["array_job_id"] or row["het_job_id"] or row["job_id"],  # job IDs begin at 1
         -1 if row["array_task"] is None else row["array_task"],

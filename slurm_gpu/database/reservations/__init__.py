@@ -1,1 +1,1 @@
-"""Reservations in the database: requests, operators' decisions and outcomes."""
+"""Store and serve reservations: requests, operators' decisions and outcomes."""

@@ -1,4 +1,4 @@
-"""GET and POST /v1/reservations: the calendar, requests, and operators' decisions."""
+"""Serve GET and POST /v1/reservations: the calendar, requests, and operators' decisions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 MOST_SHOWN = 1000
 _LATE_S = 300
-"""Maximum age of the start of a reservation at its approval, since operators need time to approve."""
+"""The start of a reservation may be this long past at its approval, since operators need time to approve."""
 _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
 # Reject a leading - or +, by which Slurm would remove the name from a list or add it.
 _NAME = r"^[\w.@][\w.@+-]*\Z"
@@ -149,12 +149,12 @@ class ReservationPages:
         return self._one(number, caller)
 
     def _account(self, user: str, named: str) -> str:
-        """Return the account as Slurm stores it; raise UsageError if the user may not use it."""
+        """Return the account name as Slurm stores it; raise UsageError if the user may not use it."""
         places, account = self._places.of(user), named.lower()
         if not places.from_slurmdbd:
             raise HTTPException(
                 503,
-                f"the accounts of {user} are unknown now (`sacctmgr show assoc user={user}` "
+                f"the accounts of {user} cannot be read (`sacctmgr show assoc user={user}` "
                 "fails on slurm-gpudbd's host): repeat the request when slurmdbd answers",
             )
         if places.accounts is not None and account not in places.accounts:
@@ -211,7 +211,7 @@ def _may_not(act: str) -> str:
 
 
 def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settings) -> tuple[int, int, str]:
-    """Return the start, end and nodes of an approval; raise UsageError if one of them is invalid."""
+    """Return the start, the end and the nodes of an approval; raise UsageError if one of them is invalid."""
     if decision.start_s is None or decision.end_s is None or decision.nodes is None:
         raise UsageError("an approval requires start_s, end_s and nodes")
     try:
@@ -219,7 +219,7 @@ def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settin
     except ValueError as error:
         raise UsageError(f"nodes: {error}") from None
     if wrong := next((name for name in names if not _NODE.fullmatch(name) or name.upper() == "ALL"), None):
-        raise UsageError(f"nodes: {wrong!r} is not the name of a node; write, for example, n[1-4]")
+        raise UsageError(f"nodes: {wrong!r} is not a node name; write, for example, n[1-4]")
     if not now_s - _LATE_S <= decision.start_s <= now_s + settings.horizon_s:
         raise UsageError(f"the reservation must begin within {format_duration(settings.horizon_s)} from now")
     longest_s = one.duration_s + math.ceil(settings.release_unused_s)
@@ -247,7 +247,7 @@ def _wanted(query: dict[str, str]) -> tuple[int, list[int]]:
         raise UsageError(f"{next(iter(query))!r} is not a parameter here; allowed: past, ids")
     n_past = whole_parameter("past", past, 0, MOST_SHOWN)
     if ids and not _IDS.fullmatch(ids):
-        raise UsageError(f"ids={ids[:100]!r} must be numbers of reservations, such as 3,7")
+        raise UsageError(f"ids={ids[:100]!r} must be reservation IDs, such as 3,7")
     numbers = [int(number) for number in ids.split(",") if number]
     if len(numbers) > MOST_IDS:
         raise UsageError(f"ids: {len(numbers)} IDs are too many; at most {MOST_IDS} are allowed")

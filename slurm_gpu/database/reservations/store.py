@@ -1,4 +1,4 @@
-"""The `reservation` table: requests, operators' decisions, and reports from slurm-gpuctld."""
+"""Access the `reservation` table: requests, operators' decisions, and reports from slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PROMISED = [state.value for state in ReservationState if state.is_promised]
 # Name of the watermark whose row a deciding transaction locks until it ends.
 _TURN = "reservations"
 _MOST_A_DAY = 50
-"""Maximum number of requests stored for one user within a day, since rows are never removed."""
+"""Maximum number of requests that one user may store within a day, since rows are never removed."""
 _DAY_S = 86400
 # The sender's clock may be at most this far ahead of this host's clock.
 _AHEAD_S = 60
 
 
 def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) -> list[Reservation]:
-    """Return open reservations, the last `past` ended ones, and those in `ids`, sorted by ID."""
+    """Return the open reservations, the last `past` ended reservations, and those in `ids`, sorted by ID."""
     table = reservation.c
     here = select(reservation).where(table.cluster == cluster)
     found = list(connection.execute(here.where(table.state.in_(_OPEN))).mappings())
@@ -68,13 +68,13 @@ def store_request(connection: Connection, values: dict[str, Any], open_per_user:
 
 
 def _of_user(values: Mapping[str, Any]) -> ColumnElement[bool]:
-    """Return the condition for requests with this uid, or with this user name if they have no uid."""
+    """Return a condition that selects requests with this uid, or without a uid but with this user name."""
     table = reservation.c
     return or_(table.uid == values["uid"], and_(table.uid.is_(None), table.user == values["user"]))
 
 
 def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
-    """Raise UsageError at the daily limit, since repeated requests and cancellations would fill the table."""
+    """Raise UsageError if the daily limit is reached: repeated requests would otherwise fill the table."""
     table, now_s = reservation.c, values["requested_s"]
     lately = select(func.count(), func.min(table.requested_s)).where(
         table.cluster == values["cluster"],
@@ -85,7 +85,7 @@ def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
     if n >= _MOST_A_DAY:
         again = dt.datetime.fromtimestamp(first_s + _DAY_S, dt.UTC)
         raise UsageError(
-            f"{values['user']} has {n} requests within a day, including cancelled ones, which is the limit: "
+            f"{values['user']} has reached the limit of {n} requests within a day, including cancelled ones: "
             f"repeat the request after {again:%Y-%m-%dT%H:%MZ}"
         )
 
@@ -93,13 +93,15 @@ def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
 def approve(
     connection: Connection, one: Reservation, start_s: int, end_s: int, nodes: str, who: str, now_s: int
 ) -> None:
-    """Approve a reservation; raise UsageError if another one has some of its nodes for part of the time."""
+    """Approve a reservation; raise UsageError if another reservation overlaps in nodes and time."""
     one = _as_it_is(connection, one, now_s)
     if one.state is not ReservationState.REQUESTED:
-        raise UsageError(f"reservation {one.id} is {one.state}: only requested ones can be approved")
+        raise UsageError(f"reservation {one.id} is {one.state}: only a requested reservation can be approved")
     mine = set(expand(nodes))
     if len(mine) < one.n_nodes:
-        raise UsageError(f"reservation {one.id} requires {one.n_nodes} nodes, but {nodes} names {len(mine)}")
+        raise UsageError(
+            f"reservation {one.id} requires {one.n_nodes} nodes, but {nodes} contains {len(mine)}"
+        )
     if taken := _promised_to_another(connection, one, start_s, end_s, mine):
         raise UsageError(f"{taken} for part of this time; try again")
     changed = {"start_s": start_s, "end_s": end_s, "nodes": nodes}
@@ -111,7 +113,7 @@ def approve(
 def _promised_to_another(
     connection: Connection, one: Reservation, start_s: int, end_s: int, mine: set[str]
 ) -> str | None:
-    """Return which of these nodes another reservation has for part of the time, or None if all are free."""
+    """Describe which of these nodes another reservation has for part of the time; None if all are free."""
     table = reservation.c
     others = select(reservation).where(
         table.cluster == one.cluster,
@@ -128,7 +130,7 @@ def _promised_to_another(
 
 
 def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> dict[str, Any]:
-    """Return the changes for new nodes of a reservation: an error if another one has some of them."""
+    """Return the changed columns for new nodes of a reservation, or an error if the nodes are not free."""
     _wait_for_turn(connection, now_s)
     assert one.start_s is not None
     assert one.end_s is not None
@@ -141,7 +143,7 @@ def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> 
 def end(
     connection: Connection, one: Reservation, state: ReservationState, who: str, now_s: int, why: str
 ) -> None:
-    """Deny or cancel a reservation; raise UsageError if it is over or can no longer be denied."""
+    """Deny or cancel a reservation; raise UsageError if it has ended or can no longer be denied."""
     one = _as_it_is(connection, one, now_s)
     if one.state.is_over:
         raise UsageError(f"reservation {one.id} is {one.state} already")
@@ -158,9 +160,9 @@ def end(
 
 
 def store_reports(connection: Connection, cluster: str, reports: Sequence[Report], now_s: int) -> None:
-    """Store reports from slurm-gpuctld; ignore those about unknown, unapproved or ended reservations.
+    """Store reports from slurm-gpuctld; ignore reports on unknown, unapproved or ended reservations.
 
-    If the sender's clock is ahead, its reports are ignored too, since they would end reservations early.
+    Reports from a sender whose clock is ahead are also ignored, since they would end reservations early.
     """
     known = {one.id: one for one in find(connection, cluster, 0, [one.id for one in reports])}
     for report in reports:
@@ -196,7 +198,7 @@ def _wait_for_turn(connection: Connection, now_s: int) -> None:
 
 
 def _as_it_is(connection: Connection, one: Reservation, now_s: int) -> Reservation:
-    """Read the reservation again under the lock, since it may have changed in the meantime."""
+    """Lock the table and read the reservation again, since it may have changed in the meantime."""
     _wait_for_turn(connection, now_s)
     fresh = find_one(connection, one.cluster, one.id)
     assert fresh is not None  # rows are never removed
@@ -236,7 +238,7 @@ def _read(row: RowMapping) -> Reservation:
 def _note_act(
     connection: Connection, who: str, at_s: int, act: str, subject: str, why: str, old: str, new: str
 ) -> None:
-    """Store an audit event for an action of slurm-gpudbd, in the same transaction as the action."""
+    """Store an audit event for a decision in the same transaction as the decision."""
     row = {
         "audit_id": uuid.uuid4().hex,
         "at_s": at_s,

@@ -1,1 +1,1 @@
-"""Tables, migrations, the engine, and statements for SQLite and MariaDB."""
+"""Define the tables, their migrations, the engine, and statements for SQLite and MariaDB."""

@@ -1,4 +1,4 @@
-"""Copy the whole database before its schema changes."""
+"""Back up the whole database before its schema changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slurm_gpu.files.atomic import whole_file
 
 DUMP_PROGRAMS = ("mariadb-dump", "mysqldump")
 MARIADB_BACKUPS = Path("/var/lib/slurm-gpu/backup")
-_WITHOUT = "make one by other means and run `slurm-gpu db upgrade --no-backup`"
+_WITHOUT = "make a backup by other means and run `slurm-gpu db upgrade --no-backup`"
 # Names of backups by upgrades. Each name contains a time, and the partial file of an interrupted backup may
 # be large.
 _BACKUPS = "*-before-*"
@@ -39,11 +39,12 @@ _SSL_OPTIONS = ("ca", "capath", "cert", "key", "cipher")
 
 
 def back_up(url: URL, name: str, directory: Path | None) -> Path:
-    """Write a copy of the whole database into a file of mode 0600, and return its path.
+    """Write a copy of the whole database to a file with mode 0600, and return its path.
 
-    The file name consists of the database's name, `name` and an ending. `directory` (created with mode 0700)
-    defaults to that of the database file, or MARIADB_BACKUPS. Writers need not stop, but later writes are not
-    in the copy. If it raises UnusableDatabaseError, the file does not exist.
+    The file name consists of the database's name, `name` and an extension. `directory` is created with mode
+    0700. By default, it is the directory of the database file, or MARIADB_BACKUPS for MariaDB. Writers need
+    not stop, but later writes are not contained in the copy. If UnusableDatabaseError is raised, the file
+    does not exist.
     """
     try:
         if url.get_backend_name() == "sqlite":
@@ -130,7 +131,7 @@ def _dump_mariadb(url: URL, target: Path) -> Path:
 
 
 def _copy(source: IO[bytes], target: gzip.GzipFile) -> bytes:
-    """Copy everything and return the last bytes."""
+    """Copy `source` to `target`, and return the last bytes of it."""
     tail = b""
     while piece := source.read(1 << 20):
         target.write(piece)
@@ -140,7 +141,7 @@ def _copy(source: IO[bytes], target: gzip.GzipFile) -> bytes:
 
 @contextlib.contextmanager
 def _options(url: URL) -> Iterator[int]:
-    """Write an anonymous file of client options, and yield its descriptor.
+    """Write client options to an anonymous file, and yield its descriptor.
 
     The file disappears with this process. A password on the command line would be visible to all users of
     this host.

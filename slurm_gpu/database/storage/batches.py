@@ -1,4 +1,4 @@
-"""Split many items into lists."""
+"""Split items into lists of limited length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Insert many rows into MariaDB with few statements: its driver takes longer per row than the server."""
+"""Insert many rows into MariaDB with few statements: the driver takes longer per row than the server."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def insert(
     *,
     many: bool = False,
 ) -> None:
-    """Execute an INSERT of `rows` with values of the columns `names`, its only parameters.
+    """Insert `rows`, which contain the values of the columns `names`, the only parameters of `statement`.
 
-    Raise StatementError, like `execute`, if a value cannot be written. With `many` rows, as at an import, a
-    thread iterates over `rows` and writes the next statement while MariaDB executes one.
+    Raise StatementError, like `execute`, if a value cannot be converted to SQL. If `many` is true, as for an
+    import, a thread iterates over `rows` and builds the next statement while MariaDB executes one.
     """
     if connection.dialect.name == "sqlite":
         if listed := [dict(zip(names, row, strict=True)) for row in rows]:
@@ -54,9 +54,9 @@ def insert(
 
 @functools.lru_cache(maxsize=16)
 def _parts(dialect: Dialect, statement: Insert, keys: tuple[str, ...]) -> tuple[str, str, Sequence[str]]:
-    """Return the SQL before and after the values, and the column names in order.
+    """Return the SQL before and after the values, and the column names in the order of the values.
 
-    The result is cached, as compiling takes as long as inserting hundreds of rows.
+    The result is cached, since compiling takes as long as inserting hundreds of rows.
     """
     compiled = statement.compile(dialect=dialect, column_keys=list(keys))
     values = _VALUES.search(compiled.string)
@@ -73,7 +73,7 @@ def _texts(
     order: Sequence[str],
     rows: Iterable[Sequence[Any]],
 ) -> Iterator[str]:
-    """Yield each row's values as SQL in the order of columns, with the driver's own escapes."""
+    """Yield the values of each row as SQL in the given order, with the driver's own escapes."""
     types = {name: statement.table.c[name].type.dialect_impl(connection.dialect) for name in names}
     processors = {name: kind.bind_processor(connection.dialect) for name, kind in types.items()}
     words = _Words(connection.connection.driver_connection.escape)  # type: ignore[union-attr]
@@ -88,7 +88,7 @@ def _texts(
 
 
 class _Words:
-    """Converts values to SQL, whole columns at once: a call for each value would take most of the time."""
+    """Converts values to SQL by column, since a call for each value would take most of the time."""
 
     def __init__(self, escape: Callable[[Any], str]) -> None:
         self._escape = escape
@@ -124,7 +124,7 @@ class _Words:
 
 
 class _Texts(dict[str, str]):
-    """Cache of texts as SQL literals."""
+    """Caches the SQL literals of texts."""
 
     def __init__(self, escape: Callable[[str], str]) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class _Texts(dict[str, str]):
 
 
 def _joined(texts: Iterator[str], most_characters: int) -> Generator[str, None, None]:
-    """Join rows into the values of statements up to a length."""
+    """Join rows into the values of statements with at most `most_characters` characters."""
     some: list[str] = []
     length = 0
     for text in texts:

@@ -1,4 +1,4 @@
-"""Connect to SQLite or MariaDB/MySQL: same configuration, safe writes, schema upgrades."""
+"""Connect to SQLite or MariaDB/MySQL, write in repeatable transactions, and upgrade the schema."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ _POOL: dict[str, Any] = {"pool_size": 10, "max_overflow": 40, "pool_timeout": LO
 
 
 class UnusableDatabaseError(DatabaseError):
-    """The database is unusable in its current state; waiting does not help."""
+    """Raised if the database is unusable in its current state, so that waiting does not help."""
 
 
 class LockedError(DatabaseError):
-    """Other sessions have locked rows that this transaction changes; the database itself may be fine."""
+    """Raised if other sessions have locked rows that a transaction changes; the database itself may work."""
 
 
 class LockWait(enum.Enum):
-    """The wait for locked rows: ROW_LOCK_WAIT_S several times, once, or not at all."""
+    """The number of waits of ROW_LOCK_WAIT_S for locked rows: several, one, or none."""
 
     PATIENT = enum.auto()
     ONCE = enum.auto()
@@ -85,13 +85,13 @@ class LockWait(enum.Enum):
 
 
 class Database:
-    """One engine and two ways to use it: `reading()`, and `write(work)`, which may run `work` again."""
+    """An engine with two kinds of transactions: `reading()`, and `write(work)`, which may repeat `work`."""
 
     def __init__(self, url: str, *, answers_within_s: int | None = ANSWERS_WITHIN_S) -> None:
         """Create the engine; raise DatabaseError if the URL is unusable.
 
-        Connections are opened later. `answers_within_s` limits each statement on MariaDB; None if a statement
-        may take hours.
+        Connections are opened later. `answers_within_s` is the time limit of each statement on MariaDB; None
+        if a statement may take hours.
         """
         self.url = _checked_url(url)
         self.engine = _engine(self.url, answers_within_s)
@@ -107,7 +107,7 @@ class Database:
         """Run `work` in one transaction and commit it; on a deadlock, roll back and repeat.
 
         Raise LockedError if rows remain locked for longer than the limit, and DatabaseError if the database
-        is unreachable. In both cases either nothing or everything was stored.
+        is unreachable. In both cases, either nothing or everything was stored.
         """
         for attempt in range(1, _TRIES + 1):
             try:
@@ -128,7 +128,7 @@ class Database:
         """Upgrade the tables to this version's schema, without a backup, unless they are current.
 
         An upgrade that was killed is continued. Raise DatabaseError if the database is unreachable, and
-        UnusableDatabaseError if it was made by a newer slurm-gpu.
+        UnusableDatabaseError if a newer slurm-gpu created its schema.
         """
         self._make_file()
         with _translated(), self.engine.connect() as connection, _one_upgrader(connection):
@@ -137,7 +137,7 @@ class Database:
             alembic.command.upgrade(_alembic(connection), "head")
 
     def is_due(self) -> bool:
-        """Return whether an upgrade is needed (true for a new database); raise the errors of `upgrade`."""
+        """Return whether an upgrade is needed, as for a new database; raise the same errors as `upgrade`."""
         self._make_file()
         with self.reading() as connection:
             self._require_known(connection)
@@ -151,7 +151,7 @@ class Database:
             return any(connection.execute(query).first() is not None for query in first)
 
     def _make_file(self) -> None:
-        """Create an empty SQLite file for the owner of the folder, since the first caller may be root."""
+        """Create an empty SQLite file owned by the owner of its folder, since the caller may be root."""
         if not (self.is_sqlite and self.url.database):
             return
         path = Path(self.url.database)
@@ -176,7 +176,7 @@ class Database:
             )
 
     def schema(self) -> str | None:
-        """Return the revision of the tables, None before the first upgrade."""
+        """Return the schema revision of the tables, or None before the first upgrade."""
         with self.reading() as connection:
             return self._revision(connection)
 
@@ -199,13 +199,13 @@ class Database:
 
 @functools.cache
 def known_revisions() -> Sequence[str]:
-    """Return all schemas from the first one to that of this version."""
+    """Return all schema revisions from the first one to that of this version."""
     scripts = alembic.script.ScriptDirectory.from_config(_alembic(None))
     return [script.revision for script in scripts.walk_revisions()][::-1]
 
 
 def head_revision() -> str:
-    """Return the schema of this version of slurm-gpu."""
+    """Return the schema revision of this version of slurm-gpu."""
     return known_revisions()[-1]
 
 
@@ -233,10 +233,12 @@ def _checked_url(url: str) -> URL:
     if backend not in ("sqlite", "mysql", "mariadb"):
         raise UnusableDatabaseError(f"url: {backend!r} is not supported; use sqlite or mysql+pymysql")
     if is_server and not parsed.database:
-        raise UnusableDatabaseError("url: lacks a database; append its name to the host, such as /slurm_gpu")
+        raise UnusableDatabaseError(
+            "url: the database name is missing; append it to the host, such as /slurm_gpu"
+        )
     if backend == "sqlite" and not parsed.database:
         raise UnusableDatabaseError(
-            "url: a SQLite database needs a file, such as sqlite:////var/lib/slurm-gpu/slurm-gpu.db"
+            "url: a SQLite database requires a file, such as sqlite:////var/lib/slurm-gpu/slurm-gpu.db"
         )
     return parsed
 
@@ -276,10 +278,10 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
 
 
 def _tls(url: URL) -> dict[str, bool]:
-    """Return TLS options of pymysql: none over a Unix socket, unless the URL has some.
+    """Return the TLS options of pymysql: disable TLS over a Unix socket, unless the URL has TLS options.
 
-    By default, pymysql would read all trusted certificate authorities of this host for each connection. That
-    takes 20 ms of processor time and 0.8 MB, and they are rarely needed.
+    By default, pymysql reads all trusted certificate authorities of this host for each connection. That takes
+    20 ms of processor time and 0.8 MB, although they are rarely needed.
     """
     chosen = any(name.startswith("ssl") for name in url.query)
     is_pymysql = url.drivername.endswith("+pymysql")
@@ -314,7 +316,7 @@ def _translated() -> Iterator[None]:
         if isinstance(error, DataError | IntegrityError) or code in _OF_VALUES:
             raise
         if code in (_LOCK_WAIT_TIMEOUT, _DEADLOCK):
-            raise LockedError(f"rows of the database are locked by others: {error.orig}") from error
+            raise LockedError(f"rows of the database are locked by other sessions: {error.orig}") from error
         kind = UnusableDatabaseError if code in _OF_ACCOUNT else DatabaseError
         raise kind(f"the database does not answer: {error.orig}") from error
     except PoolTimeoutError as error:
@@ -322,28 +324,28 @@ def _translated() -> Iterator[None]:
 
 
 def why_refused(error: BaseException) -> str:
-    """Describe an error of REFUSED, omitting the statement, which may be long."""
+    """Describe an error in REFUSED without the statement, which may be long."""
     reason = error.orig if isinstance(error, StatementError) and error.orig is not None else error
     return f"{type(reason).__name__}: {reason}"
 
 
 def _code(error: BaseException | None) -> int | None:
-    """Return MariaDB's error number."""
+    """Return MariaDB's error number, or None if there is none."""
     first = error.orig.args[:1] if isinstance(error, DBAPIError) and error.orig is not None else ()
     return first[0] if first and isinstance(first[0], int) else None
 
 
 @contextmanager
 def _one_upgrader(connection: Connection) -> Iterator[None]:
-    """Allow one upgrade at a time, as MariaDB commits each DDL statement by itself."""
+    """Allow only one upgrade at a time, since MariaDB commits each DDL statement separately."""
     if connection.dialect.name == "sqlite":
         connection.execution_options(**{_WRITE: True})
         yield
         return
     if connection.execute(text("SELECT GET_LOCK('slurm_gpu_upgrade', 60)")).scalar_one() != 1:
         raise DatabaseError(
-            "another process has been upgrading the database for a minute, or MariaDB still executes a "
-            "statement of one that was killed: try again later"
+            "another process has been upgrading the database for a minute, or MariaDB is still executing a "
+            "statement of an upgrade that was killed: try again later"
         )
     connection.commit()
     try:

@@ -1,7 +1,7 @@
-"""Read valid shipments with msgspec, five times faster than `slurm_gpu.wire`.
+"""Parse valid shipments with msgspec, five times faster than with `slurm_gpu.wire`.
 
-`slurm_gpu.wire` reads every shipment that msgspec rejects, and either accepts it or names the invalid field.
-tests/database/test_fast_decoder.py compares both readers. Without msgspec, slurm-gpudbd stores half as many
+`slurm_gpu.wire` parses every shipment that msgspec rejects, and either accepts it or names the invalid field.
+tests/database/test_fast_decoder.py compares both parsers. Without msgspec, slurm-gpudbd stores half as many
 records per second when all jobs end (bench/results/scale.md). Compute nodes do not have msgspec.
 """
 
@@ -83,7 +83,7 @@ def _n_levels(text: str) -> int:
 
 
 class DecodedRecord(Struct, kw_only=True, dict=True):
-    """A valid record, with the columns that are stored."""
+    """A valid record, with its values for the columns of `run_device`."""
 
     cluster: Word
     job_id: JobNumber
@@ -119,7 +119,7 @@ class DecodedRecord(Struct, kw_only=True, dict=True):
 
     @functools.cached_property
     def row(self) -> dict[str, Any]:
-        """Return the columns of `run_device`, except those that matching sets."""
+        """Return the values of the columns of `run_device`, except those that matching sets."""
         columns = dict(zip(_COLUMNS, _columns_of(self), strict=True))
         timeline = columns["timeline"]
         if timeline is not None:
@@ -181,7 +181,7 @@ class _Live(Struct):
                 raise ValueError(name)
 
     def to_live(self) -> Live:
-        """Return the values in the form that the rest of slurm-gpudbd uses."""
+        """Convert to the class that the rest of slurm-gpudbd uses."""
         devices = {} if self.devices is None else self.devices
         host = {} if self.host is None else self.host
         return Live(
@@ -200,7 +200,7 @@ def _device(values: Any) -> LiveDevice:
 
 
 class _Shipment(Struct, forbid_unknown_fields=True):
-    """A shipment; slurm_gpu.wire reads the rare kinds of items."""
+    """A shipment; slurm_gpu.wire parses the rare kinds of items."""
 
     wire: int
     node: str
@@ -223,7 +223,7 @@ _NOTHING: dict[bytes, Any] = {b"null": None, b"[]": []}
 
 
 def decode_valid(body: bytes, parse: Callable[[bytes], Any]) -> dict[str, Any] | None:
-    """Return the fields of a valid shipment, its records and live values checked, or None if it is invalid.
+    """Parse a shipment and check its records and live values; return its fields, or None if it is invalid.
 
     `parse` parses the JSON of rare kinds; its errors propagate.
     """

@@ -1,4 +1,4 @@
-"""Limits of MariaDB and MySQL that SQL does not specify: statement length and lock timeouts."""
+"""Handle limits of MariaDB and MySQL that SQL does not specify: statement length and lock timeouts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LOCK_WAIT = "slurm_gpu_lock_wait_s"
 
 
 class MeasuredCursor(Cursor):
-    """Raise DataError for a statement that is too long.
+    """A cursor that raises DataError for a statement that is too long.
 
-    The server would close the connection without an error, as if it were down.
+    Otherwise, the server would close the connection without an error, as if it were down.
     """
 
     most_bytes = 2**63
@@ -34,7 +34,7 @@ class MeasuredCursor(Cursor):
                 limit = self.most_bytes + _HEAD_BYTES
                 raise DataError(
                     PACKET_TOO_LARGE,
-                    f"{n_bytes} bytes are too much for one statement of MariaDB: its max_allowed_packet is "
+                    f"{n_bytes} bytes are too many for one statement of MariaDB: its max_allowed_packet is "
                     f"{limit}",
                 )
         return super().execute(whole)
@@ -53,9 +53,9 @@ def measure_statements(connection: Any, _: object) -> None:
 
 
 def wait_for_locks(connection: Connection, seconds: int | None, usual_s: int) -> None:
-    """Set how long statements of this session wait for locked rows; None: not at all.
+    """Set how many seconds statements of this session wait for locked rows; None: not at all.
 
-    A session begins with `usual_s`.
+    `usual_s` is the limit with which a session begins.
     """
     if connection.dialect.name == "sqlite":
         return  # SQLite has no row locks

@@ -1,7 +1,7 @@
-"""Pack statistics and timelines, which are most of a database, into a third of their size.
+"""Pack statistics and timelines, which make up most of a database, into a third of their size.
 
 The first byte of a value identifies its format. Stored values must remain readable indefinitely, so a format
-never changes, including its dictionary. A better format is added with another first byte.
+never changes, including its dictionary. A new format gets another first byte.
 
     b"1"  JSON, deflated (RFC 1951), starting from _DICTIONARY. A histogram {percent: ms} in it is a list,
           which takes half as much: the first percent, then the ms of that and of each following one.
@@ -46,7 +46,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def pack_statistics(statistics: Mapping[str, Any]) -> bytes:
-    """Pack the statistics of a record that have no column, given as on the wire."""
+    """Pack the statistics of a record that have no column of their own, given in the wire format."""
     values = dict(statistics)
     for name in HISTOGRAMS:
         if values.get(name):
@@ -55,13 +55,13 @@ def pack_statistics(statistics: Mapping[str, Any]) -> bytes:
 
 
 def unpack_statistics(packed: bytes) -> dict[str, Any]:
-    """Return the statistics that were packed."""
+    """Unpack the result of `pack_statistics`."""
     values: dict[str, Any] = _decode(_inflated(packed, _JSON))
     return _with_histograms(values)
 
 
 def unpacker(names: Collection[str]) -> Callable[[bytes], dict[str, Any]]:
-    """Return a function that unpacks only these statistics; unpacking all takes three times as long."""
+    """Return a function that unpacks only the statistics `names`; unpacking all takes three times as long."""
     only = msgspec.defstruct("_Only", [(name, Any, None) for name in sorted(names)])
     decode = msgspec.json.Decoder(only).decode
 
@@ -73,7 +73,7 @@ def unpacker(names: Collection[str]) -> Callable[[bytes], dict[str, Any]]:
 
 
 def pack_timeline(timeline: Mapping[str, Any]) -> bytes:
-    """Pack a timeline, given as on the wire: {width_s, start_s, series: {name: base64}}."""
+    """Pack a timeline, given in the wire format: {width_s, start_s, series: {name: base64}}."""
     series = timeline["series"]
     head = _encode([timeline["width_s"], timeline["start_s"], *series])
     levels = b"".join(map(binascii.a2b_base64, series.values()))
@@ -81,7 +81,7 @@ def pack_timeline(timeline: Mapping[str, Any]) -> bytes:
 
 
 def unpack_timeline(packed: bytes) -> dict[str, Any]:
-    """Return the timeline that was packed."""
+    """Unpack the result of `pack_timeline`."""
     head, _, levels = _inflated(packed, _TIMELINE).partition(b"\n")
     width_s, start_s, *names = _decode(head)
     n_bins = len(levels) // len(names) if names else 0
@@ -102,7 +102,7 @@ def _with_histograms(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:
-    """Return the histogram as a list; unchanged if it is out of order or has zeros, so nothing is lost."""
+    """Convert a histogram to a list; return it unchanged if it is unordered or has zeros, to lose nothing."""
     first, last = int(next(iter(histogram))), int(next(reversed(histogram)))
     of_percents = list(map(histogram.get, _PERCENTS[first : last + 1], repeat(0)))
     whole = len(of_percents) - of_percents.count(0) == len(histogram)

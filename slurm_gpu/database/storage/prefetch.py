@@ -1,4 +1,4 @@
-"""Fetch items in a thread while earlier ones are processed."""
+"""Fetch items in a thread while earlier items are processed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class _Failed:
 
 
 def read_ahead(items: Generator[T, None, None], most: int) -> Generator[T, None, None]:
-    """Yield the same items; a thread fetches up to `most` of them in advance.
+    """Yield `items`; a thread fetches up to `most` of them in advance.
 
-    An exception is raised in its position. Ending the iteration closes `items`.
+    An exception is raised after the items that preceded it. Ending the iteration closes `items`.
     """
     ready: queue.Queue[_Came[T] | _Failed] = queue.Queue(most)
     abandoned = threading.Event()

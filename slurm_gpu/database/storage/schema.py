@@ -1,12 +1,12 @@
 """Define the tables of docs/contracts.md, section 2, for queries; migrations create them.
 
-A record's statistics and histograms are packed into one column, in the wire format. They are read as a whole
-and merged in Python, and a new metric needs no migration. Writing 58 mostly empty columns per device instead
-would be slower. Columns that reports filter and sort by are derived from them into `run`. The timeline has
-its own column, as it is kept for a limited time and rarely read.
+A record's statistics and histograms are packed into one column, in the wire format. They are read together
+and merged in Python, and a new metric needs no migration. Writing 58 mostly empty columns per device would be
+slower. The columns by which reports filter and sort are derived from the statistics and stored in `run`. The
+timeline has its own column, since it is kept for a limited time and rarely read.
 
-Rows of `run_device` are ordered by arrival (`row_id`). Ordered by their key, which begins with a random
-number, they would only half fill the pages, and each index would repeat the 56 bytes of the key.
+Rows of `run_device` are ordered by arrival (`row_id`). If they were ordered by their key, which begins with a
+random number, pages would be only half full, and each index would repeat the 56 bytes of the key.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ metadata = MetaData()
 
 
 class Json(TypeDecorator[Any]):
-    """Compact JSON as text; NULL for None.
+    """Compact JSON as text; None is stored as NULL.
 
-    This is not the JSON type of the databases: MariaDB's rejects valid output of Python (32 levels of
-    nesting, half a surrogate pair), and a node would resend such an event indefinitely.
+    The JSON types of the databases are not used: MariaDB's type rejects valid output of Python, such as 32
+    levels of nesting or half a surrogate pair. A node would then resend such an event indefinitely.
     """
 
     impl = Text
@@ -76,17 +76,17 @@ class Json(TypeDecorator[Any]):
 
 
 class LongJson(Json):
-    """Json of more than 64 KiB, the limit of MariaDB's TEXT."""
+    """JSON that may be longer than 64 KiB, the limit of MariaDB's TEXT."""
 
     cache_ok = True
 
     def load_dialect_impl(self, dialect: sqlalchemy.engine.Dialect) -> TypeEngine[Any]:
-        """Return the type of the column."""
+        """Return the type of the column in this dialect."""
         return dialect.type_descriptor(MEDIUMTEXT() if dialect.name == "mysql" else Text())
 
 
 class PackedColumn(TypeDecorator[Any]):
-    """A value packed by `pack`, as bytes; NULL for None. Bytes are stored unchanged."""
+    """Bytes into which `pack` packs a value; None is stored as NULL. Bytes are stored unchanged."""
 
     impl = LargeBinary
     cache_ok = True
@@ -169,7 +169,7 @@ run = Table(
 
 
 def _of_a_segment() -> tuple[Column[Any], ...]:
-    """Return the first columns of each record: its job, segment, sequence and time."""
+    """Return the columns that records and host records share: run, job, node, sequence number and time."""
     return (
         Column("run_id", BigInteger),
         Column("match_due", Boolean, nullable=False),

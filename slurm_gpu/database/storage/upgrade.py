@@ -19,13 +19,14 @@ def make_ready(database: Database) -> None:
     """Create the tables of an empty database when slurm-gpudbd starts.
 
     Raise DatabaseError if the database is unreachable, and UnusableDatabaseError if it contains data in
-    another schema. Such an upgrade may take long and needs a backup first, so an admin must start it.
+    another schema. Upgrading such a database may take long and requires a backup, so an admin must start the
+    upgrade.
     """
     if not database.is_due():
         return
     if database.has_data():
         raise UnusableDatabaseError(
-            f"the database has the schema {database.schema()}, slurm-gpudbd {__version__} needs "
+            f"the database has the schema {database.schema()}, but slurm-gpudbd {__version__} requires "
             f"{head_revision()}: run `{COMMAND}`, which makes a backup first, then start slurm-gpudbd again; "
             "meanwhile nodes keep their records"
         )
@@ -34,7 +35,7 @@ def make_ready(database: Database) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """The result of an upgrade: the schemas before and after it (None: no tables), and any backup made."""
+    """The result of an upgrade: the schemas before and after it (None: no tables), and the backup, if any."""
 
     before: str | None
     after: str | None
@@ -51,8 +52,8 @@ def upgrade_database(
 ) -> Upgraded:
     """Back up the database at `url` to `backup_to` and upgrade it, for `slurm-gpu db upgrade`.
 
-    If the database is current or empty, no copy is made. After an interruption, the next run continues. Raise
-    DatabaseError if it fails.
+    If the database is current or empty, no backup is made. An interrupted upgrade is continued by the next
+    call. Raise DatabaseError if the backup or the upgrade fails.
     """
     database = Database(url, answers_within_s=None)
     try:

@@ -14,9 +14,9 @@ from sqlalchemy.sql.dml import Insert
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The rule that a row of `table` replaces one with equal `key` and `owner` and a smaller `order`.
+    """The rule that a row of `table` replaces a row with equal `key` and `owner` and smaller `order`.
 
-    `apart` are columns that are not written.
+    The columns in `apart` are not written when a row is replaced.
     """
 
     table: Table
@@ -26,11 +26,11 @@ class Newest:
     apart: tuple[str, ...] = ()
 
     def statement(self, connection: Connection) -> Insert:
-        """Return the INSERT that overwrites if its order is greater; every call returns the same object."""
+        """Return the INSERT statement that applies the rule; every call returns the same object."""
         return _statement(self, connection.dialect.name)
 
     def newer(self, given: Any) -> ColumnElement[bool]:
-        """Return the condition under which a `given` row replaces the stored one."""
+        """Return the condition under which the row `given` replaces the stored row."""
         same_owner = (given[name] == self.table.c[name] for name in self.owner)
         return and_(given[self.order] > self.table.c[self.order], *same_owner)
 
@@ -62,7 +62,7 @@ def upsert(
     names: Sequence[str],
     fixed: Mapping[str, ColumnElement[Any]] | None = None,
 ) -> Insert:
-    """Return an INSERT that overwrites the columns `names` of an existing key and sets those in `fixed`."""
+    """Return an INSERT that, if the key exists, overwrites the columns `names` and sets those in `fixed`."""
     there = {} if fixed is None else fixed
     if connection.dialect.name == "sqlite":
         lite = sqlite.insert(table)
@@ -74,7 +74,7 @@ def upsert(
 
 
 def once(connection: Connection, table: Table) -> Insert:
-    """Return an INSERT that does nothing for an existing key."""
+    """Return an INSERT that does nothing if the key exists."""
     if connection.dialect.name == "sqlite":
         return sqlite.insert(table).on_conflict_do_nothing()
     # INSERT IGNORE would also hide invalid values.

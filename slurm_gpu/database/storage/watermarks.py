@@ -1,4 +1,4 @@
-"""Store the progress of repeated tasks by name."""
+"""Store how far repeated tasks have progressed, by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slurm_gpu.database.storage.upsert import upsert
 
 
 def get_watermark(connection: Connection, name: str) -> int | None:
-    """Return the progress of a task; None if none was stored yet."""
+    """Return the stored progress of a task, or None if none is stored."""
     return connection.execute(select(watermark.c.value_s).where(watermark.c.name == name)).scalar()
 
 

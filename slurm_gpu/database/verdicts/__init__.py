@@ -1,1 +1,1 @@
-"""Verdicts on running jobs: the watch that finds them, their storage and their endpoint."""
+"""Find verdicts on running jobs, store them, and serve them."""

@@ -12,7 +12,7 @@ EACH_S = 60.0
 
 
 class Accused:
-    """Suspected GPUs. `statements` reads the evidence since a time; `index_of` returns a GPU's index."""
+    """Suspected GPUs; `statements` reads the evidence since a time, `index_of` returns a GPU's index."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class Accused:
         self._statements, self._index_of, self._rule = statements, index_of, rule or SuspectThresholds()
         self._due_s = -math.inf
         self.places: frozenset[Place] = frozenset()
-        """GPUs that the verdict of any job suspects; healthy jobs on them count as counter-evidence."""
+        """GPUs that a verdict on any job suspects; healthy jobs on these GPUs are counter-evidence."""
         self.suspects: Sequence[ReportedSuspect] = ()
 
     def refresh(self, now_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The endpoint for verdicts on running jobs."""
+"""Serve the verdicts on running jobs."""
 
 from __future__ import annotations
 

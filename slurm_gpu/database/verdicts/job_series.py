@@ -35,7 +35,7 @@ _LOST_NODES = ("NODE_FAIL", "REQUEUED")
 def kept_nodes(run: Run) -> frozenset[str]:
     """Return the nodes of a run, except those that it released while it continued.
 
-    If a node failure or a requeue ended the run, all its nodes are returned, since a silent node is evidence.
+    If a node failure or a requeue ended the run, return all of its nodes, since a silent node is evidence.
     """
     records = run.devices or ()
     reported_at_s: dict[str, int] = {}
@@ -48,7 +48,7 @@ def kept_nodes(run: Run) -> frozenset[str]:
 
 
 def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str, str], JobWorker]:
-    """Return the workers of a run by node and UUID, on `nodes` or by default on the nodes that it kept."""
+    """Return the workers of a run on `nodes` (default: the nodes that it kept), by node and UUID."""
     facts = run.device_facts or {}
     nodes = kept_nodes(run) if nodes is None else nodes
     workers = {}
@@ -69,12 +69,12 @@ def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str
 
 
 def groups_of(run: Run, given: str | None, workers: Sequence[JobWorker]) -> Groups | None:
-    """Return the groups of equal workers; None if there is no information about groups.
+    """Return the groups of workers with equal roles, or None if there is no information about groups.
 
-    `given` is the value of `--groups`. Without it, the recorded arguments of the program determine the
-    groups, and only GPUs of one model are compared: a faster model waits for a slower one, and their
-    fractions of peak speed differ. Ranks are assumed to follow node and index, as launchers assign them.
-    Raise ValueError if `given` does not fit this job.
+    `given` is the value of `--groups`. If it is None, the recorded arguments of the program determine the
+    groups. Only GPUs of one model are then in one group, since faster models wait for slower ones, and their
+    fractions of peak speed differ. Ranks are assumed to be in the order of node and index, as launchers
+    assign them. Raise ValueError if `given` does not fit this job.
     """
     if given is not None:
         return groups_given(given, len(workers))
@@ -113,7 +113,7 @@ def _of_one_model(run: Run, workers: Sequence[JobWorker], groups: Groups | None)
 
 
 def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series:
-    """Return the series of the whole run in bins, with GPUs without a timeline listed as missing."""
+    """Return the binned series of the whole run; GPUs without a timeline are listed as missing."""
     workers = workers_of(run)
     throttled = _throttled(run)
     series = []
@@ -140,8 +140,8 @@ def series_of_windows(
 ) -> Series:
     """Return the series of the last ten minutes at full resolution, for the GPUs on `nodes`.
 
-    `nodes` is used as in `workers_of`. `hosts` contains metrics of whole nodes every ten seconds; they are
-    ignored unless they cover all nodes.
+    `nodes` has the same meaning as in `workers_of`. `hosts` contains the metrics of whole nodes in steps of
+    ten seconds; they are ignored unless they cover all nodes.
     """
     workers = workers_of(run, nodes)
     found = [
@@ -156,9 +156,9 @@ def series_of_windows(
 
 
 def _cut_to_common_end(series: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
-    """Cut all series at the time when the earliest window ends, since nodes send windows at different times.
+    """Cut all series at the end of the earliest window, since nodes send windows at different times.
 
-    Otherwise some nodes would lack values for a third of the time in a job of one minute.
+    Otherwise, for a job of one minute, values of some nodes would be missing for a third of the time.
     """
     ends: dict[str, float] = {}
     for one in series:
@@ -208,7 +208,7 @@ def _aligned(
 
 
 def _throttled(run: Run) -> dict[tuple[str, str], float]:
-    """Return the fraction of time during which a fault throttled each device, where it was recorded."""
+    """Return by device the fraction of time in which a fault throttled it, for devices that recorded this."""
     bad: dict[tuple[str, str], list[float]] = {}
     for record in run.devices or ():
         if record.throttle_s is None or record.sampled_s <= 0:

@@ -23,14 +23,14 @@ def may_rest(app: str | None, field: str | None) -> bool:
 
 
 def adjusted(verdict: Verdict, app: str | None, field: str | None, state: str) -> Verdict:
-    """Return the verdict, with an unknown cause if the values are normal for the application or job state."""
+    """Return the verdict; its cause becomes unknown if the application or job state explains the values."""
     why = None
     if state == "SUSPENDED" and verdict.cause is Cause.HANG:
         why = "it is suspended"
     elif app in SERVERS and _comes_and_goes(verdict):
-        why = f"{app} answers requests: its GPUs are idle without requests"
+        why = f"{app} answers requests, so its GPUs are idle when there are none"
     elif field == _INTERACTIVE and (verdict.cause is Cause.STARVATION or _stands(verdict)):
-        why = f"{app} waits for its user: its GPUs are idle without input"
+        why = f"{app} waits for its user, so its GPUs are idle when there is no input"
     if why is None:
         return verdict
     seen = f"by the measurements alone: {verdict.cause.value}"
@@ -53,5 +53,5 @@ def _comes_and_goes(verdict: Verdict) -> bool:
 
 
 def _stands(verdict: Verdict) -> bool:
-    """Return whether the job stalls with all workers idle: a worker that waits for another one would spin."""
+    """Return whether the job hangs with all workers idle; a worker that waits for another would be busy."""
     return verdict.cause is Cause.HANG and verdict.kind == _WAITS

@@ -1,4 +1,4 @@
-"""Read and write the watch's data in slurm-gpudbd's memory, slurmctld's queue and the database."""
+"""Read and write the data of the watch: slurm-gpudbd's memory, slurmctld's queue and the database."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class VerdictSnapshots:
         self._apps: dict[tuple[int, int | None], tuple[float, Run | None]] = {}
 
     def wall(self) -> float:
-        """Return the wall clock time."""
+        """Return the wall-clock time."""
         return self._clock.wall()
 
     def queue(self) -> Mapping[int, QueuedJob] | None:
@@ -62,15 +62,15 @@ class VerdictSnapshots:
         return None if queue is None else queue.by_id
 
     def need_live(self, nodes: Collection[str]) -> None:
-        """Request live values from these nodes every 10 s."""
+        """Request that these nodes send live values every 10 s."""
         self._memory.needs.ask(nodes)
 
     def live(self) -> Mapping[str, Live]:
-        """Return the last values of each node."""
+        """Return the last live values of each node."""
         return self._memory.board.values()
 
     def facts(self, node: str, uuid: str) -> DeviceFacts | None:
-        """Return the facts of a GPU, which are cached and read again early if this GPU is unknown."""
+        """Return the facts of a GPU from a cache, which is renewed earlier if this GPU is unknown."""
         found = self._facts.get((node, uuid))
         age_s = self._clock.monotonic() - self._facts_s
         if age_s >= FACTS_EACH_S or (found is None and age_s >= _FACTS_AGAIN_S):
@@ -82,12 +82,12 @@ class VerdictSnapshots:
         return found
 
     def index_of(self, node: str, uuid: str) -> int | None:
-        """Return the index of a GPU in its node as the driver numbers it, or None if it is unknown."""
+        """Return the index that the driver of its node assigns to a GPU, or None if it is unknown."""
         found = self._facts.get((node, uuid))
         return None if found is None else found.index
 
     def ask(self, job: QueuedJob) -> None:
-        """Request windows from a job's nodes, which send them with the second shipment after this request."""
+        """Request windows from a job's nodes, which send them in their second shipment after this request."""
         self.need_live(job.nodes)
         for node in job.nodes:
             self._ask(node, job.job_id)
@@ -95,8 +95,8 @@ class VerdictSnapshots:
     def series(self, job: QueuedJob, *, take_part: bool) -> tuple[Series, Groups | None] | None:
         """Return the series of a job's windows and its groups of equal workers, as in `slurm-gpu diagnose`.
 
-        Return None until all nodes of the job have sent windows (with `take_part`, until one has), and while
-        accounting lacks the run.
+        Return None until all nodes of the job have sent windows, or with `take_part` until one node has. Also
+        return None while the run is missing in accounting.
         """
         now_s = self._clock.wall()
         with self._database.reading() as connection:
@@ -141,6 +141,6 @@ class VerdictSnapshots:
         self._database.write(partial(close_left, cluster=self._cluster))
 
     def statements(self, since_s: float) -> list[Statement]:
-        """Return the evidence about GPUs since this time."""
+        """Return the evidence about GPUs since `since_s`."""
         with self._database.reading() as connection:
             return statements(connection, self._cluster, since_s)

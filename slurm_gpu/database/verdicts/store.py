@@ -1,4 +1,4 @@
-"""The `verdict` table: findings of the watch, from their first report to their end."""
+"""Access the `verdict` table, which contains the watch's findings from their first report to their end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHANGES = ("kind", "confidence", "devices", "nodes", "since_s", "last_s", "ende
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVerdict:
-    """A verdict with the uid of the job's user and the job's number of GPUs."""
+    """A verdict, with the uid of the job's user and the job's number of GPUs."""
 
     verdict: JobVerdict
     uid: int
@@ -29,7 +29,7 @@ class StoredVerdict:
 
 
 def store_verdict(connection: Connection, cluster: str, found: StoredVerdict) -> None:
-    """Store a new verdict, or update a stored one except the time of its first report."""
+    """Store a new verdict, or update a stored verdict but not the time of its first report."""
     item = found.verdict
     row: dict[str, Any] = {
         "cluster": cluster,
@@ -53,14 +53,14 @@ def store_verdict(connection: Connection, cluster: str, found: StoredVerdict) ->
 
 
 def close_left(connection: Connection, cluster: str) -> int:
-    """Close the verdicts that an earlier watch left open, at the time of their last finding."""
+    """Close the verdicts that an earlier watch left open; each ends at the time of its last finding."""
     left = verdict.c.cluster == cluster, verdict.c.ended_s.is_(None)
     done = connection.execute(update(verdict).where(*left).values(ended_s=verdict.c.last_s))
     return done.rowcount
 
 
 def statements(connection: Connection, cluster: str, since_s: float) -> list[Statement]:
-    """Return the evidence about GPUs since this time."""
+    """Return the evidence about GPUs since `since_s`."""
     recent = verdict.c.cluster == cluster, verdict.c.last_s >= int(since_s)
     of_gpus = verdict.c.cause.in_((ACCUSES, HEALTHY))
     columns = (

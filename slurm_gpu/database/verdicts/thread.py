@@ -18,7 +18,7 @@ RETRY_S = 10.0
 
 @contextlib.contextmanager
 def watching(services: Services) -> Iterator[None]:
-    """Run the watch while the context is active."""
+    """Run the watch within the context."""
     stop = threading.Event()
     thread = threading.Thread(target=_watch, args=(services, stop), name="watch", daemon=True)
     thread.start()
@@ -49,7 +49,7 @@ def _watch(services: Services, stop: threading.Event) -> None:
 
 
 def _load(services: Services, stop: threading.Event) -> Callable[[], None]:
-    """Import the watch and return its loop; importing NumPy earlier would delay the start of the server."""
+    """Import the watch and return its loop; an earlier import of NumPy would delay the server's start."""
     from slurm_gpu.database.verdicts.accused import Accused
     from slurm_gpu.database.verdicts.snapshots import VerdictSnapshots
     from slurm_gpu.database.verdicts.watch import JobWatch, run_watch

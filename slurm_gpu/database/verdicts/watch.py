@@ -1,7 +1,7 @@
-"""Watch running jobs: live values reveal unusual GPUs, and a full diagnosis shows whether there is an error.
+"""Watch running jobs: find unusual GPUs in live values, and diagnose their jobs.
 
-A scan covers the live values of all GPUs. If a GPU differs from its peers, windows are requested from
-the nodes of its job and diagnosed as by `slurm-gpu diagnose`. A stalled job is diagnosed from its live
+A scan covers the live values of all GPUs. If a GPU differs from its peers, windows are requested from the
+nodes of its job, and the job is diagnosed as by `slurm-gpu diagnose`. A stalled job is diagnosed from live
 values, which arrive sooner than windows.
 """
 
@@ -60,17 +60,17 @@ class _WatchedJob:
     start_s: int
     episodes: RunEpisodes[Verdict]
     judged_live_s: float | None = None
-    """The time of the last diagnosis of the stalled job from its live values."""
+    """The time at which the job was last diagnosed from live values because it was stalled."""
     n_moving: int = 0
     hung_s: float = 0.0
     hung_last_s: float = -math.inf
-    """The first and last time (`hung_s`, `hung_last_s`) at which the job was found to hang."""
+    """`hung_s` and `hung_last_s` are the first and last time at which the job was found to hang."""
     seen_stalled: bool = False
     """Whether live values have confirmed the reported hang."""
 
 
 class JobWatch:
-    """Scans running jobs; call `scan` periodically in one thread."""
+    """Scans running jobs; call `scan` periodically in a single thread."""
 
     def __init__(self, snapshots: VerdictSnapshots, accused: Accused, rules: DiagnosisThresholds) -> None:
         self._snapshots, self._accused, self._rules = snapshots, accused, rules
@@ -128,7 +128,7 @@ class JobWatch:
         )
 
     def _follow(self, queue: Mapping[int, QueuedJob], now_s: float) -> None:
-        """Update the running jobs; close the verdicts of ended ones."""
+        """Update the running jobs; close the verdicts on jobs that have ended."""
         for job_id in list(self._jobs):
             item, job = self._jobs[job_id], queue.get(job_id)
             if job is None or job.state != "RUNNING" or job.start_s != item.start_s:
@@ -146,9 +146,10 @@ class JobWatch:
     def _live_values(
         self, live: Mapping[str, Live], queue: Mapping[int, QueuedJob]
     ) -> Iterator[tuple[UnsharedWorker, float, tuple[float, ...]]]:
-        """Yield new live values of GPUs that belong to one job; jobs that share a GPU are not watched.
+        """Yield new live values of GPUs that belong to a single job; jobs that share a GPU are not watched.
 
-        Machines without Slurm assign their own job IDs, so a Slurm job is matched only on its own nodes.
+        Values are matched to a Slurm job only on the job's own nodes, since machines without Slurm assign
+        their own job IDs.
         """
         there = {(node, job_id) for job_id in self._jobs for node in queue[job_id].nodes}
         shares = {
@@ -173,7 +174,7 @@ class JobWatch:
                 yield UnsharedWorker(device.jobs[0], worker), node.at_s, fractions(device, facts, host)
 
     def _judge_stalled(self, now_s: float) -> None:
-        """Diagnose stalled jobs; close the verdicts of those that continue."""
+        """Diagnose stalled jobs; close the hang verdicts on jobs that continue."""
         for job_id, item in self._jobs.items():
             item.seen_stalled = self._hangs(job_id) and (item.seen_stalled or job_id in self._stalled)
             if item.seen_stalled and job_id not in self._stalled:
@@ -196,7 +197,7 @@ class JobWatch:
         return reported is not None and reported.found.cause == Cause.HANG
 
     def _wanted(self, scores: Mapping[int, float]) -> set[int]:
-        """Return the jobs on suspected GPUs, which are diagnosed because a healthy job counts as evidence."""
+        """Return the jobs on suspected GPUs; these are diagnosed because a healthy job is evidence."""
         accused = self._accused.places
         if not accused:
             return set()
@@ -254,7 +255,7 @@ class JobWatch:
             )
 
     def _store_healthy(self, item: _WatchedJob, verdict: Verdict, now_s: float) -> None:
-        """Store a healthy job on suspected GPUs as evidence that they work."""
+        """Store a healthy job on suspected GPUs as evidence that the GPUs work."""
         places = sorted(self._accused.places & self._places(item.job.job_id))
         if not places or item.episodes.reported is not None or now_s - item.start_s < _VOUCHES_AFTER_S:
             return
@@ -281,7 +282,7 @@ class JobWatch:
 
 
 def _on_shared_nodes(queue: Mapping[int, QueuedJob]) -> set[int]:
-    """Return the jobs that share a node with another job, so that host metrics include both jobs."""
+    """Return the jobs that share a node with another job; host metrics of such a node include both."""
     holding = [job for job in queue.values() if job.state in ALLOCATED_STATES]
     on = Counter(node for job in holding for node in job.nodes)
     return {job.job_id for job in holding if any(on[node] > 1 for node in job.nodes)}
@@ -310,7 +311,7 @@ def _job_verdict(item: _WatchedJob, episode: Episode[Verdict]) -> JobVerdict:
 def run_watch(
     watch: JobWatch, show: Callable[[ShownVerdicts], None], stop: threading.Event, clock: Clock
 ) -> None:
-    """Scan until `stop` is set, with at most SHARE of a core; log errors and continue."""
+    """Scan until `stop` is set, using at most SHARE of a CPU core; log errors and continue."""
     outage = OutageLog(
         log, "running jobs could not be checked: %s", clock, over="running jobs are checked again"
     )

@@ -262,7 +262,7 @@ def _one_leaf() -> Trees:
 
 
 @pytest.mark.parametrize(
-    ("trained", "why"), [(False, "slurm-gpu forecast train"), (True, "no job that waited")]
+    ("trained", "why"), [(False, "slurm-gpu forecast train"), (True, "no job that had waited")]
 )
 def test_without_history_the_reason_is_returned(site: Running, trained: bool, why: str) -> None:
     if trained:

@@ -1,4 +1,4 @@
-"""Alembic's entry point: always online, on the connection of Database.upgrade()."""
+"""Run migrations for Alembic, always online and on the connection of Database.upgrade()."""
 
 from alembic import context
 

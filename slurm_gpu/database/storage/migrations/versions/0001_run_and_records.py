@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Each step can be repeated: MariaDB commits every DDL statement by itself."""
+    """Upgrade in repeatable steps, since MariaDB commits every DDL statement separately."""
     options = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
     row_id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     op.create_table(
@@ -120,6 +120,6 @@ def upgrade() -> None:
 
 
 def _create_index(name: str, table: str, columns: list[str]) -> None:
-    """MySQL, other than MariaDB, has no CREATE INDEX IF NOT EXISTS."""
+    """Create an index unless it exists; unlike MariaDB, MySQL has no CREATE INDEX IF NOT EXISTS."""
     if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
         op.create_index(name, table, columns)

@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Each step can be repeated: MariaDB commits every DDL statement by itself."""
+    """Upgrade in repeatable steps, since MariaDB commits every DDL statement separately."""
     options = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
     _add_column("run", sa.Column("app", sa.String(255)))
     _add_column("run", sa.Column("app_field", sa.String(255)))
@@ -105,12 +105,12 @@ def upgrade() -> None:
 
 
 def _add_column(table: str, column: sa.Column) -> None:
-    """Only MariaDB has ADD COLUMN IF NOT EXISTS."""
+    """Add a column unless it exists; only MariaDB has ADD COLUMN IF NOT EXISTS."""
     if column.name not in {known["name"] for known in sa.inspect(op.get_bind()).get_columns(table)}:
         op.add_column(table, column)
 
 
 def _create_index(name: str, table: str, columns: list[str]) -> None:
-    """MySQL, other than MariaDB, has no CREATE INDEX IF NOT EXISTS."""
+    """Create an index unless it exists; unlike MariaDB, MySQL has no CREATE INDEX IF NOT EXISTS."""
     if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
         op.create_index(name, table, columns)

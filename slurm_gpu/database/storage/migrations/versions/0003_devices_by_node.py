@@ -1,4 +1,4 @@
-"""Key devices by node, so that no node replaces rows of another."""
+"""Add the node to the key of devices, so that no node replaces the rows of another node."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the node to the key of `device`. Can be repeated."""
+    """Add the node to the key of `device`. The step can be repeated."""
     inspector = sa.inspect(op.get_bind())
     if inspector.get_pk_constraint("device")["constrained_columns"] == ["node", "uuid"]:
         return

@@ -1,4 +1,4 @@
-"""Store the start of a host record by seconds since boot."""
+"""Store the start of host records in seconds since boot."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column. Can be repeated."""
+    """Add the column. The step can be repeated."""
     known = sa.inspect(op.get_bind()).get_columns("run_host")
     if "uptime_s" not in {column["name"] for column in known}:
         op.add_column("run_host", sa.Column("uptime_s", sa.Double()))

@@ -44,7 +44,7 @@ _DICTIONARY = b"""\
 
 
 def upgrade() -> None:
-    """The upgrade can be killed at any moment and repeated: copying continues after the last copied row."""
+    """Upgrade; if this was interrupted at any moment, the next call continues after the last copied row."""
     inspector = sa.inspect(op.get_bind())
     if "row_id" in _names(inspector.get_columns("run_device")):
         if _BEFORE in inspector.get_table_names():
@@ -100,7 +100,7 @@ def _make_copy() -> None:
 
 
 def _copy_rows(in_order: str) -> None:
-    """Copy all rows that are not copied yet, in the order of their last update."""
+    """Copy the rows that have not been copied yet, in the order of their last update."""
     connection, quote = op.get_bind(), op.get_bind().dialect.identifier_preparer.quote
     kept = ", ".join(map(quote, _KEPT))
     reached = sa.text(f"SELECT {', '.join(_ORDER)} FROM {_COPY} ORDER BY row_id DESC LIMIT 1")
@@ -144,7 +144,7 @@ def _packed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:
-    """Return the first percent, then the ms of each percent from there; or the histogram if that is lossy."""
+    """Return the first percent and the ms of each percent from it on; or the histogram if data would be lost."""
     if not histogram:
         return histogram
     first, last = int(next(iter(histogram))), int(next(reversed(histogram)))
@@ -169,7 +169,7 @@ def _deflated(text: bytes) -> bytes:
 
 
 def _make_indexes(table: str) -> None:
-    """MySQL, other than MariaDB, has no CREATE INDEX IF NOT EXISTS."""
+    """Create an index unless it exists; unlike MariaDB, MySQL has no CREATE INDEX IF NOT EXISTS."""
     known = _names(sa.inspect(op.get_bind()).get_indexes(table))
     for name, columns in _INDEXES.items():
         if name not in known:

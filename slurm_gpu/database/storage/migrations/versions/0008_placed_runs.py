@@ -13,7 +13,7 @@ _ROWS_AT_ONCE = 10_000
 
 
 def upgrade() -> None:
-    """Add the columns; those of earlier runs are derived step by step. Can be repeated."""
+    """Add the columns; their values for earlier runs are derived step by step. The step can be repeated."""
     known = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("run")}
     for name in _COLUMNS:
         if name not in known:

@@ -14,7 +14,7 @@ _INDICES = {"forecast_at": ["at_s"], "forecast_job": ["cluster", "job_id", "at_s
 
 
 def upgrade() -> None:
-    """Add the tables. Can be repeated."""
+    """Add the tables. The step can be repeated."""
     op.create_table(
         "forecast_model",
         sa.Column("cluster", sa.String(255), primary_key=True),

@@ -13,7 +13,7 @@ _INDICES = {"reservation_state": ["cluster", "state"], "reservation_over": ["clu
 
 
 def upgrade() -> None:
-    """Add the table. Can be repeated."""
+    """Add the table. The step can be repeated."""
     op.create_table(
         "reservation",
         sa.Column(

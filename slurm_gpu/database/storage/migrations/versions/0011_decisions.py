@@ -13,7 +13,7 @@ _INDICES = {"decision_at": ["at_s"], "decision_token": ["token"]}
 
 
 def upgrade() -> None:
-    """Add the table. Can be repeated."""
+    """Add the table. The step can be repeated."""
     op.create_table(
         "decision",
         sa.Column("decision_id", sa.String(32), primary_key=True),

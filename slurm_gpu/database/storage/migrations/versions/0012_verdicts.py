@@ -13,7 +13,7 @@ _OPTIONS = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate
 
 
 def upgrade() -> None:
-    """Add the table. Can be repeated."""
+    """Add the table. The step can be repeated."""
     op.create_table(
         "verdict",
         sa.Column(

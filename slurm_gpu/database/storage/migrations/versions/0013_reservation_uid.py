@@ -1,4 +1,4 @@
-"""Assign reservations to uids, since a name may be given to another person."""
+"""Assign reservations to uids, since a user name may be reassigned to another person."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ _COLUMNS = "cluster", "user", "uid"
 
 
 def upgrade() -> None:
-    """Add the column, and fill it for users all of whose runs have one uid. Can be repeated."""
+    """Add the column, and fill it for each user whose runs all have the same uid. The step can be repeated."""
     connection = op.get_bind()
     known = {column["name"] for column in sa.inspect(connection).get_columns("reservation")}
     if "uid" not in known:

@@ -16,7 +16,7 @@ _ROWS_AT_ONCE = 10_000
 
 
 def upgrade() -> None:
-    """Add the column and fill it with the counts of earlier versions. Can be repeated."""
+    """Add the column and fill it with the counts of earlier versions. The step can be repeated."""
     columns = {column["name"]: column for column in sa.inspect(op.get_bind()).get_columns("run")}
     if not all(columns[name]["nullable"] for name in _TIMES):
         with op.batch_alter_table("run") as table:

@@ -24,7 +24,7 @@ _RENAMED = {
 
 
 def upgrade() -> None:
-    """Rename the columns that still have their old name, so that an interrupted upgrade can be repeated."""
+    """Rename the columns that still have their old names, so that an interrupted upgrade can be repeated."""
     connection = op.get_bind()
     inspector = sa.inspect(connection)
     quote = connection.dialect.identifier_preparer.quote
