@@ -291,4 +291,4 @@ def test_a_refused_slurm_gpuweb_is_reported_with_the_setting_to_write(installed:
     assert str(finding.remedy).startswith(
         "if slurm-gpuweb runs there as that user, add web_hosts: [10.0.0.7]"
     )
-    assert "add web_hosts: [10.0.0.7] into slurm-gpudbd.yaml" in str(finding.remedy)
+    assert "add web_hosts: [10.0.0.7] to slurm-gpudbd.yaml" in str(finding.remedy)
