@@ -20,7 +20,8 @@ test: setup
 
 # Lab tests that are too long for `make test`: Slurm's own limits, slurm-gpuctld, packages, hooks, upgrades.
 test-long: setup
-	$(BIN)/python -m pytest -q tests -m long
+	@$(BIN)/python -m pytest -q tests --ignore=tests/lab -m long; failed=$$?; \
+	LABS=$(LABS) tests/lab/side-by-side tests/lab -m long || failed=1; exit $$failed
 
 # The lab tests on other versions of Slurm in parallel, in chroots of debootstrap. See tests/versions/try.
 VERSIONS ?= 22.05 24.11 26.05

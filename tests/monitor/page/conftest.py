@@ -86,8 +86,9 @@ def opened(browser: Any) -> Iterator[Callable[..., Tab]]:
     """Serves a world and opens the page of it; closes both."""
     with contextlib.ExitStack() as stack:
 
-        def open_tab(world: World, path: str = "", **options: Any) -> Tab:
+        def open_tab(world: World, path: str = "", status: int | None = None, **options: Any) -> Tab:
             served = stack.enter_context(pretended(world))
+            served.status = status
             tab = Tab(browser, served, path, **options)
             stack.callback(tab.context.close)
             return tab

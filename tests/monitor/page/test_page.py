@@ -148,6 +148,13 @@ def test_failed_requests_keep_the_known_values(opened: Callable[..., Tab], statu
     tab.page.locator("#error").wait_for(state="hidden")
 
 
+def test_before_sign_in_there_is_no_black_box_instead_of_the_squares(opened: Callable[..., Tab]):
+    tab = opened(small(), status=401)
+    tab.page.locator("#error", has_text="You are not signed in").wait_for()
+    pixel = "start.squares.base.getContext('2d').getImageData(0, 0, 1, 1).data"
+    assert tab.ask(f"return Array.from({pixel});") == [0, 0, 0, 0]
+
+
 def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
     world = small()
     world.alerts = [

@@ -50,7 +50,7 @@ function absent(error) {
 function showError(error) {
   const text = error.status === 401 ? "You are not signed in. Run slurm-gpu web on a login node and open the link that it prints."
     : error.status === 403 ? "Only the owner and operators can see this job."
-    : error.status === 404 ? `Slurm's accounting has no job ${id} that you may see. Array tasks appear when they start, held jobs when they are released.`
+    : error.status === 404 ? `Slurm's accounting has no job ${id} that you may see. Array tasks appear when they start. Jobs that are held or depend on others appear when they become eligible.`
     : `${error.message}.${runs.length ? " The page shows the last known state." : ""}`;
   byId("error").hidden = false;
   say(byId("error"), text);

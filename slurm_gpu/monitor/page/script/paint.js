@@ -23,7 +23,7 @@ export function inks(dark) {
 export class Painter {
   constructor(canvas) {
     this.canvas = canvas;
-    this.context = canvas.getContext("2d", { alpha: false });
+    this.context = canvas.getContext("2d");
     this.image = null;
   }
 
