@@ -44,15 +44,15 @@ def test_bounds_are_read_in_the_unit_of_their_limit() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("{gpus_running: [", "{gpus_total: [", "'gpus_total': only limits on what runs can be moved"),
-        ("{gpus_running: [", "{jobs_running: [", "'jobs_running': rule share sets no such limit to move"),
-        ("[1, 4]", "[3, 4]", "gpus_running: the limit, 2, is outside of [3, 4]"),
-        ("[1, 4]", "[4, 1]", "gpus_running: [4, 1] must ascend, from more than 0 on"),
-        ("[1, 4]", "[0, 4]", "gpus_running: [0, 4] must ascend, from more than 0 on"),
-        ("[1, 4]", "4", "gpus_running: 4 must be two numbers, the least and the most: [8, 24]"),
-        ("[1, 4]", "[1, many]", "must be a number of GPUs from 0 up"),
+        ("{gpus_running: [", "{gpus_total: [", "'gpus_total': only limits on running jobs can be moved"),
+        ("{gpus_running: [", "{jobs_running: [", "'jobs_running': rule share does not set this limit"),
+        ("[1, 4]", "[3, 4]", "gpus_running: the limit, 2, is outside [3, 4]"),
+        ("[1, 4]", "[4, 1]", "gpus_running: [4, 1] must be ascending and greater than 0"),
+        ("[1, 4]", "[0, 4]", "gpus_running: [0, 4] must be ascending and greater than 0"),
+        ("[1, 4]", "4", "gpus_running: 4 must be two numbers, a minimum and a maximum, such as [8, 24]"),
+        ("[1, 4]", "[1, many]", "must be a number of GPUs ≥ 0"),
         ("256G", "256", "has no unit"),
-        ("gpus_running: 2", "gpus_running: {a100: 2}", "limits by type cannot be moved; write one"),
+        ("gpus_running: 2", "gpus_running: {a100: 2}", "limits by GPU type cannot be moved; write one"),
         ("    why", "    mode: advise\n    why", "adjust: it works only in rules with mode: enforce"),
         ("    why", "    kind: batch\n    why", "adjust: it works only in rules with mode: enforce"),
         ("adjust: {gpus_running: [1, 4], memory_running: [256G, 1T]}", "adjust: {}", "adjust is empty"),
@@ -97,9 +97,13 @@ def test_a_move_applies_to_the_loaded_policy_and_leaves_the_file_unchanged(polic
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("gpus_running: 2", "gpus_running: 3", "policy.yaml has another value now"),
-        ("gpus_running: [1, 4], ", "", "the rule no longer has adjust: for it"),
-        ("gpus_running: [1, 4]", "gpus_running: [1, 2.5]", "it is outside of adjust: now"),
+        ("gpus_running: 2", "gpus_running: 3", "the value in policy.yaml was changed"),
+        ("gpus_running: [1, 4], ", "", "adjust: of the rule no longer contains this limit"),
+        (
+            "gpus_running: [1, 4]",
+            "gpus_running: [1, 2.5]",
+            "the new value is outside the current bounds in adjust:",
+        ),
         ("id: share", "id: portion", "the rule no longer exists"),
     ],
 )

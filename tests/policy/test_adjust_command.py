@@ -244,7 +244,7 @@ def test_check_and_status_report_a_move_that_an_edit_replaced(
     (cluster.root / "policy.yaml").write_text(POLICY.replace("gpus_running: 1}", "gpus_running: 2}"))
     capsys.readouterr()
     assert cluster.run_bare("check") == 0
-    why = "gpus_running of share: 1 → 2 no longer applies: policy.yaml has another value now"
+    why = "gpus_running of share: 1 → 2 no longer applies: the value in policy.yaml was changed"
     assert why in capsys.readouterr().err
     cluster.run("status")
     assert "No longer in effect: gpus_running of share: 1 → 2" in capsys.readouterr().out

@@ -120,10 +120,10 @@ def test_a_policy_without_rules_is_valid() -> None:
         ("gpus_total: 2.5", "gpus_total: -0x1F", "such as 8 or 0.5 (written as -0x1F)"),
         ("on_error: deny", "on_error: no", "allowed: allow, deny (written as no)"),
         ('walltime: "1-12:00:00"', "walltime: 7 days", "walltime: '7 days' must be a duration, such as 4h"),
-        ('walltime: "1-12:00:00"', "walltime: 30s", "walltime: '30s' must be whole minutes"),
+        ('walltime: "1-12:00:00"', "walltime: 30s", "walltime: '30s' must be in whole minutes"),
         ("{walltime:", "{jobs_total: 8, walltime:", "with per: job; write it in a rule with per: user"),
         ("jobs_total: 0", "gpus: 1", "'gpus' is not allowed in a rule with per: user; write it in"),
-        ("jobs_total: 0", "gpus: 1", "; over all jobs of the user it is gpus_total or gpus_running"),
+        ("jobs_total: 0", "gpus: 1", "; the limit over all jobs of the user is gpus_total or gpus_running"),
         ("mode: advise", "mode: advice", "mode: 'advice' is not possible; did you mean advise?"),
         (
             "- id: days",

@@ -215,7 +215,7 @@ def test_check_warns_about_accounts_that_are_not_managed(
     (cluster.root / "policy.yaml").write_text(POLICY + "manages: {accounts: [visions]}\n")
     assert cluster.run("policy", "check") == 0
     assert (
-        "policy.yaml:3:30: account 'vision' is not among manages: accounts; did you mean visions?"
+        "policy.yaml:3:30: account 'vision' is not in manages: accounts; did you mean visions?"
         in capsys.readouterr().err
     )
 

@@ -114,9 +114,9 @@ MISTAKES = [
     ("{warn: [], after: 2h, why: x}", "warn: [] must be a list of 1 to 5 durations, such as [4h]"),
     ("{warn: 30m, after: 2h, why: x}", "warn: '30m' must be a list of 1 to 5 durations"),
     ("{warn: [30], after: 2h, why: x}", "warn: 30 has no unit; write 30h or 30d"),
-    ("{warn: [2m], after: 2h, why: x}", "warn: 2m is too soon: no job is judged before 5m"),
-    ("{warn: [60m, 30m], after: 2h, why: x}", "warn: 30m is already over at 1h"),
-    ("{warn: [30m, 2h], after: 2h, why: x}", "after: 2h is already over at the last warning, 2h; no job is"),
+    ("{warn: [2m], after: 2h, why: x}", "warn: 2m is too early: jobs are not checked before 5m"),
+    ("{warn: [60m, 30m], after: 2h, why: x}", "warn: 30m must be later than the previous warning, 1h"),
+    ("{warn: [30m, 2h], after: 2h, why: x}", "after: 2h must be later than the last warning, 2h; no job is"),
     ("{warn: [30m], after: 2h, why: x, for: [visoin]}", "for: 'visoin' is not a group; did you mean vision"),
     ("{warn: [30m], after: 2h, why: x, exempt: []}", "exempt: [] must be a list of names"),
     (
@@ -126,7 +126,7 @@ MISTAKES = [
     ("{warn: [30m], after: 2h, why: x, mode: on}", "mode"),
     ("{warn: [30m], after: 2h, why: x, who: y}", "who"),
 ]
-CHECK_ONLY = ("too soon", "already over", "is not a group")
+CHECK_ONLY = ("too early", "must be later", "is not a group")
 
 
 @pytest.mark.parametrize(("line", "complaint"), MISTAKES)

@@ -182,17 +182,17 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         (
             "memory_per_gpu: 64G",
             "memory_per_gpu: 0.3G",
-            "'0.3G' must be whole MiB, as Slurm counts, such as 307M",
+            "'0.3G' must be in whole MiB, as in Slurm, such as 307M",
         ),
         ("memory: 64G", "memory: 64", "p.yaml:5:37: memory: 64 has no unit; write 64G"),
         ("gpus: 1, cpus: 8, memory: 64G", "gpus: 0.25, memory: 2T", "memory: 2T is 8T for each GPU, more"),
         (
             "1: 7d",
             "1: 70000h",
-            "p.yaml:24:28: walltime: '70000h' is 2917 days; the most is 366d. Did you mean 70000m?",
+            "p.yaml:24:28: walltime: '70000h' is 2917 days; the maximum is 366d. Did you mean 70000m?",
         ),
         ("1: 7d", "1: 7", "walltime: 7 has no unit; write 7h or 7d"),
-        ("week: 500", "week: 500h", "week: '500h' must be a number of GPU-hours from 0 up, such as 500"),
+        ("week: 500", "week: 500h", "week: '500h' must be a number of GPU-hours ≥ 0, such as 500"),
         # Bounds, hours, types.
         ("days: [sat, mon-tue]", "days: weekend", "'weekend', which is not a day; "),
         (
@@ -201,7 +201,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
             'goes past midnight; write two rules, one with hours "22:00-24:00" and one with "00:00-06:00"',
         ),
         ('"22:30-24"', "9", 'hours: 9 must be hours, such as "09-18"'),
-        ('"22:30-24"', '"09-25"', "hours: '09-25' is not on the clock"),
+        ('"22:30-24"', '"09-25"', "hours: '09-25' is not a range of times"),
         ("kind: interactive", "kind: interaktive", "did you mean interactive?"),
         ("A100: 4,", "A100: 4, a100: 2,", "'a100' is set twice"),
         (
@@ -228,10 +228,14 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
             "tasks: 20",
             "'tasks' is not allowed in a rule with per: user; write it in a rule with per: job",
         ),
-        ("limits: {gpus: {a100: 8}", "limits: {gpus: {h100: 8}", "'gpus:h100': rule job sets no such limit"),
-        ("limits: {gpus: {a100: 8}", "limits: {gpus: 8", "'gpus': rule job sets no such limit to replace"),
+        (
+            "limits: {gpus: {a100: 8}",
+            "limits: {gpus: {h100: 8}",
+            "'gpus:h100': rule job does not set this limit",
+        ),
+        ("limits: {gpus: {a100: 8}", "limits: {gpus: 8", "'gpus': rule job does not set this limit, so"),
         # Bundles, the chain.
-        ("gpus: 1, cpus: 8, memory: 64G, gpu_types: [A100]", "gpus: 1", "bundle train sets nothing; give"),
+        ("gpus: 1, cpus: 8, memory: 64G, gpu_types: [A100]", "gpus: 1", "bundle train sets nothing; add"),
         ("gpus: 0, cpus: 16", "cpus: 16", "prep lacks gpus"),
         ("cpus: 16, partitions: [cpu]", "cpus: 0", "cpus: 0 must be a whole number from 1 to"),
         ("gpus: 0, cpus: 16", "gpus: 0, gpu_types: [a100]", "a bundle with gpus: 0 cannot have gpu_types"),

@@ -67,9 +67,9 @@ def test_only_one_value_changes(rule: str, key: str, value: int, line: str) -> N
             TEXT.replace("limits: {gpus_running: 16,", "limits: &all {gpus_running: 16,").replace(
                 "limits:\n      gpus_running: 40\n      cpus_running: 16\n", "limits: *all\n"
             ),
-            "cannot be changed here by itself",
+            "cannot be changed separately from other values",
         ),
-        (TEXT.replace("gpus_running: 16,", "gpus_running: {a100: 16},"), "is not written as one value here"),
+        (TEXT.replace("gpus_running: 16,", "gpus_running: {a100: 16},"), "is not written as a single value"),
     ],
 )
 def test_a_limit_that_cannot_be_edited_separately_is_refused_with_its_position(old: str, new: str) -> None:

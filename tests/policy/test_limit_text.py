@@ -17,7 +17,7 @@ from slurm_gpu.text.units import format_gpus
         (RuleLimits(jobs_running=0), "at most 0 jobs running"),
         (RuleLimits(cpus=1), "at most 1 CPU"),
         (RuleLimits(cpus_per_gpu=1), "at most 1 CPU per GPU"),
-        (RuleLimits(array_tasks=1), "at most 1 task of an array"),
+        (RuleLimits(array_tasks=1), "at most 1 array task"),
         (RuleLimits(nodes_running=1), "at most 1 node running"),
         (RuleLimits(gpu_hours={"day": 1.0, "week": 1.5}), "at most 1 GPU-hour a day"),
         (RuleLimits(gpus_running=GpuLimit(1000, {})), "at most 1 GPU running"),

@@ -30,7 +30,11 @@ def test_an_owner_is_a_group_of_accounts_with_its_own_qos() -> None:
     ("old", "new", "message"),
     [
         ("  vision: {gpus", "  visoin: {gpus", "p.yaml:8:3: owner 'visoin' is not a group; did you mean"),
-        ("  nlp: {gpus", "  undergrads: {gpus", "a group that owns GPUs consists of accounts only, such as"),
+        (
+            "  nlp: {gpus",
+            "  undergrads: {gpus",
+            "a group that owns GPUs must be defined by accounts only, such as",
+        ),
         (
             "nlp: {accounts: [nlp]}",
             "nlp: {accounts: [nlp, CV]}",
@@ -41,13 +45,13 @@ def test_an_owner_is_a_group_of_accounts_with_its_own_qos() -> None:
         ("gpus: 12, ", "", "vision lacks gpus"),
         ("gpus: 12", "gpus: 12, lends: 3", "'lends' is not a setting of owners.vision"),
         ("10m", "10", "return_within: 10 has no unit"),
-        ("12, lend_in: sg-scavenger", "12, lend_in: normal", "jobs that name no QOS run in normal"),
+        ("12, lend_in: sg-scavenger", "12, lend_in: normal", "jobs without --qos run in normal"),
         (
             "12, lend_in: sg-scavenger",
             "12, lend_in: sg scavenger",
             "'sg scavenger' must be letters, digits, _ . -",
         ),
-        ("qos: SG-own-nlp", "qos: sg-vision", "qos sg-vision is already that of owner vision"),
+        ("qos: SG-own-nlp", "qos: sg-vision", "qos sg-vision already belongs to owner vision"),
         ("qos: SG-own-nlp", "qos: sg-scavenger", "p.yaml:9:66: sg-scavenger cannot be the QOS of nlp's own"),
         ("qos: SG-own-nlp", "qos: long", "qos: long is not under manages: qos, so `policy apply` cannot"),
     ],

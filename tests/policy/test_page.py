@@ -29,7 +29,7 @@ EXPECTED = (
     "    at most 1.5T of memory per job",
     "    at most 8 CPUs per GPU per job",
     "    at most 64G of memory per GPU per job",
-    "    at most 100 tasks of an array per job",
+    "    at most 100 array tasks per job",
     "    at most 256 MPI tasks per job",
     "    time limit at most 7d from 1 GPU on",
     "    time limit at most 2d from 8 GPUs on",

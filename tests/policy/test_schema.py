@@ -32,14 +32,14 @@ CHECK_ONLY = re.compile(
     "|".join(
         (
             r"is not a group|is not a rule|is the id of an earlier|already has an exception",
-            r"sets no such limit|counts the whole group",
+            r"does not set this limit|counts the whole group",
             r"is not allowed in a rule",
-            r"is not in the calendar|three decimals|whole minutes|days; the most is|past midnight",
+            r"is not in the calendar|three decimals|whole minutes|days; the maximum is|past midnight",
             r"leave hours out",
-            r"not on the clock|less than any program|more than any node has|whole MiB|allows no job",
-            r"is set twice|already|is not under manages|others run in it|all be preempted",
+            r"not a range of times|less than any program|more than any node has|whole MiB|allows no job",
+            r"is set twice|already|is not under manages|other jobs run in it|all be preempted",
             # In JSON a day is a text, keys are texts, and 8.0 is a whole number.
-            r"datetime\.|must be letters, digits|must be a type of GPU|GPUs from which it",
+            r"datetime\.|must be letters, digits|must be a GPU type|GPUs from which it",
             r"\d\.0 must be a whole number",
         )
     )

@@ -326,7 +326,7 @@ class TestFile:
                 "{why: x, planner: [greedy]}",
                 "planner: ['greedy'] is not possible; did you mean",
             ),
-            ("{why: x, planner: dqngpu}", "planner: dqngpu needs model: the file that"),
+            ("{why: x, planner: dqngpu}", "planner: dqngpu requires model:, a file that"),
             ("{why: x, model: /m.npz}", "model: planner annealing does not use a model; leave it out"),
             ("{why: x, planner: dqngpu, model: m.npz}", "model: 'm.npz' must be an absolute path"),
             ("{why: x, mode: on}", "mode"),

@@ -197,7 +197,7 @@ def test_the_bundle_passes_its_trial_and_names_the_urgent_qos() -> None:
         ("preempts: [normal]", "preempts: [URGENT]", "urgent jobs of urgent cannot preempt one another"),
         ("preempts: [normal]", "preempts: [a b]", "'a b' must be letters, digits, _ . -"),
         ("preempts: [normal]", "qos: rush", "qos: rush is not under manages: qos"),
-        ("preempts: [normal]", "qos: normal", "jobs that name no QOS run in normal"),
+        ("preempts: [normal]", "qos: normal", "jobs without --qos run in normal"),
         ("preempts: [normal]", "points: 3", "'points' is not a setting of urgent"),
         ("id: size", "id: urgent", "'urgent' is the id of `urgent:`"),
         (

@@ -1,7 +1,7 @@
-"""Store the limits that the weekly adjustment moved, next to policy.yaml, which only people edit.
+"""Store the limits that the weekly adjustment moved in a file next to policy.yaml, which only people edit.
 
-`policy.moved.json` lists the moves in order. A move counts while policy.yaml has the value from which it
-started, and bounds that contain the new value. Another value in policy.yaml therefore revokes it.
+`policy.moved.json` lists the moves in order. A move counts only while policy.yaml contains the value from
+which the move started and bounds that include the new value. A changed value in policy.yaml thus revokes it.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ def _in_the_way(policy: Policy, move: Move) -> str | None:
         return "the rule no longer exists"
     bounds = next((one for one in rule.adjust if one.key == move.limit), None)
     if bounds is None:
-        return "the rule no longer has adjust: for it"
+        return "adjust: of the rule no longer contains this limit"
     if single_value(rule, move.limit) != move.old:
-        return "policy.yaml has another value now"
+        return "the value in policy.yaml was changed"
     if not bounds.low <= move.new <= bounds.high:
-        return "it is outside of adjust: now"
+        return "the new value is outside the current bounds in adjust:"
     return None
 
 
@@ -140,6 +140,6 @@ def _unreadable(path: Path, error: Exception) -> InputError:
         str(path),
         0,
         0,
-        f"cannot be read ({error}); `slurm-gpu policy adjust` wrote it: repair it, or remove it to "
-        "return to the limits of policy.yaml",
+        f"cannot be read ({error}); `slurm-gpu policy adjust` writes this file: repair it, or remove it to "
+        "return to the limits in policy.yaml",
     )

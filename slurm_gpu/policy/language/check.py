@@ -1,6 +1,6 @@
-"""Check policy.yaml and report every mistake at once, with its place, the value, and what is allowed.
+"""Check policy.yaml and report all mistakes at once, each with its position, the value and what is allowed.
 
-The model declares the valid single values. This module checks values that depend on each other.
+The model declares which single values are valid. This module checks values that depend on each other.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LEAST_WARN_S = 300
 
 
 def load_policy(path: Path) -> tuple[Policy, YamlSource]:
-    """Read and check a policy, with the limits that `policy adjust` moved.
+    """Read and check a policy, and apply the limits that `policy adjust` moved.
 
     Raise InputError or InvalidFileError naming every mistake.
     """
@@ -64,7 +64,7 @@ def load_moved(path: Path) -> tuple[Moved, YamlSource]:
 
 
 def check_policy(source: YamlSource) -> Policy:
-    """Turn a parsed policy.yaml into a Policy; raise InvalidFileError with every mistake in it."""
+    """Convert a parsed policy.yaml to a Policy; raise InvalidFileError listing every mistake in it."""
     if source.value is None:
         message = "the file is empty; it should begin with version: 1, then groups and rules"
         raise InvalidFileError([source.error((), message)])
@@ -127,7 +127,7 @@ class _Check(Decoder):
             message = f"{key!r} is not allowed in a rule with per: {per}; write it in a rule with {where}"
             sums = [name for name in (f"{key}_total", f"{key}_running") if name in LIMITS]
             if sums:
-                message += f"; over all jobs of the {per} it is {' or '.join(sums)}"
+                message += f"; the limit over all jobs of the {per} is {' or '.join(sums)}"
             self.fail((*at, "limits", key), message, key=True)
 
     def unique_ids(self, rules: Sequence[PolicyRule]) -> None:
@@ -140,7 +140,7 @@ class _Check(Decoder):
 
     def bundle(self, at: Location, bundle: Bundle) -> None:
         if not any(self.has(*at, key) for key in ("cpus", "memory", "partitions")):
-            self.fail_once(at, f"bundle {bundle.name} sets nothing; give cpus, memory or partitions")
+            self.fail_once(at, f"bundle {bundle.name} sets nothing; add cpus, memory or partitions")
         if bundle.gpu_types is not None and bundle.mgpu == 0:
             message = "a bundle with gpus: 0 cannot have gpu_types; leave them out"
             self.fail((*at, "gpu_types"), message, key=True)
@@ -172,15 +172,17 @@ class _Check(Decoder):
         elif rule.per is Per.GROUP:
             self.fail(
                 place,
-                f"rule: {rule.id!r} counts the whole group together, so one user cannot be excepted; "
-                "raise the rule's limit, or take the user out of the group",
+                f"rule: {rule.id!r} counts the whole group together, so a user cannot have an exception; "
+                "raise the rule's limit, or remove the user from the group",
             )
         elif rule.per is not None and exception.limits is not None:
             self.limits_per(at, rule.per)
             if self.has_failed((*rule.location, "limits")):
                 return
             for key in flat_limits(exception.limits).keys() - flat_limits(rule.limits or RuleLimits()).keys():
-                message = f"{key!r}: rule {rule.id} sets no such limit to replace"
+                message = (
+                    f"{key!r}: rule {rule.id} does not set this limit, so an exception cannot replace it"
+                )
                 self.fail_once((*at, "limits", *key.split(":")), message, key=True)
 
     def owner(self, owner: GpuOwner, policy: Policy) -> GpuOwner:
@@ -193,21 +195,21 @@ class _Check(Decoder):
         ):
             self.fail(
                 at,
-                f"owner {owner.group}: a group that owns GPUs consists of accounts only, "
+                f"owner {owner.group}: a group that owns GPUs must be defined by accounts only, "
                 f"such as {owner.group}: {{accounts: [{owner.group}]}}",
                 key=True,
             )
         if owner.lend_in == _ORDINARY:
             self.fail(
                 (*at, "lend_in"),
-                f"lend_in: jobs that name no QOS run in {_ORDINARY}, and would all be preempted; "
-                "name another, such as sg-scavenger",
+                f"lend_in: jobs without --qos run in {_ORDINARY} and would all be preempted; "
+                "name another QOS, such as sg-scavenger",
             )
         if owner.qos in {other.lend_in for other in policy.owners} | {_ORDINARY}:
             self.fail_once(
                 (*at, "qos") if self.has(*at, "qos") else at,
-                f"{owner.qos} cannot be the QOS of {owner.group}'s own jobs: others run in it; name "
-                "another as qos",
+                f"{owner.qos} cannot be the QOS of {owner.group}'s own jobs, since other jobs run in it; "
+                "set qos: to another one",
             )
         self.managed_qos(at, "qos", owner.qos, policy)
         self.managed_qos(at, "lend_in", owner.lend_in, policy)
@@ -223,7 +225,7 @@ class _Check(Decoder):
                     message = f"account {account} already belongs to owner {first.group}"
                     self.fail(owner.location, message, key=True)
             if (first := of_qos.setdefault(owner.qos, owner)) is not owner:
-                self.fail(owner.location, f"qos {owner.qos} is already that of owner {first.group}", key=True)
+                self.fail(owner.location, f"qos {owner.qos} already belongs to owner {first.group}", key=True)
 
     def colocation(self, colocation: Colocation, groups: Mapping[str, Group]) -> Colocation:
         at: Location = ("colocation",)
@@ -233,12 +235,12 @@ class _Check(Decoder):
         if colocation.goal is Goal.CONSIDERATE:
             slowdown = _SLOWDOWN if slowdown is None else slowdown
         elif self.has(*at, "slowdown"):
-            message = "slowdown: it applies only with goal: considerate; add that"
+            message = "slowdown: it applies only with goal: considerate; add this goal, or leave slowdown out"
             self.fail_once((*at, "slowdown"), message)
         if planner in LEARNED_PLANNERS and not self.has(*at, "model"):
             self.fail(
                 (*at, "planner"),
-                f"planner: {planner} needs model: the file that `slurm-gpu colocation train --planner "
+                f"planner: {planner} requires model:, a file that `slurm-gpu colocation train --planner "
                 f"{planner}` writes",
             )
         elif planner not in LEARNED_PLANNERS and self.has(*at, "model"):
@@ -255,15 +257,15 @@ class _Check(Decoder):
             text = format_duration(later)
             if index == 0 and later <= before:
                 least = format_duration(_LEAST_WARN_S)
-                message = f"warn: {text} is too soon: no job is judged before {least}"
+                message = f"warn: {text} is too early: jobs are not checked before {least}"
                 self.fail((*at, "warn", 0), message)
             elif later <= before:
-                message = f"warn: {text} is already over at {format_duration(before)}"
+                message = f"warn: {text} must be later than the previous warning, {format_duration(before)}"
                 self.fail((*at, "warn", index), message)
         if times and idle.after_s is not None and idle.after_s <= times[-1]:
             self.fail(
                 (*at, "after"),
-                f"after: {format_duration(idle.after_s)} is already over at the last warning, "
+                f"after: {format_duration(idle.after_s)} must be later than the last warning, "
                 f"{format_duration(times[-1])}; no job is ended without a warning",
             )
 
@@ -277,14 +279,14 @@ class _Check(Decoder):
             if group.qos is not None or group.partitions is not None:
                 self.fail(
                     place,
-                    f"for: group {name} has qos or partitions; name its members by users, unix_groups or "
-                    "accounts",
+                    f"for: group {name} has qos or partitions; define it by users, unix_groups or accounts "
+                    "only",
                 )
             elif group.users is group.unix_groups is group.accounts is None:
-                message = f"for: group {name} matches every user; name users, unix_groups or accounts"
+                message = f"for: group {name} matches every user; add users, unix_groups or accounts to it"
                 self.fail(place, message)
         if urgent.qos == _ORDINARY:
-            message = f"qos: jobs that name no QOS run in {_ORDINARY}, and all would be urgent"
+            message = f"qos: jobs without --qos run in {_ORDINARY} and would all be urgent"
             self.fail((*at, "qos"), message)
         else:
             self.managed_qos(at, "qos", urgent.qos, policy)
@@ -293,7 +295,7 @@ class _Check(Decoder):
             self.fail((*at, "preempts"), message)
 
     def with_urgent(self, urgent: Urgent, policy: Policy) -> Policy:
-        """Return the policy with the group and the rule of `urgent:`, which limits how many run at once."""
+        """Return the policy with the group and the rule that limit how many urgent jobs run at once."""
         if URGENT in policy.groups:
             message = f"group {URGENT} is reserved for `urgent:`; choose another name"
             self.fail(("groups", URGENT), message, key=True)

@@ -19,12 +19,12 @@ ADJUSTABLE = tuple(key for key, kind in LIMITS.items() if kind.scope is Scope.RU
 
 
 def bound_type(kind: LimitKind) -> ValueType:
-    """Return the type of a bound of this limit."""
+    """Return the type of the bounds of this limit."""
     return {LimitUnit.GPUS: GPUS, LimitUnit.MEMORY: MEMORY}.get(kind.measure, COUNT)
 
 
 def check_adjust(decoder: Decoder, rule: PolicyRule) -> PolicyRule:
-    """Return the rule with its bounds, which are checked against its limits."""
+    """Return the rule with its bounds; report bounds that do not fit the rule's limits."""
     at = (*rule.location, "adjust")
     value = decoder.at(*at)
     table = decoder.mapping(at, value, tuple(LIMITS), "adjust")
@@ -41,16 +41,16 @@ def check_adjust(decoder: Decoder, rule: PolicyRule) -> PolicyRule:
 def _bounds(decoder: Decoder, at: Location, value: Any, key: str, rule: PolicyRule) -> Adjust | None:
     now = single_value(rule, key) if key in ADJUSTABLE else None
     if key not in ADJUSTABLE:
-        problem = f"only limits on what runs can be moved; allowed: {', '.join(ADJUSTABLE)}"
+        problem = f"only limits on running jobs can be moved; allowed: {', '.join(ADJUSTABLE)}"
     elif LIMITS[key].of(rule.limits) is None:
-        problem = f"rule {rule.id} sets no such limit to move"
+        problem = f"rule {rule.id} does not set this limit"
     else:
-        problem = "limits by type cannot be moved; write one number of all"
+        problem = "limits by GPU type cannot be moved; write one number for all types"
     if now is None:
         decoder.fail(at, f"{key!r}: {problem}", key=True)
         return None
     if not isinstance(value, list) or len(value) != 2:
-        message = f"{key}: {shown(value)} must be two numbers, the least and the most: [8, 24]"
+        message = f"{key}: {shown(value)} must be two numbers, a minimum and a maximum, such as [8, 24]"
         decoder.fail(at, message)
         return None
     kind = bound_type(LIMITS[key])
@@ -58,9 +58,9 @@ def _bounds(decoder: Decoder, at: Location, value: Any, key: str, rule: PolicyRu
     if not (isinstance(low, int) and isinstance(high, int)):
         return None
     if not 0 < low < high:
-        decoder.fail(at, f"{key}: {shown(value)} must ascend, from more than 0 on")
+        decoder.fail(at, f"{key}: {shown(value)} must be ascending and greater than 0")
     elif not low <= now <= high:
-        decoder.fail(at, f"{key}: the limit, {value_text(key, now)}, is outside of {shown(value)}")
+        decoder.fail(at, f"{key}: the limit, {value_text(key, now)}, is outside {shown(value)}")
     else:
         return Adjust(key, low, high)
     return None

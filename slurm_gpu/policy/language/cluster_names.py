@@ -1,4 +1,4 @@
-"""Find partitions and GPU types that a policy names and the cluster lacks: most likely misspelt."""
+"""Find partitions and GPU types that a policy names but the cluster does not have, often misspelt ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Named = tuple[Location, str]
 def unknown_to_cluster(
     policy: Policy, source: YamlSource, nodes: Iterable[SlurmNode]
 ) -> tuple[InputError, ...]:
-    """Return errors for partitions and GPU types without a node, in the order of the file.
+    """Return errors for partitions and GPU types that no node has, in the order of the file.
 
     Partitions (or GPU types) are not checked if no node reports any.
     """

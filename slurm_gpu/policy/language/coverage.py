@@ -1,4 +1,4 @@
-"""Find limits that never bind, because a limit of another rule is always at least as strict."""
+"""Find limits that have no effect because another limit is always at least as strict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGER_PERIODS = {"gpu_hours:day": ("gpu_hours:week", "gpu_hours:month")}
 
 @dataclass(frozen=True, slots=True)
 class CoveredLimit:
-    """A limit that never binds because another one is at least as strict."""
+    """A limit that has no effect because another one is always at least as strict."""
 
     rule: PolicyRule
     # The key as in flat_limits.
@@ -49,7 +49,7 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
 
 
 def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
-    """Return whether `wider` binds every job that `rule` binds, at least as strictly."""
+    """Return whether `wider` applies to every job to which `rule` applies, in a mode at least as strict."""
     return (
         _contains(policy.groups[wider.group], policy.groups[rule.group])
         and _STRENGTH[wider.mode] >= _STRENGTH[rule.mode]
@@ -74,7 +74,7 @@ def _covers(
 
 
 def _precedes(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
-    """Return whether `wider` sums over at least as many jobs as `rule` whenever `rule` binds."""
+    """Return whether `wider` sums over all jobs over which `rule` sums, whenever `rule` applies."""
     return wider.per in _WITHIN[rule.per] and binds_whenever(policy, wider, rule)
 
 

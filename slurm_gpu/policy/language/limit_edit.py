@@ -23,7 +23,7 @@ def edit_limit(text: str, path: str, rule_id: str, key: str, value: int) -> str:
     rule = next(rule for rule in policy.rules if rule.id == rule_id)
     location: Location = (*rule.location, "limits", key)
     if location not in source.positions or location not in source.texts:
-        raise source.error(rule.location, f"{key} of rule {rule_id} is not written as one value here")
+        raise source.error(rule.location, f"{key} of rule {rule_id} is not written as a single value")
     line, column = source.positions[location]
     old = source.texts[location]
     lines = text.splitlines(keepends=True)
@@ -37,11 +37,11 @@ def edit_limit(text: str, path: str, rule_id: str, key: str, value: int) -> str:
         path,
         line,
         column,
-        f"{key} of rule {rule_id} cannot be changed here by itself; write it out for this rule alone",
+        f"{key} of rule {rule_id} cannot be changed separately from other values; write it out in this rule",
     )
 
 
 def unified_diff(old: str, new: str, path: str) -> str:
-    """Return a diff for `patch`, to be run in the directory of the file or with its full path."""
+    """Return a unified diff of two texts of the file at `path`, which `patch` can apply."""
     lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), path, path)
     return "".join(line if line.endswith("\n") else f"{line}\n{_NO_END_OF_LINE}\n" for line in lines)

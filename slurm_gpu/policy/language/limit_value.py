@@ -1,4 +1,4 @@
-"""Read and change limits that are one number: in mgpu, MiB or a count."""
+"""Read and change limits that consist of one number (mgpu, MiB or a count)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.text.units import format_mgpu
 
 
 def single_value(rule: PolicyRule, key: str) -> int | None:
-    """Return the limit as one number (mgpu, MiB or a count); None if it is not set, or set by type."""
+    """Return the limit as one number (mgpu, MiB or a count); None if it is not set or is set by type."""
     value = LIMITS[key].of(rule.limits)
     if isinstance(value, GpuLimit):
         return value.all_mgpu

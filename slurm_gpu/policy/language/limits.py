@@ -1,11 +1,11 @@
 """Define the limits of policy.yaml: key, unit, scope, and whether Slurm's own limits can enforce them.
 
-The scope of a limit decides what is checked on `scontrol update` by the owner of a job. An update that does
-not raise the job's amount passes, unless it moves the job among the jobs of a rule that did not count it.
+The scope of a limit determines what is checked when the owner of a job runs `scontrol update`. An update that
+does not raise the job's amount is accepted, unless the job becomes subject to a rule that did not count it.
 
 - JOB: the updated job is compared with the limit.
 - TOTAL: the updated job replaces its earlier self in the sum over running and pending jobs.
-- PERIOD: GPUs × time limit of the updated job are added to the GPU-hours used so far.
+- PERIOD: GPUs × time limit of the updated job is added to the GPU-hours used so far.
 - RUNNING: nothing is checked, as at submission; Slurm's own limits decide when the job starts.
 """
 
@@ -38,12 +38,12 @@ class Scope(Enum):
     TOTAL = "running and pending jobs"
     # The script cannot refuse such a job, since it may wait: Slurm's own limits keep it pending.
     RUNNING = "running jobs"
-    PERIOD = "a period of the calendar"
+    PERIOD = "a calendar period"
 
 
 @dataclass(frozen=True, slots=True)
 class LimitKind:
-    """One limit of the format. `key` is that of policy.yaml and of the table that the Lua code reads."""
+    """A limit that rules can set; `key` is its key in policy.yaml and in the table for the Lua code."""
 
     key: str
     measure: LimitUnit
@@ -104,8 +104,8 @@ _KINDS = (
         "array_tasks",
         LimitUnit.COUNT,
         Scope.JOB,
-        "tasks of an array",
-        "task of an array",
+        "array tasks",
+        "array task",
         part_of="jobs_total",
         lua_alone="Slurm limits the size of arrays only for the whole cluster",
     ),
@@ -123,14 +123,14 @@ _KINDS = (
         LimitUnit.NAMES,
         Scope.JOB,
         "partitions",
-        lua_alone="Slurm allows partitions in slurm.conf (AllowAccounts, AllowQos)",
+        lua_alone="Slurm restricts partitions only in slurm.conf (AllowAccounts, AllowQos)",
     ),
     LimitKind(
         "gpu_types",
         LimitUnit.NAMES,
         Scope.JOB,
         "GPU types",
-        lua_alone="Slurm's limits by type ignore jobs that name no type",
+        lua_alone="Slurm's limits by GPU type ignore jobs that do not name a type",
     ),
     LimitKind("gpus_total", LimitUnit.GPUS, Scope.TOTAL, "GPUs", tres="gres/gpu"),
     LimitKind("gpus_running", LimitUnit.GPUS, Scope.RUNNING, "GPUs", tres="gres/gpu", part_of="gpus_total"),

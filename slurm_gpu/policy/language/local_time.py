@@ -1,4 +1,4 @@
-"""Convert the site's time zone to numbers, since job_submit.lua has only UTC and no time-zone database."""
+"""Convert the site's time zone to UTC offsets, since job_submit.lua has no time-zone database."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ _WALLTIME_STEPS = OneOrTable(WALLTIME, GPUS_FROM, _walltime_steps)
 
 @dataclass(frozen=True, slots=True)
 class RuleLimits:
-    """Upper bounds; None if the rule sets none, and 0 allows nothing.
+    """The limits of a rule; None means that the rule does not set the limit, and 0 allows nothing.
 
     Limits up to `gpu_types` apply to one job, the others to sums over the jobs of a user or a group.
     limits.py lists them by their keys.
@@ -144,12 +144,12 @@ class RuleLimits:
     tasks: Annotated[int | None, COUNT, "MPI tasks (--ntasks) of one job."] = None
     # Ascending by GPUs; jobs with fewer GPUs than the first step have none.
     walltime: Annotated[tuple[WalltimeStep, ...] | None, _WALLTIME_STEPS, "Time limit of one job."] = None
-    partitions: Annotated[PartitionNames | None, "Allowed partitions of one job."] = None
-    gpu_types: Annotated[GpuTypeNames | None, "Allowed GPU types of one job."] = None
+    partitions: Annotated[PartitionNames | None, "Partitions that jobs may use."] = None
+    gpu_types: Annotated[GpuTypeNames | None, "GPU types that jobs may use."] = None
 
     gpus_total: Annotated[_GpuLimit, "GPUs of running and pending jobs."] = None
     gpus_running: Annotated[_GpuLimit, "GPUs of running jobs, limited by Slurm."] = None
-    jobs_total: Annotated[int | None, COUNT, "Running and pending jobs; each array task is one."] = None
+    jobs_total: Annotated[int | None, COUNT, "Running and pending jobs, counting each array task."] = None
     jobs_running: Annotated[int | None, COUNT, "Running jobs, limited by Slurm."] = None
     cpus_total: Annotated[int | None, COUNT, "CPUs of running and pending jobs."] = None
     cpus_running: Annotated[int | None, COUNT, "CPUs of running jobs, limited by Slurm."] = None
@@ -159,7 +159,7 @@ class RuleLimits:
     gpu_hours: Annotated[
         Mapping[HoursPeriod, Annotated[float, GPU_HOURS]] | None,
         _NAMES,
-        "GPU-hours used in the calendar's day, week or month, and GPUs × time limit of the job.",
+        "GPU-hours used in the calendar day, week or month, plus GPUs × time limit of the job.",
     ] = None
 
 
@@ -196,11 +196,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class RuleException:
-    """Limits that replace the named ones of a rule for one user, up to and including a day."""
+    """Limits that replace those of a rule for one user, up to and including a day."""
 
     rule: Annotated[str, TEXT, "The id of a rule with `per: user` or `per: job`."]
     user: Annotated[str, USER_NAME, "The user."]
-    limits: Annotated[RuleLimits, _NAMES, "Limits that replace the rule's."]
+    limits: Annotated[RuleLimits, _NAMES, "Limits that replace those of the rule."]
     until: Annotated[dt.date, DATE, "The last day."]
     why: Annotated[str, TEXT, "The reason."]
     granted_by: Annotated[str | None, TEXT, "The granter."] = None
@@ -220,14 +220,14 @@ class Adjust:
 class PolicyRule:
     """One rule with its reason."""
 
-    id: Annotated[str, ID, "The name in refusals."]
+    id: Annotated[str, ID, "The name shown in refusals."]
     group: Annotated[str, TEXT, Key("for"), "The group."]
     per: Annotated[Per, "The scope of its limits."]
     why: Annotated[str, TEXT, "The reason, shown in refusals."]
     limits: Annotated[RuleLimits, _NAMES, "The limits."]
     mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
-    when: Annotated[Hours | None, _NAMES, "The times of submission when it applies."] = None
+    when: Annotated[Hours | None, _NAMES, "The submission times at which it applies."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None
     adjust: Annotated[tuple[Adjust, ...], _ADJUST, "Bounds for the weekly adjustment."] = ()
     location: Annotated[Location, _AT_PLACE] = ()
@@ -244,14 +244,16 @@ class BundleMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Resources that this many GPUs may have; with 0 GPUs, those of a job without GPUs."""
+    """Resources that a job may have with this many GPUs; 0 stands for jobs without GPUs."""
 
     name: Annotated[str, _AT_KEY]
     mgpu: Annotated[int, GPUS, Key("gpus"), "0: for jobs without GPUs."]
     cpus: Annotated[int | None, CPUS, "CPUs."] = None
     memory_mib: Annotated[int | None, MEMORY, "Memory."] = None
-    partitions: Annotated[PartitionNames | None, "Where it applies; jobs without GPUs must use these."] = None
-    gpu_types: Annotated[GpuTypeNames | None, "Types that it applies to."] = None
+    partitions: Annotated[
+        PartitionNames | None, "Partitions where it applies; jobs without GPUs must use them."
+    ] = None
+    gpu_types: Annotated[GpuTypeNames | None, "GPU types to which it applies."] = None
     mode: Annotated[BundleMode, "`fit` adds missing options and advises on the rest."] = BundleMode.OBSERVE
     why: Annotated[str | None, TEXT, "The reason."] = None
 
@@ -279,12 +281,12 @@ class GpuOwner:
 class Urgent:
     """Jobs that start before all others. QOS are in lower case, as in Slurm."""
 
-    groups: Annotated[GroupNames, Key("for"), "Permitted groups, by users, unix_groups and accounts."]
-    jobs_running: Annotated[int, COUNT, "The most jobs running at once."]
+    groups: Annotated[GroupNames, Key("for"), "Permitted groups, defined by users, unix_groups or accounts."]
+    jobs_running: Annotated[int, COUNT, "Maximum number of running jobs."]
     why: Annotated[str, TEXT, "The reason."]
     qos: Annotated[str, QOS, "The QOS that users request."] = URGENT
     preempts: Annotated[
-        tuple[Annotated[str, QOS], ...], _NAMES, "QOS whose jobs are requeued for urgent ones."
+        tuple[Annotated[str, QOS], ...], _NAMES, "QOS whose jobs are requeued for urgent jobs."
     ] = ()
 
 
@@ -299,15 +301,15 @@ class Goal(StrEnum):
 class Colocation:
     """Jobs that share a GPU."""
 
-    allowed_groups: Annotated[GroupNames | None, "Groups whose jobs may share; by default all."] = None
-    required_groups: Annotated[GroupNames, "Groups whose jobs always share."] = ()
+    allowed_groups: Annotated[GroupNames | None, "Groups whose jobs may share GPUs; by default all."] = None
+    required_groups: Annotated[GroupNames, "Groups whose jobs always share GPUs."] = ()
     mode: Annotated[Mode, "Only log, advise the user, or share GPUs."] = Mode.OBSERVE
     goal: Annotated[Goal, "considerate: no job exceeds `slowdown`."] = Goal.THROUGHPUT
     slowdown: Annotated[float | None, number(1, 10, "1.10"), "The largest slowdown; by default 1.10."] = None
-    jobs_per_gpu: Annotated[int, whole_number(2, 8, "2"), "The most jobs on one GPU."] = 2
+    jobs_per_gpu: Annotated[int, whole_number(2, 8, "2"), "Maximum number of jobs per GPU."] = 2
     max_gpu_fraction: Annotated[float, number(0, 1, "0.75"), "Jobs that need more of a GPU run alone."] = 0.75
     # slurm-gpuctld needs some seconds to act.
-    max_wait_s: Annotated[int, duration(10, 3600, "5m", int), "The longest wait for a place."] = 300
+    max_wait_s: Annotated[int, duration(10, 3600, "5m", int), "Maximum wait for a shared GPU."] = 300
     planner: Annotated[
         str, choice((*PLANNERS, *LEARNED_PLANNERS)), "The planner that chooses co-runners."
     ] = "annealing"
@@ -329,12 +331,12 @@ class IdleAction(StrEnum):
 class CancelIdle:
     """The settings for ending jobs that never used a GPU."""
 
-    after_s: Annotated[int, WALLTIME, "The idle time before the end."]
+    after_s: Annotated[int, WALLTIME, "Idle time before the job ends."]
     warn_s: Annotated[
         tuple[Annotated[int, WALLTIME], ...],
         Items(least=1, most=5),
         Key("warn"),
-        "The idle times before warnings, ascending, below `after`.",
+        "Idle times before the warnings, ascending, below `after`.",
     ]
     groups: Annotated[GroupNames | None, Key("for"), "Groups whose jobs are ended; by default all."] = None
     exempt: Annotated[GroupNames, "Groups whose jobs are not ended."] = ()
@@ -361,16 +363,16 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A whole policy, checked in itself; names.py checks whether its names exist on this host."""
+    """A whole policy; check.py checks its values, and names.py whether its names exist on this host."""
 
     version: Annotated[int, fixed(1), REQUIRED, "The version."] = 1
-    contact: Annotated[str | None, TEXT, "Contact for questions; ends each refusal."] = None
+    contact: Annotated[str | None, TEXT, "Contact for questions, shown in refusals."] = None
     manages: Annotated[Manages, "The parts of slurmdbd that `policy apply` may change."] = field(
         default_factory=Manages
     )
     chain: Annotated[Chain, "A site's own job_submit.lua."] = field(default_factory=Chain)
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
-    mode: Annotated[Mode, "The mode of rules without one."] = Mode.OBSERVE
+    mode: Annotated[Mode, "The default mode of rules."] = Mode.OBSERVE
     # A job belongs to the first that fits it.
     bundles: Annotated[Mapping[Annotated[str, ID], Bundle], "CPUs and memory for a number of GPUs."] = field(
         default_factory=dict
@@ -386,4 +388,4 @@ class Policy:
         default_factory=dict
     )
     rules: Annotated[tuple[PolicyRule, ...], "All rules that match a job apply."] = ()
-    exceptions: Annotated[tuple[RuleException, ...], "Other limits for one user until a day."] = ()
+    exceptions: Annotated[tuple[RuleException, ...], "Other limits for a user until a given day."] = ()

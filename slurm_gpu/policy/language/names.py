@@ -85,15 +85,15 @@ def resolve_names(policy: Policy, source: YamlSource, directory: SystemDirectory
 
 
 def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, ...]:
-    """Return an error for each account of a group that `manages: accounts` lacks: most likely misspelt.
+    """Return an error for each account of a group that is not in `manages: accounts`.
 
-    Nothing is checked if `manages: accounts` is empty.
+    Such an account is probably misspelt. Nothing is checked if `manages: accounts` is empty.
     """
     managed = {name.lower() for name in policy.manages.accounts}
     return tuple(
         source.error(
             ("groups", group.name, "accounts", index),
-            f"account {name!r} is not among manages: accounts; {suggest(name, managed, 'add it there')}",
+            f"account {name!r} is not in manages: accounts; {suggest(name, managed, 'add it there')}",
         )
         for group in policy.groups.values()
         for index, name in enumerate(group.accounts or ())

@@ -1,4 +1,4 @@
-"""Define the types of single values in policy.yaml: names, days, amounts with their units."""
+"""Define the types of single values in policy.yaml, such as names, days and amounts with units."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _parse_gpus(value: Any) -> int:
 
 
 def memory(most_mib: int = _MOST_MEMORY_MIB) -> ValueType:
-    """Return the type of memory with its unit, as MiB; improbable amounts are rejected as wrong units."""
+    """Return the type of memory amounts in MiB; improbable amounts, often with wrong units, are rejected."""
 
     def parse(value: Any) -> int:
         if _is_number(value):
@@ -85,7 +85,7 @@ def memory(most_mib: int = _MOST_MEMORY_MIB) -> ValueType:
                 f"is {format_memory_mib(mib)}, more than any node has; did you mean {_other_unit(value, -1)}?"
             )
         if mib != round(mib):
-            raise InvalidValueError(f"must be whole MiB, as Slurm counts, such as {round(mib)}M")
+            raise InvalidValueError(f"must be in whole MiB, as in Slurm, such as {round(mib)}M")
         return round(mib)
 
     schema = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*[KMGTkmgt]([iI]?[bB])?\s*$"}
@@ -101,11 +101,11 @@ def _parse_walltime(value: Any) -> int:
         raise InvalidValueError(f"has no unit; write {examples}, or a Slurm time such as 7-00:00:00")
     seconds = parse_duration(value)
     if seconds < 60 or seconds % 60:
-        raise InvalidValueError("must be whole minutes, as Slurm counts, such as 4h")
+        raise InvalidValueError("must be in whole minutes, as in Slurm, such as 4h")
     if seconds > _MOST_WALLTIME_S:
         raise InvalidValueError(
-            f"is {seconds / 86400:.0f} days; the most is {_MOST_WALLTIME_S // 86400}d. "
-            f"Did you mean {_shorter(value)}? Without a limit, leave it out"
+            f"is {seconds / 86400:.0f} days; the maximum is {_MOST_WALLTIME_S // 86400}d. "
+            f"Did you mean {_shorter(value)}? For no limit, leave it out"
         )
     return int(seconds)
 
@@ -135,7 +135,7 @@ def _parse_date(value: Any) -> dt.date:
         try:
             return dt.datetime.strptime(value, "%Y-%m-%d").date()
         except ValueError:
-            raise InvalidValueError("is not in the calendar; write a day as 2026-12-31") from None
+            raise InvalidValueError("is not in the calendar; write a day such as 2026-12-31") from None
     raise ValueError
 
 
@@ -149,7 +149,7 @@ def _parse_days(value: Any) -> frozenset[int]:
         wrong = [name for name in names if name not in DAY_NAMES]
         if wrong or len(names) > 2:
             hint = did_you_mean(wrong[0], DAY_NAMES) if wrong else "write mon-fri"
-            raise InvalidValueError(f"has {shown(part)}, which is not a day; {hint}")
+            raise InvalidValueError(f"contains {shown(part)}, which is not a day; {hint}")
         first, last = DAY_NAMES.index(names[0]), DAY_NAMES.index(names[-1])
         days.update((first + n) % 7 for n in range((last - first) % 7 + 1))
     return frozenset(days)
@@ -162,7 +162,7 @@ def _parse_hours(value: Any) -> tuple[int, int]:
     begin = int(match[1]) * 60 + int(match[2] or 0)
     end = int(match[3]) * 60 + int(match[4] or 0)
     if begin >= 1440 or end > 1440 or int(match[2] or 0) > 59 or int(match[4] or 0) > 59:
-        raise InvalidValueError("is not on the clock; hours go from 00:00 to 24:00")
+        raise InvalidValueError("is not a range of times; hours go from 00:00 to 24:00")
     if end == begin:
         raise InvalidValueError("is empty; leave hours out for the whole day")
     if end < begin:
@@ -182,7 +182,7 @@ ID = _identifier("grad-share")
 GROUP_NAME = _words("a group", "grads", "names of groups")
 QOS = _identifier("sg-scavenger", str.lower)
 GPUS = ValueType(
-    "a number of GPUs from 0 up",
+    "a number of GPUs ≥ 0",
     "8 or 0.5",
     _parse_gpus,
     {"type": "number", "minimum": 0, "maximum": _MOST_GPUS},
@@ -190,7 +190,7 @@ GPUS = ValueType(
 GPUS_FROM = ValueType(
     "the number of GPUs from which it applies", "8", _parse_gpus, {"pattern": r"^\d+(\.\d{1,3})?$"}
 )
-_GPU_TYPE = pattern("a100", "a type of GPU as in gres.conf", r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
+_GPU_TYPE = pattern("a100", "a GPU type as in gres.conf", r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
 GPU_TYPE = replace(_GPU_TYPE, parse=lambda value: _GPU_TYPE.parse(value).lower())
 WHOLE_GPUS = whole_number(1, _MOST_GPUS, "8")
 COUNT = whole_number(0, _MOST_COUNT, "8")
@@ -206,7 +206,7 @@ WALLTIME = ValueType(
     "_s",
 )
 GPU_HOURS = ValueType(
-    "a number of GPU-hours from 0 up",
+    "a number of GPU-hours ≥ 0",
     "500",
     lambda value: require(_is_number(value) and 0 <= value <= _MOST_COUNT, value),
     {"type": "number", "minimum": 0, "maximum": _MOST_COUNT},
