@@ -1,4 +1,4 @@
-"""Create planners by their names."""
+"""Create planners by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Setting:
 
     belief: Belief
     profiles: Sequence[ApplicationProfile]
-    """Profiles of the applications, by index. Some planners pack by them; the others use only `belief`."""
+    """Profiles of the applications, by index. Some planners pack by them; the others use `belief` alone."""
     capacity_mib: float
     """Memory of one GPU."""
     seed: int = 0
@@ -111,7 +111,7 @@ DEFAULT = "annealing"
 
 
 def planner(name: str, setting: Setting) -> Planner:
-    """Return a planner; raise ValueError naming all planners if this one is unknown or untrained."""
+    """Create a planner by name; raise ValueError if the name is unknown or the planner is not trained."""
     if name in LEARNED_PLANNERS:
         if name not in setting.nets:
             raise ValueError(f"planner {name!r} is not trained yet; run `slurm-gpu colocation train`")

@@ -1,4 +1,7 @@
-"""Train a planner by its name from assumptions about some applications. Model files are created only here."""
+"""Train a planner, given by its name, on assumptions about some applications.
+
+Only this module creates the models for model files.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ MOST_APPLICATIONS = 48
 
 
 def settings_of(name: str, *, seed: int = 0, again: bool = False) -> TrainingSettings:
-    """Return settings for a planner that learns; `again`: whether an existing net is trained on new data."""
+    """Return training settings for a planner; with `again`, those to train an existing net on new data."""
     if name == "dqngpu":
         settings = TrainingSettings(seed=seed)
     else:
@@ -46,7 +49,10 @@ def teach(
     checkpoint: Path | None = None,
     report_progress: Callable[[Progress], None] = lambda _: None,
 ) -> TrainedNet:
-    """See training.train; `setting` contains the assumptions about the applications."""
+    """Train a planner by its name; `setting` contains the assumptions about the applications.
+
+    See training.train.
+    """
     n = len(setting.profiles)
     drawn = np.random.default_rng([n]).permutation(n)[:MOST_APPLICATIONS]
     chosen = sorted(int(one) for one in drawn)

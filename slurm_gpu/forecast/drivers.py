@@ -1,4 +1,4 @@
-"""Explain a forecast: how much it would change for a job that is typical in one respect."""
+"""Explain a forecast by how much it would change if the job were typical in one respect."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FEATURES_OF: Mapping[str, Sequence[str]] = {
     "time already waited": ("waited",),
     "hour of the day": ("hour",),
     "the whole queue ahead": ("q_",),
-    "the partition: queue ahead, running jobs": ("q_p_", "r_p_"),
-    "the account: queue ahead, running jobs": ("q_a_", "r_a_", "q_p_a_", "r_p_a_"),
+    "queue ahead and running jobs in the partition": ("q_p_", "r_p_"),
+    "queue ahead and running jobs of the account": ("q_a_", "r_a_", "q_p_a_", "r_p_a_"),
 }
 _GROUPINGS = {
     "kind": "use of GPUs",
@@ -42,10 +42,10 @@ class Driver:
 
 
 def drivers(forecaster: Forecaster, sample: QueueSamples, typical: Floats) -> list[Driver]:
-    """Return the drivers of the forecast of one job, the strongest first.
+    """Return the drivers of the forecast of one job, strongest first.
 
-    `typical` has the features of a typical job. Without a learned forecast, a driver is a group of jobs whose
-    history changed the forecast of the tables.
+    `typical` contains the features of a typical job. If the tables forecast, a driver is a group of jobs
+    whose history changed the forecast.
     """
     predicted = forecaster.forecast(sample)
     if predicted.source[0] == LEARNED and forecaster.regression is not None:
@@ -72,7 +72,7 @@ def _of_features(forecaster: Forecaster, sample: QueueSamples, typical: Floats) 
 
 
 def _driver_of(name: str) -> str | None:
-    """Return the driver of a feature by its longest matching prefix: q_p_a_jobs belongs to the account."""
+    """Return the driver with the longest prefix that matches a feature: q_p_a_jobs belongs to the account."""
     fits = [
         (len(feature), what)
         for what, features in FEATURES_OF.items()

@@ -1,7 +1,8 @@
-"""Train forecasts on the past, evaluate them on the last part of it, and forecast.
+"""Train forecasts on the past, evaluate them on its last part, and forecast waits.
 
-Tables and regression both forecast the last blocks of history from the data before each. The more accurate
-one is used, separately for jobs with and without GPUs. Its errors give the interval.
+For each of the last blocks of history, the tables and the regression forecast from the data before it. The
+more accurate of the two is used, chosen separately for jobs with and without GPUs. Its errors determine the
+interval.
 """
 
 from __future__ import annotations
@@ -23,35 +24,38 @@ INTERVAL = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of earlier forecasts: log2 of the true wait ÷ the forecast, and the weight of each."""
+    """Errors of earlier forecasts, as log2 of true wait ÷ forecast, with their weights."""
 
     log2_ratio: Floats
     weight: Floats
-    """Weight for scores and corrections. A group of like jobs, such as an array, has weight 1 in total."""
+    """Weights for scores and corrections. A group of similar jobs, such as an array, counts as one job."""
     n_jobs: Floats
-    """The number of jobs that each error represents, weighted by age. Intervals cover a share of all jobs."""
+    """The number of jobs that each error represents, weighted by age.
+
+    It determines the interval, which is to contain a share of all jobs.
+    """
     n_groups: int
-    """The number of groups of like jobs, whose errors depend on each other, such as tasks of one array."""
+    """Number of groups of similar jobs, such as tasks of one array; errors in a group are correlated."""
 
     def within(self, factor: float) -> float:
-        """Return the share of forecasts within `factor` of the true wait; NaN without forecasts."""
+        """Return the share of forecasts within `factor` of the true wait; NaN if there are no forecasts."""
         total = self.weight.sum()
         near = np.abs(self.log2_ratio) <= np.log2(factor)
         return float((self.weight * near).sum() / total) if total > 0 else float("nan")
 
     def score(self) -> float:
-        """Return the score of forecasts: the mean of the shares within 2x and within 3x."""
+        """Return the mean of the shares of forecasts within 2x and within 3x of the true wait."""
         return (self.within(2.0) + self.within(3.0)) / 2
 
     def spread(self) -> Floats:
-        """Return the distribution of the errors, see `wait_grid.error_distribution`.
+        """Return the distribution of the errors, computed by `wait_grid.error_distribution`.
 
         An array has the weight of the square root of its tasks, because their errors are correlated.
         """
         return error_distribution(self.log2_ratio, np.sqrt(self.weight * self.n_jobs))
 
     def bounds(self) -> tuple[float, float]:
-        """Return the octaves between which the central INTERVAL of the errors lies."""
+        """Return the bounds, in octaves, of the central INTERVAL of the errors."""
         order = np.argsort(self.log2_ratio)
         total = np.cumsum(self.n_jobs[order])
         place = (total - self.n_jobs[order] / 2) / total[-1]
@@ -84,23 +88,23 @@ Learner = Callable[[WaitSamples, Sequence[str], Floats], Regression]
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The choice of source and the interval for one kind of jobs, from the errors of the last blocks."""
+    """The source and the interval for one kind of job, determined from the errors in the last blocks."""
 
     source: str
     """TABLES or LEARNED."""
     bounds: Mapping[str, tuple[float, float]]
-    """By source, octaves to add to the forecast for the ends of the interval."""
+    """Octaves to add to the forecast to obtain the ends of the interval, by source."""
     judged: int
-    """The number of groups of like jobs in the evaluation."""
+    """Number of groups of similar jobs in the evaluation."""
     within: Mapping[str, tuple[float, float]]
-    """By source, the shares of forecasts within 2x and within 3x of the true wait."""
+    """Shares of forecasts within 2x and within 3x of the true wait, by source."""
     spread: Sequence[float] = ()
-    """The distribution of the errors of the regression, see `wait_grid.error_distribution`."""
+    """Distribution of the regression's errors, computed by `wait_grid.error_distribution`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForecastIntervals:
-    """The remaining wait of n jobs, in seconds from the sample."""
+    """The remaining waits of n jobs, in seconds from the time of the sample."""
 
     lower_s: Floats
     median_s: Floats
@@ -116,7 +120,7 @@ class Forecaster:
     tables: WaitTables
     regression: Regression | None
     corrections: Mapping[str, Correction]
-    """By kind. A kind with too little history for an evaluation is absent."""
+    """Corrections by kind of job. A kind with too little history for an evaluation is absent."""
 
     def forecast(self, samples: QueueSamples) -> ForecastIntervals:
         """Return the remaining wait of each job, with an 80 % interval."""
@@ -154,8 +158,9 @@ class _LearnedForecasts:
     def likeliest(self, spread: Floats) -> Floats:
         """Return (n) log2 of the wait in seconds that is most likely close to the true wait.
 
-        The distribution is the mean of two: jobs in the same leaves of the trees, and past errors around the
-        middle. The first can have two peaks; the second includes how far new days differ from earlier ones.
+        The distribution is the mean of two: the waits of jobs in the same leaves of the trees, and past
+        errors around `middle`. The first can have two peaks; the second reflects how much new days differ
+        from earlier ones.
         """
         return np.log2(likeliest((self.mass + around(self.middle, spread)) / 2))
 
@@ -169,9 +174,9 @@ def train(
 ) -> Forecaster:
     """Return a forecaster trained on the known past.
 
-    `order` has the groupings for the tables, the widest first; `names` the features for the `learner`. The
-    tables forecast without a learner, and without enough history for an evaluation. More `blocks` evaluate
-    more recent training data and take longer.
+    `order` contains the groupings for the tables, widest first; `names` contains the features for the
+    `learner`. Without a learner, or without enough history for an evaluation, the tables forecast. More
+    `blocks` evaluate more recent training data and take longer.
     """
     sample, weight, _ = _sample(past)
     tables = wait_tables(sample, order, weight)
@@ -186,7 +191,10 @@ def train(
 
 
 def _sample(past: WaitSamples) -> tuple[WaitSamples, Floats, Floats]:
-    """Return a few of each group of like jobs, their weights, and the number of jobs that each represents."""
+    """Sample a few jobs from each group of similar jobs.
+
+    Return the samples, their weights, and the number of jobs that each sample represents.
+    """
     order = np.lexsort((_scattered(len(past.wait_s)), past.samples.alike))
     alike = past.samples.alike[order]
     first = np.flatnonzero(np.concatenate([[True], alike[1:] != alike[:-1]])) if len(order) else order
@@ -201,7 +209,7 @@ def _sample(past: WaitSamples) -> tuple[WaitSamples, Floats, Floats]:
 
 
 def _scattered(n: int) -> NDArray[np.uint64]:
-    """Return n different pseudo-random numbers, the same in each call."""
+    """Return n distinct pseudo-random numbers, which are the same in each call."""
     # Multiples of the golden ratio.
     return np.arange(n, dtype=np.uint64) * np.uint64(11400714819323198485)
 
@@ -209,9 +217,10 @@ def _scattered(n: int) -> NDArray[np.uint64]:
 def _walk_forward(
     past: WaitSamples, order: Sequence[str], names: Sequence[str], learner: Learner | None, most_blocks: int
 ) -> tuple[dict[str, dict[str, Errors]], dict[str, Floats]]:
-    """Return the errors of forecasts of the last blocks, each trained on the time before it.
+    """Return the errors of forecasts in the last blocks, each trained on the time before its block.
 
-    The first result is by kind and source; the second is the error distribution of the regression by kind.
+    The first result contains the errors by kind and source, the second the regression's error distribution by
+    kind.
     """
     moments = np.unique(past.samples.at_s)
     if len(moments) < MIN_MOMENTS:

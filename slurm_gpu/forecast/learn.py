@@ -50,14 +50,14 @@ def _trees(features: NDArray[np.float32], wanted: Floats, weight: Floats, day: F
 
 
 def waits_of_leaves(leaf: NDArray[np.intp], wanted: Floats, weight: Floats) -> Floats:
-    """Return (3, entries): leaf, bin and the share of the leaf's jobs in that bin, sorted."""
+    """Return (3, entries): leaf, bin, and the share of the leaf's jobs in the bin, sorted."""
     cells, cell = np.unique(leaf * N_BINS + bin_of(2.0**wanted), return_inverse=True)
     share = np.bincount(cell, weight) / np.bincount(leaf, weight)[cells // N_BINS]
     return np.stack([cells // N_BINS, cells % N_BINS, share])
 
 
 def trees_of(models: Sequence[DecisionTreeRegressor], waits: Sequence[Floats]) -> Trees:
-    """Return fitted trees of scikit-learn as arrays; `waits` has the result of waits_of_leaves for each."""
+    """Convert fitted trees of scikit-learn to arrays; `waits` contains the waits_of_leaves of each tree."""
     grown = [model.tree_ for model in models]
     starts = np.cumsum([0, *(tree.node_count for tree in grown)])
     leaf = np.concatenate([tree.children_left for tree in grown]) < 0

@@ -1,4 +1,4 @@
-"""The forecast model of a site: training on its runs, and forecasts for jobs in its queue."""
+"""Train the forecast model of a site on its runs, and forecast the waits of jobs in its queue."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from slurm_gpu.forecast.samples import Floats
 
 @dataclass(frozen=True, slots=True)
 class ForecastModel:
-    """A forecast model. It needs only the present queue to forecast."""
+    """A trained forecast model, which needs only the current queue to forecast."""
 
     forecaster: Forecaster
     vocabulary: Vocabulary
     typical: Floats
-    """The features of a typical job."""
+    """Features of a typical job."""
     n_samples: int
-    """The number of samples of waiting jobs in the training data."""
+    """Number of samples of waiting jobs in the training data."""
     since_s: float
-    """The time of the first sample."""
+    """Time of the first sample."""
     read_error: str = ""
-    """The error if the stored regression cannot be read; the tables forecast in that case."""
+    """The error if the stored regression cannot be read, so that the tables forecast; otherwise empty."""
 
     def forecast(self, queue: Runs, wanted: Runs, now_s: float) -> ForecastIntervals:
-        """Return the remaining wait of the `wanted` jobs, given the present queue."""
+        """Return the remaining waits of the `wanted` jobs, given the current queue."""
         return self.forecaster.forecast(samples_for(queue, wanted, self.vocabulary, now_s))
 
     def drivers(self, queue: Runs, wanted: Runs, now_s: float) -> list[Driver]:
@@ -36,13 +36,13 @@ class ForecastModel:
         return drivers(self.forecaster, samples_for(queue, wanted, self.vocabulary, now_s), self.typical)
 
     def correction(self, wanted: Runs) -> Correction | None:
-        """Return the correction for a job of this kind; None if the history was too short."""
+        """Return the correction for the job's kind; None if the history was too short."""
         kind = "gpu" if wanted.gpus[0] > 0 else "cpu"
         return self.forecaster.corrections.get(kind)
 
 
 def make_model(runs: Runs, now_s: float, learner: Learner | None = None) -> ForecastModel:
-    """Train a model on the data of a site's runs at `now_s`; later events are ignored."""
+    """Train a model on a site's runs as known at `now_s`; later events are ignored."""
     runs = known_runs(runs, now_s)
     vocabulary = Vocabulary.of(runs)
     samples = past_samples(runs, vocabulary, now_s)

@@ -1,6 +1,6 @@
-"""Write a site's model as bytes for a database, and read it with a check of every part.
+"""Convert a site's model to bytes for a database, and read the bytes with a check of every part.
 
-A model that was read forecasts a finite wait for any job, even if the bytes were forged. If only the
+A model that passes the checks forecasts a finite wait for any job, even if the bytes were forged. If only the
 regression is damaged, the tables forecast.
 """
 
@@ -71,12 +71,12 @@ class _ModelFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     partitions: list[str]
     corrections: dict[Literal["cpu", "gpu"], _Judged]
     features: list[str]
-    """The features of the regression; empty without one."""
+    """The features of the regression; empty if there is no regression."""
     intercept: float
 
 
 def model_bytes(model: ForecastModel) -> bytes:
-    """Return a model as bytes, which `read_model` reads."""
+    """Convert a model to bytes that `read_model` can read."""
     forecaster, regression = model.forecaster, model.forecaster.regression
     tables = forecaster.tables
     arrays: dict[str, NDArray[Any]] = {}
@@ -103,14 +103,14 @@ def model_bytes(model: ForecastModel) -> bytes:
 
 
 def read_model(body: bytes) -> ForecastModel:
-    """Return the model in the bytes; raise DatabaseError if they are not a model of this version."""
+    """Return the model in `body`; raise DatabaseError if the bytes are not a model of this version."""
     try:
         packed = PackedArchive(body)
         header = _header(packed)
         model = _without_regression(packed, header)
     except DamagedError as error:
         raise DatabaseError(
-            f"the stored forecast model cannot be read: {error}; train it again: slurm-gpu forecast train"
+            f"the stored forecast model cannot be read: {error}; run `slurm-gpu forecast train`"
         ) from error
     if not header.features:
         return _of_tables(model, "")
@@ -146,7 +146,7 @@ def _without_regression(packed: PackedArchive, header: _ModelFile) -> ForecastMo
 
 
 def _of_tables(model: ForecastModel, read_error: str) -> ForecastModel:
-    """Return a model whose tables forecast, with the interval from their errors."""
+    """Return the model without a regression: the tables forecast, and their errors determine the interval."""
     corrections = {kind: replace(one, source=TABLES) for kind, one in model.forecaster.corrections.items()}
     return replace(
         model, forecaster=replace(model.forecaster, corrections=corrections), read_error=read_error
@@ -156,7 +156,7 @@ def _of_tables(model: ForecastModel, read_error: str) -> ForecastModel:
 def _correction(kind: str, judged: _Judged) -> Correction:
     for what in (judged.bounds, judged.within):
         if not {TABLES, judged.source} <= what.keys():
-            raise DamagedError(f"corrections of {kind}: no values for {TABLES} or {judged.source}")
+            raise DamagedError(f"corrections of {kind} lack values for {TABLES} or {judged.source}")
     if len(judged.spread) != len(ERROR_BIN_EDGES) - 1 and (judged.spread or judged.source == LEARNED):
         raise DamagedError(
             f"corrections of {kind}: spread has {len(judged.spread)} values, not {len(ERROR_BIN_EDGES) - 1}"
@@ -204,7 +204,7 @@ def _check_trees(trees: Trees, n_columns: int) -> None:
     if any(len(getattr(trees, name)) != n for name in ("threshold", "left", "right", "value")):
         raise DamagedError("the arrays of the trees differ in length")
     if not 0 < len(trees.roots) <= _MAX_TREES or not _within(trees.roots, 0, n):
-        raise DamagedError(f"roots does not have 1 to {_MAX_TREES} of {n} nodes")
+        raise DamagedError(f"roots must contain 1 to {_MAX_TREES} of the {n} nodes")
     if not _within(trees.feature, -1, n_columns):
         raise DamagedError(f"feature has an index outside of {n_columns} features")
     _check_paths(trees)
@@ -212,7 +212,7 @@ def _check_trees(trees: Trees, n_columns: int) -> None:
     if len(trees.first) != n + 1 or not _within(trees.first, 0, n_entries + 1):
         raise DamagedError("first does not have an index of bins for each node")
     if (np.diff(trees.first) < 0).any() or len(trees.shares) != n_entries:
-        raise DamagedError("first or shares do not fit bins")
+        raise DamagedError("first or shares do not match bins")
     if not _within(trees.bins, 0, N_BINS) or (trees.shares < 0).any() or (trees.shares > 2).any():
         raise DamagedError("bins or shares have values out of range")
 

@@ -25,11 +25,14 @@ Header = TypeVar("Header", bound=msgspec.Struct)
 
 
 class DamagedError(ValueError):
-    """A part is missing or invalid. The message names it."""
+    """A part is missing or invalid; the message names it."""
 
 
 def pack(header: msgspec.Struct, arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the archive; equal content gives equal bytes. Arrays are little-endian, without their shape."""
+    """Return the archive as bytes; equal content gives equal bytes.
+
+    Arrays are stored in little-endian order, without their shapes.
+    """
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, array in arrays.items():
@@ -59,7 +62,7 @@ class PackedArchive:
         return name in self._entries
 
     def header(self, kind: type[Header]) -> Header:
-        """Return the JSON as an object of this type."""
+        """Decode the JSON header into an object of this type."""
         name = _HEADER if _HEADER in self or _FORMER_HEADER not in self else _FORMER_HEADER
         try:
             return msgspec.json.decode(self._read(name), type=kind)
@@ -70,7 +73,9 @@ class PackedArchive:
         """Return (n) finite values of this type."""
         wanted, content = np.dtype(dtype), self._read(name)
         if len(content) % wanted.itemsize:
-            raise DamagedError(f"{name} has {len(content)} bytes, not a multiple of a {wanted.name}")
+            raise DamagedError(
+                f"{name} has {len(content)} bytes, which is not a multiple of the size of {wanted.name}"
+            )
         values = np.frombuffer(content, wanted.newbyteorder("<")).astype(wanted)
         if wanted.kind == "f" and not np.isfinite(values).all():
             raise DamagedError(f"{name} has NaN or infinite values")
@@ -82,7 +87,7 @@ class PackedArchive:
             raise DamagedError(f"{name} is missing")
         if entry.compress_type not in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
             # Other methods could unpack without end.
-            raise DamagedError(f"{name} has a compression other than deflate")
+            raise DamagedError(f"{name} uses a compression other than deflate")
         try:
             with self._file.open(entry) as part:
                 content = part.read(entry.file_size)  # without a size, read() would unpack everything

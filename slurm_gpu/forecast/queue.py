@@ -1,7 +1,7 @@
 """Sample a site's queue, now and in the past, from runs with their requests and times.
 
-At a past moment, runs that were submitted later are absent, and runs that ended later are running. Jobs ahead
-of a job are those eligible before it, because priorities are not recorded.
+A sample of a past moment contains no later event: no later submission, start or end. The jobs ahead of a job
+are those that were eligible before it, because priorities are not recorded.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SCOPES = ("", "p_", "a_", "p_a_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Columns of n runs. Times are epoch seconds, NaN if the event has not happened."""
+    """Columns of n runs. Times are epoch seconds; NaN means that the event has not happened."""
 
     eligible_s: Floats
-    """The earliest possible start: its submit time, or later with a dependency or begin time."""
+    """The earliest possible start: the submit time, or later if the job has a dependency or begin time."""
     start_s: Floats
     end_s: Floats
     cores: Floats
@@ -66,22 +66,22 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The names for the codes of groupings. An unknown name has the code -1."""
+    """The names that the codes of groupings stand for. Any other name has the code -1."""
 
     account: NDArray[np.str_]
     partition: NDArray[np.str_]
 
     @classmethod
     def of(cls, runs: Runs) -> Vocabulary:
-        """Return all names of these runs."""
+        """Return the names of all accounts and partitions of these runs."""
         return cls(np.unique(runs.account), np.unique(runs.partition))
 
 
 def past_samples(runs: Runs, vocabulary: Vocabulary, now_s: float) -> QueueSamples:
-    """Return samples of the queue at each EVERY_S before `now_s`, the oldest first.
+    """Return samples of the queue every EVERY_S before `now_s`, oldest first.
 
-    Jobs that arrive between two moments are sampled on arrival, with the queue of the earlier moment: most
-    waits are shorter than EVERY_S.
+    Jobs that arrive between two moments are sampled on arrival, with the queue of the earlier moment, since
+    most waits are shorter than EVERY_S.
     """
     scopes = _scopes(runs)
     n_samples = int(HISTORY_S // EVERY_S)
@@ -107,9 +107,9 @@ def feature_names() -> Sequence[str]:
 def _samples_at(
     runs: Runs, vocabulary: Vocabulary, scopes: Mapping[str, Codes], moment_s: float, until_s: float
 ) -> QueueSamples:
-    """Return samples of the jobs that wait at a moment, and of those that arrive after it before `until_s`.
+    """Return samples of the jobs that wait at `moment_s`, and of those that arrive later, before `until_s`.
 
-    Each of the two groups has at most MAX_PER_MOMENT jobs.
+    At most MAX_PER_MOMENT jobs of each of the two groups are sampled.
     """
     here = runs.eligible_s <= moment_s
     begun = runs.start_s <= moment_s
@@ -122,7 +122,7 @@ def _samples_at(
 
 
 def samples_for(runs: Runs, wanted: Runs, vocabulary: Vocabulary, now_s: float) -> QueueSamples:
-    """Return samples of the `wanted` jobs now; the queue is `runs`, which need not contain them."""
+    """Return samples of the `wanted` jobs at `now_s`; `runs` is the queue, which need not contain them."""
     both = Runs.joined([runs, wanted])
     is_run = np.arange(len(both)) < len(runs)
     here = is_run & (both.eligible_s <= now_s)
@@ -219,7 +219,7 @@ def _scopes(runs: Runs) -> dict[str, Codes]:
 
 
 def _ahead(runs: Runs, taken: NDArray[np.intp], waits: NDArray[np.intp], scope: Codes) -> Floats:
-    """Return (len(taken), amounts) of the jobs in the same scope that were eligible before each."""
+    """Return the amounts (taken, amounts) of the jobs that were eligible before each job in its scope."""
     order = waits[np.lexsort((waits, runs.eligible_s[waits], scope[waits]))]
     totals = np.concatenate([np.zeros((1, len(_AMOUNTS))), np.cumsum(_amounts(runs[order]), axis=0)])
     # One number combines both, so that sorting is by scope, then by time.
@@ -238,7 +238,7 @@ def _ahead(runs: Runs, taken: NDArray[np.intp], waits: NDArray[np.intp], scope: 
 
 
 def _running(runs: Runs, taken: NDArray[np.intp], runs_now: NDArray[np.intp], scope: Codes) -> Floats:
-    """Return (len(taken), amounts) of the running jobs in the same scope."""
+    """Return the amounts (taken, amounts) of the running jobs in the scope of each job."""
     amounts, n_scopes = _amounts(runs[runs_now]), int(scope.max(initial=-1)) + 1
     totals = np.stack(
         [np.bincount(scope[runs_now], amounts[:, i], n_scopes) for i in range(len(_AMOUNTS))], axis=1

@@ -23,11 +23,11 @@ _SHORTEST, _LONGEST = 4.0, 23.0
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """Regression trees, concatenated in arrays with one element for each node."""
+    """Regression trees, concatenated in arrays with one element per node."""
 
     roots: NDArray[np.int32]
     feature: NDArray[np.int32]
-    """The column that is compared; -1 in a leaf."""
+    """The column to compare; -1 in a leaf."""
     threshold: NDArray[np.float64]
     """Rows with this value or a lower one go to `left`."""
     left: NDArray[np.int32]
@@ -39,17 +39,17 @@ class Trees:
     bins: NDArray[np.uint8]
     """Bins of `wait_grid`."""
     shares: NDArray[np.float32]
-    """The share of the leaf's jobs with a wait in the bin; they add up to 1 for each leaf."""
+    """The share of the leaf's jobs with a wait in the bin; the shares of a leaf add up to 1."""
 
     def predict(self, features: NDArray[np.float32]) -> Floats:
-        """Return (n) means of all trees for (n, columns)."""
+        """Return the mean prediction of all trees (n) for rows (n, columns)."""
         total = np.zeros(len(features))
         for node in self._leaves(features):
             total += self.value[node]
         return total / len(self.roots)
 
     def distribution(self, features: NDArray[np.float32]) -> Floats:
-        """Return (n, N_BINS) distributions of the waits in the same leaves, for (n, columns)."""
+        """Return distributions (n, N_BINS) of the waits of jobs in the same leaves, for rows (n, columns)."""
         mass = np.zeros(len(features) * N_BINS)
         for node in self._leaves(features):
             begin, count = self.first[node], np.diff(self.first)[node]
@@ -59,7 +59,7 @@ class Trees:
         return mass.reshape(len(features), N_BINS) / len(self.roots)
 
     def _leaves(self, features: NDArray[np.float32]) -> Iterator[NDArray[np.int32]]:
-        """Yield for each tree the (n) leaves of the rows."""
+        """Yield the leaves (n) of the rows, one tree after the other."""
         rows = np.arange(len(features))
         for root in self.roots:
             node = np.full(len(features), root, dtype=np.int32)
@@ -81,13 +81,13 @@ class LinearRegression:
     intercept: float
 
     def predict(self, features: NDArray[np.float32]) -> Floats:
-        """Return (n) values for (n, columns)."""
+        """Return predictions (n) for rows (n, columns)."""
         return np.asarray(features @ self.slopes + self.intercept)
 
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """The learned forecast. It is the mean of trees and line, because their errors differ."""
+    """The learned forecast: the mean of the trees and the line, because their errors differ."""
 
     names: Sequence[str]
     """Its feature columns."""
@@ -106,6 +106,6 @@ class Regression:
 
 
 def filled(samples: QueueSamples, names: Sequence[str]) -> NDArray[np.float32]:
-    """Return the (n, len(names)) named feature columns, with GAP for missing values."""
+    """Return the named feature columns (n, len(names)), with GAP for missing values."""
     columns = [samples.names.index(name) for name in names]
     return np.nan_to_num(samples.features[:, columns], nan=GAP).astype(np.float32)

@@ -1,7 +1,7 @@
-"""Samples: one row for a waiting job at some moment, with its features at that moment.
+"""Define samples of waiting jobs: one row per job and moment, with the job's features at that moment.
 
-A job may have several samples. `known_at` is the only access to outcomes: it returns those that had happened
-by the time of a forecast, so that no forecast can use later events.
+A job may have several samples. Outcomes are available only through `known_at`: it returns those that had
+happened by the time of a forecast, so that no forecast can use later events.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ class QueueSamples:
     start_s: Floats
     """(n) start of the job; NaN if it is not known to have started."""
     gone_s: Floats
-    """(n) when it left the queue without a start (cancelled); NaN if it is not known to have left."""
+    """(n) time when the job left the queue without a start (cancelled); NaN if not known to have left."""
     features: NDArray[np.float32]
     """(n, len(names)) features at `at_s`; NaN if unknown."""
     names: Sequence[str]
     groups: Mapping[str, Codes]
-    """By grouping, (n) groups of the jobs. Jobs of one group have similar waits."""
+    """The group of each job (n), by grouping. Jobs of one group have similar waits."""
     alike: Codes
-    """(n) numbers that are equal for jobs of one account with the same request at the same moment, such as
-    array tasks."""
+    """(n) code that is equal for similar jobs, such as tasks of an array.
+
+    Similar jobs belong to one account and have the same request at the same moment.
+    """
 
     def __len__(self) -> int:
         return len(self.at_s)
@@ -59,7 +61,10 @@ class QueueSamples:
 
     @staticmethod
     def joined(parts: Sequence[QueueSamples]) -> QueueSamples:
-        """Return all rows of `parts`, which have the same features and groupings; `alike` stays distinct."""
+        """Return all rows of `parts`, which must have the same features and groupings.
+
+        Codes in `alike` are renumbered, so that different parts share none.
+        """
         first = parts[0]
         arrays = {
             field.name: np.concatenate([getattr(part, field.name) for part in parts])
@@ -79,7 +84,7 @@ class WaitSamples:
     now_s: float
     samples: QueueSamples
     wait_s: Floats
-    """(n) wait in seconds from the sample to the start, or up to now for jobs that have not started."""
+    """(n) seconds from the sample to the start or, without a start, to the last moment in the queue."""
     started: NDArray[np.bool_]
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> WaitSamples:
@@ -87,12 +92,12 @@ class WaitSamples:
 
     @property
     def age_days(self) -> Floats:
-        """Return the (n) ages of the samples in days."""
+        """Return the ages of the samples in days, (n)."""
         return (self.now_s - self.samples.at_s) / 86400.0
 
 
 def codes_of(*columns: NDArray[np.generic]) -> Codes:
-    """Return (n) numbers from 0, equal for rows that are equal in all columns."""
+    """Return codes (n) from 0, equal for rows that are equal in all columns."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values, found = np.unique(column, return_inverse=True)

@@ -1,7 +1,8 @@
 """Forecast from tables of the recent waits of similar jobs, without a regression.
 
-From all jobs to the narrowest group, each step combines the history of the narrower group with that of the
-wider one, which has the weight of a few jobs. So groups with little history still give a stable forecast.
+The forecast starts from all jobs and proceeds to the narrowest group. Each step combines the history of the
+narrower group with that of the wider one, which has the weight of a few jobs. Groups with little history
+therefore still give a stable forecast.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _BORROWED_JOBS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WaitTables:
-    """For each grouping, the widest first, weighted numbers of jobs by wait: (groups, N_BINS) each."""
+    """Weighted numbers of jobs by wait, (groups, N_BINS) for each grouping, widest first."""
 
     order: Sequence[str]
     started: Mapping[str, Floats]
     waiting: Mapping[str, Floats]
-    """Jobs that still waited, or left without a start, by their last known wait."""
+    """Jobs that were still waiting, or left without starting, by their last known wait."""
 
     def distribution(self, samples: QueueSamples) -> Floats:
         """Return (n, N_BINS) distributions of the remaining wait of similar jobs."""
@@ -46,7 +47,7 @@ class WaitTables:
 
 
 def wait_tables(past: WaitSamples, order: Sequence[str], weight: Floats) -> WaitTables:
-    """Return the tables of the known past; `weight` has the weight of each sample."""
+    """Return the tables of the known past; `weight` contains the weight of each sample."""
     recent = past.age_days <= MEMORY_DAYS
     if not recent.any():
         recent = np.ones(len(past.wait_s), dtype=bool)

@@ -1,7 +1,7 @@
-"""Distributions of waits on a fixed logarithmic grid, and their quantiles.
+"""Compute distributions of waits on a fixed logarithmic grid, and their quantiles.
 
-Waits range from minutes to weeks, and the error of a forecast is a factor, so bins have a constant ratio.
-A distribution is an array (…, N_BINS) of probabilities that add up to 1.
+Bins have a constant ratio, since waits range from minutes to weeks and the error of a forecast is a factor. A
+distribution is an array (…, N_BINS) of probabilities that add up to 1.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ ERROR_BIN_EDGES: Floats = np.arange(-12 * _PER_OCTAVE, 12 * _PER_OCTAVE + 1) / _
 
 
 def bin_of(wait_s: Floats) -> NDArray[np.intp]:
-    """Return the bin of each wait in seconds."""
+    """Return the index of the bin of each wait in seconds."""
     return np.searchsorted(EDGES_S, wait_s, side="right")
 
 
 def distribution(started: Floats, waiting: Floats) -> Floats:
     """Return the Kaplan-Meier estimate of the waits.
 
-    `started` has the weights of the jobs that started in each bin, `waiting` those of the jobs last known to
-    wait in it; both have the shape (…, N_BINS). Without `waiting`, all forecasts would be too short, most of
-    all in a growing queue.
+    `started` contains the weights of the jobs that started in each bin, and `waiting` those of the jobs whose
+    last known wait is in it. Both have the shape (…, N_BINS). Without `waiting`, all forecasts would be too
+    short, especially in a growing queue.
     """
     seen = started + waiting
     # A job that waited when last seen was at risk, on average, for half of that bin.
@@ -57,7 +57,10 @@ def distribution(started: Floats, waiting: Floats) -> Floats:
 
 
 def error_distribution(octaves: Floats, weight: Floats) -> Floats:
-    """Return the distribution of past errors, (n) octaves with `weight` (n), in bins of ERROR_BIN_EDGES."""
+    """Return the distribution of past errors in the bins of ERROR_BIN_EDGES.
+
+    `octaves` (n) contains the errors, and `weight` (n) their weights.
+    """
     inside = np.clip(octaves, ERROR_BIN_EDGES[0], ERROR_BIN_EDGES[-1])
     counts = np.histogram(inside, ERROR_BIN_EDGES, weights=weight)[0]
     smooth = np.convolve(counts, _SMOOTH, mode="same")
@@ -65,14 +68,14 @@ def error_distribution(octaves: Floats, weight: Floats) -> Floats:
 
 
 def around(log2_wait: Floats, errors: Floats) -> Floats:
-    """Return (n, N_BINS) distributions around (n) forecasts with the errors of `error_distribution`."""
+    """Return distributions (n, N_BINS) around forecasts (n), with errors from `error_distribution`."""
     total = np.concatenate([[0.0], np.cumsum(errors)])
     bounds = np.concatenate([[-np.inf], _BOUNDS[1:-1], [np.inf]])
     return np.diff(np.interp(bounds - log2_wait[:, None], ERROR_BIN_EDGES, total), axis=1)
 
 
 def quantile(mass: Floats, share: float | Floats) -> Floats:
-    """Return the quantile `share` of each distribution in seconds; (…) for (…, N_BINS)."""
+    """Return the quantile `share` of each distribution (…, N_BINS) in seconds, (…)."""
     total = np.cumsum(mass, axis=-1)
     total /= total[..., -1:]
     wanted = np.broadcast_to(np.asarray(share, dtype=float), total.shape[:-1])[..., None]
@@ -85,10 +88,10 @@ def quantile(mass: Floats, share: float | Floats) -> Floats:
 
 
 def likeliest(mass: Floats, factor: float = 2.0, wider: float = 3.0) -> Floats:
-    """Return the wait in seconds that is most likely within `factor` of the true wait; (n) for (n, N_BINS).
+    """Return the wait in seconds that is most likely within `factor` of the true wait: (n) for (n, N_BINS).
 
-    It is the centre of the window with the highest probability. A second, wider window has the same weight,
-    so that the broader of two equal peaks wins. The median could be between the peaks.
+    The result is the centre of the window with the highest probability. A second, wider window has the same
+    weight, so that the broader of two equal peaks is chosen. The median could lie between the peaks.
     """
     candidates = np.linspace(_BOUNDS[0], _BOUNDS[-1], 2 * N_BINS + 1)[None, :]
     total = _total(mass)
@@ -103,12 +106,12 @@ def likeliest(mass: Floats, factor: float = 2.0, wider: float = 3.0) -> Floats:
 
 
 def _total(mass: Floats) -> Floats:
-    """Return the (n, N_BINS + 1) cumulative probabilities at the edges."""
+    """Return the cumulative probabilities at the edges, (n, N_BINS + 1)."""
     return np.concatenate([np.zeros((len(mass), 1)), np.cumsum(mass, axis=1)], axis=1)
 
 
 def _total_at(total: Floats, exponents: Floats) -> Floats:
-    """Return `total` at log2 of waits, (n, k) or (1, k), interpolated linearly."""
+    """Return `total` at log2 of waits, (n, k) or (1, k), by linear interpolation."""
     found = np.clip(np.searchsorted(_BOUNDS, exponents, side="right") - 1, 0, N_BINS - 1)
     found = np.broadcast_to(found, (len(total), found.shape[1]))
     share = ((exponents - _BOUNDS[found]) / (_BOUNDS[found + 1] - _BOUNDS[found])).clip(0.0, 1.0)

@@ -165,13 +165,14 @@ def test_the_needed_number_of_shards_is_printed(slurm_gpu: CommandLine, files: t
     argv = ("colocation", "nearest", out, "bert", "--gpu-model", CARD, "--shards", "8", "--gpu-memory", "80G")
     assert slurm_gpu(*argv) == 0
     assert slurm_gpu.out.splitlines()[-1] == (
-        "It needs 2 of 8 shards, for at most 9000 MiB plus 25%, of 81920 MiB: sbatch --gres=shard:2"
+        "It needs 2 of 8 shards, for at most 9000 MiB plus 25% headroom, on a GPU with 81920 MiB: "
+        "sbatch --gres=shard:2"
     )
     assert slurm_gpu(*argv, "--input-size", "128", "--json") == 0
     assert json.loads(slurm_gpu.out)["shards"] == {
         "needed": None,
         "of": 8,
-        "why": "it had a smaller input, 64",
+        "why": "the profile has a smaller input, 64",
     }
     assert slurm_gpu(*argv, "--input-size", "128") == 0
     assert slurm_gpu.out.splitlines()[-1].startswith("The number of shards (of 8) for such a job is unknown")

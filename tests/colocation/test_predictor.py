@@ -159,7 +159,9 @@ def test_speeds_that_cannot_be_are_refused(value: float) -> None:
 
 
 def test_shapes_that_do_not_match_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"speeds of 2 applications have the shape \(2, 2\), not \(1, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"speeds of 2 applications must have the shape \(2, 2\), not \(1, 1\)"
+    ):
         predict([Traits("a"), Traits("b")], np.zeros((1, 1)))
     with pytest.raises(ValueError, match="the same number"):
         likeness([Traits("a", None, (1.0,)), Traits("b")])

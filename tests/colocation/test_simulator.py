@@ -124,8 +124,8 @@ def test_unknown_use_is_a_gap_and_no_zero() -> None:
     [
         ([], "planner stubborn starts nothing at 0 s, while 2 jobs wait and every GPU is idle"),
         ([Start(3, (0,))], "on GPU 3, but indices end at 0"),
-        ([Start(0, (7,))], "starts job 7, which does not wait"),
-        ([Start(0, (0, 0))], "starts job 0, which does not wait"),
+        ([Start(0, (7,))], "starts job 7, which is not waiting"),
+        ([Start(0, (0, 0))], "starts job 0, which is not waiting"),
         ([Start(0, ())], "starts no job on GPU 0"),
     ],
 )
@@ -143,7 +143,7 @@ def test_an_invalid_start_is_an_error_that_names_the_planner(answer: list[Start]
         (SharingJob(0, math.nan), "job 0 has work_s nan"),
         (SharingJob(0, 1.0, math.inf), "job 0 has submit_s inf"),
         (SharingJob(0, 1.0, memory_factor=-1), "job 0 has memory_factor -1"),
-        (SharingJob(0, 10.0, memory_factor=13), "job 0 needs more memory than an empty GPU has, 12000 MiB"),
+        (SharingJob(0, 10.0, memory_factor=13), "job 0 needs more memory than an empty GPU has: 12000 MiB"),
     ],
 )
 def test_jobs_that_cannot_be_are_errors_that_name_them(job: SharingJob, complaint: str) -> None:

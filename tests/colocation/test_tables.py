@@ -91,7 +91,7 @@ def test_several_models_of_gpu_are_several_tables(tmp_path: Path) -> None:
         assert read_table(tmp_path / file, "V100").names == ("b",)
         with pytest.raises(InputError, match="no GPU model 'A100'; available: K80, V100"):
             read_table(tmp_path / file, "A100")
-        with pytest.raises(InputError, match="must be named"):
+        with pytest.raises(InputError, match="select one GPU model with --gpu-model"):
             read_table(tmp_path / file)
 
 
@@ -143,7 +143,7 @@ def test_jobs_of_other_numbers_of_gpus_are_left_out(tmp_path: Path) -> None:
         ('{"v100": {}, "v100": {}}', r'the key "v100" occurs twice'),
         (gavel(a={"null": math.nan}), r"NaN is not a JSON number"),
         ('{"v100": {"(\'a\', 1)": {"null": 1e999}}}', r"null: Infinity must be"),
-        (gavel(a={}), r"\('a', 1\): null: null must be its steps per second"),
+        (gavel(a={}), r"\('a', 1\): null: null must be the steps per second"),
         (gavel(a={"null": -1}), r"-1 must be"),
         (gavel(a={"null": True}), r"true must be"),
         (gavel(a={"null": 10**400}), r"null: 1000"),
@@ -155,10 +155,10 @@ def test_jobs_of_other_numbers_of_gpus_are_left_out(tmp_path: Path) -> None:
         ({"v100": {"(" * 900: {"null": 1}}}, r"the key"),
         ({"v100": {"('a', 1)" + " " * 3000: {"null": 1}}}, r"the key"),
         (gavel(a={"null": 1, B: [1, 1]}), r"names an application that has no row"),
-        (gavel(a={"null": 1, A: [1]}), r"\[1\] must be steps per second"),
-        (gavel(a={"null": 1, A: "1"}), r'"1" must be steps'),
+        (gavel(a={"null": 1, A: [1]}), r"\[1\] must be \[own steps per second"),
+        (gavel(a={"null": 1, A: "1"}), r'"1" must be .own steps'),
         (gavel(a={"null": 1, A: [0, 1]}), r"must be set for both"),
-        (gavel(a={"null": 1, A: [-1, -1]}), r"must be steps"),
+        (gavel(a={"null": 1, A: [-1, -1]}), r"must be .own steps"),
         (gavel(a={"null": 1, B: [1, 1]}, b={"null": 1, A: [1, 0.5]}), r"in the other order"),
         (gavel(a={"null": 0, B: [1, 1]}, b={"null": 1}), r"must be \[0, 0\]"),
         ({"v100": {"('a\\n', 1)": {"null": 1}}}, r"printable"),
@@ -192,7 +192,7 @@ def test_two_of_one_application_in_a_group_have_their_mean(tmp_path: Path) -> No
         ({"aplications": {}}, r"aplications: is unknown"),
         ({"applications": ["a"]}, r'applications: \["a"\] must be'),
         ({"applications": {"a": 3}}, r"applications: a: 3 must be"),
-        ({"applications": {"a": {"alone": 3}}}, r"alone_per_s and nothing else"),
+        ({"applications": {"a": {"alone": 3}}}, r"must contain only alone_per_s"),
         ({"applications": {"a": {"alone_per_s": "3"}}}, r'"3" must be a number or null'),
         ({"applications": {"a": {"alone_per_s": 0}, "b": {}}}, r"'a' alone: 0.* must be more than 0"),
         ({"together": {}}, r"together: {} must be a list"),
@@ -239,7 +239,7 @@ HEADER = "gpu_model,application,alone_per_s,speed,co_runner_1"
         ),
         (f"{HEADER}\nV100,a,,-0.1,b\n", r":2:1: 'a' with 'b': speed '-0.1' must be from 0 to 1"),
         (f"{HEADER}\nV100,a,0,,\n", r":2:1: 'a' alone: alone_per_s '0' must be more than 0"),
-        (f"{HEADER}\nV100,a,1,,\nV100,a\x07,,1,b\n", r":3:1: the name 'a.x07' must be 1 to 512 printable"),
+        (f"{HEADER}\nV100,a,1,,\nV100,a\x07,,1,b\n", r":3:1: the name 'a.x07' must have 1 to 512 printable"),
         (
             f"{HEADER}\nV100,b,,1,b\nV100,a,,0,b\n",
             r":3:1: 'a' with 'b': .* of 'b' is missing",

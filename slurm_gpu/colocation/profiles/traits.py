@@ -22,15 +22,18 @@ class Traits:
     """The traits of one application with one input."""
 
     family: str
-    """The application without its input: other batch sizes of a model belong to the same family."""
+    """The application without its input; all batch sizes of a model belong to the same family."""
     size: float | None = None
-    """Size of its input."""
+    """Size of the input."""
     uses: tuple[float | None, ...] = ()
-    """Other values that distinguish applications alone: the same number, order and scale for all of them."""
+    """Other values of the application when it runs alone, in the same number, order and scale for all."""
 
 
 def traits_of_table(table: Measured) -> tuple[Traits, ...]:
-    """Return traits from applications' names and speeds alone (the duration of a step, in octaves)."""
+    """Derive traits from the applications' names and their speeds when running alone.
+
+    The only use is the duration of a step, in octaves.
+    """
     found = []
     for name, alone in zip(table.names, table.alone_per_s, strict=True):
         family, size = application_and_size(name)
@@ -40,25 +43,25 @@ def traits_of_table(table: Measured) -> tuple[Traits, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The similarity of each two of n applications."""
+    """The similarity of each pair of n applications."""
 
     same_family: Floats
-    """(n, n) 1 if both belong to one family; otherwise 0."""
+    """(n, n) 1 if both belong to the same family; otherwise 0."""
     octaves: Floats
-    """(n, n) octaves between their sizes; an unknown size counts as the mean of its family."""
+    """(n, n) difference of their sizes in octaves; an unknown size counts as the mean of its family."""
     uses: Floats
-    """(n, n) distance between their uses, in standard deviations of all; unknown uses count as the mean."""
+    """(n, n) distance between their uses, in standard deviations; an unknown use counts as the mean."""
     odd: Floats
-    """(n, uses) deviation of each use from its family's line by size, in the same unit.
+    """(n, uses) deviation of each use from the line fitted over the sizes of its family, in the same unit.
 
-    For example, a step alone takes longer than smaller and larger inputs suggest. With co-runners this
-    application is as fast as expected, so it loses less. The value is 0 if the family has fewer than three
+    For example, a step may take longer alone than smaller and larger inputs suggest. If the application is as
+    fast as expected with co-runners, it then loses less. The value is 0 if the family has fewer than three
     members.
     """
 
 
 def likeness(traits: Sequence[Traits]) -> Likeness:
-    """Compute the similarity; raise ValueError unless all have the same number of uses."""
+    """Compute the similarity of applications; raise ValueError if their numbers of uses differ."""
     families = {family: at for at, family in enumerate(dict.fromkeys(one.family for one in traits))}
     family = np.array([families[one.family] for one in traits], dtype=np.intp)
     octave = _octaves(traits, family)
@@ -75,7 +78,10 @@ def likeness(traits: Sequence[Traits]) -> Likeness:
 
 
 def _octaves(traits: Sequence[Traits], family: NDArray[np.intp]) -> Floats:
-    """Return sizes in octaves, (n), as points on a line: similarity by distance requires points."""
+    """Return the sizes in octaves, (n); an unknown size is the mean of its family.
+
+    Every application needs a size, since similarity is computed from the distances between points.
+    """
     size = np.array(
         [math.log2(one.size) if one.size is not None and one.size > 0 else math.nan for one in traits]
     )
@@ -99,7 +105,7 @@ def _distance(points: Floats) -> Floats:
 
 
 def _from_line(points: Floats, octave: Floats, family: NDArray[np.intp]) -> Floats:
-    """Return the residuals (n, columns) of each family's least squares fit over sizes."""
+    """Return the residuals (n, columns) of each family's least-squares fit over sizes."""
     odd = np.zeros_like(points)
     for one in range(int(family.max(initial=-1)) + 1):
         members = np.flatnonzero(family == one)

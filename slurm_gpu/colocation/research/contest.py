@@ -1,4 +1,4 @@
-"""Compare planners on the same jobs and belief, also with one job at a time and with the bound."""
+"""Compare planners on the same jobs with one another, with one job at a time, and with the bound."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class ContestResult:
 
     planner: str
     ratio: float
-    """Mean makespan relative to SJF's."""
+    """Mean ratio of the makespan to SJF's."""
     ratio_max: float
     gap: float
-    """Mean excess over the bound: 0.01 is one per cent."""
+    """Mean relative excess over the bound; 0.01 is one per cent."""
     not_slowed: float
     """Fraction of the jobs that took at most 1.02 times as long as alone."""
     worst_slowdown: float
     together: float
-    """Mean number of jobs on a GPU over the time in which it had any."""
+    """Mean number of jobs on a GPU while it ran any."""
     out_of_memory: int
     decision_ms_p50: float
     decision_ms_p99: float
-    """Processor time of the decisions with waiting jobs."""
+    """99th percentile of the processor time of decisions while jobs waited."""
 
 
 class TimedPlanner:
@@ -48,7 +48,7 @@ class TimedPlanner:
         self.name, self._inner, self._most = inner.name, inner, most_together
         self.took_ms: list[float] = []
         self.full_ms: list[float] = []
-        """Durations of the decisions with at least FULL waiting jobs and a GPU that can accept one."""
+        """Durations of the decisions in which at least FULL jobs waited and a GPU could accept one."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """See Planner."""
@@ -78,9 +78,9 @@ def contest(
 ) -> list[ContestResult]:
     """Return one result per planner, in the order of `names`.
 
-    `setting` is called for each planner and list with the number of the list. Results are relative to the
-    bound of the same jobs under the same cap. `report_progress` is called with the number of finished runs
-    and the number of all runs.
+    `setting` is called with the number of the list, for each planner and list. The gap is relative to the
+    bound of the same jobs under the same cap. `report_progress` receives the number of finished runs and the
+    number of all runs.
     """
     of, done = len(lists) * len(names), 0
     ran: dict[str, list[SharingOutcome]] = {name: [] for name in names}

@@ -1,4 +1,4 @@
-"""Compute the cost saved by sharing, as in table 5 of the DqnGPU thesis, from etc/prices.yaml."""
+"""Compute the cost saved by sharing from etc/prices.yaml, as in table 5 of the DqnGPU thesis."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ _INSTANCE = text("g4dn.xlarge", "one of the instances")
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    alone: Annotated[str, _INSTANCE, "The instance of jobs that have it for themselves."]
-    shared: Annotated[str, _INSTANCE, "The instance of jobs that share it."]
-    parts: Annotated[int, whole_number(1, 1000, "2"), "The equal parts of which each job has one."]
+    alone: Annotated[str, _INSTANCE, "The instance of jobs that do not share."]
+    shared: Annotated[str, _INSTANCE, "The instance of jobs that share."]
+    parts: Annotated[
+        int, whole_number(1, 1000, "2"), "The number of equal parts of the shared instance; each job has one."
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +27,32 @@ class _Prices:
     instances: Annotated[
         Mapping[str, Annotated[float, number(1e-9, 1e9, "0.75")]],
         Items(least=1),
-        "Prices of an hour, in any currency.",
+        "Prices per hour, in any currency.",
     ]
     compare: Annotated[Mapping[str, _Compared], Items(least=1), "Comparisons by name."]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The price of an exclusive GPU, and that of a part of one."""
+    """A comparison of the price of an exclusive GPU with the price of a part of one."""
 
     name: str
     alone_price: float
-    """Price per hour of the exclusive GPU, in the same currency as that of the part."""
+    """Price per hour of the exclusive GPU, in the same currency as `part_price`."""
     part_price: float
     in_words: str = ""
-    """The comparison in words: "1/2 of a g4dn.4xlarge instead of g3.xlarge"."""
+    """The comparison in words, such as "1/2 of a g4dn.4xlarge instead of g3.xlarge"."""
 
     def saved(self, alone_s: float, shared_s: float) -> float:
-        """Return the fraction of the cost saved if jobs take `shared_s` with sharing, not `alone_s` without.
+        """Return the fraction of the cost that sharing saves if jobs take `shared_s` instead of `alone_s`.
 
-        The result is below 0 if sharing costs more.
+        The result is negative if sharing costs more.
         """
         return 1 - self.part_price * shared_s / (self.alone_price * alone_s)
 
 
 def comparisons(source: YamlSource) -> tuple[Comparison, ...]:
-    """Return the comparisons in a file of prices; raise InvalidFileError with all its errors."""
+    """Return the comparisons in a file of prices; raise InvalidFileError with all errors of the file."""
     decoder = Decoder(source)
     file = decoder.read(_Prices)
     prices, compare = file.instances or {}, file.compare or {}

@@ -23,7 +23,7 @@ TABLE: tuple[str, ...] = ("random", "heavy", "light", "mixed", "sweep")
 
 
 def random_of(workload: str, seed: int) -> np.random.Generator:
-    """Return a random generator that is independent of those for other workloads with this seed."""
+    """Return a random generator that is independent for each workload and seed."""
     return np.random.default_rng((seed, *workload.encode()))
 
 
@@ -39,10 +39,10 @@ def table_world(measured: Measured) -> TableWorld:
 
 
 def weights_on_others(measured: Measured) -> list[float]:
-    """Return how much more time others take with each application, as a mean over them; inf if unknown.
+    """Return the mean additional time that others take with each application; inf if unknown.
 
-    The value of one co-runner is at most 1, as if both ran one after the other, and is 1 if they cannot run
-    together.
+    The additional time is relative to the time alone. For one co-runner, it is at most 1, as if both ran one
+    after the other. It is 1 if they cannot run together.
     """
     lost: list[list[float]] = [[] for _ in measured.names]
     for (_, others), speed in measured.speeds.items():
@@ -52,7 +52,7 @@ def weights_on_others(measured: Measured) -> list[float]:
 
 
 def table_jobs(measured: Measured, workload: str, seed: int, n: int = JOBS) -> list[SharingJob]:
-    """Draw jobs with replacement from a pair table's applications; all wait from the beginning."""
+    """Draw jobs with replacement from a pair table's applications; all jobs wait from the beginning."""
     random = random_of(workload, seed)
     weights = weights_on_others(measured)
     by_weight = sorted(range(len(weights)), key=lambda one: (weights[one], one))

@@ -16,7 +16,7 @@ _JUST_MORE = 1 + 1e-9
 
 
 class KnownBelief:
-    """See planner.Belief; `headroom` is additional memory, as a fraction of each job's."""
+    """See planner.Belief; `headroom` is additional memory, as a fraction of each job's memory."""
 
     def __init__(
         self, world: World, *, most_together: int = 2, cap: float = math.inf, headroom: float = 0.0
@@ -30,9 +30,10 @@ class KnownBelief:
         self._kept: dict[tuple[tuple[int, float, float, float], ...], bool] = {}
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Return the speeds over whole runs if any phase may meet any other.
+        """Return the mean speeds over whole runs if any phase may overlap any other.
 
-        Each application counts as running through its phases many times during each phase of the others.
+        The mean is that of applications which run through their phases many times during each phase of the
+        others.
         """
         known = self._speeds.get(applications)
         if known is None:
@@ -43,7 +44,7 @@ class KnownBelief:
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """Return the exact answer, as long as no other job joins."""
+        """See planner.Belief; the result is exact as long as no other job joins."""
         key = tuple(sorted((one.application, one.done_s, one.left_s) for one in members))
         known = self._fit.get(key)
         if known is None:
@@ -53,7 +54,7 @@ class KnownBelief:
         return known
 
     def forget(self) -> None:
-        """Clear all caches, as required after the world has changed."""
+        """Clear all caches; this is necessary after the world has changed."""
         self._peaks_mib.clear()
         for known in (self._speeds, self._meetings, self._fit, self._ends_s, self._kept):
             known.clear()
@@ -74,8 +75,9 @@ class KnownBelief:
     def may_share(self, members: Sequence[Member]) -> bool:
         """See planner.Belief; the cap holds to the end of each job if no other job joins.
 
-        Later joins are checked too, so the cap holds in any case. Jobs do not share if every overlap of their
-        phases exceeds the cap: without phases, a pair above the cap never runs together.
+        Later joins are checked in the same way, so that the cap always holds. Jobs do not share if every
+        overlap of their phases exceeds the cap. If applications have no phases, a pair above the cap
+        therefore never runs together.
         """
         if len(members) < 2:
             return True
@@ -101,7 +103,7 @@ class KnownBelief:
         return known
 
     def _meetings_of(self, applications: tuple[int, ...]) -> tuple[bool, ...]:
-        """Return whether the cap is respected, for every possible overlap of the applications' phases."""
+        """Return whether each possible overlap of the applications' phases respects the cap."""
         known = self._meetings.get(applications)
         if known is None:
             profiles = [self.world.profiles[one] for one in applications]
@@ -133,10 +135,10 @@ class KnownBelief:
 
 
 def over_phases(world: World, applications: tuple[int, ...]) -> tuple[float, ...]:
-    """Return each application's speed over its whole run, with any phases of the others.
+    """Return each application's speed over its whole run, averaged over the phases of the others.
 
-    The speed of a phase is the mean of its speeds with the others' phases, weighted by their time alone. All
-    are 0 if any phases cannot run together.
+    The speed of a phase is the mean of its speeds with the others' phases, weighted by the time that these
+    take alone. All speeds are 0 if any phases cannot run together.
     """
     if len(applications) == 1:
         return (1.0,)

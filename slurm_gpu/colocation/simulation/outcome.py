@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class SharingTransition(StrEnum):
-    """A change of state of a job."""
+    """A change in the state of a job."""
 
     SUBMIT = "submit"
     START = "start"
@@ -55,16 +55,16 @@ class SharingOutcome:
     kills: NDArray[np.int32]
     """Number of times that each job ran out of memory."""
     utilisation: float | None
-    """Fraction of the time in which kernels ran.
+    """Mean fraction of the time in which kernels ran; None if unknown.
 
-    On each GPU it is the sum of utilisation alone times speed over the jobs, at most 1.
+    On each GPU, the fraction is utilisation alone times speed, summed over the jobs, at most 1.
     """
     memory: float | None
-    """Mean fraction of the memory in use; None if unknown."""
+    """Mean fraction of GPU memory in use; None if unknown."""
     memory_peak_mib: float | None
-    """Maximum memory in use on any GPU at any time."""
+    """Maximum memory in use on any GPU at any time; None if unknown."""
     together: float
-    """Mean number of jobs on a GPU over the time in which it had any."""
+    """Mean number of jobs on a GPU while it ran any."""
     most_together: int
     log: tuple[SharingEvent, ...]
 
@@ -85,17 +85,17 @@ class SharingOutcome:
 
     @property
     def out_of_memory(self) -> int:
-        """Return how many times jobs were killed."""
+        """Return the number of times that jobs ran out of memory."""
         return int(self.kills.sum())
 
     @property
     def placements(self) -> int:
-        """Return how many times jobs were started."""
+        """Return the number of times that jobs were started."""
         return sum(event.what is SharingTransition.START for event in self.log)
 
 
 class StretchTally:
-    """The sums over the stretches of all GPUs."""
+    """Sums over the stretches of all GPUs, from which the outcome is computed."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -134,9 +134,9 @@ class StretchTally:
         kills: NDArray[np.int32],
         log: Sequence[SharingEvent],
     ) -> SharingOutcome:
-        """Return the outcome of all added stretches and of these columns.
+        """Compute the outcome from all added stretches, these columns and the log.
 
-        Starts and ends are taken from the log.
+        The times of starts and ends are taken from the log.
         """
         n = len(submit_s)
         first, last, end = (np.full(n, math.nan) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Simulate the jobs on one GPU, whose speeds depend on each other's phases."""
+"""Simulate the jobs on one GPU; their speeds depend on one another's phases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Work:
         self._left_s, self.speed, self._since_s = left_s, 1.0, now_s
 
     def left_s(self, now_s: float) -> float:
-        """Return the remaining work at a time that is not before the last change."""
+        """Return the remaining work at `now_s`, which must not be before the last change."""
         return max(self._left_s - self.speed * (now_s - self._since_s), 0.0)
 
     def change(self, now_s: float, speed: float) -> float:
@@ -31,7 +31,7 @@ class Work:
 
 
 class RanPart(NamedTuple):
-    """The work of a job in a stretch."""
+    """The phase, speed and memory of one job in a stretch."""
 
     job: int
     application: int
@@ -53,7 +53,7 @@ class SharingStretch(NamedTuple):
 
 
 class SharingObserver(Protocol):
-    """An observer of simulated GPUs, like a monitor of real ones, for measuring or learning."""
+    """An observer of simulated GPUs, which measures or learns as a monitor of real GPUs does."""
 
     def ran(self, stretch: SharingStretch) -> None:
         """Record a stretch that has ended."""
@@ -80,9 +80,9 @@ class PhaseProgress:
     later_s: float
     """Work after this phase."""
     began_s: float
-    """The start of the job, as derived from its member."""
+    """The time when the job started, derived from its member."""
     ends_at_s: float = math.inf
-    """The end of the phase at the current speed."""
+    """The time when the phase ends at the current speed."""
     speed: float = 1.0
 
     @classmethod
@@ -128,7 +128,7 @@ class SharedGpu:
         self.courses: list[PhaseProgress] = []
         """In the order of their starts."""
         self.next_s = math.inf
-        """The end of the next phase or job."""
+        """The time when the next phase or job ends."""
 
     def stretch(self, now_s: float) -> SharingStretch:
         """Return the stretch since the last change."""
@@ -158,9 +158,9 @@ class SharedGpu:
         )
 
     def end_phases(self, now_s: float) -> tuple[list[PhaseProgress], list[PhaseProgress]]:
-        """End phases at this moment: remove and return jobs that are done, and return jobs in a new phase.
+        """End all phases that are complete; return the jobs that are done, and the jobs in a new phase.
 
-        The caller must call `settle` afterwards.
+        Jobs that are done are removed from the GPU. The caller must call `settle` afterwards.
         """
         done: list[PhaseProgress] = []
         changed: list[PhaseProgress] = []
@@ -172,16 +172,16 @@ class SharedGpu:
         return done, changed
 
     def settle(self, now_s: float) -> list[PhaseProgress]:
-        """Remove and return jobs that cannot continue, the last started first.
+        """Remove and return jobs until the others fit, starting with the job that started last.
 
-        All others continue at new speeds. Raise ValueError if a job does not fit into an empty GPU, or if
+        The others continue at new speeds. Raise ValueError if a job does not fit into an empty GPU, or if
         speeds are invalid.
         """
         killed: list[PhaseProgress] = []
         while (speeds := self._speeds()) is None:
             if len(self.courses) == 1:
                 raise ValueError(
-                    f"job {self.courses[0].member.job} needs more memory than an empty GPU has, "
+                    f"job {self.courses[0].member.job} needs more memory than an empty GPU has: "
                     f"{self._world.capacity_mib:g} MiB"
                 )
             killed.append(self.courses.pop())
@@ -215,10 +215,10 @@ class SharedGpu:
 def look_ahead(
     world: World, members: Sequence[Member], memory_factor: float = 1.0
 ) -> list[SharingStretch] | None:
-    """Return the stretches in which these jobs run to their ends on one GPU without further jobs.
+    """Simulate these jobs to their ends on one GPU without further jobs, and return the stretches.
 
-    They continue from their current progress. The result is None if they run out of memory. Their memory is
-    `memory_factor` times that of their profiles.
+    The jobs continue from their current progress. Each uses `memory_factor` times the memory of its profile.
+    The result is None if they run out of memory.
     """
     gpu = SharedGpu(world)
     gpu.courses = [

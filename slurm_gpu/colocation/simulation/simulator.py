@@ -1,9 +1,9 @@
-"""Simulate jobs that share GPUs by a planner's decisions: event-driven, with continuous progress.
+"""Simulate jobs that share GPUs according to a planner's decisions.
 
-Between two events nothing changes: the jobs, their phases, and therefore (`world.World`) their speeds. Memory
-is a hard limit at every moment: instead of exceeding it, the job that started last is killed. It waits again
-after `requeue_s` and restarts from its beginning. The simulation is deterministic: the same jobs and planner
-give the same log.
+The simulation is event-driven, with continuous progress. Between two events nothing changes: neither the jobs
+nor their phases, and therefore not their speeds (`world.World`). Memory is a hard limit at every moment: if
+jobs would exceed it, the job that started last is killed. It waits again after `requeue_s` and restarts from
+its beginning. The simulation is deterministic: the same jobs and planner produce the same log.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class SharingJob:
     application: int
     """Index into the world's profiles."""
     work_s: float
-    """Seconds alone.
+    """Work in seconds alone.
 
-    A job longer than its profile remains in the last phase; a shorter one ends within the profile.
+    A job that is longer than its profile remains in the last phase; a shorter job ends within the profile.
     """
     submit_s: float = 0.0
     memory_factor: float = 1.0
@@ -53,7 +53,7 @@ def simulate(
 ) -> SharingOutcome:
     """Run all jobs to their end; `watcher` receives every stretch on every GPU, and every kill.
 
-    Raise ValueError naming the planner if it starts a job that does not wait, or starts nothing while jobs
+    Raise ValueError naming the planner if it starts a job that is not waiting, or starts nothing while jobs
     wait and every GPU is idle. Also raise it if a job does not fit into an empty GPU.
     """
     if n_gpus < 1:
@@ -96,7 +96,7 @@ class _SharingModel:
         self._gpus = [SharedGpu(world, gpu) for gpu in range(n_gpus)]
         self._waiting: dict[int, Member] = {}
         self._coming = [(job.submit_s, number, SharingTransition.SUBMIT) for number, job in enumerate(jobs)]
-        """The times of coming submissions and requeues."""
+        """A heap of future submissions and requeues, ordered by time."""
         heapq.heapify(self._coming)
         self._kills = np.zeros(len(jobs), dtype=np.int32)
         self._log: list[SharingEvent] = []
@@ -198,7 +198,7 @@ class _SharingModel:
         for number in start.jobs:
             member = self._waiting.pop(number, None)
             if member is None:
-                raise ValueError(f"planner {self._planner.name} starts job {number}, which does not wait")
+                raise ValueError(f"planner {self._planner.name} starts job {number}, which is not waiting")
             job = self._jobs[number]
             profile = self._world.profiles[job.application]
             self._gpus[start.gpu].courses.append(PhaseProgress.of(member, profile, now_s, job.memory_factor))

@@ -1,6 +1,6 @@
-"""Define the true values of a simulation: real speeds of applications that run together, and memory.
+"""Define the true values of a simulation: the speeds of applications that run together, and their memory.
 
-A planner has only its `planner.Belief`.
+A planner does not receive these values; it uses its `planner.Belief`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 
 class World(Protocol):
-    """One model of GPU and the behaviour of applications on it; all methods are pure functions."""
+    """One GPU model and the behaviour of applications on it; all methods are pure functions."""
 
     @property
     def profiles(self) -> Sequence[ApplicationProfile]:
-        """Return the profiles of the applications, by index: their phases and use alone on a GPU."""
+        """Return the profiles of the applications, by index; they describe applications that run alone."""
         ...
 
     @property
@@ -28,18 +28,20 @@ class World(Protocol):
         ...
 
     def speeds(self, running: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
-        """Return the speed of each (application, phase) while these run together, relative to running alone.
+        """Return the speed of each (application, phase) while all of them run together, relative to alone.
 
-        Values above 1 count as 1. All are 0 if they cannot run together for a reason other than memory.
+        Values above 1 count as 1. All values are 0 if the applications cannot run together for a reason other
+        than memory.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TableWorld:
-    """A world of speeds by application, without phases, from a pair table or another source.
+    """A world in which speeds depend on applications, not on phases, from a pair table or another source.
 
-    Applications with unknown memory (None) take none; the speeds show which applications cannot run together.
+    An application with unknown memory (None) takes none; the speeds show which applications cannot run
+    together.
     """
 
     profiles: Sequence[ApplicationProfile]

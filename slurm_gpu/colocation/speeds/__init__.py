@@ -1,1 +1,1 @@
-"""Predict the speeds of applications that share a GPU from measured ones."""
+"""Predict the speeds of applications that share a GPU from measured speeds."""

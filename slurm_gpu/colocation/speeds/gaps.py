@@ -11,7 +11,7 @@ from slurm_gpu.colocation.tables.measured import Measured
 
 
 def completed(table: Measured) -> Measured:
-    """Return a table with the speed of each pair: measured, or predicted if it was not measured.
+    """Return a table with the speeds of all pairs; speeds that were not measured are predicted.
 
     Predictions exclude no pair, since no predicted speed is 0.
     """

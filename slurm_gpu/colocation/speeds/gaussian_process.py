@@ -1,16 +1,16 @@
 """Fit a Gaussian process over pairs of applications that share a GPU.
 
 The speed of one application with another is the sum of its own sensitivity, the other's effect on any
-co-runner, and an effect of this pair. Each part is similar for similar applications: those of one family and
-near in size, or near in their use alone. Applications with similar learned speeds, or similar effects on
-others, also count as similar (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters
-2 and 5).
+co-runner, and an effect of this pair. Each of these parts is similar for similar applications. Applications
+are similar if they belong to one family and have similar sizes, or if their use alone is similar.
+Applications with similar learned speeds, or with similar effects on others, also count as similar (Rasmussen
+and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
 
 A use that deviates from its family's line, such as a step that takes longer than expected from smaller and
-larger inputs, changes the speed in proportion (odd).
+larger inputs, changes the speed in proportion (`odd`).
 
-A speed of 1 is a bound: it hides how much capacity two applications leave each other, so this is a Tobit
-regression. Outliers count less, by Student's t noise.
+A measured speed of 1 is only a bound: it hides how much capacity two applications leave each other. The fit
+is therefore a Tobit regression. Outliers count less, because the noise has Student's t distribution.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _AS_MANY = 10
 class Scales:
     """Variances relative to that of all speeds, and distances within which applications are similar.
 
-    The values were chosen by cross-validation with five folds of pairs, and of applications, on Gavel's table
-    of the P100 only. `uses_family` and `odd` were added later: they improve the V100 and are no worse on the
-    P100 and the K80.
+    The values were chosen by cross-validation with five folds, over pairs and over applications, on Gavel's
+    table of the P100 only. `uses_family` and `odd` were added later: they improve the predictions for the
+    V100, and those for the P100 and the K80 are no worse.
     """
 
     suffers: float = 1.2
@@ -60,12 +60,12 @@ class Scales:
     uses_suffers: float = 0.9
     uses_does: float = 1.5
     foreign_suffers: float = 0.09
-    """Maximum similarity of two applications of different families, relative to two of one family."""
+    """Maximum similarity of two applications of different families, relative to two of the same family."""
     foreign_does: float = 1.5
     uses_family: float = 2.5
-    """Distance of uses alone within which two applications of one family are similar."""
+    """Distance of `Likeness.uses` within which two applications of one family are similar."""
     odd: float = 1.0
-    """Effect of a deviation from the family's line, for a unit of `Likeness.odd` squared."""
+    """Variance added by a deviation from the family's line, per unit of `Likeness.odd` squared."""
     own: float = 0.04
     speed_distance: float = 0.44
     """Root mean square difference of speeds within which applications are similar in slowdowns or effects."""
@@ -88,7 +88,7 @@ _VARIANCES = ("suffers", "does", "pair", "learned", "level")
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The measurements, in arrays (m)."""
+    """The m measurements, as arrays."""
 
     one: NDArray[np.intp]
     """The application that has this speed."""
@@ -96,7 +96,7 @@ class Entries:
     """Its co-runner."""
     speed: Floats
     count: Floats
-    """Number of measurements in the mean."""
+    """Number of measurements of which `speed` is the mean."""
 
     def at(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Entries:
         """Return a selection of the measurements."""
@@ -108,7 +108,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class Covariance:
-    """Covariance of the speeds of pairs, (n, n) each, without noise; `of` is their variance."""
+    """The covariance of the speeds of pairs, without noise, as matrices (n, n); `of` contains the scales."""
 
     of: Scales
     suffers: Floats
@@ -118,7 +118,7 @@ class Covariance:
     """The learned similarities of slowdowns and of effects."""
 
     def across(self, one: NDArray[np.intp], other: NDArray[np.intp], entries: Entries) -> Floats:
-        """Return the covariance (k, m) of k pairs with m entries."""
+        """Return the covariance (k, m) between k pairs and m entries."""
         return self._total(np.ix_(one, entries.one), np.ix_(other, entries.other))
 
     def variance(self, one: NDArray[np.intp], other: NDArray[np.intp]) -> Floats:
@@ -139,9 +139,9 @@ class GaussianProcess:
     """A fitted process."""
 
     entries: Entries
-    """The entries of the fit."""
+    """The entries that were fitted."""
     own_only: Entries
-    """Entries outside the fit: each corrects only the speed of its own pair."""
+    """Entries that were not fitted; each corrects only the speed of its own pair."""
     prior_mean: Floats
     """(n, n) the mean before any measurement."""
     covariance: Covariance
@@ -155,7 +155,7 @@ class GaussianProcess:
     """Variance of one measurement of typical quality."""
 
     def everywhere(self) -> tuple[Floats, Floats]:
-        """Return the speed, not bound by 1, and the standard deviation of one measurement, (n, n) each."""
+        """Return the speeds (not limited to 1) and the standard deviation of one measurement, both (n, n)."""
         speed, variance = self._fitted_alone
         at, own = (self.own_only.one, self.own_only.other), self.own_only
         if len(own):
@@ -174,7 +174,7 @@ class GaussianProcess:
 
     @cached_property
     def _fitted_alone(self) -> tuple[Floats, Floats]:
-        """Return the speed, not bound by 1, and its variance, (n, n) each, from the fitted entries only."""
+        """Return the speeds (not limited to 1) and their variance, both (n, n), from fitted entries only."""
         n = len(self.prior_mean)
         one, other = np.divmod(np.arange(n * n), n)
         across = self.covariance.across(one, other, self.entries)
@@ -186,8 +186,9 @@ class GaussianProcess:
     def shortfall(self) -> Floats:
         """Return by how many standard deviations each entry is below the prediction from all other pairs.
 
-        The result covers each fitted entry, and other entries whose reverse is not fitted either. Both
-        directions of a pair are left out; the learned similarity of applications still includes them.
+        The result contains each fitted entry, then the other entries whose reverse is not fitted either. A
+        prediction leaves out both directions of the pair; the learned similarity of applications still
+        includes them.
         """
         speed, deviation = self._left_out()
         found = (np.clip(speed, SLOWEST, 1.0) - self.entries.speed) / deviation
@@ -200,7 +201,7 @@ class GaussianProcess:
         return np.concatenate((found, others))
 
     def _left_out(self) -> tuple[Floats, Floats]:
-        """Return the speed and deviation of each entry, (m) each, as if its pair was never measured."""
+        """Return the speed and standard deviation of each entry, both (m), as if its pair was unmeasured."""
         speed, deviation = np.empty(len(self.unbound)), np.empty(len(self.unbound))
         weighed = self.inverse @ self._residual
         at = {pair: k for k, pair in enumerate(zip(self.entries.one, self.entries.other, strict=True))}
@@ -219,9 +220,10 @@ class GaussianProcess:
 def fitted(
     like: Likeness, entries: Entries, prior_mean: Floats, scales: Scales, most: int
 ) -> GaussianProcess:
-    """Fit at most `most` entries (at least one) by the traits of applications, then also by learned speeds.
+    """Fit entries by the traits of applications, then also by learned speeds.
 
-    The cost is cubic in `most`, and quadratic for each further entry and pair of applications.
+    At most `most` of the entries are fitted; there must be at least one. The cost is cubic in `most`, and
+    quadratic for each further entry and each pair of applications.
     """
     residual = entries.speed - prior_mean[entries.one, entries.other]
     scales = scales.of((USUAL_VARIANCE * _AS_MANY + (residual**2).sum()) / (_AS_MANY + len(residual)))
@@ -238,10 +240,11 @@ def fitted(
 
 
 def most_informative(prior: Covariance, entries: Entries, noise: float, most: int) -> NDArray[np.intp]:
-    """Return the indices of `most` entries, each with the largest variance given those before it.
+    """Return the indices of the `most` most informative entries.
 
-    The selection is greedy: a partial, pivoted Cholesky factorisation over all entries. An entry of many
-    measurements has less noise, so it is preferred.
+    The selection is greedy: each entry has the largest variance given those before it. The variances result
+    from a partial, pivoted Cholesky factorisation over all entries. An entry of many measurements has less
+    noise and is therefore preferred.
     """
     noises = noise / entries.count
     variance = prior.variance(entries.one, entries.other)
@@ -283,7 +286,7 @@ def _alike(rows: Floats, distance: float) -> Floats:
 def _conditioned(
     covariance: Covariance, entries: Entries, own_only: Entries, prior_mean: Floats, scales: Scales
 ) -> GaussianProcess:
-    """Fit by expectation-maximisation of the speeds above the bound and the weight of each entry."""
+    """Fit by expectation-maximisation, which estimates speeds above the bound and weights of entries."""
     prior = covariance.across(entries.one, entries.other, entries)
     mean = prior_mean[entries.one, entries.other]
     bound = entries.speed >= _BOUND
@@ -326,7 +329,7 @@ def _truncated_mean(mean: Floats, deviation: Floats) -> Floats:
 
 
 def _hazard(short: Floats) -> Floats:
-    """Return density divided by survival of the standard normal distribution (the inverse Mills ratio)."""
+    """Return the inverse Mills ratio of the standard normal distribution: density ÷ survival function."""
     return np.array([_hazard_at(one) for one in short.tolist()])
 
 

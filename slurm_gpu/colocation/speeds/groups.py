@@ -1,4 +1,7 @@
-"""Check a cap and compute ends from the speeds of several co-runners, without numpy."""
+"""Check the speeds of jobs that run together against a cap, and compute when the jobs end.
+
+This module does not need numpy.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ _JUST_ONE = 1 - 1e-12
 
 
 def keeps(speeds: Iterable[float], cap: float) -> bool:
-    """Return whether all can run together and no speed is below 1/cap of running alone."""
+    """Return whether all jobs can run together and no speed is below 1/cap."""
     return all(speed > 0 and speed * cap >= _JUST_ONE for speed in speeds)
 
 
 def ends_s(left_s: Sequence[float], speeds_of: Callable[[tuple[int, ...]], Sequence[float]]) -> float:
-    """Return when the last of several jobs that begin together ends if no other job joins; math.inf if never.
+    """Return when the last of several jobs ends if all start together and no other job joins.
 
-    `left_s` has one value per member; `speeds_of` returns the speeds of the members that run together, in
-    order.
+    `left_s` has one value per job. `speeds_of` takes the indices of the jobs that are still running, and
+    returns their speeds. The result is math.inf if jobs cannot run together.
     """
     here = dict(enumerate(left_s))
     now_s = 0.0

@@ -1,4 +1,4 @@
-"""Predict the speeds of two applications that never shared a GPU, and the uncertainty."""
+"""Predict the speeds of two applications that have never shared a GPU, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _MOST_COUNTED = 20.0
 
 @dataclass(frozen=True)
 class Predicted:
-    """Predictions, (n, n) each: [i, j] is the value of i with j."""
+    """Predictions as matrices (n, n): [i, j] is the value of application i with application j."""
 
     speed: Floats
     deviation: Floats
-    """One standard deviation of a new measurement."""
+    """Standard deviation of a new measurement."""
     shortfall: Floats = field(repr=False)
-    """By how many deviations each measurement was below its prediction from the others, ascending."""
+    """By how many deviations each measurement was below its prediction from other pairs, ascending."""
     n_not_fitted: int = 0
-    """Number of measured speeds that exceed the limit of a fit: each corrects only its own pair."""
+    """Number of measured speeds above the limit of a fit; each corrects only its own pair."""
 
     def lower(self, confidence: float) -> Floats:
         """Return lower bounds that speeds exceed with this probability (0 to 1), given past errors."""
@@ -56,20 +56,22 @@ def predict(
 ) -> Predicted:
     """Predict every pair's speed from the measured pairs.
 
-    `speeds` (n, n): [i, j] is the speed of i with j; NaN if unmeasured, and 0, which has no effect on
-    predictions, if they cannot run together. `counts`: the number of measurements in each mean. `prior`: the
-    prediction without data; by default, the mean of all. Two jobs of one application are a pair like any
-    other. The cost is cubic in the number of speeds: 600 take half a second. At most `most` are fitted, the
-    most informative ones; a warning is logged once if there are more. Raise ValueError if a shape or value is
-    invalid.
+    `speeds` (n, n): [i, j] is the speed of i with j. It is NaN if it was not measured, and 0 if the pair
+    cannot run together; a speed of 0 has no effect on predictions. `counts` contains the number of
+    measurements in each mean. `prior` is the prediction without data; by default, it is the mean of all
+    speeds. Two jobs of one application are a pair like any other.
+
+    At most `most` speeds are fitted, the most informative ones. If there are more, a warning is logged once.
+    The cost is cubic in the number of fitted speeds: 600 take half a second. Raise ValueError if a shape or
+    value is invalid.
     """
     n = len(traits)
     for what, given in (("speeds", speeds), ("counts", counts), ("prior", prior)):
         if given is not None and given.shape != (n, n):
-            raise ValueError(f"{what} of {n} applications have the shape {(n, n)}, not {given.shape}")
+            raise ValueError(f"{what} of {n} applications must have the shape {(n, n)}, not {given.shape}")
     measured = speeds[~np.isnan(speeds)]
     if not ((measured >= 0) & (measured <= 1)).all():
-        raise ValueError("speeds with co-runners must be from 0 to 1, relative to alone")
+        raise ValueError("speeds with co-runners must be from 0 to 1, relative to running alone")
     level = float(measured[measured > 0].mean()) if (measured > 0).any() else _NOTHING_KNOWN
     prior_mean = np.full((n, n), level) if prior is None else np.where(np.isnan(prior), level, prior)
     entries = _entries(speeds, counts)
@@ -91,7 +93,7 @@ def predict(
 def _warn_once(most: int) -> None:
     """Warn only once that the limit is exceeded, since a learner fits the same pairs many times."""
     log.warning(
-        "more speeds of pairs were measured than a fit takes (%d): it uses the most informative ones, "
+        "more speeds of pairs were measured than a fit takes (%d): the most informative ones are fitted, "
         "and each of the others corrects only its own pair",
         most,
     )

@@ -2,9 +2,9 @@
 
 {"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.35, "('LM (batch size 5)', 1)": [30.1, 99.0]}}}
 
-A row belongs to one application on a number of GPUs. `null` has its steps per second when it runs alone.
-Each other application has the steps per second of both when they run together. [0, 0] means that both cannot
-run together. 0 for `null` means that the application cannot run on this GPU.
+A row belongs to one application on a number of GPUs. The value of `null` is its steps per second when it runs
+alone; 0 means that it cannot run on this GPU. The value of another application is the steps per second of
+both when they run together; [0, 0] means that they cannot run together.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Key = tuple[str, int]
 
 
 def tables_of(path: Path, decoded: Mapping[str, Any]) -> tuple[Measured, ...]:
-    """Return the table of each GPU model for jobs of one GPU; only the format of the others is checked.
+    """Return the table of each GPU model for jobs of one GPU.
 
-    An application that cannot run on a model is not in that model's table. Raise InputError with the keys and
-    the value if a value is invalid.
+    Only the format of values for several GPUs is checked. An application that cannot run on a model is not in
+    that model's table. Raise InputError with the keys and the value if a value is invalid.
     """
     return tuple(_Reader(path, model).table(of_model) for model, of_model in decoded.items())
 
@@ -106,7 +106,7 @@ class _Reader:
             if abs(here - there) > _SAME * max(here, there):
                 raise self._error(
                     f"{rows[mine][0]}: {rows[other][0]}",
-                    f"{list(steps)} must equal the same pair in the other order, {[ours, theirs]}",
+                    f"{list(steps)} must equal the values of the pair in the other order, {[ours, theirs]}",
                 )
 
     def _object(self, value: Any) -> Mapping[str, Any]:
@@ -127,7 +127,7 @@ class _Reader:
         if value is None or value < 0:
             raise self._error(
                 f"{text}: null",
-                f"{shown(row.get('null'))} must be its steps per second alone on a GPU, 0 or more",
+                f"{shown(row.get('null'))} must be the steps per second alone on a GPU, 0 or more",
             )
         return value
 
@@ -141,7 +141,7 @@ class _Reader:
                             where, f"{shown(value)}: 0 (cannot run together) must be set for both"
                         )
                     return mine, theirs
-        raise self._error(where, f"{shown(value)} must be steps per second, [its own, the other's]")
+        raise self._error(where, f"{shown(value)} must be [own steps per second, the other's]")
 
     def _error(self, where: str, message: str) -> InputError:
         place = f"{self._model}: {where}" if where else self._model

@@ -30,12 +30,12 @@ class Measured:
     alone_per_s: tuple[float | None, ...]
     """Steps, or another unit of progress, per second alone on the GPU; None if unknown."""
     speeds: Mapping[CoRunnerView, float] = field(repr=False)
-    """Speeds relative to running alone, from 0 to 1; 0 for the whole group if it cannot run together."""
+    """Speeds relative to running alone, from 0 to 1; 0 for all of a group that cannot run together."""
 
     def __post_init__(self) -> None:
         for name in (self.gpu_model, *self.names):
             if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-                raise ValueError(f"the name {name[:40]!r} must be 1 to {LONGEST_NAME} printable characters")
+                raise ValueError(f"the name {name[:40]!r} must have 1 to {LONGEST_NAME} printable characters")
         if len(set(self.names)) != len(self.names):
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"{twice!r} occurs twice")
@@ -52,9 +52,9 @@ class Measured:
         if not others:
             raise ValueError(f"{self.names[one]!r} without co-runners must have the speed 1")
         if list(others) != sorted(others):
-            raise ValueError(f"{what}: must be in ascending order")
+            raise ValueError(f"{what}: co-runners must be in ascending order")
         if not 0 <= speed <= 1:
-            raise ValueError(f"{what}: speed {speed} must be from 0 to 1, relative to alone")
+            raise ValueError(f"{what}: speed {speed} must be from 0 to 1, relative to running alone")
         if 0 < speed < LEAST_SPEED:
             raise ValueError(
                 f"{what}: speed {speed} must be 0 if they cannot run together, or from {LEAST_SPEED:f} to 1"
@@ -70,7 +70,7 @@ class Measured:
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
-        """Return each measured group once, smaller groups first."""
+        """Return each measured group once, sorted by size."""
         found = {tuple(sorted((one, *others))) for one, others in self.speeds}
         return sorted(found, key=lambda group: (len(group), group))
 

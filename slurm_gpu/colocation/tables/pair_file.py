@@ -1,4 +1,4 @@
-"""Read and write the project's own format of measured speeds, as CSV or JSON: docs/colocation.md#tables."""
+"""Read and write the project's own format of measured speeds, CSV or JSON; see docs/colocation.md#tables."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Builder:
 def table_of_json(path: Path, decoded: Mapping[str, Any]) -> Measured:
     """Decode a file with `"format": "slurm-gpu speeds 1"`.
 
-    Raise InputError naming the key and the value if one is invalid.
+    If the file is invalid, raise InputError with the key and the value.
     """
 
     def wrong(where: str, message: str) -> InputError:
@@ -81,7 +81,7 @@ def table_of_json(path: Path, decoded: Mapping[str, Any]) -> Measured:
     for name, about in applications.items():
         alone = mapping(path, f"applications: {name}", about, "{alone_per_s: number or null}")
         if set(alone) - {"alone_per_s"}:
-            raise wrong(f"applications: {name}", f"{shown(about)} must have alone_per_s and nothing else")
+            raise wrong(f"applications: {name}", f"{shown(about)} must contain only alone_per_s")
         at, value = builder.index(name), alone.get("alone_per_s")
         if value is not None:
             found = number(value)
@@ -131,7 +131,7 @@ def _add_group(builder: _Builder, applications: Mapping[str, Any], group: Any) -
 
 
 def tables_of_csv(path: Path) -> tuple[Measured, ...]:
-    """Return one table per GPU model; raise InputError naming the line and the value if one is invalid."""
+    """Return one table per GPU model; raise InputError with the line and the value if the file is invalid."""
     lines = read_rows(path)
     if not lines:
         raise InputError(str(path), 1, 1, f"is empty; the first line must be {_header(1)}")
@@ -156,7 +156,7 @@ def tables_of_csv(path: Path) -> tuple[Measured, ...]:
 
 
 def _check_refusals(path: Path, builder: _Builder) -> None:
-    """Check that if one speed of a group is 0, all speeds of the group are."""
+    """Check that if one speed of a group is 0, all speeds of the group are 0."""
     names = builder.names
     for (one, others), speed in builder.speeds.items():
         for view in views_of((one, *others)) if speed == 0 else ():
@@ -184,7 +184,7 @@ def _add_row(builders: dict[str, _Builder], row: Sequence[str], width: int, line
         raise ValueError("gpu_model and application must be given")
     for text in (model, name, *others):
         if len(text) > LONGEST_NAME or not text.isprintable():
-            raise ValueError(f"the name {text[:40]!r} must be 1 to {LONGEST_NAME} printable characters")
+            raise ValueError(f"the name {text[:40]!r} must have 1 to {LONGEST_NAME} printable characters")
     builder = builders.setdefault(model, _Builder(model))
     if others:
         if alone:
@@ -213,7 +213,7 @@ def _number(what: str, text: str, most: float = math.inf) -> float:
     if not math.isfinite(found):
         raise ValueError(f"{what} {text!r} must be a number")
     if most < math.inf and not 0 <= found <= most:
-        raise ValueError(f"{what} {text!r} must be from 0 to {most:g}, relative to alone")
+        raise ValueError(f"{what} {text!r} must be from 0 to {most:g}, relative to running alone")
     return found
 
 

@@ -13,8 +13,8 @@ from slurm_gpu.colocation.co_runner_views import CoRunnerView, speed_with_all, v
 class PairTable:
     """Speeds of pairs; larger unmeasured groups are extrapolated from their pairs.
 
-    `speeds` (n, n): [i, j] is the speed of i with j; NaN if unmeasured, 0 in both directions if they cannot
-    run together. `larger` contains speeds in larger groups.
+    `speeds` (n, n): [i, j] is the speed of i with j. It is NaN if unmeasured, and 0 in both directions if i
+    and j cannot run together. `larger` contains speeds in larger groups.
     """
 
     def __init__(
@@ -25,12 +25,12 @@ class PairTable:
     ) -> None:
         n = len(names)
         if speeds.shape != (n, n):
-            raise ValueError(f"{n} applications have speeds of shape {(n, n)}, not {speeds.shape}")
+            raise ValueError(f"{n} applications must have speeds of shape {(n, n)}, not {speeds.shape}")
         known = speeds[~np.isnan(speeds)]
         if not ((known >= 0) & (known <= 1)).all():
-            raise ValueError("speeds with co-runners must be from 0 to 1, relative to alone")
+            raise ValueError("speeds with co-runners must be from 0 to 1, relative to running alone")
         if ((speeds == 0) != (speeds.T == 0)).any():
-            raise ValueError("a pair that cannot run together has speed 0 both ways")
+            raise ValueError("a pair that cannot run together must have speed 0 in both directions")
         self.names, self.speeds, self.larger = tuple(names), speeds, dict(larger or {})
 
     def together(self, applications: tuple[int, ...]) -> tuple[float, ...]:

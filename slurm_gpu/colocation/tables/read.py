@@ -15,10 +15,10 @@ _BATCH = re.compile(r"(?P<application>.*\S)\s*\(batch size (?P<size>\d{1,9})\)")
 
 
 def read_tables(path: Path) -> tuple[Measured, ...]:
-    """Return one table per GPU model from a file in the project's CSV or JSON format, or in Gavel's.
+    """Return one table per GPU model from a file in the project's CSV or JSON format, or in Gavel's format.
 
-    Gavel's tables are read for jobs of one GPU. Raise InputError naming the key and the value if one is
-    invalid.
+    Gavel's tables are read for jobs of one GPU. Raise InputError with the key or line and the value if the
+    file is invalid.
     """
     if path.suffix.lower() == ".csv":
         return pairfile.tables_of_csv(path)
@@ -29,7 +29,7 @@ def read_tables(path: Path) -> tuple[Measured, ...]:
 
 
 def read_table(path: Path, gpu_model: str | None = None) -> Measured:
-    """Read the table of one GPU model: the named one, or the only one in the file."""
+    """Read the table of the given GPU model, or of the only model in the file."""
     tables = read_tables(path)
     if gpu_model is None and len(tables) == 1:
         return tables[0]
@@ -40,9 +40,7 @@ def read_table(path: Path, gpu_model: str | None = None) -> Measured:
         raise InputError(str(path), 0, 0, "has no speeds; docs/colocation.md describes the format")
     there = ", ".join(table.gpu_model for table in tables)
     wanted = (
-        "one GPU model must be named with --gpu-model"
-        if gpu_model is None
-        else f"has no GPU model {gpu_model!r}"
+        "select one GPU model with --gpu-model" if gpu_model is None else f"has no GPU model {gpu_model!r}"
     )
     raise InputError(str(path), 0, 0, f"{wanted}; available: {there}")
 
