@@ -1,4 +1,4 @@
-"""EASY backfill: reserve nodes for the first blocked job of a partition; other jobs must not delay it."""
+"""Run EASY backfill: jobs may start early if they do not delay the first blocked job of a partition."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from slurm_gpu.simulate.starter import Starter, StartResult
 class BackfillPass:
     """One pass over the queue in the order of priority.
 
-    In each partition, it starts the jobs in order until one is blocked. After that job, it examines only
-    shapes that may have room.
+    In each partition, the pass starts the jobs in order until one is blocked. After that job, it examines
+    only shapes for which there may be room.
     """
 
     def __init__(
@@ -25,14 +25,14 @@ class BackfillPass:
     ) -> None:
         self._starter, self._queue, self._prospects, self._now_s = starter, starter.queue, prospects, now_s
         self._heap: list[tuple[Key, int, KindIterator | None]] = []
-        """(key of a job, its kind, the other kinds of its shape; None for the first job of a partition)."""
+        """(key of a job, its kind, the other kinds of its shape or None for a partition's first job)."""
         self._promised: dict[int, BackfillReservation] = {}
         """Reservations by partition."""
         self._blocked_shapes = blocked_shapes
         blocked_shapes.begin()
 
     def run(self, depth: int | None) -> None:
-        """Examine at most `depth` jobs, or all if None."""
+        """Run the pass, examining at most `depth` jobs, or all jobs if it is None."""
         for partition in range(len(self._starter.state.cluster.partitions)):
             self._push_first_of(partition)
         examined = 0
@@ -108,5 +108,5 @@ class BackfillPass:
             heapq.heappush(self._heap, (*following, others))
 
     def _has_promise(self, shape: int) -> bool:
-        """Return whether its partition has a reservation."""
+        """Return whether the partition of the shape has a reservation."""
         return self._queue.shapes[shape].partition in self._promised

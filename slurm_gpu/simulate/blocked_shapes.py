@@ -1,4 +1,4 @@
-"""Remember which shapes are blocked during one pass, so that jobs that need as much or more are skipped."""
+"""Record which shapes are blocked during one pass, to skip jobs that need as much or more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Needs = tuple[int, int, int, int]
 
 
 class BlockedShapes:
-    """The shapes blocked in one pass, in which free resources only shrink and reservations only grow."""
+    """The blocked shapes of one pass, during which free resources only shrink and reservations only grow."""
 
     def __init__(self, shapes: Sequence[JobShape]) -> None:
         requests = [shape.request for shape in shapes]
@@ -22,19 +22,20 @@ class BlockedShapes:
             for one in shapes
         ]
         self._blocked: dict[tuple[int, str, str, int, bool], list[tuple[float, _Needs]]] = {}
-        """Minimal blocked needs by partition, QOS, GPU type, share of a GPU, and one zone or any."""
+        """Minimal blocked needs by partition, QOS, GPU type, share of a GPU, and requirement of one zone."""
         self._refused: dict[int, float] = {}
-        """Shape → end time after which the placement refused it."""
+        """The earliest end time for each shape after which the placement refused it."""
 
     def begin(self) -> None:
-        """Start a pass: forget the previous one."""
+        """Start a pass: clear the records of the previous pass."""
         self._blocked.clear()
         self._refused.clear()
 
     def add(self, shape: int, past_s: float, *, larger_too: bool) -> None:
         """Record that no job of this shape that may run past `past_s` can start.
 
-        With `larger_too`, room is lacking, which also blocks larger jobs; otherwise the placement refused it.
+        With `larger_too`, the reason is a lack of room, which also blocks larger jobs. Otherwise the
+        placement refused the job.
         """
         if larger_too:
             needs, blocked = self._needs[shape], self._blocked.setdefault(self._like[shape], [])

@@ -66,11 +66,11 @@ class ModelCluster:
 
     def _check_index(self, index: int, where: str) -> None:
         if not 0 <= index < len(self.nodes):
-            raise ValueError(f"{where} names node {index}: there are {len(self.nodes)}, numbered from 0")
+            raise ValueError(f"{where} names node {index}, but there are {len(self.nodes)}, numbered from 0")
 
     @cached_property
     def total_gpus(self) -> int:
-        """Number of GPUs of all nodes."""
+        """Total number of GPUs of all nodes."""
         return sum(node.gpus for node in self.nodes)
 
     def room(self, partition: int, gpu_type: str = "") -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Cache which shapes may have room, so that shapes without room are not tried repeatedly."""
+"""Cache which shapes may fit, so that shapes that do not fit are not tried repeatedly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from slurm_gpu.simulate.state import ModelState
 
 
 class FitCache:
-    """A shape that does not fit is skipped until a node that can host a part of it is freed."""
+    """A cache of the shapes that may fit.
+
+    A shape that does not fit is skipped until a node that can host a part of it is freed.
+    """
 
     def __init__(self, state: ModelState, shapes: Sequence[JobShape]) -> None:
         self._state = state
@@ -31,11 +34,11 @@ class FitCache:
         self._rooms = np.array([state.room(*key) for key in rooms])
 
     def may_fit(self, shape: int) -> bool:
-        """Return whether the shape may have room."""
+        """Return whether the shape may fit."""
         return bool(self._may_fit[shape])
 
     def close(self, shape: int) -> None:
-        """Record that the shape has no room."""
+        """Record that the shape does not fit."""
         self._may_fit[shape] = False
 
     def refresh(self) -> None:

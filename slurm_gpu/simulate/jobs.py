@@ -1,4 +1,4 @@
-"""Jobs of a simulation: columns for millions of jobs, with each distinct request stored once."""
+"""Store the jobs of a simulation in columns for millions of jobs, and each distinct request once."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class ModelJob:
     limit_s: float = math.inf
     partition: int = 0
     priority: float = 0.0
-    """Jobs of higher priority start first, those of equal priority in the order of submission."""
+    """Jobs with higher priority start first, jobs with equal priority in the order of submission."""
     cancel_s: float = math.inf
-    """Cancelled if it has not started by this time."""
+    """The job is cancelled if it has not started by this time."""
     counters: tuple[int, ...] = ()
-    """Indices of the limit counters that it counts in."""
+    """Indices of the limit counters that count the job."""
     qos: str = ""
-    """Determines which jobs it may preempt and which may preempt it."""
+    """Determines which jobs this job may preempt, and which jobs may preempt it."""
 
 
 @dataclass(frozen=True)
 class Jobs:
-    """Columns of equal length in the order of submission; codes are indices into the tables."""
+    """Jobs as columns of equal length in the order of submission; codes are indices into the tables."""
 
     submit_s: Floats
     """Earliest possible start: later than the submission if the job had a begin time or a dependency."""
@@ -68,7 +68,7 @@ class Jobs:
             self.qos,
         )
         if any(len(column) != n for column in columns):
-            raise ValueError("columns of jobs differ in length")
+            raise ValueError("the columns of jobs differ in length")
         if n and (np.isnan(self.submit_s).any() or (np.diff(self.submit_s) < 0).any()):
             raise ValueError("jobs must be in the order of submission")
         if n and not ((self.run_s >= 0) & (self.limit_s > 0)).all():
@@ -108,7 +108,7 @@ class Jobs:
 
 
 class _Table(Generic[T]):
-    """Maps equal values to one code."""
+    """Maps each distinct value to a code."""
 
     def __init__(self) -> None:
         self.values: list[T] = []

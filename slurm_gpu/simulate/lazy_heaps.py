@@ -1,4 +1,4 @@
-"""Find the smallest key of each of many groups whose members' keys change."""
+"""Find the smallest key in each of many groups whose members change their keys."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ Key = tuple[float, int]
 class LazyHeaps:
     """One heap of members per group, corrected only when it is read.
 
-    A member may be in its heap several times; only its last posted key is valid. A posted key may be
-    outdated: `key_of` returns a member's current key, or None; it is never smaller than the posted key.
+    A member may be in its heap several times; only the key that was posted last is valid. A posted key may be
+    outdated. `key_of` returns a member's current key, which is never smaller than the posted key, or None if
+    it has none.
     """
 
     def __init__(self, n_groups: int, n_members: int, key_of: Callable[[int], Key | None]) -> None:
@@ -35,7 +36,7 @@ class LazyHeaps:
         self._posted[member] = None
 
     def first_key(self, group: int) -> Key | None:
-        """Return the smallest key of a group."""
+        """Return the smallest key of a group; None if it has no member."""
         heap = self._heaps[group]
         while heap:
             key, member = heap[0]

@@ -1,4 +1,4 @@
-"""Limits on running jobs: counters with caps, such as the GPUs of one user under one rule."""
+"""Enforce limits on running jobs by counters with caps, such as the GPUs of one user under one rule."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def amounts_of(request: ResourceRequest) -> Amounts:
 
 @dataclass(frozen=True, slots=True)
 class LimitCounter:
-    """A sum over the running jobs that count in it, and its caps."""
+    """A counter of running jobs, with a cap for each limited resource."""
 
     name: str
     caps: Mapping[Resource, int]
 
 
 class LimitCounters:
-    """The counters during a simulation."""
+    """The values of all counters during a simulation."""
 
     def __init__(self, counters: Sequence[LimitCounter]) -> None:
         self.counters = counters
@@ -46,7 +46,7 @@ class LimitCounters:
         self._used = [[0] * len(Resource) for _ in counters]
 
     def used(self, counter: int, resource: Resource) -> int:
-        """Return the current sum."""
+        """Return the current sum of a resource over the jobs of a counter."""
         return self._used[counter][resource]
 
     def limited_by(self, counters: Iterable[int], amounts: Amounts) -> int | None:

@@ -39,8 +39,8 @@ def simulate(
     """Run all jobs to their end and return the outcome.
 
     `progress` is called from time to time with the number of finished jobs. A job that requires one zone may
-    use several once it has waited for `zone_wait_s`. A job that fits nowhere, or exceeds a limit by itself,
-    never starts.
+    use several zones once it has waited for `zone_wait_s`. A job that fits nowhere, or exceeds a limit by
+    itself, never starts.
 
     Raise ValueError if jobs name unknown partitions or counters, or if a placement returns nodes or GPUs that
     are not free.
@@ -99,14 +99,14 @@ class _QueueModel:
         self._limited = np.full(n, math.nan)
         self._restarts = np.zeros(n, dtype=np.int32)
         self._ends: list[tuple[float, int, int]] = []
-        """(time, job, sequence number of the planned end: only the last planned end counts)."""
+        """Planned ends as (time, job, sequence number); only the last planned end of a job counts."""
         self._planned: dict[int, int] = {}
         self._coming: list[tuple[float, int]] = []
-        """(time from which a requeued job waits again, job)."""
+        """Requeued jobs as (time from which the job waits again, job)."""
         self._cancellations: list[tuple[float, int]] = []
         self._zone_wait_s = zone_wait_s
         self._releases: list[tuple[float, int]] = []
-        """(time at which a job has waited long enough for one zone, job)."""
+        """Jobs that require one zone as (time at which the requirement is dropped, job)."""
         self._outages = sorted(
             [(one.from_s, False, one.node) for one in cluster.outages]
             + [(one.to_s, True, one.node) for one in cluster.outages if one.to_s < math.inf],
@@ -212,7 +212,7 @@ class _QueueModel:
             self._backfill_at = math.inf
 
     def _fits_empty(self, shape: JobShape) -> bool:
-        """Return whether an empty cluster could run such a job; Slurm rejects other jobs at submission."""
+        """Return whether a job of this shape fits into an empty cluster; Slurm rejects other jobs."""
         fit = self._state.fits(shape.request, self._state.room(shape.partition, shape.request.gpu_type))
         if self._zone_wait_s == math.inf:
             fit = self._state.together(shape.request, fit)
@@ -288,7 +288,7 @@ def _check(cluster: ModelCluster, jobs: Jobs, counters: Sequence[LimitCounter]) 
         ("QOS", jobs.qos, len(jobs.qos_names)),
     ):
         if len(codes) and (codes.min() < 0 or codes.max() >= n):
-            raise ValueError(f"jobs name a {what} out of range: there are {n}, numbered from 0")
+            raise ValueError(f"jobs name a {what} out of range; there are {n}, numbered from 0")
     for one in jobs.counter_sets:
         if any(not 0 <= counter < len(counters) for counter in one):
-            raise ValueError(f"jobs count in {one}: there are {len(counters)} counters, numbered from 0")
+            raise ValueError(f"jobs count in {one}, but there are {len(counters)} counters, numbered from 0")

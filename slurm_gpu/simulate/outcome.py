@@ -1,4 +1,4 @@
-"""The outcome of a simulation."""
+"""Define the outcome of a simulation."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 
 class JobTransition(StrEnum):
-    """A change of a job's state."""
+    """A change in the state of a job."""
 
     SUBMIT = "submit"
     START = "start"
     END = "end"
     REQUEUE = "requeue"
-    """Preempted; it waits again."""
+    """The job was preempted and waits again."""
     CANCEL = "cancel"
-    """Cancelled before it started."""
+    """The job was cancelled before it started."""
 
 
 class ModelEvent(NamedTuple):
@@ -34,13 +34,13 @@ class ModelEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelOutcome:
-    """Columns by job; NaN for events that did not happen."""
+    """The outcome in columns with one value per job; NaN for events that did not happen."""
 
     start_s: NDArray[np.float64]
     """Start of the first run."""
     end_s: NDArray[np.float64]
     restarts: NDArray[np.int32]
     limited_s: NDArray[np.float64]
-    """The part of the wait for the first start that limits caused; NaN if the job never started."""
+    """Seconds for which limits delayed the first start; NaN if the job never started."""
     log: tuple[ModelEvent, ...] = ()
     """All events in order, if a log was requested."""

@@ -1,4 +1,4 @@
-"""Placement of a job on the nodes with room for it: the protocol, and Slurm's default."""
+"""Define the protocol for placing a job on nodes with room for it, and Slurm's default placement."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ Nodes = NDArray[np.intp]
 
 
 class PlacementChoice(Protocol):
-    """A pure choice of nodes and GPUs: the same state and request always give the same answer."""
+    """A choice of nodes and GPUs that depends only on the state and the request."""
 
     def choose(self, state: ModelState, request: ResourceRequest, fitting: Nodes) -> Sequence[int] | Nodes:
-        """Return `request.nodes` of the fitting nodes (ascending, at least as many); empty if it must wait.
+        """Return the nodes for a request, or none if it must wait.
 
-        For a request for one zone, each fitting node has enough others in its zone.
+        `fitting` contains at least `request.nodes` nodes in ascending order. If the request requires one
+        zone, each of them has enough others in its zone.
         """
         ...
 
@@ -31,7 +32,7 @@ class PlacementChoice(Protocol):
 
 
 def first_devices(free_mgpu: Sequence[int], request: ResourceRequest) -> tuple[int, ...]:
-    """Return the first whole GPUs; for a share, the GPU with the least sufficient room."""
+    """Return the first free whole GPUs or, for a share, the GPU with the smallest sufficient free part."""
     if request.gpus:
         found: list[int] = []
         for index, mgpu in enumerate(free_mgpu):
@@ -47,10 +48,10 @@ def first_devices(free_mgpu: Sequence[int], request: ResourceRequest) -> tuple[i
 
 
 class FirstFit:
-    """Lightest nodes first, then the order of the configuration, as in Slurm."""
+    """Slurm's default: nodes with the lowest weight first, then the order of the configuration."""
 
     def choose(self, state: ModelState, request: ResourceRequest, fitting: Nodes) -> Nodes:
-        """Return the first of the lightest nodes, within the zone of the first one."""
+        """Return the first nodes with the lowest weight; one zone is that of the first node."""
         weights = state.weight[fitting]
         if weights[0] != weights[-1] or weights.min() != weights.max():
             fitting = fitting[np.argsort(weights, kind="stable")]

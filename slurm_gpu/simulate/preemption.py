@@ -14,7 +14,7 @@ from slurm_gpu.simulate.state import FreeResources, Mask, ModelAllocation, Model
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """The preemption rules: for each QOS, those whose running jobs it may requeue."""
+    """The preemption rules: for each QOS, the QOS whose running jobs it may requeue."""
 
     of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     requeue_after_s: float = 0.0
@@ -28,10 +28,11 @@ def victims_for(
     gives_way: Callable[[int], bool],
     ran_s: Callable[[int], float],
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Return the nodes to use and the jobs to requeue there; None if requeuing all such jobs is not enough.
+    """Return the nodes to use and the jobs to requeue on them; None if requeuing is not enough.
 
-    On each node the jobs with the shortest run time go first. The nodes are those that lose the least work:
-    GPUs plus one, times run time; ties are broken by index.
+    `gives_way` returns whether a job may be requeued. On each node, the jobs with the shortest run time are
+    requeued first. The chosen nodes lose the least work, which is run time times (GPUs + 1); ties are broken
+    by index.
     """
     cheapest: list[tuple[float, int, tuple[int, ...]]] = []
     for node in np.flatnonzero(room & state.open).tolist():

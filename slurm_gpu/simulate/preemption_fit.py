@@ -1,4 +1,4 @@
-"""Find where a preempting job fits: the state of the cluster without the jobs that it may replace."""
+"""Find where a preempting job would fit without the jobs that it may replace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Victims = frozenset[str]
 
 
 class PreemptionFit:
-    """Tracks where preempting jobs may fit, so that attempts without a chance do not scan all nodes."""
+    """Tracks where preempting jobs may fit, so that hopeless attempts do not scan all nodes."""
 
     def __init__(self, cluster: ModelCluster, shapes: Sequence[JobShape], preemption: Preemption) -> None:
         self._shapes = shapes
@@ -25,12 +25,15 @@ class PreemptionFit:
             None if shape.request.one_zone and shape.request.nodes > 1 else preemption.of.get(shape.qos)
             for shape in shapes
         ]
-        """Also None for jobs that require one zone: they preempt only once the requirement is dropped."""
+        """The QOS whose jobs each shape may preempt; None if there are none.
+
+        Jobs of several nodes that require one zone preempt only once the requirement is dropped.
+        """
         self._states = {victims: ModelState(cluster) for victims in set(preemption.of.values())}
         self._fit_caches = {victims: FitCache(state, shapes) for victims, state in self._states.items()}
 
     def victims_of(self, shape: int) -> Victims | None:
-        """Return the QOS that a job of this shape may preempt."""
+        """Return the QOS whose jobs a job of this shape may preempt; None if there are none."""
         return self._victims[shape]
 
     def may_fit(self, shape: int) -> bool:
@@ -39,7 +42,7 @@ class PreemptionFit:
         return victims is not None and self._fit_caches[victims].may_fit(shape)
 
     def nodes_for(self, shape: int, room: Mask) -> Mask | None:
-        """Return where a job would fit without any of its victims; None if these nodes are too few."""
+        """Return the nodes on which a job would fit without any of its victims; None if they are too few."""
         victims = self._victims[shape]
         assert victims is not None, "called for a shape that does not preempt"
         request = self._shapes[shape].request

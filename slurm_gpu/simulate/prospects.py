@@ -1,4 +1,4 @@
-"""Predict the free resources of each node over time, assuming that every job runs to its time limit."""
+"""Predict the free resources of each node over time, assuming that every job runs until its time limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CPUS, _MEMORY_MIB, _GPUS, _LARGEST_MGPU = range(4)
 
 
 class Prospects:
-    """For each node, moments (now and the ends of its jobs) and the free resources from each moment on.
+    """The free resources of each node at several moments: now, and at the end of each of its jobs.
 
     Only the rows of nodes that changed since the last call are rebuilt.
     """
@@ -24,12 +24,12 @@ class Prospects:
         self._state = state
         n = len(state.on_node)
         self._at_s = np.full((n, 1), math.inf)
-        """-inf for now, inf for unused entries of a row."""
+        """The moments of each node: -inf is now, and inf marks unused entries of a row."""
         self._free = np.zeros((4, n, 1), dtype=np.int64)
         self._seen = -1
 
     def when(self, request: ResourceRequest, room: Mask) -> NDArray[np.float64]:
-        """Return when each node has room for one part of a request: -inf for now, inf for never."""
+        """Return when each node has room for its part of a request: -inf for now, inf for never."""
         self._bring_up_to_date()
         fits = self._free[_CPUS] >= request.cpus
         if request.gpus:

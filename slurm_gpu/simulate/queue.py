@@ -1,4 +1,4 @@
-"""The queue of waiting jobs, arranged so that a pass examines few jobs however long the queue is.
+"""Arrange the queue of waiting jobs so that a pass examines few jobs, however long the queue is.
 
 Jobs with equal requests for equal nodes form a *shape*: if one of them does not fit, none does. Jobs of a
 shape with equal time limits form a *kind*: if a reservation blocks one of them, it blocks all. Jobs of a kind
@@ -24,7 +24,7 @@ from slurm_gpu.simulate.limits import Amounts, amounts_of
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """A request, its partition, and the QOS that determines what it may preempt."""
+    """A request, its partition, and the QOS, which determines the jobs that it may preempt."""
 
     request: ResourceRequest
     partition: int
@@ -47,10 +47,10 @@ class _Line:
     amounts: Amounts
     heap: list[Key]
     parked_at: int | None = None
-    """The counter for which it waits; None if it is not parked."""
+    """The counter for which the line waits; None if it is not parked."""
     parked_since_s: float = 0.0
     parked_s: float = 0.0
-    """Total time for which it was parked before; the current parking is not included."""
+    """Total time for which the line was parked, without the current parking."""
 
 
 class ModelQueue:
@@ -62,7 +62,7 @@ class ModelQueue:
         columns = _Columns.of(jobs)
         self.shapes, self.kinds, kind_of_job = _shapes_and_kinds(columns)
         self.shortest_s = [math.inf] * len(self.shapes)
-        """Shape → shortest time limit of its jobs."""
+        """The shortest time limit of the jobs of each shape."""
         for kind in self.kinds:
             self.shortest_s[kind.shape] = min(kind.limit_s, self.shortest_s[kind.shape])
         amounts = [amounts_of(self.shapes[kind.shape].request) for kind in self.kinds]
@@ -77,7 +77,7 @@ class ModelQueue:
         self._of_shapes = LazyHeaps(len(self.shapes), len(self.kinds), self._of_kinds.first_key)
         self._of_partitions = LazyHeaps(n_partitions, len(self.shapes), self._of_shapes.first_key)
         self._parked: list[dict[Amounts, list[int]]] = [{} for _ in range(n_counters)]
-        """Counter → amounts of the first job → lines."""
+        """The lines that are parked for each counter, by the amounts of their jobs."""
         self._parked_before = array("d", bytes(8 * len(jobs)))
         self.active: dict[int, None] = {}
         """Shapes that may have an unparked waiting job."""
@@ -91,7 +91,7 @@ class ModelQueue:
         return self._lines[self._line_of_job[job]].kind
 
     def counters_of(self, job: int) -> tuple[int, ...]:
-        """Return the counters that a job counts in."""
+        """Return the counters that count a job."""
         return self._lines[self._line_of_job[job]].counters
 
     def amounts_of(self, job: int) -> Amounts:
@@ -201,7 +201,7 @@ class KindIterator:
         self._last: tuple[Key, int] | None = None
 
     def next(self) -> tuple[Key, int] | None:
-        """Return the next first job and its kind."""
+        """Return the key of the next first job and its kind; None if there is none."""
         heap = self._heap
         while heap:
             entry = heapq.heappop(heap)
@@ -216,7 +216,7 @@ class KindIterator:
         return None
 
     def again(self, kind: int) -> None:
-        """Consider the last returned kind again: it may have another job."""
+        """Consider the last returned kind again, since it may have another job."""
         first = self._first_of_kind(kind)
         if first is not None:
             heapq.heappush(self._heap, (first, kind))
@@ -228,7 +228,7 @@ def _parked_s(line: _Line, now_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The jobs' columns, with jobs that require one zone appended again without the requirement."""
+    """The columns of all jobs, followed by the jobs that require one zone, without this requirement."""
 
     request: NDArray[np.int32]
     partition: NDArray[np.int32]
@@ -238,7 +238,7 @@ class _Columns:
     requests: Sequence[ResourceRequest]
     qos_names: Sequence[str]
     zoned: NDArray[np.intp]
-    """The jobs that are listed twice."""
+    """The jobs that occur twice."""
 
     @classmethod
     def of(cls, jobs: Jobs) -> _Columns:

@@ -1,4 +1,7 @@
-"""The resource request of a job, and the unit for GPUs; without numpy, for daemons."""
+"""Define the resource request of a job, and the unit for GPUs.
+
+This module does not import numpy, since daemons use it.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ GPU_MGPU = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRequest:
-    """The resources of a job on each of its nodes, which are all alike."""
+    """The resources that a job requests on each of its nodes; the request is the same for all nodes."""
 
     nodes: int = 1
     gpus: int = 0
     """Whole GPUs per node."""
     share_mgpu: int = 0
-    """Thousandths of one GPU, instead of whole GPUs."""
+    """Thousandths of one GPU per node, instead of whole GPUs."""
     cpus: int = 1
     memory_mib: int = 0
     gpu_type: str = ""
-    """"" for any type."""
+    """The required GPU type; empty for any type."""
     one_zone: bool = False
-    """Whether all nodes must be in one zone, for as long as `simulate` waits for one."""
+    """Whether all nodes must be in one zone, until `simulate` drops the requirement."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or min(self.gpus, self.cpus, self.memory_mib) < 0:
@@ -32,5 +35,5 @@ class ResourceRequest:
 
     @property
     def mgpu(self) -> int:
-        """Total over all nodes."""
+        """Thousandths of a GPU over all nodes."""
         return self.nodes * (self.gpus * GPU_MGPU + self.share_mgpu)

@@ -1,7 +1,7 @@
 """Find EASY backfill's reservation for a blocked job: its latest possible start, and its nodes.
 
-The start follows from the time limits of the running jobs. A lower-priority job may start before it if it
-ends by then or leaves enough room for the blocked job.
+The start follows from the time limits of the running jobs. A lower-priority job may start earlier if it ends
+by then or leaves enough room for the blocked job.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurm_gpu.simulate.state import FreeResources, Mask, ModelState
 
 
 class BackfillReservation:
-    """The nodes that a blocked job will get at `at_s`."""
+    """The nodes that are reserved for a blocked job from `at_s` on."""
 
     def __init__(
         self, state: ModelState, request: ResourceRequest, nodes: Sequence[int], at_s: float
@@ -27,7 +27,7 @@ class BackfillReservation:
         self.mask: Mask = np.zeros(len(state.on_node), dtype=np.bool_)
         self.mask[list(nodes)] = True
         self.left_room: dict[ResourceRequest, dict[int, bool]] = {}
-        """Cached results of `leaves_room`; dropped for a node on which a job starts."""
+        """Cached results of `leaves_room`; results for a node are dropped when a job starts on it."""
         self._state, self._request = state, request
         self._then: dict[int, FreeResources] = {}
 
@@ -51,7 +51,7 @@ class BackfillReservation:
         return None if math.isinf(at_s) else cls(state, request, first, max(now_s, at_s))
 
     def leaves_room(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> bool:
-        """Return whether a job that outlasts `at_s` may use this part of a reserved node."""
+        """Return whether a reserved node keeps enough room if a job that outlasts `at_s` uses these GPUs."""
         then = self._free_then(node)
         then.take(request, devices)
         left = then.fits(self._request)

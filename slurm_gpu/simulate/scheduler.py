@@ -13,16 +13,16 @@ from slurm_gpu.simulate.state import Mask
 
 @dataclass(frozen=True, slots=True)
 class Scheduling:
-    """The scheduling of the queue; by default all jobs are examined at every event."""
+    """Settings of the scheduler; by default, all jobs are examined at every event."""
 
     backfill: bool = True
     backfill_every_s: float = 0.0
-    """Seconds between backfill passes (Slurm's bf_interval: 30), 0 for every event.
+    """Seconds between backfill passes (bf_interval, in Slurm 30 by default); 0 for a pass at every event.
 
     Between passes only the first job of each partition may start.
     """
     depth: int | None = None
-    """Jobs examined per backfill pass (bf_max_job_test), None for all.
+    """Maximum number of jobs examined per backfill pass (bf_max_job_test); None for all.
 
     Jobs that limits delay, or that are known to be blocked, do not count.
     """
@@ -36,7 +36,7 @@ class Scheduler:
         self._blocked_shapes = BlockedShapes(starter.queue.shapes)
 
     def strict_pass(self, now_s: float) -> None:
-        """Start the first job of each partition repeatedly until it is blocked.
+        """Start the jobs of each partition in order until the first of them is blocked.
 
         Later jobs may not use the nodes of a partition with a blocked job.
         """
@@ -56,6 +56,6 @@ class Scheduler:
             kept = room if kept is None else kept | room
 
     def backfill_pass(self, now_s: float, depth: int | None) -> None:
-        """Start every job that can start without delaying the first blocked job."""
+        """Start every job that can start without delaying the first blocked job of a partition."""
         self._starter.refresh()
         BackfillPass(self._starter, self._prospects, self._blocked_shapes, now_s).run(depth)

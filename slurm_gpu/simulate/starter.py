@@ -27,7 +27,7 @@ class StartResult(Enum):
 
     STARTED = "started"
     NO_ROOM = "no room"
-    """No room now, nor for any job that needs more for at least as long."""
+    """There is no room now, neither for this job nor for any that needs more for at least as long."""
     NOT_PLACED = "not placed"
     """The request fits, but the placement makes it wait."""
 
@@ -56,7 +56,7 @@ class Starter:
         self.preemption_fit.refresh()
 
     def park(self, job: int, now_s: float) -> bool:
-        """Return whether a limit delays the job; if so, park its line."""
+        """Park the line of a job if a limit delays the job; return whether it was parked."""
         counters = self.queue.counters_of(job)
         if not counters:
             return False
@@ -73,9 +73,9 @@ class Starter:
     def try_to_start(
         self, job: int, now_s: float, kept: Mask | None, ahead: Collection[BackfillReservation]
     ) -> StartResult:
-        """Start a job if it has room outside reservations; otherwise by preemption, if it may preempt.
+        """Start a job if there is room outside reservations, or else by preemption if it may preempt.
 
-        `kept`: nodes that it must not use; `ahead`: reservations of jobs before it.
+        The job must not use the nodes in `kept`. `ahead` contains the reservations of jobs before it.
         """
         kind = self.queue.kinds[self.queue.kind_of(job)]
         if not self.may_start(kind.shape):
@@ -126,7 +126,7 @@ class Starter:
         return StartResult.STARTED
 
     def _keep_off(self, fit: Mask, request: ResourceRequest, reservation: BackfillReservation) -> None:
-        """Remove reserved nodes on which a job that outlasts the reservation would delay it."""
+        """Remove the reserved nodes on which a job that outlasts the reservation would delay it."""
         seen = reservation.left_room.setdefault(request, {})
         for node in np.flatnonzero(fit & reservation.mask).tolist():
             left = seen.get(node)

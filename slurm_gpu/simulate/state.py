@@ -24,15 +24,15 @@ class ModelAllocation:
     devices: tuple[tuple[int, ...], ...]
     """GPU indices for each of `nodes`."""
     until_s: float
-    """The end by its time limit."""
+    """The time at which the job reaches its time limit."""
 
     def devices_on(self, node: int) -> tuple[int, ...]:
-        """Return its GPUs on one of its nodes."""
+        """Return the job's GPUs on one of its nodes."""
         return self.devices[self.nodes.index(node)]
 
 
 class FreeResources:
-    """Free resources of one node, now or later, with the free mgpu of each GPU."""
+    """The free resources of one node, now or later; `devices` contains the free mgpu of each GPU."""
 
     __slots__ = ("cpus", "devices", "memory_mib")
 
@@ -66,8 +66,8 @@ class FreeResources:
 class ModelState:
     """The state of a cluster during a simulation.
 
-    Placements read its arrays, one element per node: wholly free GPUs, largest free part of a GPU (mgpu; 1000
-    if a whole GPU is free), CPUs, memory, and whether the node accepts jobs.
+    Placements read its arrays, which have one element per node: wholly free GPUs, largest free part of a GPU
+    (mgpu; 1000 if a whole GPU is free), CPUs, memory, and whether the node accepts jobs.
     """
 
     def __init__(self, cluster: ModelCluster) -> None:
@@ -90,10 +90,10 @@ class ModelState:
         self.now_s = 0.0
         """Current time, set by the model."""
         self.freed: set[int] = set()
-        """Nodes with more room than before; the reader clears it."""
+        """Nodes with more room than before; the reader clears the set."""
         codes = {zone: code for code, zone in enumerate(dict.fromkeys(node.zone for node in nodes))}
         self.zone = np.array([codes[node.zone] for node in nodes], dtype=np.intp)
-        """Zone number of each node; all nodes without a zone share one."""
+        """Zone number of each node; all nodes without a zone share one number."""
         self._closed_times = [0] * len(nodes)
         self._rooms: dict[tuple[int, str], Mask] = {}
 
@@ -106,7 +106,7 @@ class ModelState:
         return mask
 
     def fits(self, request: ResourceRequest, room: Mask) -> Mask:
-        """Return the nodes of `room` with room for one node's part of a request now."""
+        """Return a mask of the nodes in `room` on which one node's part of a request fits now."""
         mask = room & self.open & (self.free_cpus >= request.cpus)
         if request.gpus:
             mask &= self.free_gpus >= request.gpus

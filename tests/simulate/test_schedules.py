@@ -228,7 +228,7 @@ def test_requests_that_make_no_sense_are_refused(bad: dict[str, int]) -> None:
 
 
 def test_jobs_that_name_what_is_not_there_are_refused() -> None:
-    with pytest.raises(ValueError, match="partition out of range: there are 1"):
+    with pytest.raises(ValueError, match="partition out of range; there are 1"):
         run(cluster(1), job(0, partition=1))
     with pytest.raises(ValueError, match="there are 0 counters"):
         run(cluster(1), job(0, counters=(0,)))
