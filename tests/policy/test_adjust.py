@@ -65,8 +65,8 @@ def test_unusable_bounds_are_errors(old: str, new: str, message: str) -> None:
 def test_pages_and_json_show_the_bounds() -> None:
     policy = check(TEXT)
     text = " ".join(render_text(make_page(policy), 100).split())
-    assert "A weekly adjustment may move GPUs running between 1 and 4." in text
-    assert "A weekly adjustment may move memory running between 256G and 1024G." in text
+    assert "A weekly adjustment may move the limit on GPUs of running jobs between 1 and 4." in text
+    assert "A weekly adjustment may move the limit on memory of running jobs between 256G and 1024G." in text
     assert to_json(policy)["rules"][0]["adjust"] == {
         "gpus_running": [1, 4],
         "memory_running": [262144, 1048576],

@@ -374,7 +374,7 @@ def test_apply_without_slurmdbd_warns_and_names_groups_that_users_can_avoid(
     assert cluster.run("apply") == 0
     printed = capsys.readouterr().err
     assert "warning: this Slurm has no slurmdbd, so only job_submit.lua enforces the policy" in printed
-    assert "group vision: without slurmdbd users can name any account or QOS, or no account" in printed
+    assert "group vision: without slurmdbd, users can name any account or QOS, or no account" in printed
     cluster.write("{vision: {accounts: [vision]}}", "{vision: {users: [root]}}")
     assert cluster.run("apply") == 0
     assert "users name any account" not in capsys.readouterr().err

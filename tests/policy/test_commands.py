@@ -203,8 +203,11 @@ def test_show_names_the_rule_on_reservations(
     (cluster.root / "slurm-gpu.yaml").write_text(f"cluster: c\n{placement}")
     cluster.run("policy", "show")
     page = " ".join(capsys.readouterr().out.split())
-    assert "reservation (built in, by placement: of slurm-gpu.yaml) Jobs with 64 GPUs or more need a" in page
-    assert ("Advice: larger jobs are accepted" in page) == has_advice
+    assert (
+        "reservation (built in, set under placement: in slurm-gpu.yaml) Jobs with 64 GPUs or more need a"
+        in page
+    )
+    assert ("Advice only: larger jobs are accepted" in page) == has_advice
     cluster.run("policy", "show", "--json")
     assert json.loads(capsys.readouterr().out)["reservation"] == {"required_gpus": 64, "mode": mode}
 

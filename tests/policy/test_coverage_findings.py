@@ -166,7 +166,11 @@ ALL_MANAGED = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
 @pytest.mark.parametrize(
     ("limits", "manages", "why"),
     [
-        (rule("a", "all", "user", "gpus_running: 8"), "", "Slurm's own limits are set only on what manages:"),
+        (
+            rule("a", "all", "user", "gpus_running: 8"),
+            "",
+            "Slurm's own limits are set only for names under manages:",
+        ),
         (
             rule("a", "vision", "user", "gpus_running: 8"),
             "manages: {accounts: [nlp]}\n",
@@ -183,7 +187,11 @@ ALL_MANAGED = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
             "not distinguish interactive",
         ),
         (rule("a", "all", "user", "jobs_running: 8", ", mode: advise"), ALL_MANAGED, "with mode: enforce"),
-        (rule("a", "bob", "group", "nodes_running: 8"), ALL_MANAGED, "no sum over some users of an account"),
+        (
+            rule("a", "bob", "group", "nodes_running: 8"),
+            ALL_MANAGED,
+            "cannot sum over some users of an account",
+        ),
     ],
 )
 def test_a_limit_on_running_jobs_that_slurm_cannot_enforce_is_reported(

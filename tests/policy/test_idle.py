@@ -63,7 +63,7 @@ def test_cancel_idle_is_read_shown_and_compiled(tmp_path: Path) -> None:
     }
     page = " ".join(render_text(make_page(policy)).split())
     assert "The owner of a job that has not used any GPU since its start is warned after 30m and 1h." in page
-    assert "After 2h the job is requeued and held, but never without a warning" in page
+    assert "After 2h, the job is requeued and held, but never without a warning" in page
     found = in_force(POLICY, tmp_path)
     assert (found.mode, found.action, found.warn_s, found.after_s) == ("enforce", "hold", (1800, 3600), 7200)
 

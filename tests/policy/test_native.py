@@ -75,7 +75,7 @@ def test_no_sum_is_set_on_an_account_with_children_because_slurm_would_count_the
     assert numbers(wanted) == {name: {"MaxTRES=gres/gpu": 4} for name in ("vision/alice", "vision/bob")}
     assert [str(gap) for gap in wanted.gaps] == [
         "r1: gpus_running: nothing enforces it: "
-        "in account vision Slurm would also count sub-account vision-cv"
+        "in account vision, Slurm would also count sub-account vision-cv"
     ]
 
 
@@ -201,7 +201,7 @@ def test_untracked_resources_cannot_be_limited() -> None:
 def test_names_missing_in_slurmdbd_are_reported_with_the_command_that_creates_them() -> None:
     policy = rules("for: everyone, per: job, limits: {gpus: 4}").replace("[vision, nlp]", "[vision, nowhere]")
     assert [remark.partition("; ")[2] for remark in wanted_limits(policy).remarks] == [
-        "`sacctmgr add account nowhere` makes it"
+        "`sacctmgr add account nowhere` creates it"
     ]
 
 

@@ -216,7 +216,7 @@ def test_the_return_time_follows_from_slurm_conf() -> None:
     ("more", "n_gpus", "remark"),
     [
         ([qos("normal"), qos("debug")], 16, "QOS debug: not managed (manages: qos), so its jobs"),
-        ([qos("normal"), qos("sg-long")], 16, "ordinary jobs run in QOS normal, sg-long: each of them"),
+        ([qos("normal"), qos("sg-long")], 16, "ordinary jobs run in QOS normal, sg-long: each QOS may"),
         ([qos("normal")], 8, "owners own 12 GPUs, but the cluster has only 8"),
     ],
 )
@@ -228,7 +228,7 @@ def test_risks_to_the_return_time_are_reported(more: list, n_gpus: int, remark: 
 
 def test_unmanaged_accounts_are_named(store: MemoryStore) -> None:
     remarks = plan(store, POLICY.replace(", accounts: [vision, nlp]", "")).difference.remarks
-    assert remarks[0].startswith("account vision of owner vision: not managed")
+    assert remarks[0].startswith("account vision of owner vision is not managed")
     assert remarks[1].startswith("account nlp: not managed (manages: accounts), so its users cannot borrow")
 
 
@@ -240,7 +240,7 @@ def test_users_with_their_own_list_of_qos_get_the_qos_of_loans() -> None:
 def test_without_slurmdbd_nothing_is_lent_and_a_remark_states_it(store: MemoryStore) -> None:
     native = plan(store, AccountingStorageType="accounting_storage/none")
     assert native.new_qos == ()
-    assert "nothing is lent without slurmdbd" in native.difference.remarks[0]
+    assert "GPUs are not lent without slurmdbd" in native.difference.remarks[0]
 
 
 def test_a_return_time_that_cannot_be_guaranteed_is_reported_with_its_position() -> None:
@@ -248,5 +248,5 @@ def test_a_return_time_that_cannot_be_guaranteed_is_reported_with_its_position()
     remarks = broken_promises(check_policy(source), source, settings(KillWait="600 sec"), 8)
     assert [str(error).partition(": ")[0] for error in remarks] == ["policy.yaml:4:1", "policy.yaml:4:48"]
     assert "own 12 GPUs, but the cluster has only 8" in remarks[0].message
-    assert "it may take 690s" in remarks[1].message
+    assert "the return may take 690s" in remarks[1].message
     assert broken_promises(check_policy(source), source, settings(), 16) == ()

@@ -75,7 +75,7 @@ def test_limits_of_an_unmanaged_entity_are_restored_and_then_left_alone() -> Non
 def test_a_looser_limit_of_a_user_is_reported() -> None:
     now = (account("vision"), user("alice", "vision", MaxJobs=50))
     (remark,) = difference(wanted_limits(ONE, now), found(now), ()).remarks
-    assert remark.startswith("user alice in account vision has MaxJobs=50 of its own, set by hand")
+    assert remark.startswith("user alice in account vision has its own limit MaxJobs=50, set by hand")
 
 
 def test_users_with_equal_changes_share_a_command() -> None:

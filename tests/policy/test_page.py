@@ -61,7 +61,7 @@ BUNDLES = (
     "    Share of 1 GPU: 8 CPUs and 64G of memory.",
     "    at most 8 CPUs for each GPU",
     "    at most 64G of memory for each GPU",
-    "    Missing options are filled in; larger jobs are accepted, with a message.",
+    "    Missing options are filled in; larger jobs are accepted with a warning.",
     "",
     "prep  (jobs without GPUs)",
     "    GPU nodes are for GPU jobs.",
@@ -72,10 +72,10 @@ BUNDLES = (
 
 
 OWNERS = """\
-Owners of GPUs. Idle GPUs of an owner are lent, and return when it needs them.
+Owners of GPUs. Idle GPUs of an owner are lent to other jobs until the owner needs them.
 
 vision  (account vision, cv)
-    It owns 12 GPUs, for its own jobs in QOS sg-vision.
+    It owns 12 GPUs; its own jobs run in QOS sg-vision.
     sbatch --qos=sg-scavenger borrows idle GPUs.
     They return within 10m when their owner needs them. The job is then requeued; srun
     and salloc jobs are cancelled.

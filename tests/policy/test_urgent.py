@@ -217,7 +217,7 @@ def test_the_page_names_the_allowed_users_and_the_limit() -> None:
     page = render_text(make_page(check(POLICY)))
     message = " ".join(page.split())
     assert "alice; members of undergrad in account nlp" in message
-    assert "2 urgent jobs may run at once, others wait" in message
+    assert "2 urgent jobs may run at once, further ones wait" in message
     assert "jobs in QOS normal are requeued for it" in message
     assert json.loads(json.dumps(to_json(check(POLICY))))["urgent"]["jobs_running"] == 2
 
@@ -266,11 +266,12 @@ def test_missing_settings_are_reported_with_the_line_to_write() -> None:
         ).difference.remarks
     )
     assert (
-        "PreemptType=preempt/qos: urgent jobs cannot preempt others; PreemptType=preempt/qos and" in message
+        "PreemptType=preempt/qos: urgent jobs cannot preempt others; set PreemptType=preempt/qos and"
+        in message
     )
     assert "PriorityType=priority/multifactor in slurm.conf" in message
     assert "AccountingStorageEnforce=associations,limits,qos in slurm.conf" in message
-    assert "urgent jobs cannot preempt QOS long, which slurmdbd lacks" in message
+    assert "urgent jobs cannot preempt QOS long, which is not in slurmdbd" in message
     assert "account vision: not managed (manages: accounts), so its users cannot use QOS urgent" in message
 
 

@@ -1,8 +1,8 @@
-"""Compare Slurm's own limits with those of a policy, and find the changes; pure functions.
+"""Compare Slurm's own limits with those of a policy, and find the required changes (pure functions).
 
-A policy owns only the limits that it set (`Owned`). A limit that was set by hand and that no rule names
-remains. A limit that no rule names any more, or whose account is no longer managed, gets its value from
-before the policy.
+A policy owns only the limits that it set (`Owned`). Limits that were set by hand and that no rule names are
+not changed. Limits that no rule names any more, or whose account is no longer managed, get the values that
+they had before the policy.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """A limit that was changed by hand since the policy set it."""
+    """A limit that was changed by hand after the policy set it."""
 
     owned: Owned
     found: int | None
@@ -81,7 +81,7 @@ class Drift:
 
 
 def difference(wanted: RequiredLimits, found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> Difference:
-    """Return the steps from the limits found to those wanted."""
+    """Return the changes that turn the limits in slurmdbd into the required limits."""
     own = {(one.entity, one.limit): one for one in owned}
     steps: list[LimitChange] = []
     kept: list[Owned] = []
@@ -106,7 +106,7 @@ def difference(wanted: RequiredLimits, found: Mapping[Entity, Limits], owned: It
 
 
 def drift(found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> tuple[Drift, ...]:
-    """Return the limits that were changed since the policy set them; deleted entities are left out."""
+    """Return the limits that were changed after the policy set them; deleted entities are left out."""
     return tuple(
         Drift(one, value)
         for one in owned
@@ -115,11 +115,11 @@ def drift(found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> tuple[Drift
 
 
 def commands(steps: Iterable[LimitChange]) -> Iterator[tuple[list[Entity], dict[LimitField, int | None]]]:
-    """Group the steps into few calls of `Sacctmgr.set_limits`: equal changes of users of an account are one.
+    """Group the steps into few calls of `Sacctmgr.set_limits`: one for equal changes to users of an account.
 
-    QOS that lose a name from their Preempt come last, since until its restart slurmdbd 22.05 lets no QOS
-    preempt them afterwards. QOS that would otherwise preempt each other come first: slurmdbd refuses such a
-    cycle.
+    QOS that lose a name from their Preempt come last, since slurmdbd 22.05 then lets no QOS preempt them
+    until it is restarted. QOS that would otherwise preempt each other for a moment come first, since slurmdbd
+    refuses such a cycle.
     """
     steps = tuple(steps)
     changes: dict[Entity, dict[LimitField, int | None]] = {}
@@ -142,7 +142,7 @@ def commands(steps: Iterable[LimitChange]) -> Iterator[tuple[list[Entity], dict[
 
 
 def _reversed_qos(steps: Iterable[LimitChange]) -> frozenset[Entity]:
-    """Return the QOS that stop preempting a QOS which, by these steps, will preempt them, directly or not."""
+    """Return each QOS that stops preempting another QOS by which it will be preempted, directly or not."""
     edges: dict[str, set[str]] = {}
     taken: list[tuple[Entity, str]] = []
     for step in steps:
@@ -164,7 +164,7 @@ def _reversed_qos(steps: Iterable[LimitChange]) -> frozenset[Entity]:
 
 
 def _overridden(wanted: RequiredLimits, found: Mapping[Entity, Limits]) -> Iterator[str]:
-    """Yield users whose own limits, set by hand, are looser than those inherited from their account."""
+    """Yield a remark for each limit of a user, set by hand, that is looser than the limit of the account."""
     for entity in sorted(wanted.managed):
         if entity.kind is not EntityKind.USER or entity not in found:
             continue
@@ -174,6 +174,6 @@ def _overridden(wanted: RequiredLimits, found: Mapping[Entity, Limits]) -> Itera
             bound = of_account.get(limit)
             if limit.name in INHERITED and bound is not None and limit not in of_user and value > bound.value:
                 yield (
-                    f"{entity} has {limit.show(value)} of its own, set by hand, which overrides the "
-                    f"account's {limit.amount(bound.value)} (rule {bound.rule})"
+                    f"{entity} has its own limit {limit.show(value)}, set by hand, which overrides the "
+                    f"account's limit {limit.amount(bound.value)} (rule {bound.rule})"
                 )

@@ -33,9 +33,9 @@ INHERITED = frozenset({"MaxTRES", "MaxWall", "MaxJobs", "MaxSubmitJobs"})
 def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: LimitScope) -> dict[LimitField, int]:
     """Return the fields that enforce `value`, or as much of it as Slurm can; {} if there are none.
 
-    A field never allows less than the limit itself. A limit on the TRES of running and pending jobs becomes
-    one on those of running jobs, walltimes by GPUs become the longest of them, and 4.5 GPUs become 4, since
-    Slurm counts whole GPUs.
+    A field never allows less than the limit itself. A limit on TRES of running and pending jobs becomes a
+    limit on running jobs, and walltimes by number of GPUs become the longest of them. 4.5 GPUs become 4,
+    since Slurm counts whole GPUs.
     """
     if kind.lua_alone:
         return {}

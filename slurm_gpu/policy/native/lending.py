@@ -35,7 +35,7 @@ class NewQos:
 
 @dataclass(frozen=True, slots=True)
 class Lending:
-    """Bounds by entity and field, and the QOS to create for them."""
+    """The bounds that lending requires, by entity and field, and the QOS to create for them."""
 
     bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     new_qos: tuple[NewQos, ...] = ()
@@ -133,18 +133,18 @@ class _LendingWish:
         if left:
             yield (
                 f"QOS {', '.join(left)}: not managed (manages: qos), so its jobs may use GPUs of "
-                "owners, and do not preempt loans"
+                "owners and do not preempt loans"
             )
         if len(ordinary) > 1:
             yield (
-                f"ordinary jobs run in QOS {', '.join(ordinary)}: each of them may use all GPUs "
-                "without an owner, so that together they may use GPUs of owners"
+                f"ordinary jobs run in QOS {', '.join(ordinary)}: each QOS may use all GPUs without an "
+                "owner, so together they may also use GPUs of owners"
             )
         for name in self.loans:
             mode = self.found[name].preempt_mode if name in self.found else "requeue"
             if mode not in ("requeue", "cluster"):
                 yield (
-                    f"QOS {name} has PreemptMode={mode}: loans are not requeued; "
+                    f"QOS {name} has PreemptMode={mode}, so loans are not requeued; run "
                     f"`sacctmgr modify qos {name} set PreemptMode=requeue`"
                 )
         managed = set(self._managed_accounts())
@@ -152,8 +152,8 @@ class _LendingWish:
             for account in owner.accounts:
                 if account not in managed:
                     yield (
-                        f"account {account} of owner {owner.group}: not managed (manages: accounts), or not "
-                        f"in slurmdbd; its jobs may use QOS {owner.qos} only if you allow it by hand"
+                        f"account {account} of owner {owner.group} is not managed (manages: accounts) or not "
+                        f"in slurmdbd, so its jobs may use QOS {owner.qos} only if you allow it by hand"
                     )
         outside = sorted(
             set(self.accounts) - managed - {name for one in self.owners for name in one.accounts}

@@ -1,4 +1,4 @@
-"""Plan the changes of Slurm's own limits that a policy requires, with gaps, remarks and stranded jobs."""
+"""Plan the changes to Slurm's own limits that a policy requires; find gaps, remarks and stranded jobs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
 NO_SLURMDBD = (
-    "this Slurm has no slurmdbd, so only job_submit.lua enforces the policy. It decides before Slurm inserts "
-    "a job, and its ledger counts accepted jobs until then. It is not called when jobs start or are requeued"
+    "this Slurm has no slurmdbd, so only job_submit.lua enforces the policy. The script decides before Slurm "
+    "adds a job to the queue, and counts accepted jobs itself until then. It is not called when jobs start "
+    "or are requeued"
 )
-NO_URGENT = "urgent: urgent jobs require slurmdbd, which has their QOS"
-NO_LENDING = "owners: nothing is lent without slurmdbd, as there are no QOS"
+NO_URGENT = "urgent: urgent jobs require slurmdbd, which stores their QOS"
+NO_LENDING = "owners: GPUs are not lent without slurmdbd, which stores the QOS of loans"
 ANY_ACCOUNT = (
-    "group {}: without slurmdbd users can name any account or QOS, or no account, and so leave the group; "
-    "use users and unix_groups"
+    "group {}: without slurmdbd, users can name any account or QOS, or no account, and thus leave the group; "
+    "define it by users and unix_groups"
 )
-NOTHING_MANAGED = "the policy names nothing under `manages:`, so Slurm's own limits are left alone"
+NOTHING_MANAGED = "the policy names nothing under `manages:`, so Slurm's own limits are not changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def plan_native(
         remarks += tuple(map(ANY_ACCOUNT.format, chosen))
         return NativePlan(Difference(owned=owned, remarks=remarks), gaps, absent=NO_SLURMDBD)
     if not (policy.manages.qos or policy.manages.accounts or owned):
-        gaps = lua_only(policy, today, "policy.yaml manages no accounts and QOS")
+        gaps = lua_only(policy, today, "policy.yaml manages no accounts or QOS")
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
     accounting = read_accounting(store, settings.cluster)
     # Rules for a QOS that this apply creates, such as that of loans, apply from its creation on.

@@ -1,4 +1,4 @@
-"""Check whether slurm.conf lets lent GPUs return to their owners, and within what time."""
+"""Check whether slurm.conf lets lent GPUs return to their owners, and how long that takes."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def lacks(settings: SlurmSettings, owners: Iterable[GpuOwner]) -> Iterator[Lack]
     if raw.get("JobRequeue", "1") == "0":
         yield Lack(
             "slurm.conf has JobRequeue=0: borrowing jobs without --requeue are cancelled",
-            "JobRequeue=1 in slurm.conf; scontrol reconfigure",
+            "set JobRequeue=1 in slurm.conf; run scontrol reconfigure",
         )
     enforced = set(raw.get("AccountingStorageEnforce", "").lower().split(","))
     if enforced.isdisjoint({"qos", "all"}):
         yield Lack(
             "slurm.conf lacks AccountingStorageEnforce=…,qos: any user can run in an owner's QOS",
-            "AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
+            "set AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
         )
     for owner in owners:
         late = _late(settings, owner)
@@ -81,7 +81,7 @@ def lacks(settings: SlurmSettings, owners: Iterable[GpuOwner]) -> Iterator[Lack]
 
 
 def preemption_lacks(settings: SlurmSettings, otherwise: str) -> Iterator[Lack]:
-    """Yield the settings that slurm.conf lacks for requeueing jobs of one QOS for those of another.
+    """Yield the settings that slurm.conf lacks to requeue jobs in one QOS for jobs in another.
 
     `otherwise` is the consequence of a missing PreemptType, for the message.
     """
@@ -89,13 +89,13 @@ def preemption_lacks(settings: SlurmSettings, otherwise: str) -> Iterator[Lack]:
     if raw.get("PreemptType", "").lower() != "preempt/qos":
         yield Lack(
             f"slurm.conf lacks PreemptType=preempt/qos: {otherwise}",
-            "PreemptType=preempt/qos and PreemptMode=REQUEUE in slurm.conf; restart slurmctld",
+            "set PreemptType=preempt/qos and PreemptMode=REQUEUE in slurm.conf; restart slurmctld",
         )
     elif "REQUEUE" not in raw.get("PreemptMode", "").upper():
         mode = raw.get("PreemptMode", "OFF")
         yield Lack(
             f"slurm.conf has PreemptMode={mode}: jobs that are preempted are not requeued",
-            "PreemptMode=REQUEUE in slurm.conf; restart slurmctld",
+            "set PreemptMode=REQUEUE in slurm.conf; restart slurmctld",
         )
 
 
@@ -106,6 +106,6 @@ def _late(settings: SlurmSettings, owner: GpuOwner) -> Lack | None:
     promised, least = format_duration(owner.return_within_s), format_duration(least_s)
     return Lack(
         f"owner {owner.group}: return_within of {promised} cannot be guaranteed: with sched_interval "
-        f"and KillWait of slurm.conf, it may take {least}",
-        "a longer return_within, or a shorter KillWait",
+        f"and KillWait in slurm.conf, the return may take {least}",
+        "use a longer return_within or a shorter KillWait",
     )

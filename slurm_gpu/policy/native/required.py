@@ -1,7 +1,7 @@
-"""Derive the limits that a policy requires in Slurm, and the gaps that Slurm cannot enforce.
+"""Derive the limits that a policy requires in Slurm, and the limits that Slurm cannot enforce (gaps).
 
-A bound is never tighter than the rules: a native limit never delays a job that the policy accepts and lets
-run. It may be looser, for example because Slurm has no sum over several accounts.
+A bound is never tighter than the rules, so that Slurm never delays a job that the policy allows to run. It
+may be looser, for example because Slurm cannot sum over several accounts.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class SlurmdbdLimits:
     tres: frozenset[str] = frozenset()
 
     def limits(self) -> dict[Entity, FoundLimits]:
-        """Return the limits of each account, QOS, and user of an account, without users by partition."""
+        """Return the limits of each account, QOS and user; associations by partition are left out."""
         found = {one.entity: one.limits for one in self.associations if not one.partition}
         return found | {one.entity: one.limits for one in self.qos}
 
 
 @dataclass(frozen=True, slots=True)
 class RuleBound:
-    """A limit that a rule requires; of several rules, the tightest."""
+    """The tightest value that the rules require for a limit, and the rule that requires it."""
 
     value: int
     rule: str
@@ -59,7 +59,7 @@ class UnmappedLimit:
 
 @dataclass(frozen=True, slots=True)
 class RequiredLimits:
-    """Bounds by entity and field, within what the policy manages."""
+    """The bounds that a policy requires, by entity and field, for the entities that it manages."""
 
     bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     gaps: tuple[UnmappedLimit, ...] = ()
@@ -87,12 +87,12 @@ def derive_required_limits(
     today: dt.date,
     uid_of: Callable[[str], int | None],
 ) -> RequiredLimits:
-    """Return the limits that `policy` requires on `today` (in the site's time zone), given the accounting."""
+    """Return the limits that `policy` requires on `today` in the site's time zone, given slurmdbd's data."""
     return _LimitDerivation(policy, names, found, today, uid_of).required()
 
 
 def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[UnmappedLimit, ...]:
-    """Return the gaps without a native layer: all limits on running jobs, which are then not enforced."""
+    """Return the gaps if Slurm enforces no limits of the policy: all its limits on running jobs."""
     return tuple(
         UnmappedLimit(rule.id, kind.key, why, unenforced=True)
         for rule in _enforced(policy, today)
@@ -149,7 +149,7 @@ class _LimitDerivation:
         for account, user in sorted(by_partition):
             if account in self.accounts:
                 self.remarks.append(
-                    f"{user} has associations by partition in account {account}: they are left as they are"
+                    f"{user} has associations by partition in account {account}: they are not changed"
                 )
         self.field_limits: dict[Entity, dict[LimitField, list[_FieldLimit]]] = {}
 
@@ -180,7 +180,7 @@ class _LimitDerivation:
             if not matching and not any(sign in pattern for sign in "*?["):
                 self.remarks.append(
                     f"{what} {pattern}, which the policy manages, is not in slurmdbd; "
-                    f"`sacctmgr add {what.lower()} {pattern}` makes it"
+                    f"`sacctmgr add {what.lower()} {pattern}` creates it"
                 )
             chosen |= matching
         return sorted(chosen)
@@ -257,14 +257,14 @@ class _LimitDerivation:
     def _on_associations(self, rule: PolicyRule, group: Group, kind: LimitKind, value: LimitValue) -> None:
         chosen = group.users is not None or group.unix_groups is not None
         if rule.per is Per.GROUP and chosen:
-            self._gap(rule, kind, "Slurm has no sum over some users of an account")
+            self._gap(rule, kind, "Slurm cannot sum over some users of an account")
             return
         field_limits = self._fields(rule, kind, value, LimitScope.ASSOCIATIONS)
         for account in self._accounts_of(group):
             if rule.per is Per.GROUP:
                 if self.parts[account]:
                     parts = ", ".join(self.parts[account])
-                    self._gap(rule, kind, f"in account {account} Slurm would also count sub-account {parts}")
+                    self._gap(rule, kind, f"in account {account}, Slurm would also count sub-account {parts}")
                     continue
                 for limit, field_limit in field_limits.items():
                     self._add_limit(Entity(EntityKind.ACCOUNT, account), limit, field_limit)
@@ -292,7 +292,9 @@ class _LimitDerivation:
     ) -> dict[LimitField, _FieldLimit]:
         wanted = native_fields(kind, value, rule.per, place)
         if not wanted:
-            self._gap(rule, kind, "the rule has no limit for few GPUs, but Slurm's limits apply to all jobs")
+            self._gap(
+                rule, kind, "the rule does not limit jobs with few GPUs, but Slurm's limits apply to all jobs"
+            )
         field_limits = {}
         for limit, amount in wanted.items():
             if limit.item and limit.item.lower() not in self.tres:

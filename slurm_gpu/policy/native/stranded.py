@@ -73,9 +73,9 @@ def stranded(
 def _shut_out(
     job: QueuedJob, found: Mapping[Entity, Limits], after: Mapping[Entity, Limits]
 ) -> Stranded | None:
-    """Return the job as stranded if its user or account loses its QOS; None otherwise.
+    """Return the job as stranded if its user or account may no longer use its QOS; None otherwise.
 
-    Slurm lets such a job wait indefinitely, as InvalidQOS.
+    Slurm lets such a job wait indefinitely, with reason InvalidQOS.
     """
     names = {entity: _qos_of(entity, after) for entity in _associations(job)}
     job_qos = _named(job)

@@ -26,13 +26,13 @@ def unenforced_limits(
                 yield (
                     rule,
                     kind.key,
-                    "Slurm's own limits cannot observe or advise; write it in a rule with mode: enforce",
+                    "Slurm's own limits cannot observe or advise; move it to a rule with mode: enforce",
                 )
     rules = {rule.id: rule for rule in policy.rules}
     if policy.manages.qos or policy.manages.accounts:
         gaps = derive_required_limits(policy, names, _best_accounting(policy), today, lambda user: None).gaps
     else:
-        gaps = lua_only(policy, today, "Slurm's own limits are set only on what manages: names")
+        gaps = lua_only(policy, today, "Slurm's own limits are set only for names under manages:")
     yield from ((rules[gap.rule], gap.key, gap.why) for gap in gaps if gap.unenforced)
 
 

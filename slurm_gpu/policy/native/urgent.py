@@ -22,7 +22,7 @@ _RULE = "urgent"
 
 @dataclass(frozen=True, slots=True)
 class UrgentWish:
-    """Bounds by entity and field, and the QOS to create if it does not exist."""
+    """The bounds that urgent jobs require, by entity and field, and their QOS if it does not exist yet."""
 
     bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     new_qos: tuple[NewQos, ...] = ()
@@ -34,7 +34,7 @@ class UrgentWish:
 
 
 def derive_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
-    """Return the bounds and the QOS that urgent jobs require, given the accounting that was found."""
+    """Return the bounds and the QOS that urgent jobs require, given the data of slurmdbd."""
     urgent = policy.urgent
     if urgent is None:
         return UrgentWish()
@@ -75,13 +75,13 @@ def lacks(settings: SlurmSettings, policy: Policy) -> Iterator[Lack]:
     if raw.get("PriorityType", "") != "priority/multifactor":
         yield Lack(
             "slurm.conf lacks PriorityType=priority/multifactor: urgent jobs do not start before others",
-            "PriorityType=priority/multifactor in slurm.conf; restart slurmctld",
+            "set PriorityType=priority/multifactor in slurm.conf; restart slurmctld",
         )
     enforced = set(raw.get("AccountingStorageEnforce", "").lower().split(","))
     if "all" not in enforced and ("qos" not in enforced or enforced.isdisjoint({"limits", "safe"})):
         yield Lack(
             "slurm.conf lacks AccountingStorageEnforce=…,limits,qos: running urgent jobs are not limited",
-            "AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
+            "set AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
         )
 
 
@@ -99,7 +99,7 @@ def _accounts(policy: Policy) -> frozenset[str] | None:
 
 def _remarks(qos: str, missing: list[str], outside: list[str]) -> Iterator[str]:
     if missing:
-        yield f"urgent jobs cannot preempt QOS {', '.join(missing)}, which slurmdbd lacks"
+        yield f"urgent jobs cannot preempt QOS {', '.join(missing)}, which is not in slurmdbd"
     if outside:
         yield (
             f"account {', '.join(outside)}: not managed (manages: accounts), so its users cannot use "

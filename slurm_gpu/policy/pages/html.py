@@ -1,4 +1,4 @@
-"""Render the page of a policy as one self-contained HTML file: no script, no style sheet, no font."""
+"""Render the page of a policy as one HTML file without scripts, fonts or other external files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ code { font-size: .95em; }"""
 
 
 def render_html(page: PolicyPage) -> str:
-    """Return a whole document, with every text of the policy escaped."""
+    """Return a whole HTML document in which all texts of the policy are escaped."""
     return "\n".join(_lines(page))
 
 

@@ -13,7 +13,7 @@ _OPENING = re.compile(r"^(\d*)([-+=.)])")
 
 
 def render_markdown(page: PolicyPage) -> str:
-    """Return a whole document, which begins with a first-level heading."""
+    """Return a whole document that begins with a first-level heading."""
     return "\n".join(_lines(page))
 
 

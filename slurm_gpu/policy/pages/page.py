@@ -37,14 +37,14 @@ ONE_GPU = (
 )
 CLOSING = (
     "A job must comply with every rule that applies to it. Each task of a job array counts as one job; "
-    "shards count as their part of a GPU. `slurm-gpu explain -- sbatch ...` checks a command before you "
-    "submit it, `slurm-gpu quota` shows your use."
+    "shards count as fractions of a GPU. `slurm-gpu explain -- sbatch ...` checks a command before you "
+    "submit it, and `slurm-gpu quota` shows your use."
 )
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _PER = {Per.USER: " per user", Per.GROUP: " for the whole group", Per.JOB: " per job"}
 _MODE = {
-    Mode.ADVISE: "Advice: larger jobs are accepted, with a message.",
+    Mode.ADVISE: "Advice only: larger jobs are accepted with a warning.",
     Mode.OBSERVE: "On trial: larger jobs are only counted.",
 }
 _KIND = {
@@ -52,9 +52,9 @@ _KIND = {
     JobKind.BATCH: "Only for batch jobs (sbatch).",
 }
 _BUNDLE_MODE = {
-    BundleMode.FIT: "Missing options are filled in; larger jobs are accepted, with a message.",
+    BundleMode.FIT: "Missing options are filled in; larger jobs are accepted with a warning.",
     BundleMode.OBSERVE: "On trial: larger jobs are only counted.",
-    BundleMode.ADVISE: "Advice: larger jobs are accepted, with a message.",
+    BundleMode.ADVISE: "Advice only: larger jobs are accepted with a warning.",
 }
 
 
@@ -73,7 +73,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class PagePart:
-    """Sections under a heading of their own."""
+    """Sections under one heading."""
 
     kind: str
     title: str
@@ -97,7 +97,7 @@ def reservation_section(required_gpus: int, mode: str) -> Section:
     remarks = {"advise": _MODE[Mode.ADVISE], "observe": _MODE[Mode.OBSERVE]}
     return Section(
         "reservation",
-        "built in, by placement: of slurm-gpu.yaml",
+        "built in, set under placement: in slurm-gpu.yaml",
         f"Jobs with {counted(required_gpus, 'GPU')} or more need a reservation, so that they start at an "
         "agreed time (slurm-gpu reserve request).",
         remarks=(remarks[mode],) if mode in remarks else (),
@@ -110,7 +110,7 @@ def make_page(policy: Policy, built_in: tuple[Section, ...] = ()) -> PolicyPage:
     owners = PagePart(
         "owner",
         "Owners of GPUs",
-        "Idle GPUs of an owner are lent, and return when it needs them.",
+        "Idle GPUs of an owner are lent to other jobs until the owner needs them.",
         tuple(map(_owner, policy.owners)),
     )
     urgent = PagePart(
@@ -122,19 +122,19 @@ def make_page(policy: Policy, built_in: tuple[Section, ...] = ()) -> PolicyPage:
     sharing = PagePart(
         "colocation",
         "Sharing a GPU",
-        "A job that needs part of a GPU leaves the rest of it to others.",
+        "A job that needs only part of a GPU leaves the rest to other jobs.",
         () if policy.colocation is None else (_colocation(policy.colocation),),
     )
     idle = PagePart(
         "cancel_idle",
         "Unused GPUs",
-        "A job that does not use its GPUs keeps them from others.",
+        "A job that does not use its GPUs prevents other jobs from using them.",
         () if policy.cancel_idle is None else (_cancel_idle(policy.cancel_idle),),
     )
     bundles = PagePart(
         "bundle",
         "CPUs and memory",
-        "A job belongs to the first bundle that fits it.",
+        "A job belongs to the first bundle that matches it.",
         tuple(map(_bundle, policy.bundles.values())),
     )
     return PolicyPage(
@@ -145,7 +145,7 @@ def make_page(policy: Policy, built_in: tuple[Section, ...] = ()) -> PolicyPage:
 
 
 def conditions(group: Group) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the conditions of a group by their keys."""
+    """Return the key and the names of each condition that a group sets."""
     pairs = [
         ("users", group.users),
         ("unix_groups", group.unix_groups),
@@ -168,7 +168,7 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     elif any(kind.scope is Scope.RUNNING for kind, _ in set_limits(rule.limits)):
         remarks.append("Jobs over the limit are accepted, and wait.")
     remarks += [
-        f"A weekly adjustment may move {LIMITS[one.key].what} running "
+        f"A weekly adjustment may move the limit on {_running(LIMITS[one.key].what)} "
         f"between {value_text(one.key, one.low)} and {value_text(one.key, one.high)}."
         for one in rule.adjust
     ]
@@ -184,6 +184,10 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     )
 
 
+def _running(what: str) -> str:
+    return "running jobs" if what == "jobs" else f"{what} of running jobs"
+
+
 def _exception(exception: RuleException, per: Per) -> str:
     limits = ", ".join(_limit_lines(exception.limits, per))
     granted = f", granted by {exception.granted_by}" if exception.granted_by else ""
@@ -196,7 +200,7 @@ def _owner(owner: GpuOwner) -> Section:
     return Section(
         owner.group,
         f"account {', '.join(owner.accounts)}",
-        f"It owns {_count(owner.gpus)}, for its own jobs in QOS {owner.qos}.",
+        f"It owns {_count(owner.gpus)}; its own jobs run in QOS {owner.qos}.",
         remarks=(
             f"sbatch --qos={owner.lend_in} borrows idle GPUs.",
             f"They return within {within} when their owner needs them. The job is then requeued; srun and "
@@ -212,10 +216,10 @@ def _urgent(urgent: Urgent, policy: Policy) -> Section:
         f"for {describe_urgent_users(urgent, policy.groups)}",
         urgent.why,
         remarks=(
-            f"{counted(urgent.jobs_running, 'urgent job')} may run at once, others wait; all other rules "
-            "apply.",
+            f"{counted(urgent.jobs_running, 'urgent job')} may run at once, further ones wait; all other "
+            "rules apply.",
             *((requeued,) if urgent.preempts else ()),
-            "Each is logged, with its reason and the jobs that it overtook.",
+            "Each urgent job is logged with its reason and the jobs that it overtook.",
         ),
     )
 
@@ -289,15 +293,15 @@ def _colocation(colocation: Colocation) -> Section:
             f"{colocation.slowdown:g}."
         )
     remarks = [
-        f"At most {colocation.jobs_per_gpu} jobs share a GPU; a job waits for its place for at most "
-        f"{format_duration(colocation.max_wait_s)}.",
+        f"At most {colocation.jobs_per_gpu} jobs share a GPU; a job waits for a shared GPU for at "
+        f"most {format_duration(colocation.max_wait_s)}.",
         slowed,
-        "Only batch jobs of one GPU share; a job whose use is not known yet has a GPU of its own.",
+        "Only batch jobs with one GPU can share it; a job whose GPU use is not known yet does not share.",
     ]
     if colocation.planner != Colocation().planner:
         remarks.append(f"The planner is {colocation.planner}.")
     if colocation.required_groups:
-        remarks.insert(0, f"Jobs of {', '.join(colocation.required_groups)} always share.")
+        remarks.insert(0, f"Jobs of {', '.join(colocation.required_groups)} always share GPUs.")
     if colocation.mode is Mode.ADVISE:
         remarks.append("On trial: users are notified, and their jobs keep a whole GPU.")
     elif colocation.mode is Mode.OBSERVE:
@@ -308,13 +312,13 @@ def _colocation(colocation: Colocation) -> Section:
 def _cancel_idle(cancel_idle: CancelIdle) -> Section:
     jobs = "for every job" if cancel_idle.groups is None else f"for jobs of {', '.join(cancel_idle.groups)}"
     if cancel_idle.exempt:
-        jobs += f", but for those of {', '.join(cancel_idle.exempt)}"
+        jobs += f", except for jobs of {', '.join(cancel_idle.exempt)}"
     times = " and ".join(map(format_duration, cancel_idle.warn_s))
     what = "cancelled" if cancel_idle.action is IdleAction.CANCEL else "requeued and held"
     remarks = [
         f"The owner of a job that has not used any GPU since its start is warned after {times}.",
-        f"After {format_duration(cancel_idle.after_s)} the job is {what}, but never without a warning or "
-        "with gaps in its records.",
+        f"After {format_duration(cancel_idle.after_s)}, the job is {what}, but never without a warning and "
+        "never if its records have gaps.",
     ]
     if cancel_idle.mode is Mode.ADVISE:
         remarks.append("On trial: owners are warned, and no job is ended.")

@@ -138,7 +138,7 @@ def urgent(at: DoctorContext) -> Iterator[CheckResult]:
     elif policy.urgent is None:
         yield skipped(f"{_policy_file(at)} has no urgent jobs")
     elif not has_slurmdbd(at.settings):
-        yield fail("urgent jobs require slurmdbd, which has their QOS", "remove `urgent:` from the policy")
+        yield fail("urgent jobs require slurmdbd, which stores their QOS", "remove `urgent:` from the policy")
     else:
         found = [fail(lack.problem, lack.remedy) for lack in urgent_lacks(at.settings, policy)]
         yield from found or [ok(f"urgent jobs start first, at most {policy.urgent.jobs_running} at once")]
