@@ -19,7 +19,7 @@ def views_of(group: Sequence[int]) -> Iterator[CoRunnerView]:
 class Speeds(Protocol):
     """A source of the speeds of applications that run together.
 
-    Applications are given as indices into a list of profiles.
+    Applications are indices into a list of profiles.
     """
 
     def together(self, applications: tuple[int, ...]) -> tuple[float, ...]:
@@ -33,8 +33,8 @@ class Speeds(Protocol):
 def speed_with_all(pairwise: Sequence[float]) -> float:
     """Return the speed with several co-runners from the speed with each of them alone (all above 0).
 
-    The formula adds up the time that each co-runner adds to a unit of work. Under time slicing, in which
-    every process with work gets a share, the result is exact. If the utilisations of all processes sum to
-    less than 1, it is a lower bound.
+    The formula sums the time that each co-runner adds to a unit of work. Under time slicing, in which every
+    process with work gets a share, the result is exact. If the utilisations of all processes sum to less than
+    1, the result is a lower bound.
     """
     return 1 / (1 + sum(1 / speed - 1 for speed in pairwise))

@@ -21,7 +21,7 @@ class Member:
     """Completed work, which determines the phase."""
     submit_s: float = 0.0
     killed: int = 0
-    """Number of restarts after running out of memory with co-runners."""
+    """Number of restarts because the job ran out of memory with co-runners."""
     ran_s: float = 0.0
     """Seconds since its start, if known; not less than its completed work."""
 
@@ -70,7 +70,7 @@ class Belief(Protocol):
     """
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Return the applications' speeds over their whole runs, as Speeds.together does."""
+        """Return the applications' speeds over their whole runs; see Speeds.together."""
         ...
 
     def fits(self, members: Sequence[Member]) -> bool:
@@ -98,9 +98,9 @@ class Belief(Protocol):
 class Planner(Protocol):
     """An algorithm that decides which jobs start.
 
-    It is called after every arrival, end and kill, until it returns no more jobs. A planner that is also a
-    `Waker` is additionally called at the times that it returns. Planners are deterministic: randomness comes
-    from a seed that was passed when the planner was created.
+    A planner is called after every arrival, end and kill, until it returns no more jobs. A planner that is
+    also a `Waker` is additionally called at the times that it requests. Planners are deterministic: random
+    numbers come from a seed that is passed when the planner is created.
     """
 
     name: str
@@ -115,11 +115,11 @@ class Planner(Protocol):
 
 @runtime_checkable
 class Waker(Protocol):
-    """A planner that may have to be called again although no job has ended."""
+    """A planner that may have to be called again even if no job has ended."""
 
     @property
     def wake_s(self) -> float:
-        """Return the next such time, later than the last view; math.inf if there is none."""
+        """Return the next time to call the planner, later than the last view; math.inf if there is none."""
         ...
 
 

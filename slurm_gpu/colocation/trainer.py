@@ -1,6 +1,6 @@
-"""Train a planner, given by its name, on assumptions about some applications.
+"""Train a planner, given by name, on assumptions about some applications.
 
-Only this module creates the models for model files.
+Only this module creates models that are written to files.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def teach(
     checkpoint: Path | None = None,
     report_progress: Callable[[Progress], None] = lambda _: None,
 ) -> TrainedNet:
-    """Train a planner by its name; `setting` contains the assumptions about the applications.
+    """Train a planner, given by name; `setting` contains the assumptions about the applications.
 
     See training.train.
     """

@@ -235,7 +235,7 @@ HEADER = "gpu_model,application,alone_per_s,speed,co_runner_1"
         (f"{HEADER}\nV100,a,,2,b\n", r":2:1: 'a' with 'b': speed '2' must be from 0 to 1"),
         (
             f"{HEADER}\nV100,a,,1e-300,b\n",
-            r"'a' with 'b': speed 1e-300 must be 0 if they cannot run together, or from 0.000001 to 1",
+            r"'a' with 'b': speed 1e-300 must be 0 .cannot run together. or from 0.000001 to 1",
         ),
         (f"{HEADER}\nV100,a,,-0.1,b\n", r":2:1: 'a' with 'b': speed '-0.1' must be from 0 to 1"),
         (f"{HEADER}\nV100,a,0,,\n", r":2:1: 'a' alone: alone_per_s '0' must be more than 0"),

@@ -1,4 +1,4 @@
-"""Cache the answers of a belief about groups of two or three applications, in arrays filled on demand."""
+"""Cache the answers of a belief about groups of two or three applications in arrays filled on demand."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ApplicationPlaces:
     def place(self, applications: Iterable[int]) -> Places:
         """Return the places of all applications that a decision considers.
 
-        Pass all of them in one call, since another call may change the places.
+        Pass all of them in one call, since another call may reassign places.
         """
         wanted = list(applications)
         new = {one for one in wanted if one not in self._place}
@@ -100,7 +100,7 @@ class ApplicationPlaces:
         self.pair_may[inner] = self.may_share(group)[:-1, :-1]
 
     def ask_threes(self) -> None:
-        """Look up all groups of three in advance if there are few enough, which makes decisions faster."""
+        """Look up all groups of three in advance, if there are few enough, to make decisions faster."""
         n = len(self.applications)
         if self.most >= 3 and n * (n + 1) * (n + 2) // 6 <= _ASKED_BEFORE:
             threes = np.array(list(combinations_with_replacement(range(n), 3)), dtype=np.intp).reshape(-1, 3)
@@ -123,7 +123,7 @@ class ApplicationPlaces:
         return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
 
     def may_share(self, groups: Places) -> NDArray[np.bool_]:
-        """Return whether sharing is possible and pays in groups (..., 3) of places, if all jobs start now."""
+        """Return for groups (..., 3) of places whether sharing is possible and pays if all jobs start now."""
         out = self._may.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
@@ -133,7 +133,7 @@ class ApplicationPlaces:
         return np.asarray(out == 1)
 
     def fits(self, groups: Places) -> NDArray[np.bool_]:
-        """Return whether the memory of the jobs of each group (..., 3) of places fits, if all start now."""
+        """Return for groups (..., 3) of places whether the jobs fit into memory, if all start now."""
         out = self._fits.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
@@ -145,10 +145,10 @@ class ApplicationPlaces:
         return np.asarray(out == 1)
 
     def pays(self, groups: Places) -> NDArray[np.bool_]:
-        """Return whether each pair of a group, and the group as a whole, do more work than one job.
+        """Return for groups (..., 3) of places whether each pair, and all together, work faster than one job.
 
-        Groups (..., 3) contain places. If sharing pays at these speeds, it is never slower than running the
-        jobs one after the other, regardless of which job ends first.
+        If sharing pays at these speeds, it is never slower than running the jobs one after the other,
+        regardless of which job ends first.
         """
         out = self._pays.take(self._flat(groups))
         unknown = out == _UNKNOWN
@@ -197,5 +197,5 @@ class ApplicationPlaces:
 
 
 def _or_middle(use: float | None) -> float:
-    """Return the use, or 0.5 if it is unknown: the true use may be above or below."""
+    """Return the use or, if it is unknown, 0.5: the middle of the range."""
     return 0.5 if use is None else use

@@ -2,14 +2,14 @@
 
 Each planner has one net, whose inputs are images of resource use. The thesis leaves most details open. This
 module chooses the size of the hidden layer (20, as in DeepRM), the steps and levels of the images (`images`),
-and DeepRM's reward. It trains by REINFORCE with return - baseline; the thesis writes the opposite difference,
-which would learn the worst decisions. As in the thesis, there are three slots, filled in the order of
-submission, and a backlog. DeepRM starts one job at a time; the thesis treats each group of slots as a virtual
-slot. Both may also wait.
+and DeepRM's reward. It trains by REINFORCE with the advantage return - baseline; the thesis writes the
+opposite difference, which would learn the worst decisions. As in the thesis, there are three slots, filled in
+the order of submission, and a backlog. DeepRM starts one job at a time; the thesis treats each group of slots
+as a virtual slot. Both may also wait.
 
-An option is allowed only if its assumed use fits: constant use for DeepRM, the area under the use over time
-for the thesis. Since means and areas hide peaks, jobs can run out of memory in the simulator. A killed job
-then runs alone.
+An option is allowed only if its assumed use fits. DeepRM assumes constant use; the thesis compares the area
+under the use over time. Since means and areas hide peaks, jobs can run out of memory in the simulator. A
+killed job then runs alone.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class DeepRmEncoder:
         alone: tuple[Mask, Mask],
         n_later: Indices,
     ) -> tuple[NDArray[np.bool_], Mask]:
-        """Return the inputs (n, N_INPUTS), and which options are allowed (n, S).
+        """Return the inputs, (n, N_INPUTS), and whether each option is allowed, (n, S).
 
         `running` (n, r) and `slots` (n, SLOTS) each contain places, seconds done and seconds left. `alone`
         marks the running jobs and the slots that may not share a GPU.
@@ -83,7 +83,7 @@ class DeepRmEncoder:
     ) -> Mask:
         """Return whether each option is within the planner's own bound, (n, S).
 
-        The bound can be wrong, so that jobs of an allowed option may run out of memory.
+        Since the bound can be wrong, jobs of an allowed option may run out of memory.
         """
         n = len(of_slots)
         padded = np.concatenate([of_slots, np.zeros((n, 1, *of_slots.shape[2:]), np.float32)], axis=1)

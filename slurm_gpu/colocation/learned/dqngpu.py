@@ -89,7 +89,7 @@ class GroupPlayer:
 
 
 def usual_prices(beliefs: ApplicationPlaces) -> Floats:
-    """Return the initial prices (places), computed for the same amount of work of every application."""
+    """Return the initial prices (places), which assume the same amount of work for every application."""
     price = np.full((1, beliefs.empty + 1), FIRST_PRICE, dtype=np.float32)
     price[0, beliefs.empty] = 0
     some = np.arange(len(beliefs.applications))
@@ -115,7 +115,7 @@ def _repriced(beliefs: ApplicationPlaces, moment: Moment, work: Floats, waiting:
 
 
 class GroupMethod:
-    """Minimise the makespan, with the bound by prices as the value of a state; see training.Method."""
+    """Minimise the makespan; the bound by prices is the value of a state. See training.Method."""
 
     name = "dqngpu"
 
@@ -136,7 +136,7 @@ class GroupMethod:
         return likeliest(lambda inputs: inputs @ _BY_PRICE)
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """Return how much longer the rest took than its bound, relative to all work; see training.Method."""
+        """Return how much the remaining time exceeds its bound, divided by all work; see training.Method."""
         total_s = _work_s(episodes)[kept.episode]
         return (episodes.now_s[kept.episode] - kept.now_s - kept.options.bound_s) / total_s
 
@@ -232,7 +232,7 @@ class DqnGpu:
         return 0.0, ()
 
     def _joining(self, running: tuple[Member, ...], window: Sequence[Member], fit: Floats) -> Indices:
-        """Return the best waiting jobs by price that may join the running ones, (1, SLOTS), padded."""
+        """Return the waiting jobs with the best prices that may join the running ones, (1, SLOTS)."""
         found: list[int] = []
         for i in np.argsort(-fit[0], kind="stable")[:_ASKED]:
             if len(found) == SLOTS or not fit[0, i] > -np.inf:
@@ -242,7 +242,7 @@ class DqnGpu:
         return np.array([[*found, *[len(window)] * (SLOTS - len(found))]])
 
     def _moment(self, running: tuple[Member, ...], window: Sequence[Member]) -> tuple[Moment, Floats]:
-        """Return the moment with current prices, and the waiting jobs per application, (1, places)."""
+        """Return the moment with current prices, and counts of waiting jobs by application, (1, places)."""
         members = (*running, *window)
         applications = [one.application for one in members]
         place = self._beliefs.place(applications)

@@ -1,7 +1,7 @@
 """Train a net's weights by gradient descent, either in numpy or on another device with torch.
 
-The nets are so small that importing torch takes longer than training one on new data. The torch version is in
-torch_gradients.py.
+The nets are so small that importing torch takes longer than training a net on new data. The torch version is
+in torch_gradients.py.
 """
 
 from __future__ import annotations

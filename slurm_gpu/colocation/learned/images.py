@@ -1,8 +1,8 @@
 """Build the inputs of the nets of DeepRM and the DqnGPU thesis: flat binary images of resource use over time.
 
-The GPU and each job slot have one image per resource. Its columns are time steps from now on; its rows are
-tenths of the resource, filled up to the use. The thesis specifies the images and the slots, but not the steps
-or levels. This module uses ten levels, and twenty steps that cover twice the longest profile.
+The GPU and each job slot have one image per resource. The columns of an image are time steps from now on; the
+rows are tenths of the resource, filled up to the use. The thesis specifies the images and the slots, but not
+the steps or levels. This module uses ten levels, and twenty steps that cover twice the longest profile.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ class PlannerModel:
 
 
 def write_model(path: Path, model: PlannerModel) -> None:
-    """Write a model with the mode of the existing file, or with the mode that the umask permits.
+    """Write a model with the file mode of the existing file, or the mode that the umask permits.
 
-    The model is not private, since slurm-gpuctld must read it. Raise OSError if writing fails.
+    Models are not private: slurm-gpuctld must be able to read them. Raise OSError if writing fails.
     """
     description = {
         "format": FORMAT,
@@ -88,7 +88,7 @@ def net_arrays(net: Net, prefix: str = "") -> dict[str, NDArray[np.float32]]:
 
 
 def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = "") -> Net:
-    """Return the net that these arrays of a file form; raise InputError if they are invalid."""
+    """Build a net from the arrays of a file; raise InputError if they are invalid."""
     n_layers = sum(key.startswith(f"{prefix}weight") for key in arrays)
     if not 0 < n_layers <= _MOST_LAYERS:
         raise _error(path, f"has {n_layers} layers; a net has 1 to {_MOST_LAYERS}")

@@ -36,7 +36,7 @@ class Net:
                 raise ValueError(f"layer {number} contains a value that is not a finite number")
 
     def __call__(self, inputs: Floats) -> Floats:
-        """Map (..., inputs) to (..., outputs)."""
+        """Return the outputs (..., outputs) of the net for inputs (..., inputs)."""
         out = inputs
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
             out = out @ weight
@@ -46,7 +46,7 @@ class Net:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Return the number of inputs and the width of each layer."""
+        """Return the number of inputs, followed by the width of each layer."""
         return self.weights[0].shape[0], *(len(bias) for bias in self.biases)
 
 

@@ -120,10 +120,10 @@ def pairs_of(beliefs: ApplicationPlaces, counts: Floats, some: Places) -> Floats
 def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
     """Return the value by price of each waiting job, (n, w).
 
-    If jobs are running, the value is that of the job together with them. Otherwise, it is that of the job
-    with its best waiting partner, which `best` contains, as returned by best_pair. The value is -inf for the
-    empty place, and for a job for which sharing with the running jobs does not pay. The longest two jobs of
-    each application rank first.
+    If jobs are running, it is the value of the job together with them. Otherwise, it is the value of the job
+    with its best waiting partner, from `best`, the result of best_pair. The value is -inf for the empty
+    place, and for a job for which sharing with the running jobs does not pay. The longest two jobs of each
+    application rank first.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
@@ -179,7 +179,7 @@ def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
 def rows(
     beliefs: ApplicationPlaces, moment: Moment, slots: NDArray[np.intp], best: Floats, *, as_if_new: bool
 ) -> GroupRows:
-    """Return all groups that can be formed of the slots, which are (n, M) as returned by `slots_of`.
+    """Return all groups that can be formed from `slots`, which are (n, M) as returned by `slots_of`.
 
     With `as_if_new`, a group is allowed if it could share with the running jobs if all jobs started now.
     Otherwise the caller must query the belief, which considers the progress of each job.

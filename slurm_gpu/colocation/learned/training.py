@@ -95,7 +95,7 @@ class Method(Protocol):
         ...
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """Return the cost that was incurred after each decision, (n), when all jobs are done."""
+        """Return the cost incurred after each decision, (n); all jobs must be done."""
         ...
 
     def judged(self, episodes: Episodes) -> float:
@@ -128,7 +128,7 @@ class TrainedNet:
     """The score after imitation; None without imitation."""
     epochs: int
     history: tuple[tuple[int, float], ...]
-    """Evaluated epochs, each with its score."""
+    """The epochs with an evaluation, each with its score."""
     seconds: float
     """Duration of training in this process."""
 

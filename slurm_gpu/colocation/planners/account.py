@@ -16,7 +16,7 @@ _NOTHING_S = 1e-6
 
 
 class Account:
-    """The account of all GPUs. It must receive every view before a decision."""
+    """The account of all GPUs, which must receive every view before a decision is made."""
 
     def __init__(self, belief: Belief) -> None:
         self._belief = belief
@@ -44,7 +44,7 @@ class Account:
             self._running[key] = view.now_s, gpu.running
 
     def may(self, members: Sequence[Member]) -> bool:
-        """Return whether these jobs on one GPU and the running groups on the others risk at most the gain."""
+        """Return whether these jobs, together with running groups on other GPUs, risk at most the gain."""
         stake_s = self._stake_s(members)
         if stake_s <= _NOTHING_S:
             return True

@@ -48,22 +48,22 @@ class Annealing:
         least_gain: float = LEAST_GAIN,
         slowed: float = 1 / 6,
     ) -> None:
-        """Create a planner; `evaluations` is the number of evaluated orders of a GPU for a new plan.
+        """Create a planner that evaluates `evaluations` orders of a GPU for a new plan.
 
-        An existing plan is improved with `evaluations` times `again` orders. For `least_gain`, see
+        To improve an existing plan, it evaluates `evaluations` times `again` orders. For `least_gain`, see
         LEAST_GAIN. `slowed` is the fraction of jobs that may be noticeably slower if the belief has a cap.
         """
         self._belief, self._rng, self._least_gain = belief, random.Random(seed), least_gain
         self._evaluations = evaluations if belief.most_together <= 2 else evaluations // _GROUPS_TAKE
         self._again, self._slowed = again, slowed
         self._plan: dict[str | int, list[int]] = {}
-        """Numbers of the planned jobs, by the GPU's name or position, including jobs that were to start."""
+        """Numbers of the planned jobs by the GPU's name or position, including the jobs to be started."""
         self._apart: set[int] = set()
         """The planned jobs that start apart from others."""
         self._history = StartHistory()
         self._wake_s = inf
         self._answered: tuple[object, ...] = ()
-        """The state after the last decision; no new decision is necessary while it lasts."""
+        """The state after the last decision; no new decision is necessary until it changes."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """Start the jobs at the beginning of each order that may join the running jobs."""

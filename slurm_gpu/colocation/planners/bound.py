@@ -4,8 +4,8 @@ For any schedule, add up how long each set of jobs runs together, where each job
 Multiplied by speeds, these times complete every job's work in each phase, regardless of their order. All sets
 together take no more time than the GPUs have, and no job runs for longer than the time from its submission to
 the end. The earliest end that satisfies these constraints is therefore no later than the end of any schedule.
-The program lets jobs stop, move and resume, and run their phases in any order. Therefore, often no schedule
-reaches the bound.
+The program lets jobs stop, move and resume, and run their phases in any order. Often no schedule can
+therefore reach the bound.
 
 Equal jobs form one class with one row per phase. This does not change the result: feasible times remain
 feasible if equal jobs are exchanged. The mean over all exchanges is feasible, ends at the same moment, and
@@ -13,11 +13,11 @@ treats these jobs equally. The size of the program therefore grows with the numb
 number of jobs.
 
 The bound holds for schedules that run the given work once, with at most `most_together` jobs per GPU. With a
-`cap`, no job takes longer than this factor times its work. Applications then do not share a GPU if every
-overlap of their phases would exceed the cap, as in `known_belief.KnownBelief.may_share`. The duration of a
-job is the sum of the times of all sets that contain it, which adds one row per class. If only some jobs may
-be slowed noticeably, the total duration of a class is limited: these jobs may reach the cap, and the others
-may not be noticeably slower. The program chooses the number of these jobs in each class.
+`cap`, no job takes longer than this factor times its work. Applications do not share a GPU if every overlap
+of their phases would exceed the cap, as in `known_belief.KnownBelief.may_share`. The duration of a job is the
+sum of the times of all sets that contain it, which adds one row per class. If only some jobs may be slowed
+noticeably, the total duration of a class is limited: these jobs may reach the cap, and the others may not be
+noticeably slower. The program chooses the number of slowed jobs in each class.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Considerate:
 
 @dataclass(frozen=True, slots=True)
 class MakespanBound:
-    """The least makespan, and the times of sharing that achieve it."""
+    """The shortest makespan, and how long each set of applications runs together to achieve it."""
 
     makespan_s: float
     together_s: Mapping[tuple[int, ...], float]
@@ -91,7 +91,7 @@ def least_makespan(
     cap: float = math.inf,
     most_slowed: float = math.inf,
 ) -> MakespanBound:
-    """Return the least time from the first submission to the last end.
+    """Return the shortest possible time from the first submission to the last end.
 
     For `cap`, see the description of the module; math.inf means no cap. Under a cap, at most `most_slowed`
     jobs take longer than NOTICED times their work. Raise ValueError if a job does not fit into an empty GPU.
@@ -187,8 +187,8 @@ def best_times(
     """Return the earliest time at which all work can be done, and the duration of each set (n_sets).
 
     Each part has the work `work_s` (n_parts) and belongs to the class `job` (n_parts). Each class has
-    `n_alike` (n_classes) jobs. No job of a class runs longer than from `submit_s` (n_classes) to the end, or
-    longer than the limits permit. Each part must form a set by itself; a set may contain a part several
+    `n_alike` (n_classes) jobs. A job of a class runs at most from `submit_s` (n_classes) to the end, and at
+    most as long as the limits permit. Each part must form a set by itself; a set may contain a part several
     times.
     """
     n_sets, n_classes = len(sets), len(submit_s)

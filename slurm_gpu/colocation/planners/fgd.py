@@ -1,8 +1,8 @@
 """Place each job where it strands the smallest share of a GPU (fragmentation gradient descent).
 
-Based on Weng et al., "Beware of Fragmentation" (USENIX ATC 2023). A job's share of a GPU is the greatest of
-its mean uses. Its memory demand is its peak; memory must also fit at every moment. The free share of a GPU is
-stranded for a job if the job needs a larger share, or more memory, than is free. Jobs start in the order of
+Based on Weng et al., "Beware of Fragmentation" (USENIX ATC 2023). A job's share of a GPU is its largest mean
+use. Its memory demand is its peak use; memory must also fit at every moment. The free share of a GPU is
+stranded for a job that needs a larger share, or more memory, than is free. Jobs start in the order of
 submission; a job that does not fit does not delay the others. Interference is ignored.
 """
 

@@ -40,11 +40,11 @@ class StartHistory:
         return sum(self._ended)
 
     def update(self, view: PlannerView) -> None:
-        """Record that jobs which no longer appear have ended.
+        """Record the end of jobs that no longer appear.
 
-        Whether such a job was slowed down is recorded only if other jobs were waiting; otherwise the time of
-        its end is unknown. A job that was to start but still waits has not started: on a real cluster, starts
-        are delayed.
+        If no job was waiting, the time of an end is unknown; whether the job was slowed down is then not
+        recorded. A job that was to start but still waits has not started: on a real cluster, starts are
+        delayed.
         """
         running = {member.job: member for gpu in view.gpus for member in gpu.running}
         waiting = {member.job for member in view.waiting}

@@ -1,8 +1,8 @@
 """Start the jobs that run together longest in the solution of a linear program.
 
-The program (`bound.py`) is solved again at each event for the remaining work. The solution is not a schedule.
-If it runs a job together with several others, the planner runs the job with one of them at a time, starting
-with the longest pairing.
+The program (`bound.py`) is solved again at each event for the remaining work. The solution is not a schedule:
+it can run one job with several others in turn. The planner starts the job with one of them at a time,
+beginning with the longest pairing.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LinearProgram:
     def _first(
         self, decision: PlannerDecision, kinds: _Kinds, times: Sequence[Counter[int]]
     ) -> tuple[Member, ...]:
-        """Return the jobs to start on an idle GPU: a set of the solution, else the longest job.
+        """Return the jobs to start on an idle GPU: a set of the solution if possible, else the longest job.
 
         Other jobs can join a single job later.
         """
@@ -65,7 +65,7 @@ class LinearProgram:
         return (max(decision.waiting.values(), key=lambda one: one.left_s),)
 
     def _times(self, kinds: _Kinds, n_gpus: int) -> list[Counter[int]]:
-        """Return the sets of kinds that run together in the solution, in descending order of their time."""
+        """Return the sets of kinds that run together in the solution, longest time first."""
         sets = list(self._sets(kinds))
         n_alike = np.array([len(some) for some in kinds.members], dtype=np.float64)
         _, seconds = best_times(

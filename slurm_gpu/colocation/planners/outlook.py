@@ -1,4 +1,4 @@
-"""Define the base class of predictions of the result of an order of starts on each GPU."""
+"""Define the base class for predicting the result of an order of starts on each GPU."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Outlook(ABC):
         running: Sequence[Sequence[Member]],
         elapsed_s: Sequence[Sequence[float]],
     ) -> None:
-        """Create a prediction; `elapsed_s` is how long each running job has been running."""
+        """Create a prediction; `elapsed_s` contains the time for which each running job has run."""
         self.members: list[Member] = [*waiting, *(one for gpu in running for one in gpu)]
         self.left_s = [member.left_s for member in self.members]
         self.apart = [False] * len(self.members)
         """Whether each job must begin alone on an empty GPU, or is kept apart in another way."""
         self.took_s = [0.0] * len(self.members)
-        """Total duration of each job's run in the orders that were simulated last."""
+        """Total duration of each job's run in the orders that were evaluated last."""
         n = len(waiting)
         self.here: list[tuple[int, ...]] = []
         """Running jobs by GPU."""
@@ -43,8 +43,8 @@ class Outlook(ABC):
         self._kind = [kinds.setdefault(self._alike(at, len(waiting)), len(kinds)) for at in range(n)]
         """The kind of each job.
 
-        Jobs of one kind are equal, and the belief about one of them holds for all. Each running job is its
-        own kind, since its GPU may be able to accept another job while a second GPU may not.
+        Jobs of one kind are interchangeable. Each running job is its own kind, since its GPU may be able to
+        accept another job while a second GPU may not.
         """
         self._of_kind = dict(zip(self._kind, self.members, strict=True))
 

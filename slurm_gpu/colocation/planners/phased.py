@@ -1,9 +1,9 @@
 """Predict the result of an order of starts if the effect of phases on one another is known.
 
-Other than in `rollout`, the prediction is exact: speeds are those of the overlapping phases, memory and cap
-are checked in these phases, and a job need not wait until another ends. A job that may not join at once joins
-as soon as this no longer makes any job run out of memory or exceed the cap. For example, a training loads its
-data while the previous one finishes, although they cannot compute at the same time.
+Unlike in `rollout`, the prediction is exact: speeds are those of the overlapping phases, memory and cap are
+checked in these phases, and a job need not wait until another ends. A job that may not join at once joins as
+soon as no job would run out of memory or exceed the cap as a result. For example, a training loads its data
+while the previous one finishes, although they cannot compute at the same time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PhasedRollout(Outlook):
         self._seconds: list[tuple[float, ...]] = []
         """The seconds of each remaining phase, by sort."""
         self._slack_s: list[float] = []
-        """The seconds that other jobs may still cost a job, by sort."""
+        """The seconds by which other jobs may still delay a job, by sort."""
         for kind in range(len(self._of_kind)):
             member = self._of_kind[kind]
             codes, seconds = _phases_left(self._world, member)
@@ -86,7 +86,7 @@ class PhasedRollout(Outlook):
 
     @property
     def spares(self) -> bool:
-        """Return whether jobs that are kept apart are spared (slowed unnoticeably) instead of run alone."""
+        """Return whether jobs kept apart are spared (slowed unnoticeably) instead of running alone."""
         return self._spares
 
     def starts(self, gpu: int, order: Sequence[int]) -> int:
@@ -301,7 +301,7 @@ class PhasedRollout(Outlook):
         return tuple(max(speed, _SLOWEST) for speed in speeds), fits, keeps(speeds, self._cap)
 
     def _ever_may(self, kinds: tuple[int, ...]) -> bool:
-        """Return whether some phases of these jobs' applications may overlap without exceeding the cap."""
+        """Return whether any phases of these jobs' applications may overlap without exceeding the cap."""
         known = self._some.get(kinds)
         if known is None:
             applications = tuple(self._of_kind[one // 2].application for one in kinds)

@@ -1,9 +1,9 @@
 """Predict the result of an order of starts on each GPU from assumptions about whole runs.
 
 Sharing pays if more work per second is done with the joining job than without it. Orders can describe any
-schedule in which jobs start when others end. Since jobs share only if sharing pays, each order takes at most
-as long as its jobs one after the other. Speeds are those of whole runs. Memory is checked from the current
-progress of each job on.
+schedule in which jobs start when others end. Since jobs share only if sharing pays, no order takes longer
+than running its jobs one after the other. Speeds are those of whole runs. Memory is checked from each job's
+current progress to its end.
 """
 
 from __future__ import annotations

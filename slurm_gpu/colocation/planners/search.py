@@ -1,4 +1,4 @@
-"""Improve orders of starts by simulated annealing on their predicted results."""
+"""Improve orders of starts by simulated annealing; the cost is computed from their predicted results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OrderSearch:
     def anneal(self, evaluations: int, hot: float, rng: random.Random) -> Orders:
         """Return the best orders found within `evaluations` evaluations of one GPU's order.
 
-        Afterwards `rollout.apart` belongs to these orders.
+        Set `rollout.apart` to the value that belongs to these orders.
         """
         rollout, random_ = self._rollout, rng.random
         orders, ends_s, slowed = self._orders.copy(), self._ends_s.copy(), self._slowed.copy()

@@ -14,7 +14,7 @@ _ALL_OF_IT = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuModel:
-    """The relevant properties of a GPU model; unknown ones are None."""
+    """The relevant properties of a GPU model; unknown properties are None."""
 
     name: str
     multiprocessors: int | None = None

@@ -25,7 +25,7 @@ _MOST_OCTAVES = 4.0
 
 
 def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
-    """Merge profiles of the same key into one profile, which has their median length and counts all runs.
+    """Merge profiles with the same key into one profile, which has their median length and counts all runs.
 
     Times are fractions of each whole run. In each step, memory is the largest value, and other uses are means
     weighted by runs. Unknown values are ignored if another profile has a value. Raise ValueError if there are
@@ -105,7 +105,7 @@ def _mean_or_peak(values: NDArray[np.float64], use: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The profile of a library that is nearest to a job, converted to the job's GPU."""
+    """The profile in a library that is nearest to a job, converted to the job's GPU model."""
 
     profile: ApplicationProfile
     distance: float
@@ -128,7 +128,7 @@ class Library:
             self.add(profile)
 
     def add(self, profile: ApplicationProfile) -> None:
-        """Add the profile of one or more runs; if the library has a profile of the same key, merge both."""
+        """Add the profile of one or more runs; merge it if the library has a profile with the same key."""
         there = self._profiles.get(profile.key)
         self._profiles[profile.key] = profile if there is None else merged([there, profile])
 
@@ -167,7 +167,7 @@ class Library:
 
 
 def _distance(wanted: ApplicationProfile, there: ApplicationProfile) -> float:
-    """Return the distance of two profiles.
+    """Return the distance between two profiles.
 
     The application outweighs everything else together, and a different input outweighs a different GPU.
     """
@@ -180,7 +180,7 @@ def _distance(wanted: ApplicationProfile, there: ApplicationProfile) -> float:
 
 
 def _size_distance(one: float | None, other: float | None) -> float:
-    """Return the distance of two input sizes in octaves."""
+    """Return the distance between two input sizes in octaves."""
     if one == other:
         return 0.0
     if one is None or other is None or not one > 0 or not other > 0:

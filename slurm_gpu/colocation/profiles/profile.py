@@ -19,7 +19,7 @@ class ProfilePhase:
     seconds: float
     """Duration of the phase if the application runs alone on its GPU."""
     util: float | None = None
-    """Fraction of the time in which any kernel ran: NVML's utilisation."""
+    """Fraction of the time in which any kernel ran, as in NVML's utilisation."""
     memory_mib: float | None = None
     sm: float | None = None
     """Fraction of the multiprocessors that had work."""
@@ -39,7 +39,7 @@ class ProfilePhase:
 
 @dataclass(frozen=True)
 class ApplicationProfile:
-    """The profile of one application with one input on one model of GPU (table 2 of the DqnGPU thesis)."""
+    """The profile of one application with one input on one GPU model (table 2 of the DqnGPU thesis)."""
 
     application: str
     """The name of the application in `/etc/slurm-gpu/applications.yaml`."""
@@ -60,12 +60,12 @@ class ApplicationProfile:
 
     @property
     def key(self) -> tuple[str, str, str, float | None, tuple[tuple[str, str], ...]]:
-        """Return the identity of the application, its input and the GPU model."""
+        """Return the application, its input and the GPU model, which identify the profile."""
         return self.application, self.gpu_model, self.kind, self.input_size, self.parameters
 
     @cached_property
     def seconds(self) -> float:
-        """Return the duration of the application alone on its GPU."""
+        """Return the duration of the application when it runs alone on its GPU."""
         return sum(phase.seconds for phase in self.phases)
 
     @cached_property

@@ -24,8 +24,8 @@ class Shards(NamedTuple):
 def shards_of(match: Match, input_size: float | None, of: int, capacity_mib: float) -> Shards:
     """Return how many of a GPU's `of` shards the memory of a job with this input needs.
 
-    There is no estimate from a profile of another application, of a smaller input, or with partly measured
-    memory, since the job may need more memory.
+    There is no estimate if the profile is of another application, has a smaller input, or lacks part of its
+    memory values, since the job may need more memory.
     """
     profile = match.profile
     if match.distance >= OTHER_APPLICATION:

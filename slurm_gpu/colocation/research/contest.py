@@ -1,4 +1,4 @@
-"""Compare planners on the same jobs with one another, with one job at a time, and with the bound."""
+"""Compare planners with one another, with running one job at a time, and with the bound."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ContestResult:
 
     planner: str
     ratio: float
-    """Mean ratio of the makespan to SJF's."""
+    """Mean ratio of the makespan to that of SJF."""
     ratio_max: float
     gap: float
     """Mean relative excess over the bound; 0.01 is one per cent."""
@@ -38,7 +38,7 @@ class ContestResult:
     out_of_memory: int
     decision_ms_p50: float
     decision_ms_p99: float
-    """99th percentile of the processor time of decisions while jobs waited."""
+    """99th percentile of the processor time of decisions with waiting jobs."""
 
 
 class TimedPlanner:
@@ -78,9 +78,9 @@ def contest(
 ) -> list[ContestResult]:
     """Return one result per planner, in the order of `names`.
 
-    `setting` is called with the number of the list, for each planner and list. The gap is relative to the
-    bound of the same jobs under the same cap. `report_progress` receives the number of finished runs and the
-    number of all runs.
+    `setting` is called with the number of the list, once for each planner and list. The gap is relative to
+    the bound of the same jobs under the same cap. `report_progress` receives the number of finished runs and
+    the total number of runs.
     """
     of, done = len(lists) * len(names), 0
     ran: dict[str, list[SharingOutcome]] = {name: [] for name in names}

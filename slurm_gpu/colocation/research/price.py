@@ -1,4 +1,4 @@
-"""Compute the cost saved by sharing from etc/prices.yaml, as in table 5 of the DqnGPU thesis."""
+"""Compute the cost that sharing saves from etc/prices.yaml, as in table 5 of the DqnGPU thesis."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Comparison:
 
 
 def comparisons(source: YamlSource) -> tuple[Comparison, ...]:
-    """Return the comparisons in a file of prices; raise InvalidFileError with all errors of the file."""
+    """Return the comparisons in a file of prices; raise InvalidFileError with all of its errors."""
     decoder = Decoder(source)
     file = decoder.read(_Prices)
     prices, compare = file.instances or {}, file.compare or {}

@@ -32,7 +32,7 @@ class KnownBelief:
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
         """Return the mean speeds over whole runs if any phase may overlap any other.
 
-        The mean is that of applications which run through their phases many times during each phase of the
+        The means assume that each application runs through its phases many times during each phase of the
         others.
         """
         known = self._speeds.get(applications)
@@ -75,9 +75,9 @@ class KnownBelief:
     def may_share(self, members: Sequence[Member]) -> bool:
         """See planner.Belief; the cap holds to the end of each job if no other job joins.
 
-        Later joins are checked in the same way, so that the cap always holds. Jobs do not share if every
-        overlap of their phases exceeds the cap. If applications have no phases, a pair above the cap
-        therefore never runs together.
+        Later joins are checked in the same way, so the cap always holds. Jobs do not share if every overlap
+        of their phases exceeds the cap. If applications have no phases, a pair above the cap therefore never
+        runs together.
         """
         if len(members) < 2:
             return True
@@ -103,7 +103,7 @@ class KnownBelief:
         return known
 
     def _meetings_of(self, applications: tuple[int, ...]) -> tuple[bool, ...]:
-        """Return whether each possible overlap of the applications' phases respects the cap."""
+        """Return for each possible overlap of the applications' phases whether it respects the cap."""
         known = self._meetings.get(applications)
         if known is None:
             profiles = [self.world.profiles[one] for one in applications]
@@ -137,8 +137,8 @@ class KnownBelief:
 def over_phases(world: World, applications: tuple[int, ...]) -> tuple[float, ...]:
     """Return each application's speed over its whole run, averaged over the phases of the others.
 
-    The speed of a phase is the mean of its speeds with the others' phases, weighted by the time that these
-    take alone. All speeds are 0 if any phases cannot run together.
+    The speed of a phase is the mean of its speeds with all phases of the others, weighted by their duration
+    alone. All speeds are 0 if any phases cannot run together.
     """
     if len(applications) == 1:
         return (1.0,)

@@ -85,12 +85,12 @@ class SharingOutcome:
 
     @property
     def out_of_memory(self) -> int:
-        """Return the number of times that jobs ran out of memory."""
+        """Return the total number of times that jobs ran out of memory."""
         return int(self.kills.sum())
 
     @property
     def placements(self) -> int:
-        """Return the number of times that jobs were started."""
+        """Return the total number of times that jobs were started."""
         return sum(event.what is SharingTransition.START for event in self.log)
 
 
@@ -134,7 +134,7 @@ class StretchTally:
         kills: NDArray[np.int32],
         log: Sequence[SharingEvent],
     ) -> SharingOutcome:
-        """Compute the outcome from all added stretches, these columns and the log.
+        """Compute the outcome from all added stretches, the given columns and the log.
 
         The times of starts and ends are taken from the log.
         """

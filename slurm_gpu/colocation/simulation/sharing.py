@@ -25,7 +25,7 @@ class Work:
         return max(self._left_s - self.speed * (now_s - self._since_s), 0.0)
 
     def change(self, now_s: float, speed: float) -> float:
-        """Continue at another speed, above 0, and return when the work will be done."""
+        """Continue at another speed, which must be above 0, and return when the work will be done."""
         self._left_s, self.speed, self._since_s = self.left_s(now_s), speed, now_s
         return now_s + self._left_s / speed
 
@@ -53,7 +53,7 @@ class SharingStretch(NamedTuple):
 
 
 class SharingObserver(Protocol):
-    """An observer of simulated GPUs, which measures or learns as a monitor of real GPUs does."""
+    """An observer of simulated GPUs, which measures or learns like a monitor of real GPUs."""
 
     def ran(self, stretch: SharingStretch) -> None:
         """Record a stretch that has ended."""
@@ -172,7 +172,7 @@ class SharedGpu:
         return done, changed
 
     def settle(self, now_s: float) -> list[PhaseProgress]:
-        """Remove and return jobs until the others fit, starting with the job that started last.
+        """Remove and return jobs until the others fit together, starting with the job that started last.
 
         The others continue at new speeds. Raise ValueError if a job does not fit into an empty GPU, or if
         speeds are invalid.
@@ -217,8 +217,8 @@ def look_ahead(
 ) -> list[SharingStretch] | None:
     """Simulate these jobs to their ends on one GPU without further jobs, and return the stretches.
 
-    The jobs continue from their current progress. Each uses `memory_factor` times the memory of its profile.
-    The result is None if they run out of memory.
+    The jobs continue from their current progress. Each job uses `memory_factor` times the memory of its
+    profile. The result is None if the jobs run out of memory.
     """
     gpu = SharedGpu(world)
     gpu.courses = [

@@ -1,9 +1,9 @@
 """Simulate jobs that share GPUs according to a planner's decisions.
 
-The simulation is event-driven, with continuous progress. Between two events nothing changes: neither the jobs
-nor their phases, and therefore not their speeds (`world.World`). Memory is a hard limit at every moment: if
-jobs would exceed it, the job that started last is killed. It waits again after `requeue_s` and restarts from
-its beginning. The simulation is deterministic: the same jobs and planner produce the same log.
+The simulation is event-driven. Between two events, the jobs and their phases do not change, so their speeds
+(`world.World`) are constant. Memory is a hard limit at every moment: if jobs would exceed it, the job that
+started last is killed. It waits again after `requeue_s` and restarts from its beginning. The simulation is
+deterministic: the same jobs and planner produce the same log.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def simulate(
 ) -> SharingOutcome:
     """Run all jobs to their end; `watcher` receives every stretch on every GPU, and every kill.
 
-    Raise ValueError naming the planner if it starts a job that is not waiting, or starts nothing while jobs
-    wait and every GPU is idle. Also raise it if a job does not fit into an empty GPU.
+    Raise ValueError with the planner's name if it starts a job that is not waiting, or starts nothing while
+    jobs wait and every GPU is idle. Also raise ValueError if a job does not fit into an empty GPU.
     """
     if n_gpus < 1:
         raise ValueError(f"the number of GPUs must be 1 or more, not {n_gpus}")
@@ -102,7 +102,7 @@ class _SharingModel:
         self._log: list[SharingEvent] = []
         self._tally = StretchTally(world)
         self._wake_s = math.inf
-        """The time of the planner's next call if no event occurs before."""
+        """The time of the planner's next call if no event occurs earlier."""
 
     def run(self) -> None:
         while (now_s := self._next_s()) < math.inf:

@@ -38,10 +38,10 @@ class World(Protocol):
 
 @dataclass(frozen=True)
 class TableWorld:
-    """A world in which speeds depend on applications, not on phases, from a pair table or another source.
+    """A world in which speeds depend on applications but not on phases.
 
-    An application with unknown memory (None) takes none; the speeds show which applications cannot run
-    together.
+    The speeds come from a pair table or another source. An application with unknown memory (None) takes none;
+    a speed of 0 shows that applications cannot run together.
     """
 
     profiles: Sequence[ApplicationProfile]

@@ -13,7 +13,7 @@ from slurm_gpu.colocation.tables.measured import Measured
 def completed(table: Measured) -> Measured:
     """Return a table with the speeds of all pairs; speeds that were not measured are predicted.
 
-    Predictions exclude no pair, since no predicted speed is 0.
+    No prediction excludes a pair, since no predicted speed is 0.
     """
     lacking = table.lacking
     if not lacking:

@@ -2,15 +2,15 @@
 
 The speed of one application with another is the sum of its own sensitivity, the other's effect on any
 co-runner, and an effect of this pair. Each of these parts is similar for similar applications. Applications
-are similar if they belong to one family and have similar sizes, or if their use alone is similar.
-Applications with similar learned speeds, or with similar effects on others, also count as similar (Rasmussen
-and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
+are similar if they belong to one family and have similar sizes, or if they use a GPU similarly when running
+alone. Applications with similar learned speeds, or with similar effects on others, also count as similar
+(Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
 
-A use that deviates from its family's line, such as a step that takes longer than expected from smaller and
-larger inputs, changes the speed in proportion (`odd`).
+A use that deviates from its family's line changes the speed in proportion (`odd`). An example is a step that
+takes longer than smaller and larger inputs suggest.
 
 A measured speed of 1 is only a bound: it hides how much capacity two applications leave each other. The fit
-is therefore a Tobit regression. Outliers count less, because the noise has Student's t distribution.
+is therefore a Tobit regression. Outliers have less weight, because the noise has Student's t distribution.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _AS_MANY = 10
 class Scales:
     """Variances relative to that of all speeds, and distances within which applications are similar.
 
-    The values were chosen by cross-validation with five folds, over pairs and over applications, on Gavel's
-    table of the P100 only. `uses_family` and `odd` were added later: they improve the predictions for the
-    V100, and those for the P100 and the K80 are no worse.
+    The values were chosen by five-fold cross-validation, over pairs and over applications, on Gavel's table
+    of the P100 only. `uses_family` and `odd` were added later: they improve the predictions for the V100, and
+    do not worsen those for the P100 and the K80.
     """
 
     suffers: float = 1.2
@@ -141,14 +141,14 @@ class GaussianProcess:
     entries: Entries
     """The entries that were fitted."""
     own_only: Entries
-    """Entries that were not fitted; each corrects only the speed of its own pair."""
+    """Entries that were not fitted; each corrects only the prediction of its own pair."""
     prior_mean: Floats
     """(n, n) the mean before any measurement."""
     covariance: Covariance
     inverse: Floats
     """(m, m) inverse of the entries' covariance, including noise."""
     unbound: Floats
-    """(m) the estimated speeds without the bound of 1."""
+    """(m) the estimated speeds, which are not limited to 1."""
     noise: Floats
     """(m) variance of the noise of each entry."""
     fresh_noise: float
@@ -243,8 +243,8 @@ def most_informative(prior: Covariance, entries: Entries, noise: float, most: in
     """Return the indices of the `most` most informative entries.
 
     The selection is greedy: each entry has the largest variance given those before it. The variances result
-    from a partial, pivoted Cholesky factorisation over all entries. An entry of many measurements has less
-    noise and is therefore preferred.
+    from a partial, pivoted Cholesky factorisation over all entries. An entry that averages many measurements
+    has less noise and is therefore preferred.
     """
     noises = noise / entries.count
     variance = prior.variance(entries.one, entries.other)

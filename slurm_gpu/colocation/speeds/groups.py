@@ -22,7 +22,7 @@ def ends_s(left_s: Sequence[float], speeds_of: Callable[[tuple[int, ...]], Seque
     """Return when the last of several jobs ends if all start together and no other job joins.
 
     `left_s` has one value per job. `speeds_of` takes the indices of the jobs that are still running, and
-    returns their speeds. The result is math.inf if jobs cannot run together.
+    returns their speeds. If a speed is 0, the result is math.inf.
     """
     here = dict(enumerate(left_s))
     now_s = 0.0

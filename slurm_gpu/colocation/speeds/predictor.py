@@ -32,7 +32,10 @@ class Predicted:
     deviation: Floats
     """Standard deviation of a new measurement."""
     shortfall: Floats = field(repr=False)
-    """By how many deviations each measurement was below its prediction from other pairs, ascending."""
+    """By how many standard deviations each measurement was below its prediction, in ascending order.
+
+    The prediction uses only other pairs.
+    """
     n_not_fitted: int = 0
     """Number of measured speeds above the limit of a fit; each corrects only its own pair."""
 
@@ -56,8 +59,8 @@ def predict(
 ) -> Predicted:
     """Predict every pair's speed from the measured pairs.
 
-    `speeds` (n, n): [i, j] is the speed of i with j. It is NaN if it was not measured, and 0 if the pair
-    cannot run together; a speed of 0 has no effect on predictions. `counts` contains the number of
+    In `speeds` (n, n), [i, j] is the speed of i with j. It is NaN if the pair was not measured. It is 0 if
+    the pair cannot run together; such a speed has no effect on predictions. `counts` contains the number of
     measurements in each mean. `prior` is the prediction without data; by default, it is the mean of all
     speeds. Two jobs of one application are a pair like any other.
 
@@ -91,7 +94,7 @@ def predict(
 
 @functools.cache
 def _warn_once(most: int) -> None:
-    """Warn only once that the limit is exceeded, since a learner fits the same pairs many times."""
+    """Log only once that the limit is exceeded, since a learner fits the same pairs many times."""
     log.warning(
         "more speeds of pairs were measured than a fit takes (%d): the most informative ones are fitted, "
         "and each of the others corrects only its own pair",

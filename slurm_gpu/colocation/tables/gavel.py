@@ -29,14 +29,15 @@ Key = tuple[str, int]
 def tables_of(path: Path, decoded: Mapping[str, Any]) -> tuple[Measured, ...]:
     """Return the table of each GPU model for jobs of one GPU.
 
-    Only the format of values for several GPUs is checked. An application that cannot run on a model is not in
-    that model's table. Raise InputError with the keys and the value if a value is invalid.
+    Values for jobs of several GPUs are not used; only their format is checked. An application that cannot run
+    on a model is not in that model's table. Raise InputError with the keys and the value if a value is
+    invalid.
     """
     return tuple(_Reader(path, model).table(of_model) for model, of_model in decoded.items())
 
 
 class _Reader:
-    """The reader of one GPU model's table."""
+    """Reads the table of one GPU model."""
 
     def __init__(self, path: Path, model: str) -> None:
         self._path, self._model = path, model

@@ -1,4 +1,4 @@
-"""Define the measured speeds of applications that share one model of GPU."""
+"""Define the measured speeds of applications that share one GPU model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Measured:
     alone_per_s: tuple[float | None, ...]
     """Steps, or another unit of progress, per second alone on the GPU; None if unknown."""
     speeds: Mapping[CoRunnerView, float] = field(repr=False)
-    """Speeds relative to running alone, from 0 to 1; 0 for all of a group that cannot run together."""
+    """Speeds relative to running alone, from 0 to 1; all speeds of a group that cannot run together are 0."""
 
     def __post_init__(self) -> None:
         for name in (self.gpu_model, *self.names):
@@ -40,7 +40,9 @@ class Measured:
             twice = next(name for name in self.names if self.names.count(name) > 1)
             raise ValueError(f"{twice!r} occurs twice")
         if len(self.alone_per_s) != len(self.names):
-            raise ValueError(f"{len(self.names)} applications have {len(self.alone_per_s)} speeds alone")
+            raise ValueError(
+                f"{len(self.names)} applications have {len(self.alone_per_s)} values of alone_per_s"
+            )
         for name, alone in zip(self.names, self.alone_per_s, strict=True):
             if alone is not None and not 0 < alone < float("inf"):
                 raise ValueError(f"{name!r} alone: {alone} must be more than 0 and finite")
@@ -57,7 +59,7 @@ class Measured:
             raise ValueError(f"{what}: speed {speed} must be from 0 to 1, relative to running alone")
         if 0 < speed < LEAST_SPEED:
             raise ValueError(
-                f"{what}: speed {speed} must be 0 if they cannot run together, or from {LEAST_SPEED:f} to 1"
+                f"{what}: speed {speed} must be 0 (cannot run together) or from {LEAST_SPEED:f} to 1"
             )
         if speed == 0:
             group = (one, *others)
@@ -70,13 +72,13 @@ class Measured:
 
     @property
     def groups(self) -> list[tuple[int, ...]]:
-        """Return each measured group once, sorted by size."""
+        """Return each measured group once, in ascending order of size."""
         found = {tuple(sorted((one, *others))) for one, others in self.speeds}
         return sorted(found, key=lambda group: (len(group), group))
 
     @property
     def lacking(self) -> list[tuple[int, int]]:
-        """Return unmeasured pairs, including those of an application with itself."""
+        """Return the pairs that were not measured, including pairs of an application with itself."""
         places = range(len(self.names))
         return [(one, other) for one in places for other in places if (one, (other,)) not in self.speeds]
 

@@ -75,7 +75,7 @@ def table_of_json(path: Path, decoded: Mapping[str, Any]) -> Measured:
         raise wrong(min(unknown), "is unknown; the keys are format, gpu_model, applications, together")
     model = decoded.get("gpu_model")
     if not isinstance(model, str) or not model:
-        raise wrong("gpu_model", f"{shown(model)} must be the GPU's name")
+        raise wrong("gpu_model", f"{shown(model)} must be the name of the GPU model")
     builder = _Builder(model)
     applications = mapping(path, "applications", decoded.get("applications"), "{name: {alone_per_s}}")
     for name, about in applications.items():

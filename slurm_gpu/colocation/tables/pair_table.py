@@ -11,10 +11,10 @@ from slurm_gpu.colocation.co_runner_views import CoRunnerView, speed_with_all, v
 
 
 class PairTable:
-    """Speeds of pairs; larger unmeasured groups are extrapolated from their pairs.
+    """Speeds of pairs; the speeds of larger groups that were not measured are extrapolated from pairs.
 
-    `speeds` (n, n): [i, j] is the speed of i with j. It is NaN if unmeasured, and 0 in both directions if i
-    and j cannot run together. `larger` contains speeds in larger groups.
+    In `speeds` (n, n), [i, j] is the speed of i with j. It is NaN if unmeasured, and 0 in both directions if
+    i and j cannot run together. `larger` contains measured speeds in larger groups.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ def number(value: Any) -> float | None:
 
 
 def mapping(path: Path, where: str, value: Any, what: str) -> Mapping[str, Any]:
-    """Return a JSON object; raise InputError naming the place and the expected content for anything else."""
+    """Return a JSON object; for anything else, raise InputError with the place and the expected content."""
     if not isinstance(value, dict):
         raise InputError(str(path), 0, 0, f"{where}: {shown(value)} must be {what}")
     return value
