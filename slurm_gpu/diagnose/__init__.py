@@ -1,1 +1,1 @@
-"""Explain why a distributed job is slow, by pure functions of GPU and host series that need only numpy."""
+"""Explain from time series of GPUs and hosts why a distributed job is slow, by pure functions with numpy."""

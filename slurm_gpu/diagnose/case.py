@@ -1,4 +1,4 @@
-"""Collect the input of one diagnosis: the job's series, its groups of peers, and their deviations."""
+"""Collect the input of one diagnosis: a job's time series, groups of peers, and deviations of workers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class DiagnosisThresholds:
     """The thresholds for verdicts."""
 
     min_coverage: float = 0.8
-    """Minimum share of bins with data, as `sampling.min_coverage` in slurm-gpu.yaml."""
+    """Minimum share of bins with data, set by `sampling.min_coverage` in slurm-gpu.yaml."""
     missing_below: float = 0.2
     """A worker with a lower coverage counts as missing."""
     z: float = 6.0
     """Minimum deviation from the peers, in robust standard deviations.
 
-    Chance alone does not exceed it for 128 workers and ten signals.
+    With 128 workers and ten signals, chance alone does not exceed this value.
     """
     hang_s: float = 15.0
     """Longest normal stall of a job whose workers spin or whose hosts are quiet."""
@@ -43,7 +43,7 @@ class DiagnosisThresholds:
     over_hang_s: float = 600.0
     """Longest normal stall at the end of a job that has ended."""
     trend_s: float = 120.0
-    """Minimum time for which the whole job must be slower than before."""
+    """Minimum duration of a slowdown of the whole job."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_coverage <= 1:
@@ -54,7 +54,8 @@ class DiagnosisThresholds:
 class Case:
     """The input of the diagnosis of one job.
 
-    `judged` marks the workers that are not shared and have enough data; the rows of all others are NaN.
+    `judged` marks the workers that are diagnosed: not shared, used by the job, and with enough data. The GPU
+    metrics of all other workers are NaN.
     """
 
     series: Series
@@ -125,12 +126,15 @@ class Case:
         return np.full(self.n, np.nan) if found is None else found.level
 
     def job(self, signal: Signal) -> Matrix | None:
-        """Return the median of all workers in each block; None if the signal is missing."""
+        """Return the median over all workers in each block; None if the signal is missing."""
         rows = self.signals.get(signal)
         return None if rows is None else median(rows.T)
 
     def span(self, signal: Signal, rows: NDArray[np.bool_]) -> tuple[float | None, float | None]:
-        """Return when these workers' deviation began and ended; None for the beginning or end of the job."""
+        """Return the times at which these workers' deviation began and ended.
+
+        None means that it lasted from the beginning, or until the end, of the job.
+        """
         found = self.deviations[signal]
         first = int(np.median(found.first[rows]))
         stop = int(np.median(found.stop[rows]))
@@ -138,7 +142,7 @@ class Case:
         return (self.time_of(first) if first > 0 else None, until)
 
     def scaled_confidence(self, signal: Signal, rows: NDArray[np.bool_], base: float) -> float:
-        """Reduce `base` if the deviation of the workers is close to the threshold."""
+        """Return `base`, reduced if the deviation of the workers is close to the threshold."""
         z = float(np.min(np.abs(self.deviations[signal].z[rows])))
         return base * (0.75 + 0.25 * min(1.0, max(0.0, (z - self.rules.z) / self.rules.z)))
 
@@ -159,7 +163,7 @@ class Case:
         return Evidence(text=text, metric=signal.value, value=own, expected=expected, workers=names)
 
     def has_data(self, signal: Signal, rows: NDArray[np.bool_]) -> bool:
-        """Return whether the deviation of each of these workers is known in a signal."""
+        """Return whether the deviation in a signal is known for each of these workers."""
         return signal in self.deviations and bool(np.isfinite(self.level(signal)[rows]).all())
 
     def workers(self, rows: NDArray[np.bool_]) -> tuple[JobWorker, ...]:
@@ -167,7 +171,7 @@ class Case:
         return tuple(self.series.workers[row] for row in np.flatnonzero(rows))
 
     def named(self, rows: NDArray[np.bool_]) -> tuple[tuple[str, ...], str]:
-        """Return the names of the workers in these rows, and a phrase for all of them."""
+        """Return the names of the workers in these rows, and a phrase that describes them."""
         names = tuple(worker.name for worker in self.workers(rows))
         return names, names[0] if len(names) == 1 else f"{len(names)} workers"
 
@@ -224,7 +228,7 @@ def _shown(signal: Signal, value: float) -> str:
 def build_case(
     series: Series, groups: Groups | None, rules: DiagnosisThresholds, running: bool, cut_short: bool = False
 ) -> Case:
-    """Find peers, phases and deviations; raise ValueError if the groups contain other workers."""
+    """Find peers, phases and deviations; raise ValueError if the groups have another size."""
     n = len(series.workers)
     if groups is not None and len(groups.of) != n:
         raise ValueError(f"the groups contain {len(groups.of)} workers, but the job has {n}")
@@ -273,7 +277,7 @@ def build_case(
 
 
 def _unused(series: Series, judged: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark workers that never had anything to run although others had: the job does not use them."""
+    """Mark workers that the job does not use: they never had anything to run although others had."""
     util = series.get(Metric.UTIL)
     if util is None or _idle(util)[judged].all():
         return np.zeros(len(series.workers), dtype=bool)
@@ -286,6 +290,9 @@ def _idle(util: Matrix) -> NDArray[np.bool_]:
 
 
 def only_utilisation(case: Case) -> bool:
-    """Return whether only utilisation is known, which is also 100 % on a worker that waits for its peers."""
+    """Return whether utilisation is the only metric that shows what workers do.
+
+    It is weak evidence, since it is also 100 % on a worker that waits for its peers.
+    """
     informative = {Metric.SM_ACTIVE, Metric.TENSOR, Metric.POWER, Metric.SM_CLOCK, Metric.THROTTLE}
     return informative.isdisjoint(case.series.values)

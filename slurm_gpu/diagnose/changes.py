@@ -1,4 +1,4 @@
-"""Find changes of level: the best single change in each of many rows, or all changes in one row."""
+"""Find changes of level: the most significant one in each of many rows, or all changes in one row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEAST_BINS = 3
 
 
 class Split(NamedTuple):
-    """The change that explains most of the variance of each row, in arrays (n_rows,)."""
+    """The change that explains the most variance of each row. Each field is an array (n_rows,)."""
 
     at: NDArray[np.intp]
     """The first column after the change; 0 without a change."""
@@ -27,7 +27,7 @@ class Split(NamedTuple):
 
 
 class LevelSegment(NamedTuple):
-    """Columns [start, stop) of a row at one level."""
+    """The columns [start, stop) of a row, which are at one level."""
 
     start: int
     stop: int
@@ -37,7 +37,7 @@ class LevelSegment(NamedTuple):
 def noise(rows: Matrix) -> Matrix:
     """Estimate the noise of each row (n_rows,) as a standard deviation.
 
-    It is estimated from the median difference of neighbouring values.
+    The estimate is derived from the median difference between neighbouring values.
     """
     with np.errstate(invalid="ignore"):
         steps = np.abs(np.diff(rows, axis=1))
@@ -46,10 +46,10 @@ def noise(rows: Matrix) -> Matrix:
 
 
 def split(rows: Matrix, least: int = 3) -> Split:
-    """Find one change of the mean in each row (CUSUM), with at least `least` values on either side.
+    """Find one change of the mean in each row (CUSUM), at least `least` values from either end.
 
-    NaN marks values that were not measured. The time is O(rows × columns). Extreme values are first clipped
-    to 5 σ of the noise beyond the row's own quantiles.
+    NaN marks values that were not measured. The running time is O(rows × columns). Values that exceed the
+    row's 10 % and 90 % quantiles by more than 5 σ of the noise are first clipped.
     """
     n_rows, n = rows.shape
     nothing = np.zeros(n_rows)
@@ -82,11 +82,11 @@ def split(rows: Matrix, least: int = 3) -> Split:
 
 
 def segments(row: Matrix, penalty: float = 3.0) -> list[LevelSegment]:
-    """Find the levels of one row by least squares with a penalty for each change; [] if nothing was measured.
+    """Find the levels of one row by least squares with a penalty for each change; [] if the row is empty.
 
-    The search is pruned (Killick, Fearnhead and Eckley 2012), so it takes O(n) if changes are regular. The
-    penalty of a change is `penalty` · σ² · 2 ln n, where σ is the noise. Unmeasured values belong to the
-    segment around them.
+    The search is pruned (Killick, Fearnhead and Eckley 2012), so it takes O(n) time if changes occur
+    regularly. The penalty of a change is `penalty` · σ² · 2 ln n, where σ is the noise. Missing values belong
+    to the segment that surrounds them.
     """
     columns = np.flatnonzero(np.isfinite(row))
     n = len(columns)

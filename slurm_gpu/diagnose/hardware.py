@@ -1,4 +1,4 @@
-"""Find GPUs and nodes that are slow or failing, by driver errors, clocks, and the worker that never waits."""
+"""Find slow or failing GPUs and nodes by driver errors, clocks, and workers that never wait for others."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def failing(case: Case) -> Verdict | None:
 
 
 def slow(case: Case) -> Verdict | None:
-    """Find GPUs with lower clocks, throttling by a fault, or longer activity for equal work."""
+    """Find GPUs that have lower clocks, are throttled by a fault, or take longer for equal work."""
     throttled = case.above(Signal.THROTTLE, _THROTTLED)
     starved = case.below(Signal.UTIL, _LEAST_STARVED)
     with np.errstate(invalid="ignore"):
@@ -107,12 +107,17 @@ def slow(case: Case) -> Verdict | None:
         odd = case.below(Signal.POWER, _LEAST_POWER) & case.has_changed(Signal.POWER) & ~starved
         if odd.any() and odd.sum() <= 0.34 * case.judged.sum():
             verdict = _verdict(case, odd, Signal.POWER, odd, 0.55, "power")
-            return verdict.limited("without SM activity, clocks and tensor work this is a guess", most=0.55)
+            return verdict.limited(
+                "without SM activity, clocks and tensor work, this verdict is a guess", most=0.55
+            )
     return _throttled_everywhere(case)
 
 
 def _node_clocks(case: Case) -> Verdict | None:
-    """Find nodes whose clocks fell relative to their own past, as a stage on one node has no other peers."""
+    """Find nodes whose clocks fell relative to their own past.
+
+    A pipeline stage that occupies a single node has no peers on other nodes.
+    """
     clocks = case.signals.get(Signal.CLOCK)
     if clocks is None or len(case.series.nodes) < 2:
         return None
@@ -126,7 +131,7 @@ def _node_clocks(case: Case) -> Verdict | None:
     nodes = tuple(node for node, is_slow in zip(case.series.nodes, slow_nodes, strict=True) if is_slow)
     rows = np.array([worker.node in nodes for worker in case.series.workers], dtype=bool) & case.judged
     after, before = (float(np.median(side[slow_nodes])) for side in (found.after, found.before))
-    text = f"clocks of {', '.join(nodes)} fell from {before:.0%} to {after:.0%}, those of other nodes did not"
+    text = f"clocks of {', '.join(nodes)} fell from {before:.0%} to {after:.0%}, but not elsewhere"
     return case.verdict(
         Cause.SLOW,
         0.85,
@@ -139,21 +144,21 @@ def _node_clocks(case: Case) -> Verdict | None:
 
 
 def contradicts(case: Case) -> str | None:
-    """Return why lower clocks of some workers are no evidence against them; None without such workers."""
+    """Return why the lower clocks of some workers are no evidence against them; None if no clock is lower."""
     rows = case.below(Signal.CLOCK, LEAST_CLOCK) & (_ahead(case, _AHEAD) | case.below(Signal.UTIL, _STARVED))
     if not rows.any():
         return None
     names = few((worker.name for worker in case.workers(rows)), 4)
-    return f"clocks of {names} are lower than their peers', yet they wait longer: the slow worker is unknown"
+    return f"{names}: lower clocks than their peers, yet they wait longer, so the slow worker is unknown"
 
 
 def _ahead(case: Case, least: float) -> NDArray[np.bool_]:
-    """Mark workers that are active for less time than their peers, which means that they wait for them."""
+    """Mark workers that wait for their peers: they are active for less time than the peers."""
     return case.below(Signal.BUSY, least)
 
 
 def _slow_without_cause(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that take longer for equal work than a constantly lower clock explains."""
+    """Mark workers that take longer for equal work than a permanently lower clock explains."""
     busy, work = case.level(Signal.BUSY), case.level(Signal.WORK)
     by_clock = np.maximum(0.0, -np.nan_to_num(case.level(Signal.CLOCK)))
     by_clock = np.where(case.has_changed(Signal.CLOCK), 0.0, by_clock)
@@ -195,7 +200,7 @@ def _verdict(
 
 
 def _throttled_everywhere(case: Case) -> Verdict | None:
-    """Find a fault that throttles most GPUs, such as the cooling or the power supply of the machine room."""
+    """Find a fault that throttles most GPUs, such as one of the machine room's cooling or power supply."""
     matrix = case.series.get(Metric.THROTTLE)
     if matrix is None:
         return None
@@ -205,7 +210,7 @@ def _throttled_everywhere(case: Case) -> Verdict | None:
     if not rows.any() or rows.sum() < 0.5 * case.judged.sum():
         return None
     value = float(np.median(share[rows]))
-    text = f"{rows.sum()} GPUs are throttled by heat or power supply {value:.0%} of the time"
+    text = f"{rows.sum()} GPUs are throttled by heat or the power supply {value:.0%} of the time"
     return case.verdict(
         Cause.SLOW,
         0.9,

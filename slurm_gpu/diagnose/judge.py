@@ -1,4 +1,4 @@
-"""Judge one job, and return one verdict, which may be Cause.INCONCLUSIVE."""
+"""Judge one job and return one verdict, which may be inconclusive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HEALTHY = 0.8
 # Minimum time of computation: a job has less to run when it begins, and a few samples show no trend.
 _LEAST_S = 60.0
 _ENDS_S = 5.0
-_NOTHING_RAN = "its GPUs have had nothing to run: it has not begun to compute, or does not use them"
+_NOTHING_RAN = "its GPUs have had nothing to run: the job has not begun to compute, or does not use them"
 
 
 def diagnose(
@@ -53,10 +53,10 @@ def diagnose(
 ) -> Verdict:
     """Judge one job by the series of its workers, as returned by `series.align`.
 
-    `groups` are the peers, in the order of the workers; by default they are inferred. `steps` are timings by
-    the job, which outweigh counters. `running`: whether the job has not ended. The end of a job is not a hang
-    unless it was `cut_short`: cancelled, timed out or failed. Raise ValueError if groups and workers do not
-    match.
+    `groups` assigns each worker to a group of peers; by default, the groups are inferred. `steps` contains
+    timings recorded by the job, which take precedence over counters. `running` is False for a job that has
+    ended. `cut_short` states whether it was cancelled, timed out or failed, in which case it may have hung at
+    its end. Raise ValueError if groups and workers do not match.
     """
     if cut_short:
         series = _without_its_end(series)
@@ -67,7 +67,7 @@ def diagnose(
     verdict = _with_devices(combine_verdicts(verdict, judge_steps(steps)), case)
     timed = int((steps.ranks >= 0).sum())
     if timed > case.n:
-        why = f"the timings contain {timed} ranks, but the job has {case.n} GPUs: are they of another job?"
+        why = f"the timings contain {timed} ranks, but the job has {case.n} GPUs: they may be of another job"
         verdict = verdict.limited(why, most=SUSPICION)
     elif 0 < timed < case.n:
         verdict = verdict.limited(f"the timings contain only {counted(timed, 'rank')} of {case.n} GPUs")
@@ -84,7 +84,7 @@ def _without_its_end(series: Series) -> Series:
 
 
 def _with_devices(verdict: Verdict, case: Case) -> Verdict:
-    """Replace ranks from timings by the GPUs of these ranks if the job's ranks are known."""
+    """Replace culprits that the timings report as ranks by the GPUs of these ranks, where known."""
     ranked = {worker.rank: worker for worker in case.series.workers if worker.rank is not None}
     culprits = tuple(
         ranked.get(worker.rank, worker) if worker.rank is not None and not worker.device else worker
@@ -125,7 +125,7 @@ def _by_counters(case: Case) -> Verdict:
     if (why := stalled_at_end(case)) is not None:
         return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=STALLED_AT_END, why_not=(why,))
     if alone:
-        why = "one GPU has no peers to compare it with"
+        why = "a single GPU has no peers to compare it with"
         return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=NO_PEERS, why_not=(why,))
     if (why := contradicts(case)) is not None:
         return case.verdict(Cause.INCONCLUSIVE, 0.0, why_not=(why,))
@@ -147,7 +147,7 @@ def _too_little(case: Case) -> str | None:
 
 
 def _limits(case: Case, verdict: Verdict) -> Verdict:
-    """Add what is unknown to the verdict, and reduce its confidence or replace it by Cause.INCONCLUSIVE."""
+    """List missing data in the verdict, and reduce its confidence or replace it by Cause.INCONCLUSIVE."""
     unknown = []
     if case.shared:
         unknown.append(f"{_names(case.shared)}: shared with other jobs and not judged")
@@ -155,13 +155,13 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
         unknown.append(f"{_names(case.missing)}: no data")
     if case.barely:
         unknown.append(
-            f"{_names(case.barely)}: data for less than {case.rules.missing_below:.0%} of that time so far"
+            f"{_names(case.barely)}: data for less than {case.rules.missing_below:.0%} of the time"
         )
     if case.unused:
-        unknown.append(f"{_names(case.unused)}: have never had anything to run and take no part")
+        unknown.append(f"{_names(case.unused)}: not used by the job")
     if unknown and not verdict.culprits and verdict.cause not in (Cause.IMBALANCE, Cause.HANG):
         # A worker without data may be the cause.
-        seen = f"without them the verdict would be: {verdict.cause.value}"
+        seen = f"the verdict for all other GPUs would be: {verdict.cause.value}"
         why_not = (*verdict.why_not, *unknown, seen)
         return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=verdict.evidence, why_not=why_not)
     if unknown:
@@ -179,7 +179,10 @@ def _names(workers: Sequence[JobWorker]) -> str:
 
 
 def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
-    """Combine both verdicts: timings show where time is spent, counters show whether hardware is at fault."""
+    """Combine the verdicts of counters and timings.
+
+    Timings show where time is spent; counters show whether hardware is at fault.
+    """
     if counters.cause is Cause.HANG or counters.kind in LOST or counters.kind.startswith("xid"):
         return counters
     if timings.cause is Cause.INCONCLUSIVE:
@@ -207,7 +210,10 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
 
 
 def _combined(timings: Verdict, counters: Verdict) -> Verdict:
-    """Return the verdict of the timings with the evidence of the counters; healthy counters weaken it."""
+    """Return the verdict of the timings, with the evidence of the counters added.
+
+    If the counters show no fault, the confidence of a slow GPU is reduced.
+    """
     combined = replace(timings, groups=counters.groups, groups_by=counters.groups_by)
     if counters.cause is Cause.HEALTHY:
         # A rank is late if its process is late; only counters show whether its GPU is slow.

@@ -1,7 +1,7 @@
-"""Find workers with more work, on GPUs before Hopper, by the gaps between kernels.
+"""Find workers with more work by the gaps between kernels, on GPUs older than Hopper.
 
 Between two kernels, a GPU has nothing to run for a moment. A GPU that spins in a collective operation has no
-such gaps, so its utilisation is higher by fractions of a percent. Utilisation alone is not enough evidence,
+such gaps, so its utilisation is higher by a fraction of a percent. Utilisation alone is not enough evidence,
 since the CPU may also launch kernels late. However, a worker with more work takes more power, while one with
 late launches takes less.
 """
@@ -27,7 +27,7 @@ _MORE_POWER, _MORE_OF_ONE, _NO_LESS = 0.03, 0.06, 0.01
 
 
 def heavier_by_gaps(case: Case) -> Verdict | None:
-    """Find workers that take more power and have gaps between kernels while others have none."""
+    """Find workers that take more power than others and, unlike them, have gaps between kernels."""
     util, power = case.signals.get(Signal.UTIL), case.signals.get(Signal.POWER)
     if util is None or power is None or Signal.BUSY in case.signals:
         return None
@@ -52,7 +52,7 @@ def heavier_by_gaps(case: Case) -> Verdict | None:
             workers=names,
         ),
         Evidence(
-            text=f"{who}: utilisation {apart:.2%} lower: the others spin while waiting, these do not",
+            text=f"{who}: utilisation {apart:.2%} lower, since the others spin while they wait",
             metric="util",
             value=-apart,
             expected=0.0,
@@ -61,12 +61,12 @@ def heavier_by_gaps(case: Case) -> Verdict | None:
     )
     verdict = case.verdict(Cause.IMBALANCE, SUSPICION, kind="workers", roles=names, evidence=evidence)
     return verdict.limited(
-        "without SM activity this is judged by power and gaps between kernels", most=SUSPICION
+        "without SM activity, only power and gaps between kernels are evidence", most=SUSPICION
     )
 
 
 def _never_wait(used: Matrix, taken: Matrix, step: float) -> NDArray[np.bool_]:
-    """Mark the workers of one group that never wait (n_workers,)."""
+    """Mark the workers of one group that never wait."""
     usual = float(quantile(used[None, :], 0.75)[0])
     alike = max(sigma(used[used >= middle(used)]), _ALIKE)
     rows = usual - used >= max(_LEAST_GAPS, 1.5 * step, _Z * alike)

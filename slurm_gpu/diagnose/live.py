@@ -35,7 +35,7 @@ _LEAST_ROWS = 64
 
 
 class UnsharedWorker(NamedTuple):
-    """A GPU that is allocated to only one job, and that job."""
+    """A GPU that is allocated to a single job, and the ID of that job."""
 
     job_id: int
     worker: JobWorker
@@ -50,9 +50,9 @@ class _Job:
 
 
 class LiveTable:
-    """Store live values as float32 (metric, row, bin).
+    """Store live values in a float32 array (metric, row, bin).
 
-    Rows are GPUs in order of arrival; bins form a ring over time.
+    Each row belongs to a GPU, and its bins form a ring buffer over time.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class LiveTable:
         self._free = list(range(_LEAST_ROWS))[::-1]
         self._jobs: dict[int, _Job] = {}
         self._newest = -1
-        """The number of the newest bin since the epoch."""
+        """The number of the newest bin, counted from the epoch."""
 
     def update(
         self,
@@ -69,10 +69,13 @@ class LiveTable:
         jobs: Mapping[int, float],
         samples: Iterable[tuple[UnsharedWorker, float, tuple[float, ...]]],
     ) -> None:
-        """Store new live values: (worker, wall clock, values in the order of METRICS), NaN if not measured.
+        """Store new live values.
 
-        `jobs` are all running jobs with their start times; a new start time means a new run, which begins
-        empty.
+        Each sample consists of a worker, a wall-clock time and values in the order of METRICS, NaN if not
+        measured.
+
+        `jobs` maps all running jobs to their start times. If a start time changes, a new run has begun, and
+        the values of the old one are dropped.
         """
         for job_id in [job_id for job_id, job in self._jobs.items() if jobs.get(job_id) != job.start_s]:
             self._drop(job_id)
@@ -98,7 +101,7 @@ class LiveTable:
             self._values[:, rows, bins] = np.array(values, dtype=np.float32).T
 
     def keep_nodes(self, job_id: int, nodes: Collection[str]) -> None:
-        """Remove GPUs of other nodes after a job was resized."""
+        """Remove a job's GPUs on all other nodes after the job was resized."""
         job = self._jobs.get(job_id)
         if job is None:
             return
@@ -109,7 +112,7 @@ class LiveTable:
         self._clear(rows)
 
     def jobs(self) -> Mapping[int, int]:
-        """Return the number of GPUs of each watched job: two or more, since a single GPU has no peers."""
+        """Return the number of GPUs of each watched job. Jobs with a single GPU are omitted."""
         return {job_id: len(job.rows) for job_id, job in self._jobs.items() if len(job.rows) >= 2}
 
     def workers(self, job_id: int) -> Collection[JobWorker]:
@@ -122,7 +125,7 @@ class LiveTable:
         return np.arange(self._newest - N_BINS + 1, self._newest + 1) % N_BINS
 
     def rows(self) -> tuple[list[int], NDArray[np.intp], NDArray[np.intp]]:
-        """Return the watched jobs, where the rows of each begin, and the rows of all."""
+        """Return the watched jobs, the position of each job's first row, and the rows of all jobs."""
         watched = [(job_id, job.rows) for job_id, job in self._jobs.items() if len(job.rows) >= 2]
         sizes = [len(rows) for _, rows in watched]
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]) if sizes else np.zeros(0)
@@ -130,19 +133,22 @@ class LiveTable:
         return [job_id for job_id, _ in watched], starts.astype(np.intp), flat
 
     def matrix(self, metric: Metric, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the values of a metric (n_rows, N_BINS) in chronological order."""
+        """Return the values of a metric in these rows (n_rows, N_BINS), in chronological order."""
         chosen: NDArray[np.float32] = self._values[_PLACE[metric]][np.ix_(rows, self.columns())]
         return chosen
 
     def peak(self, metric: Metric, rows: NDArray[np.intp], usual: Matrix) -> Matrix:
-        """Return the greatest `usual` so far (n_rows,), which remains when a job hangs for long."""
+        """Return the highest value of `usual` so far for each row, including earlier calls.
+
+        This peak is still known when a job has hung for longer than the table stores values.
+        """
         peak = self._peaks[_PLACE[metric]]
         peak[rows] = np.fmax(peak[rows], usual)
         found: Matrix = peak[rows]
         return found
 
     def series(self, job_id: int) -> Series:
-        """Return the series of one job for slurm_gpu.diagnose.judge; raise KeyError if it is not watched."""
+        """Return the series of one job for slurm_gpu.diagnose.judge; raise KeyError if it has no data."""
         job = self._jobs[job_id]
         workers = tuple(sorted(job.workers.values(), key=_order))
         rows = np.array([job.rows[worker.node, worker.device] for worker in workers], dtype=np.intp)
@@ -182,7 +188,7 @@ class LiveTable:
         self._free += rows
 
     def _begin(self, newest: int) -> None:
-        """Clear the new bin, and all bins since the last one."""
+        """Clear all bins after the previously newest one, up to `newest`."""
         if newest > self._newest:
             n_new = min(newest - self._newest, N_BINS)
             self._values[:, :, np.arange(newest - n_new + 1, newest + 1) % N_BINS] = np.nan
@@ -194,7 +200,7 @@ def _order(worker: JobWorker) -> tuple[str, float, str]:
 
 
 def fractions(device: LiveDevice, facts: DeviceFacts | None, host: Mapping[str, float]) -> tuple[float, ...]:
-    """Convert the last values of one GPU to the values of METRICS; NaN if unknown."""
+    """Return the last values of one GPU in the order and units of METRICS; NaN if unknown."""
     limit_w = None if facts is None else facts.power_limit_w
     clock_max = None if facts is None else facts.sm_clock_max_mhz
     return (
@@ -221,9 +227,9 @@ def _share(value: float | None, whole: float | None) -> float:
 class ScreeningResult:
     """The result of a screening, with one value per job (n_jobs,).
 
-    `deviations`: how far a GPU moved among its peers, or how far all fell below their past, relative to the
-    limit. From 1 on, the job is worth a diagnosis. `is_stalled`: whether most GPUs do next to nothing
-    compared with before.
+    `deviations` states how far a GPU moved relative to its peers, or all GPUs fell below their past, as a
+    multiple of the threshold. A job with a value of 1 or more is worth a diagnosis. `is_stalled` marks jobs
+    in which most GPUs do far less than before.
     """
 
     jobs: list[int]
@@ -256,7 +262,7 @@ _IDLE_POWER = 0.12
 
 
 def screen(table: LiveTable) -> ScreeningResult:
-    """Screen all jobs at once in about forty passes over an array, which takes O(GPUs × bins)."""
+    """Screen all jobs at once, in O(GPUs × bins) time."""
     jobs, starts, rows = table.rows()
     deviations = np.zeros(len(jobs))
     is_stalled = np.zeros(len(jobs), dtype=bool)
@@ -279,7 +285,7 @@ def _deviations(
     starts: NDArray[np.intp],
     counts: NDArray[np.intp],
 ) -> Matrix:
-    """Return how far each job's farthest GPU recently moved among its peers, in units of `least`."""
+    """Return each job's largest recent change of a GPU relative to its peers, in units of `least`."""
     if metric in _RATIOS:
         with np.errstate(divide="ignore", invalid="ignore"):
             values = np.log(np.maximum(values, 0.01))
@@ -303,7 +309,7 @@ def _deviations(
 def _falls(least: float, values: NDArray[np.float32], starts: NDArray[np.intp]) -> Matrix:
     """Return how far each job as a whole fell below its past, in units of `least`.
 
-    If links are slow for all workers, no worker moves among its peers.
+    This detects causes that affect all workers alike, such as slow links.
     """
     job = _of_jobs(values, starts).astype(np.float64)
     now, settled = median(job[:, -_FALL_BINS - 1 : -1]), job[:, : -_SETTLED - _RECENT]
@@ -325,7 +331,7 @@ def _of_jobs(values: NDArray[np.float32], starts: NDArray[np.intp]) -> NDArray[A
 
 
 def _stalled(table: LiveTable, rows: NDArray[np.intp], starts: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Mark jobs whose GPUs mostly do far less than before, by tensor pipe, SMs, power or utilisation."""
+    """Mark jobs in which most GPUs do far less than before, by tensor pipe, SMs, power or utilisation."""
     activity = np.full(len(rows), np.nan)
     for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL):
         values = table.matrix(metric, rows)
@@ -341,7 +347,7 @@ def _stalled(table: LiveTable, rows: NDArray[np.intp], starts: NDArray[np.intp])
 
 
 def _mean(rows: NDArray[np.floating[Any]]) -> tuple[Matrix, Matrix]:
-    """Return the mean of each row ignoring NaN (NaN if the row has no value), and the number of values."""
+    """Return the mean and number of the values in each row, ignoring NaN. The mean of no values is NaN."""
     known = np.isfinite(rows)
     number = known.sum(axis=1).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):

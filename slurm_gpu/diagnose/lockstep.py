@@ -29,7 +29,7 @@ _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
 
 
 def out_of_step(case: Case) -> str | None:
-    """Return why workers cannot be compared with each other; None if nothing is against it."""
+    """Return why workers cannot be compared with each other; None if they can."""
     return _one_stalled(case) or _nothing_sent(case)
 
 
@@ -62,19 +62,19 @@ def _one_stalled(case: Case) -> str | None:
     working = int(n_working[first][apart[first]].max())
     return (
         f"its GPUs are not in step: {case.series.workers[first].name} was idle for {seconds:.0f} s while "
-        f"{working} others continued, so it has no peers"
+        f"{working} others continued, so they cannot be compared"
     )
 
 
 def _relative_to_best(case: Case) -> NDArray[np.float64]:
-    """Return each worker's activity relative to its maximum, at which it does not wait."""
+    """Return each worker's activity relative to its maximum, which it reaches while it does not wait."""
     most = quantile(case.phases.of, 0.95)[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(most > 0, case.phases.of / most, np.nan)
 
 
 def _rolling(rows: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """Return means over `n` consecutive values from each position on; NaN if one of them is NaN."""
+    """Return the mean of the `n` values that begin at each position; NaN if one of these values is NaN."""
     sums = np.cumsum(np.pad(np.where(np.isfinite(rows), rows, 0.0), ((0, 0), (1, 0))), axis=1)
     gaps = np.cumsum(np.pad((~np.isfinite(rows)).astype(int), ((0, 0), (1, 0))), axis=1)
     means = (sums[:, n:] - sums[:, :-n]) / n
@@ -82,7 +82,7 @@ def _rolling(rows: NDArray[np.float64], n: int) -> NDArray[np.float64]:
 
 
 def _nothing_sent(case: Case) -> str | None:
-    """Find whether GPUs that are connected by links send each other nothing."""
+    """Find a job whose GPUs send each other nothing although they share a node."""
     nvlink, pcie = case.series.get(Metric.NVLINK), case.series.get(Metric.PCIE)
     if nvlink is None or pcie is None or case.series.step > 0 or not case.phases.active.any():
         # Rounding may hide small values.

@@ -1,4 +1,4 @@
-"""Name the metrics that are compared, without importing numpy."""
+"""Define the compared metrics in a module that does not import numpy."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from enum import StrEnum
 
 
 class Metric(StrEnum):
-    """A compared metric, as a fraction of 1; NETWORK and INFINIBAND are in bytes/s.
+    """A compared metric. Its unit is a fraction of 1, or bytes/s for NETWORK and INFINIBAND.
 
-    The metrics from CPU on belong to the host, so they are equal for all workers of a node.
+    CPU, NETWORK and INFINIBAND describe the host, so their values are equal for all workers of a node.
     """
 
     UTIL = "util"
-    """Share of the time in which a kernel ran; a GPU that spins for its peers counts as busy."""
+    """Share of the time in which a kernel ran. A GPU that spins while it waits for peers counts as busy."""
     SM_ACTIVE = "sm_active"
-    """Share of SMs that have a resident warp, as a mean over time."""
+    """Mean share of SMs with a resident warp."""
     TENSOR = "tensor"
     """Share of cycles in which the tensor pipe was active."""
     DRAM = "dram"
     MEM_USED = "mem_used"
     POWER = "power"
-    """Relative to the enforced limit, or in a window to the job's greatest power if the limit is unknown."""
+    """Relative to the enforced limit. If a window's limit is unknown, relative to the job's highest power."""
     SM_CLOCK = "sm_clock"
-    """Relative to the maximum clock, or like POWER if it is unknown."""
+    """Relative to the maximum clock, or to the job's highest value if the maximum is unknown."""
     THROTTLE = "throttle"
-    """Share of the time in which a fault (heat, power supply) lowered the clock."""
+    """Share of the time in which a fault of cooling or power supply lowered the clock."""
     PCIE = "pcie"
-    """Both directions together, relative to the link's rate in both, or like POWER if it is unknown."""
+    """Total of both directions, relative to the link's rate, or to the job's highest value if unknown."""
     NVLINK = "nvlink"
     CPU = "cpu"
     NETWORK = "network"
@@ -41,7 +41,7 @@ BACKGROUND = 5e6
 
 
 def read_host_metrics(host: Mapping[str, float]) -> tuple[float, float, float]:
-    """Convert a node's last values (`host` of a live post) to the values of HOST_METRICS; NaN if unknown."""
+    """Return the last HOST_METRICS of a node from `host` of a live post; NaN if unknown."""
     return (
         host.get("cpu_pct", math.nan) / 100,
         host.get("net_rx_bytes_per_s", math.nan) + host.get("net_tx_bytes_per_s", math.nan),

@@ -1,4 +1,4 @@
-"""Find the worker that others wait for: when the whole job became slower, it changed in another way."""
+"""Find the worker that others wait for: it changed differently when the whole job became slower."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _LEAST_WAIT, _WAITS_ALIKE, _WAIT_Z = 0.0018, 0.00035, 5.0
 
 
 def starving_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence], lack: float) -> Verdict | None:
-    """Find workers whose utilisation fell by at least `-lack` since the slowdown, while the others spin."""
+    """Find workers whose utilisation fell by at least `-lack` when the job became slower.
+
+    The others spin while they wait for them.
+    """
     util = case.signals.get(Signal.UTIL)
     if util is None:
         return None
@@ -31,7 +34,7 @@ def starving_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence], lac
         return None
     change = float(np.median(moved[rows]))
     names, who = case.named(rows)
-    text = f"{who}: utilisation fell by {-change:.0%} at the same time, while the others wait for them"
+    text = f"{who}: utilisation fell by {-change:.0%} at the same time, while the others wait"
     found = Evidence(text=text, metric="util", value=change, expected=0.0, workers=names)
     nodes = case.whole_nodes(rows)
     return case.verdict(
@@ -45,11 +48,11 @@ def starving_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence], lac
 
 
 def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
-    """Find the worker that the others wait for: its power did not fall, or fell most, when all became slower.
+    """Find the worker that the others wait for by a power that fell least or most when all became slower.
 
-    A slow link changes power equally everywhere. A worker with more to do waits less than the others and
-    takes more power than they do. A worker that takes less power than its waiting peers is slowed by its own
-    fault.
+    A slow link changes the power of all GPUs equally. A worker with more to do waits less than the others,
+    and therefore takes more power. A worker that takes less power than its waiting peers is slow because of
+    its own fault.
     """
     power = case.signals.get(Signal.POWER)
     if power is None:
@@ -82,11 +85,11 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
         verdict = case.verdict(Cause.IMBALANCE, 0.55, kind="workers", roles=names, evidence=found)
     else:
         verdict = case.verdict(Cause.SLOW, 0.55, kind="power", culprits=case.workers(rows), evidence=found)
-    return verdict.limited("without SM activity this is judged by power alone", most=SUSPICION)
+    return verdict.limited("without SM activity, power is the only evidence", most=SUSPICION)
 
 
 def utilisation_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
-    """Find the one worker whose utilisation did not rise when that of all others did.
+    """Find the only worker whose utilisation did not rise when all others became busier.
 
     Between two kernels, a GPU has nothing to run for a moment. A spinning GPU has no such pauses. Utilisation
     therefore rises on workers that wait longer, but not on the worker that they wait for.
@@ -107,12 +110,12 @@ def utilisation_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) 
         return None
     rows = np.arange(case.n) == lowest
     names, who = case.named(rows)
-    text = f"{who}: its utilisation changed by {own:+.1%} at the same time, that of the others by {rose:+.1%}"
+    text = f"{who}: utilisation changed by {own:+.1%} at the same time, and by {rose:+.1%} elsewhere"
     found = Evidence(text=text, metric="util", value=own, expected=rose, workers=names)
     verdict = case.verdict(
         Cause.SLOW, 0.55, kind="never waits", culprits=case.workers(rows), evidence=(*evidence, found)
     )
-    return verdict.limited("without SM activity this is judged by utilisation alone", most=SUSPICION)
+    return verdict.limited("without SM activity, utilisation is the only evidence", most=SUSPICION)
 
 
 def _moved(case: Case, trend: Trend, rows: Matrix) -> Matrix:

@@ -1,4 +1,4 @@
-"""Group the workers that may be compared with each other: those of one pipeline stage or role."""
+"""Group the workers that can be compared with each other: workers of the same pipeline stage or role."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _MOST_STAGES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Groups:
-    """Groups of workers: `of[i]` is the group of worker i, counted from 0.
+    """Groups of workers.
 
-    `names` describes the groups, and `source` how they were determined.
+    `of[i]` is the group of worker i, counted from 0. `names` contains the name of each group, and `source`
+    states how the groups were determined.
     """
 
     of: NDArray[np.intp]
@@ -50,16 +51,16 @@ class Groups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLayout:
-    """The layout of a training with `pipeline` stages.
+    """The layout of a training with `pipeline` stages and `tensor` tensor-parallel ranks.
 
-    Ranks count the tensor dimension first and stages last.
+    Consecutive ranks first fill the tensor dimension; the stage changes last.
     """
 
     pipeline: int = 1
     tensor: int = 1
 
     def groups(self, n_ranks: int, source: str) -> Groups:
-        """Return ranks 0 to n_ranks − 1 grouped by stage, as Megatron and DeepSpeed number them."""
+        """Group the ranks 0 to n_ranks − 1 by stage, numbered as in Megatron and DeepSpeed."""
         if self.pipeline < 1 or n_ranks % self.pipeline:
             raise ValueError(f"{source}: {self.pipeline} pipeline stages do not divide {n_ranks} ranks")
         each = n_ranks // self.pipeline
@@ -80,7 +81,7 @@ def _size(name: str, value: str) -> int:
 def groups_given(text: str, n_workers: int) -> Groups:
     """Parse `--groups`: `pp=4` (optionally with `tp=2`), or explicit ranks such as `0-3,8/4-7`.
 
-    Workers in no given group form the group `others`. Raise ValueError for an invalid value.
+    All other workers form the group `others`. Raise ValueError for an invalid value.
     """
     source = f"--groups {text}"
     if "=" in text:
@@ -121,11 +122,11 @@ def groups_given(text: str, n_workers: int) -> Groups:
 
 
 def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
-    """Infer groups from separate levels of memory, otherwise of work, in the bins `active` (n_bins,).
+    """Infer groups from clearly separate levels of memory, or else of work, in the bins `active` (n_bins,).
 
-    Roles follow only from metrics that a fault does not change: a slow GPU uses the same memory, and does the
-    same work, as its peers. Levels count as roles if their numbers of workers are nearly equal, as those of
-    stages are. Any other deviation is a fault, and such a worker is assigned to the nearest group.
+    Only metrics that a fault does not change define roles: a slow GPU uses the same memory, and does the same
+    work, as its peers. Levels count as roles if they have nearly equal numbers of workers, like stages. Any
+    other deviation is a fault; a worker with such a deviation is assigned to the nearest group.
     """
     n = len(series.workers)
     of = np.zeros(n, dtype=np.intp)
@@ -149,12 +150,13 @@ def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
 
 
 def _stages(memory: Matrix) -> NDArray[np.intp] | None:
-    """Find equal blocks of consecutive ranks with different memory, or return None.
+    """Find equally long blocks of consecutive ranks that differ in memory; return None if there are none.
 
-    Megatron and DeepSpeed give each stage consecutive ranks. With 1F1B scheduling, each stage keeps the
-    activations of one microbatch less than the previous one, and the last stage also has logits. Levels that
-    overlap for single workers are therefore separate for blocks. The Bayesian information criterion (BIC)
-    chooses the number of blocks. Without stages, consecutive ranks differ as much as any two.
+    Megatron and DeepSpeed give each stage consecutive ranks. With 1F1B scheduling, each stage stores the
+    activations of one microbatch less than the previous stage, and the last stage also stores logits. Blocks
+    therefore differ clearly even if the levels of single workers overlap. The Bayesian information criterion
+    (BIC) determines the number of blocks. In a job without stages, consecutive ranks differ as much as any
+    two ranks.
     """
     n, known_memory = len(memory), memory[np.isfinite(memory)]
     if known_memory.size < 2 * _LEAST_OF_STAGE:
@@ -191,7 +193,7 @@ def _levels(series: Series, active: NDArray[np.bool_]) -> list[tuple[Metric, Mat
 
 
 def _cut(levels: Matrix, of: NDArray[np.intp], least: float, *, relative: bool) -> NDArray[np.intp] | None:
-    """Group levels by wide gaps into groups of about equal sizes; return None if there are no such groups."""
+    """Divide levels at wide gaps into groups of about equal size; return None if there are no such groups."""
     known = np.flatnonzero(np.isfinite(levels))
     if len(known) < 2 * MIN_PEERS:
         return None

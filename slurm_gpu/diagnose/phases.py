@@ -1,4 +1,4 @@
-"""Find when a job computes and when it pauses, and correct small offsets of nodes' clocks."""
+"""Find when a job computes and when it pauses, and correct small offsets between the clocks of nodes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _BY = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL)
 class Phases:
     """The activity of a job, `activity` (n_bins,), and of each worker, `of` (n_workers, n_bins).
 
-    The usual activity is 1, and unknown activity is NaN. `metric` is the source; None without data. `active`
-    (n_bins,) marks bins in which the job computes.
+    The usual activity is 1, and unknown activity is NaN. `metric` is the metric that shows the activity; None
+    without data. `active` (n_bins,) marks bins in which the job computes.
     """
 
     metric: Metric | None
@@ -46,7 +46,7 @@ class Phases:
     active: NDArray[np.bool_]
 
     def pauses(self) -> list[tuple[int, int]]:
-        """Return the pauses, as bins [first, last) between two bins with computation."""
+        """Return the pauses as bins [first, stop) between two times of computation."""
         busy = np.flatnonzero(self.active)
         if busy.size < 2:
             return []
@@ -55,7 +55,7 @@ class Phases:
         return [(a, b) for a, b in runs if np.nanmin(np.append(self.activity[a:b], np.inf)) < _STALLED]
 
     def stalled_from(self) -> int | None:
-        """Return the first bin from which on the job did nothing until the end; None if it computes."""
+        """Return the first bin of a stall that lasts until the end; None if the job computes at the end."""
         busy = np.flatnonzero(self.active)
         if not busy.size or busy[-1] == len(self.active) - 1:
             return None
@@ -68,7 +68,10 @@ class Phases:
 
 
 def phases(series: Series) -> Phases:
-    """Find phases by tensor pipe, SM activity, power or utilisation: the first that most workers report."""
+    """Find phases by tensor pipe, SM activity, power or utilisation.
+
+    The first of these metrics that most workers report is used.
+    """
     n, n_bins = len(series.workers), series.n_bins
     for metric in _BY:
         matrix = series.get(metric)
@@ -110,7 +113,7 @@ def traffic(series: Series) -> Matrix | None:
 
 
 def _without_short_gaps(active: NDArray[np.bool_], width_s: float) -> NDArray[np.bool_]:
-    """Mark inactive times shorter than a pause as active: workers communicate in them within a step."""
+    """Mark times of inactivity that are too short for a pause as active: workers communicate in them."""
     whole = active.copy()
     for before, after in pairwise(np.flatnonzero(active)):
         if (after - before - 1) * width_s < _SHORTEST_PAUSE_S:
@@ -119,11 +122,11 @@ def _without_short_gaps(active: NDArray[np.bool_], width_s: float) -> NDArray[np
 
 
 def surely_active(found: Phases, series: Series) -> NDArray[np.bool_]:
-    """Return the bins (n_bins,) in which all workers compute, whatever the offsets of their clocks.
+    """Mark the bins (n_bins,) in which all workers certainly compute, despite the offsets of their clocks.
 
-    Bins near a pause are excluded: up to OFFSET_S plus twice the refresh interval of counters. Nodes read
-    counters at different moments, so some show more of a pause than others, and two short pauses appear as a
-    long shallow one.
+    Bins within OFFSET_S plus twice the refresh interval of counters of a pause are excluded. Nodes read
+    counters at different moments, so some show more of a pause than others. Two short pauses may also appear
+    as a long, shallow one.
     """
     width_s = series.width_s
     near = int(np.ceil((OFFSET_S + 2 * refresh_interval_s(series)) / width_s)) if width_s <= OFFSET_S else 0
@@ -135,10 +138,10 @@ def surely_active(found: Phases, series: Series) -> NDArray[np.bool_]:
 
 
 def short_dips(found: Phases, n: int, least: int) -> NDArray[np.bool_]:
-    """Mark blocks of `n` bins (n_bins // n,) with reduced activity if fewer than `least` are consecutive.
+    """Mark blocks of `n` bins with reduced activity if fewer than `least` such blocks are consecutive.
 
-    Such blocks are a short dip, or the beginning of a pause, in which workers differ only by the time at
-    which their counters are read.
+    The result has shape (n_bins // n,). Such blocks are a short dip or the beginning of a pause. Workers
+    differ there only because their counters are read at different times.
     """
     level = median(smooth(np.where(found.active, found.of, np.nan), n).T)
     usual = middle(level)
@@ -172,7 +175,7 @@ def refresh_interval_s(series: Series) -> float:
 def without_offsets(series: Series, found: Phases) -> Series:
     """Shift nodes' rows by the offsets of their clocks, found by correlating the activity of nodes.
 
-    This requires fine bins, and a fit that is clearly better than without a shift.
+    Rows are shifted only if bins are short and the shift clearly improves the correlation.
     """
     most = int(OFFSET_S / series.width_s)
     if most < 1 or series.n_bins <= 4 * most or len(series.nodes) < 2 or found.metric is None:

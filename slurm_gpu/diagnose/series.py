@@ -1,4 +1,4 @@
-"""Align the data of a job's workers on one grid (worker × time) per metric, with NaN for missing values."""
+"""Align the data of a job's workers to one grid (worker × time) per metric, with NaN for missing values."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ BAD_THROTTLES = (
 class JobWorker:
     """One GPU of a job.
 
-    `rank` is the launcher's rank, and `index` the GPU's index on the node, if known. `shared`: whether it is
-    also allocated to other jobs.
+    `rank` is the launcher's rank, and `index` the GPU's index on the node, if known. `shared` is whether the
+    GPU is also allocated to other jobs.
     """
 
     node: str
@@ -42,7 +42,7 @@ class JobWorker:
 
     @property
     def name(self) -> str:
-        """Return a readable name."""
+        """Return a name for users, such as `rank 5 (n1 GPU 5)`."""
         if self.rank is not None:
             where = self.node if self.index is None else f"{self.node} GPU {self.index}"
             return f"rank {self.rank} ({where})" if where else f"rank {self.rank}"
@@ -67,7 +67,7 @@ class WorkerSeries:
             raise ValueError(f"{self.worker.name}: width_s must be above 0, not {self.width_s}")
         lengths = {metric.value: len(row) for metric, row in self.values.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"{self.worker.name}: series must be equally long, not {lengths}")
+            raise ValueError(f"{self.worker.name}: series must have equal lengths, not {lengths}")
 
     @property
     def n_bins(self) -> int:
@@ -82,7 +82,7 @@ class WorkerSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSeries:
-    """The series of a node's host (HOST_METRICS), which all its workers share."""
+    """The series of a node's HOST_METRICS, which apply to all workers on the node."""
 
     node: str
     start_s: float
@@ -92,10 +92,11 @@ class HostSeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """All workers on one grid of `width_s` from `start_s`: float64 (n_workers, n_bins), NaN if missing.
+    """The metrics of all workers on one grid: float64 (n_workers, n_bins), NaN if missing.
 
-    `values` has only metrics with data. `offsets_s` are the corrected offsets of nodes' clocks, above 0 if
-    ahead. `step` is the greatest rounding step.
+    The grid begins at `start_s`, and its bins are `width_s` wide. `values` contains only metrics with data.
+    `offsets_s` contains the corrected offset of each node's clock, positive if it is ahead. `step` is the
+    largest rounding step of the values.
     """
 
     workers: tuple[JobWorker, ...]
@@ -108,7 +109,7 @@ class Series:
     step: float = 0.0
 
     def get(self, metric: Metric) -> Matrix | None:
-        """Return the matrix of a metric; None without data."""
+        """Return the matrix of a metric; None if there are no data."""
         return self.values.get(metric)
 
     @property
@@ -137,7 +138,7 @@ class Series:
 
 
 def worker_series_of_timeline(worker: JobWorker, timeline: Timeline) -> WorkerSeries:
-    """Convert a timeline, whose metrics have the same names and are already fractions."""
+    """Convert a timeline, which has the same metric names and already contains fractions."""
     values = {}
     for name, packed in timeline.series.items():
         levels = np.frombuffer(packed, dtype=np.uint8)
@@ -164,7 +165,10 @@ _WINDOW_SERIES = {
 def worker_series_of_windows(
     windows: Iterable[tuple[JobWorker, Window]], facts: Mapping[str, DeviceFacts] | None = None
 ) -> list[WorkerSeries]:
-    """Convert windows; `facts`, by device, contain the limits by which power, clock and links are divided."""
+    """Convert windows to series.
+
+    `facts` contains the limits of each device by which power, clock and link traffic are divided.
+    """
     raw = [(worker, window, _raw(window)) for worker, window in windows]
     if any(name.startswith(_THROTTLE) for _, window, _ in raw for name in window.series):
         for _, _, values in raw:
@@ -189,7 +193,7 @@ def worker_series_of_windows(
 
 
 def _never_throttled(values: dict[Metric, Matrix]) -> None:
-    """Set missing throttling values to 0, since nodes send a reason only after it has first occurred."""
+    """Set missing throttling values to 0, since nodes send a reason only once it has occurred."""
     known = [np.isfinite(values[metric]) for metric in (Metric.SM_CLOCK, Metric.POWER) if metric in values]
     if known:
         there = np.logical_or.reduce(known)
@@ -239,9 +243,10 @@ def align(
     missing: Sequence[JobWorker] = (),
     events: Iterable[Event] = (),
 ) -> Series:
-    """Put all series on the grid of the widest bins; several of one worker (segments) are averaged.
+    """Align all series to a grid with the widest of their bins.
 
-    `missing` are workers of the job without data, whose rows are NaN.
+    Several series of one worker, from its segments, are averaged. `missing` lists the job's workers without
+    data; their rows are NaN.
     """
     workers = tuple(dict.fromkeys([one.worker for one in series] + list(missing)))
     workers = tuple(sorted(workers, key=_order))
@@ -277,7 +282,7 @@ def align(
 
 
 def _order(worker: JobWorker) -> tuple[object, ...]:
-    """Return a sort key: the rank, otherwise node (n2 before n10) and index, as launchers count."""
+    """Return a key that sorts workers like launchers: by rank, or else by node (n2 before n10) and index."""
     node = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split("([0-9]+)", worker.node)]
     rank = -1 if worker.rank is None else worker.rank
     index = -1 if worker.index is None else worker.index
@@ -285,7 +290,7 @@ def _order(worker: JobWorker) -> tuple[object, ...]:
 
 
 class _Grid:
-    """The sums of values per bin of a grid, in which each value counts at the middle of its original bin."""
+    """Sums of values per bin of a grid. A value counts in the bin that contains its original bin's centre."""
 
     def __init__(self, start_s: float, width_s: float, n_bins: int, n_workers: int) -> None:
         self._start_s, self._width_s, self._shape = start_s, width_s, (n_workers, n_bins)

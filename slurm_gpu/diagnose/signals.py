@@ -1,7 +1,7 @@
 """Measure how far each worker deviates from its peers in each signal, and since when.
 
-In synchronous training all workers take the same time for a step, so they differ in their activities within
-it:
+In synchronous training, a step takes equally long on all workers, which differ only in their activity within
+the step:
 
 - *busy*: the time in which the SMs are active. It is higher on a slow worker, which does not wait for others.
 
@@ -42,7 +42,7 @@ _ROUNDED = 0.29
 
 
 class Signal(StrEnum):
-    """A quantity that is compared with peers."""
+    """A quantity in which workers are compared with their peers."""
 
     BUSY = "busy"
     WORK = "work"
@@ -60,13 +60,13 @@ class Signal(StrEnum):
 @dataclass(frozen=True, slots=True)
 class _SignalKind:
     worse_up: bool
-    """Whether a fault raises the signal: the reference is then the lower half of the group."""
+    """Whether a fault raises the signal. If so, the reference is the lower half of the group."""
     differs_by: float
     """Minimum standard deviation between equal peers, since GPUs are not identical."""
     ratio: bool = True
-    """Whether logarithms of ratios are compared; otherwise differences are."""
+    """Whether logarithms of ratios are compared, rather than differences."""
     in_bursts: bool = False
-    """Whether the signal occurs once per step, so that samples contain different numbers of steps."""
+    """Whether the signal occurs in one burst per step, so that the number of bursts per sample varies."""
 
 
 _KINDS = {
@@ -98,26 +98,26 @@ _DIRECT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deviation:
-    """The deviation of each worker (n_workers,) in the time in which it is farthest from its peers.
+    """The deviation of each worker (n_workers,) in the period in which it deviates most from its peers.
 
-    `level`: logarithm of the ratio to peers, or the difference (throttle, util, cpu: fractions of 1). `z`:
-    `level` in standard deviations of the peers; NaN if unknown. `first` and `stop`: the blocks [first, stop)
-    of that time. `own`: the level of the signal itself in that time.
+    `level` is the logarithm of the ratio to the peers; for throttle, util and cpu, it is the difference as a
+    fraction of 1. `z` is `level` in standard deviations of the peers; NaN if unknown. The period consists of
+    the blocks [first, stop). `own` is the median of the signal itself in the period.
     """
 
     signal: Signal
     level: Matrix
     z: Matrix
     apart: Matrix
-    """Like `level`, but always relative to peers.
+    """The deviation relative to the peers.
 
-    `level` is relative to the worker's own past if the worker changed.
+    In contrast, `level` is relative to the worker's own past if the worker changed.
     """
     first: NDArray[np.intp]
     stop: NDArray[np.intp]
     own: Matrix
     ratios: Matrix
-    """(n_workers, n_blocks) deviation in each block; levels are medians of it."""
+    """The deviation in each block (n_workers, n_blocks). A level is the median of several blocks."""
 
     def above(self, least: float, z: float) -> NDArray[np.bool_]:
         """Mark workers that exceed their peers by at least `least` and `z` standard deviations."""
@@ -135,7 +135,10 @@ class Deviation:
 
 
 def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matrix], int]:
-    """Return each signal while the job computes, in blocks (n_workers, n_blocks), and the bins per block."""
+    """Return the means of each signal in blocks (n_workers, n_blocks), and the number of bins per block.
+
+    Only bins in which the job computes count.
+    """
     n = max(1, round(BLOCK_S / series.width_s))
     if series.n_bins < n * LEAST_BLOCKS:
         n = max(1, series.n_bins // LEAST_BLOCKS)
@@ -152,7 +155,7 @@ def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matr
 
 
 def _background(signal: Signal, rows: Matrix) -> bool:
-    """Return whether a network signal shows no more than background traffic on all nodes."""
+    """Return whether a network signal shows only background traffic on all nodes."""
     return signal in (Signal.NETWORK, Signal.INFINIBAND) and not (median(rows) >= BACKGROUND).any()
 
 
@@ -200,16 +203,16 @@ def deviation(
 
 
 def _lasts(part: Matrix, level: float) -> bool:
-    """Return whether the deviation occurs in enough blocks, rather than only in the median of a few."""
+    """Return whether enough single blocks show the deviation."""
     with np.errstate(invalid="ignore"):
         return int((part * np.sign(level) >= 0.5 * abs(level)).sum()) >= LEAST_BLOCKS
 
 
 def _wander(ratios: Matrix, first: int, stop: int) -> float:
-    """Return how far peers moved from their own medians in earlier periods of equal length.
+    """Return how far peers moved from their own medians in earlier periods of the same length.
 
-    The result is a standard deviation; 0 if unknown. If a sample contains about one step, a worker's samples
-    may contain more of the step for minutes, and then less, depending on when counters are read.
+    The result is a standard deviation; 0 if unknown. If a sample lasts about one step, a worker's samples may
+    cover more of the busy part for minutes, and then less. This depends on when its counters are read.
     """
     n = stop - first
     if first < 2 * n:
@@ -234,7 +237,7 @@ def _mean(rows: Matrix) -> Matrix:
 
 
 def _coarse(kind: _SignalKind, rows: Matrix, step: float) -> _SignalKind:
-    """Add the effect of rounding, large for small values, to the standard deviation of equal peers."""
+    """Raise the minimum standard deviation between equal peers to that of the rounding error."""
     usual = middle(median(rows)) if kind.ratio else 1.0
     if not (step > 0 and usual > 0):
         return kind
@@ -249,9 +252,9 @@ def _changed(
     kind: _SignalKind,
     error: float,
 ) -> tuple[float, float]:
-    """Return how far a worker moved from its own place among its peers, also in standard deviations.
+    """Return how far a worker moved relative to its peers, also in standard deviations.
 
-    GPUs always differ a little, but relative to a worker's own past, even a small change is clear.
+    GPUs always differ slightly, but a comparison with the worker's own past reveals even a small change.
     """
     moved = median(ratios[np.ix_(members, inside)]) - median(ratios[np.ix_(members, ~inside)])
     mine = np.flatnonzero(members == row)[0]
@@ -262,7 +265,7 @@ def _changed(
 
 
 def _to_peers(rows: Matrix, groups: Groups, kind: _SignalKind) -> Matrix:
-    """Return each block relative to the better half of the group in the same block."""
+    """Return the values of each block relative to the better half of the group in that block."""
     ratios = np.full(rows.shape, np.nan)
     for members in groups.members():
         group = rows[members]
@@ -286,8 +289,8 @@ def _to_peers(rows: Matrix, groups: Groups, kind: _SignalKind) -> Matrix:
 def _healthy_centre(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
     """Return the centre and standard deviation of healthy peers, although up to half may be unhealthy.
 
-    In a normal distribution, the median of the better half is 0.674 σ from the centre, and half of it lies
-    within 0.399 σ of that median. Both results are therefore computed from only that half.
+    Both results are computed from the better half only. In a normal distribution, its median is 0.674 σ from
+    the centre, and half of its values lie within 0.399 σ of this median.
     """
     known = levels[np.isfinite(levels)]
     if known.size < 4:
@@ -311,7 +314,7 @@ def _standard_error(part: Matrix, level: Matrix, kind: _SignalKind) -> Matrix:
 
 
 def _episodes(ratios: Matrix, kind: _SignalKind, block_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the blocks [first, stop) between clear changes in which each row is farthest from the peers."""
+    """Return the blocks [first, stop) in which each row deviates most, limited by clear changes of level."""
     n_rows, n = ratios.shape
     least_past = max(LEAST_BLOCKS, round(_LEAST_PAST_S / block_s))
     first, stop = np.zeros(n_rows, dtype=np.intp), np.full(n_rows, n, dtype=np.intp)

@@ -1,4 +1,4 @@
-"""Explain why a job became slower as a whole by other changes at that time."""
+"""Explain a slowdown of the whole job by other changes at the same time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANOTHER_PHASE, _ANOTHER_PHASE_LINKS = 4.0, -1.5
 
 
 def slowdown(case: Case) -> Verdict | None:
-    """Explain a slowdown of all workers together by other changes at that time."""
+    """Find a slowdown of all workers together, and explain it by other changes at the same time."""
     trend = find_trend(case)
     if trend is None:
         return None
@@ -45,7 +45,7 @@ def slowdown(case: Case) -> Verdict | None:
     when = {"since_s": since_s, "until_s": until_s}
     lack = min(-_UTIL_WITH_TREND, 0.5 * pace)
     if util is not None and util <= lack:
-        text = f"utilisation fell by {-util:.0%}: GPUs wait for their hosts, not for each other"
+        text = f"utilisation fell by {-util:.0%}: GPUs wait for their hosts rather than for each other"
         evidence.append(Evidence(text=text, metric="util", value=util, expected=0.0))
         return case.verdict(Cause.STARVATION, 0.75, kind="all", evidence=tuple(evidence), **when)
     if clock is not None and clock <= 0.7 * pace:
@@ -58,7 +58,7 @@ def slowdown(case: Case) -> Verdict | None:
     slack = max(0.06, 0.6 * abs(pace))
     alike = all(abs(change - pace) <= slack for change in carried.values())
     if util is None or not carried or not alike or case.judged.sum() < 2 or _as_busy(case, trend):
-        why = f"all do {1 - np.exp(trend.fell):.0%} less than before, and the available data shows no cause"
+        why = f"all workers do {1 - np.exp(trend.fell):.0%} less than before, but the data show no cause"
         return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=tuple(evidence), why_not=(why,))
     found = starving_outlier(case, trend, evidence, lack)
     if found is None and trend.signal in BY_STEPS:
@@ -66,19 +66,22 @@ def slowdown(case: Case) -> Verdict | None:
     if found is not None:
         return replace(found, since_s=since_s, until_s=until_s)
     for signal, change in carried.items():
-        text = f"{signal.value} fell at the same time by {1 - np.exp(change):.0%}; GPUs stayed busy waiting"
+        text = f"{signal.value} fell at the same time by {1 - np.exp(change):.0%}; waiting GPUs stayed busy"
         evidence.append(Evidence(text=text, metric=signal.value, value=float(np.exp(change)), expected=1.0))
     verdict = case.verdict(
         Cause.COMMUNICATION, 0.7, kind="all", nodes=case.series.nodes, evidence=tuple(evidence), **when
     )
     if trend.signal in BY_STEPS:
-        why = "without SM activity a slow worker that all wait for has the same symptoms"
+        why = "without SM activity, a slow worker that all others wait for has the same symptoms"
         verdict = verdict.limited(why, most=SUSPICION)
     return verdict
 
 
 def _as_busy(case: Case, trend: Trend) -> bool:
-    """Return whether SMs are about as active as before, although waiting keeps only a few of them active."""
+    """Return whether SMs are about as active as before.
+
+    If so, workers do not wait longer, since only a few SMs are active in a waiting GPU.
+    """
     busy = change_since(case, Signal.BUSY, trend)
     if trend.signal is not Signal.WORK or busy is None:
         return False

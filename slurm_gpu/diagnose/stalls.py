@@ -1,4 +1,4 @@
-"""Decide whether a job that stopped computing hangs, writes a checkpoint, loads data, or ends."""
+"""Decide whether a job that stopped computing hangs, writes a checkpoint, loads data, or is ending."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ STALLED_AT_END = "stalled at its end"
 
 
 def hang(case: Case) -> Verdict | None:
-    """Find whether a job that has computed is now stalled for longer than ever before."""
+    """Find a job that has computed, but is now stalled for longer than ever before."""
     start = case.phases.stalled_from()
     if start is None:
         return None
@@ -95,7 +95,7 @@ def hang(case: Case) -> Verdict | None:
         )
     ]
     if waits:
-        text = f"{spinning.sum()} workers spin at full utilisation: they wait for others"
+        text = f"{spinning.sum()} workers spin at full utilisation, so they wait for others"
         evidence.append(Evidence(text=text, metric="util", value=float(np.nanmax(now)), expected=1.0))
     if rows.any():
         names, who = case.named(rows)
@@ -112,11 +112,11 @@ def hang(case: Case) -> Verdict | None:
     if early and stalled_s < rules.unsure_hang_s:
         silent = _cpus(case, tail) is None
         reason = (
-            "no host reports whether it loads or writes"
+            "no host reports whether it loads or writes data"
             if silent
-            else "it may load or write while CPUs are idle"
+            else "the job may be loading or writing data although its CPUs are idle"
         )
-        unknown = f"{reason}, which has the same symptoms for a while"
+        unknown = f"{reason}; at first, this has the same symptoms as a hang"
         return verdict.limited(unknown, most=SUSPICION)
     if sure or stalled_s >= _LONG_S or (why := _maybe_on_cpus(case, tail, writes=bool(writes))) is None:
         return verdict
@@ -137,13 +137,13 @@ def stalled_at_end(case: Case) -> str | None:
         return None
     if stalled_s < max(case.rules.unsure_hang_s, _PAUSE_FACTOR * _longest_pause_s(case), 2 * width_s):
         return None
-    return f"nothing computed for the last {stalled_s:.0f} s: it hung or had nothing more to compute"
+    return f"nothing computed for the last {stalled_s:.0f} s: the job hung or had nothing more to compute"
 
 
 def _longest_pause_s(case: Case, *, quiet: bool = False, waits: bool = False) -> float:
     """Return the longest previous pause that may have the same reason as the current one.
 
-    `quiet`: hosts report no traffic; `waits`: most workers spin.
+    `quiet` is whether hosts report no traffic, and `waits` whether most workers spin.
     """
     width_s = case.series.width_s
     pauses = [
@@ -176,9 +176,9 @@ def _all_idle(case: Case, first: int, stop: int) -> bool:
 
 
 def _copied(case: Case, start: int) -> bool:
-    """Return whether a GPU sent more over PCIe than its computation needs when all stopped.
+    """Return whether a GPU sent more over PCIe than computation requires, just when all workers stopped.
 
-    Only the samples around the stop are examined. The result is True if unknown.
+    Such a copy precedes a long write. The result is True if the traffic is unknown.
     """
     pcie = case.series.get(Metric.PCIE)
     if pcie is None or not case.phases.active.any():
@@ -192,29 +192,27 @@ def _copied(case: Case, start: int) -> bool:
 
 
 def _maybe_on_cpus(case: Case, tail: int, *, writes: bool) -> str | None:
-    """Return why a process may compute on CPUs while the others wait, as in an evaluation; None if not."""
+    """Return why CPUs may be working while GPUs wait, as in an evaluation; None if nothing suggests this."""
     share = _cpus(case, tail)
     if share is None and writes:
-        return "only the first worker does not wait, and no host reports whether it computes on CPUs for all"
+        return "only the first worker is not waiting, and no host reports whether it computes on CPUs for all"
     if share is not None and share >= _COMPUTE_INSTEAD:
-        return (
-            f"CPUs are at {share:.0%} of their earlier load: they may compute or load what the GPUs wait for"
-        )
+        return f"CPUs are at {share:.0%} of their earlier load: they may compute or load data for the GPUs"
     return None
 
 
 def _last_utilisation(util: Matrix, start: int, tail: int) -> tuple[Matrix, Matrix]:
-    """Return the utilisation of each worker at the end, and between the beginning of the stall and the end.
+    """Return the utilisation of each worker at the end, and from the beginning of the stall until then.
 
-    Both are NaN if unknown. If samples are ten seconds apart and therefore momentary, the second result is
-    the minimum.
+    Both are NaN if unknown. If samples are ten seconds apart, they are momentary values, and the second
+    result is their minimum.
     """
     coarse = util.shape[1] - tail <= 1
     return median(_end(util, tail)), quantile(util[:, start:tail], 0.0 if coarse else 0.5)
 
 
 def _came_back(util: Matrix | None, before: Matrix) -> bool:
-    """Return whether a worker that had nothing to run has had something in each of the last samples."""
+    """Return whether a worker that had nothing to run is busy in each of the last samples."""
     if util is None:
         return False
     last = util[:, -_BACK:]
@@ -223,7 +221,7 @@ def _came_back(util: Matrix | None, before: Matrix) -> bool:
 
 
 def _end(rows: Matrix, tail: int) -> Matrix:
-    """Return the columns from `tail` on; if it is only one, fill its NaN from the previous column."""
+    """Return the columns from `tail` on. If there is only one, fill its NaN from the previous column."""
     last = rows[:, tail:]
     if last.shape[1] > 1 or tail == 0:
         return last
@@ -231,7 +229,7 @@ def _end(rows: Matrix, tail: int) -> Matrix:
 
 
 def _any_works(case: Case, tail: int) -> bool:
-    """Return whether a worker computes while the others wait, as when it evaluates for all."""
+    """Return whether a worker computes while the others wait, for example in an evaluation."""
     least = {Metric.TENSOR: _TENSOR_WORKS, Metric.SM_ACTIVE: _WORKS}.get(case.phases.metric or Metric.UTIL)
     levels = median(case.phases.of[:, tail:])
     if least is not None and (levels[np.isfinite(levels)] >= least).any():
@@ -260,14 +258,14 @@ def _most_work(case: Case, start: int, tail: int) -> bool:
 
 
 def _relative_to_usual(case: Case, matrix: Matrix, tail: int) -> Matrix:
-    """Return each worker's activity at the end, relative to that during computation; NaN if that was 0."""
+    """Return each worker's activity at the end relative to its usual one; NaN if the usual activity is 0."""
     usual = median(matrix[:, case.phases.active])
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(usual > 0, median(_end(matrix, tail)) / usual, np.nan)
 
 
 def _hosts_rest(case: Case, tail: int) -> bool:
-    """Return whether CPUs do far less than in training, so that nothing compiles, loads or writes."""
+    """Return whether CPUs are far less busy than in training, so that nothing compiles, loads or writes."""
     share = _cpus(case, tail)
     return share is not None and share <= _RESTS
 
@@ -279,7 +277,7 @@ def _hosts_work(case: Case, tail: int) -> bool:
 
 
 def _cpus(case: Case, tail: int) -> float | None:
-    """Return the busiest host's CPU use at the end, relative to usual training; None if unknown."""
+    """Return the CPU use of the busiest host at the end, relative to usual training; None if unknown."""
     cpu = case.series.get(Metric.CPU)
     if cpu is None or not case.phases.active.any():
         return None
@@ -288,9 +286,9 @@ def _cpus(case: Case, tail: int) -> float | None:
 
 
 def _stalled_s(case: Case, start: int) -> float:
-    """Return for how long nothing has been computed, including parts of the last samples before the stop.
+    """Return the duration of the stall, including its parts of the last samples before the job stopped.
 
-    For example, a ten-second mean of 60 % means six seconds of work and four seconds of the stall.
+    For example, a ten-second mean of 60 % means six seconds of work and four seconds of stall.
     """
     width_s = case.series.width_s
     first = max(0, start - max(1, round(refresh_interval_s(case.series) / width_s)))
@@ -301,7 +299,7 @@ def _stalled_s(case: Case, start: int) -> float:
 
 
 def _traffic(case: Case, tail: int) -> tuple[bool, bool]:
-    """Return whether a host reports little traffic, and whether any link still has traffic."""
+    """Return whether the hosts have little traffic on a network, and whether any link still has traffic."""
     quiet = loud = False
     for metric in _TRAFFIC:
         matrix = case.series.get(metric)
@@ -318,14 +316,14 @@ def _traffic(case: Case, tail: int) -> tuple[bool, bool]:
 
 
 def _greatest(rows: Matrix) -> float:
-    """Return the greatest upper quartile of any worker, since one that writes is enough."""
+    """Return the highest upper quartile of all workers, since a single worker that writes is enough."""
     levels = quantile(rows, 0.75)
     known = levels[np.isfinite(levels)]
     return float(known.max()) if known.size else float("nan")
 
 
 def _first_to_stop(case: Case, start: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mark workers that stopped before the others by more than clocks may differ."""
+    """Mark workers that stopped earlier than the others by more than clocks can differ."""
     of = case.phases.of[:, :start]
     rows = np.zeros(case.n, dtype=bool)
     with np.errstate(invalid="ignore"):

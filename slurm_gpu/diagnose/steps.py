@@ -1,9 +1,9 @@
-"""Find causes of slow steps from timings by the job itself, which show where time is spent.
+"""Find causes of slow steps from timings that the job itself records, which show where time is spent.
 
-A what-if analysis computes how long a step would take without each imbalance. A step of synchronous training
-takes as long as its slowest replica. A replica takes as long as its busiest pipeline stage, plus one
-microbatch in each other stage to fill and drain the pipeline. Waiting for others is a consequence, so only
-computing time counts.
+A what-if analysis computes, for each imbalance, how long a step would take without it. A step of synchronous
+training takes as long as its slowest replica. A replica takes as long as its busiest pipeline stage, plus one
+microbatch in each other stage to fill and drain the pipeline. Only computing time counts, since waiting for
+others is a consequence.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeries:
-    """Seconds of computing (replicas, stages, steps, microbatches); NaN without data.
+    """Seconds of computation in arrays (replicas, stages, steps, microbatches), with NaN for missing data.
 
-    `ranks` (replicas, stages, ranks of a place) are the launcher's ranks; −1 if unknown. Tensor-parallel
-    ranks share a place, which takes as long as the slowest of them. `numbers` are the step numbers.
+    `ranks` (replicas, stages, slots) contains the launcher's ranks; −1 if unknown. Tensor-parallel ranks of
+    the same replica and stage compute as long as the slowest of them. `numbers` contains the step numbers.
     """
 
     forward: Matrix
@@ -60,7 +60,7 @@ class StepSeries:
 
 
 def read_steps(columns: Mapping[str, Any]) -> StepSeries:
-    """Convert a table's columns (arrays of equal length); raise ValueError naming an invalid column."""
+    """Convert the columns of a table, arrays of equal length; raise ValueError if a column is invalid."""
     lacking = [name for name in COLUMNS if name not in columns]
     if lacking:
         raise ValueError(f"steps: missing column {', '.join(lacking)}; required: {', '.join(COLUMNS)}")
@@ -79,7 +79,7 @@ def read_steps(columns: Mapping[str, Any]) -> StepSeries:
         column = column[computing]
         if name == "rank":
             if column.max() > _GREATEST_RANK:
-                raise ValueError(f"steps: rank must be {_GREATEST_RANK} at most, not {column.max()}")
+                raise ValueError(f"steps: rank must be at most {_GREATEST_RANK}, not {column.max()}")
             rank = np.where(column >= 0, column, -1)
         else:
             found, places = np.unique(column, return_inverse=True)
@@ -112,9 +112,9 @@ def read_steps(columns: Mapping[str, Any]) -> StepSeries:
 def _slots(
     index: list[NDArray[np.intp]], shape: tuple[int, int], rank: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the slot of each row's rank at its place, and the ranks (replicas, stages, slots).
+    """Return the slot of the rank of each row, and the ranks (replicas, stages, slots).
 
-    A place is a stage of a replica, and has one slot per rank.
+    Each stage of a replica has one slot per rank.
     """
     place = index[0] * shape[1] + index[1]
     known, code = np.unique(rank, return_inverse=True)
@@ -123,7 +123,7 @@ def _slots(
     slot = np.arange(len(pairs)) - np.searchsorted(places, places)
     most = int(slot.max()) + 1
     if shape[0] * shape[1] * most > 64 * len(rank) + 4096:
-        raise ValueError(f"steps: one pair of dp_rank and stage has {most} ranks, others have far fewer")
+        raise ValueError(f"steps: one pair of dp_rank and stage has {most} ranks, but others have far fewer")
     ranks = np.full((shape[0] * shape[1], most), -1, dtype=np.intp)
     ranks[places, slot] = known[pairs % len(known)]
     return slot[which], ranks.reshape(*shape, -1)
@@ -136,7 +136,7 @@ def _reject_duplicates(
     ranks: NDArray[np.intp],
     slot: NDArray[np.intp],
 ) -> None:
-    """Raise ValueError if a worker has more rows per operation than its peers, since it would appear slow."""
+    """Raise ValueError if a worker has more rows per operation than its peers, which makes it appear slow."""
     each = np.bincount(2 * flat + backward)[2 * flat + backward]
     most = np.zeros(ranks.shape, dtype=np.intp)
     np.maximum.at(most, (index[0], index[1], slot), each)
@@ -146,8 +146,8 @@ def _reject_duplicates(
         row = int(wrong[0])
         rank = ranks[index[0][row], index[1][row], slot[row]]
         raise ValueError(
-            f"steps: rank {rank} has {each[row]} rows for one operation of a microbatch, others of its "
-            f"stage {known[index[1][row]]}: remove the duplicate rows"
+            f"steps: rank {rank} has {each[row]} rows for one operation of a microbatch, but others "
+            f"of its stage have {known[index[1][row]]}: remove the duplicate rows"
         )
 
 
@@ -158,12 +158,12 @@ def _summed(flat: NDArray[np.intp], seconds: Matrix, shape: tuple[int, ...]) -> 
 
 
 def _slowest(seconds: Matrix) -> Matrix:
-    """Return the seconds of the slowest rank at each place, since the ranks wait for each other."""
+    """Return the seconds of the slowest rank of each stage, since the ranks wait for each other."""
     return np.asarray(np.fmax.reduce(seconds, axis=-1))
 
 
 def step_seconds(cost: Matrix) -> float:
-    """Return the mean duration of a step for computing times `cost`, shaped as in StepSeries."""
+    """Return the mean duration of a step, given computing times `cost` in the shape of StepSeries."""
     work = np.nansum(cost, axis=3)
     one = work / np.maximum(np.isfinite(cost).sum(axis=3), 1)
     replica = (work + one.sum(axis=1, keepdims=True) - one).max(axis=1)
@@ -171,15 +171,16 @@ def step_seconds(cost: Matrix) -> float:
 
 
 def judge_steps(steps: StepSeries) -> Verdict:
-    """Judge a job only by timings.
+    """Judge a job by timings alone.
 
-    Timings cannot exclude that a worker that is always slower has more to do; counters of its GPU can.
+    If a worker is always slower, timings do not show whether it has more to do or its GPU is slow; the GPU's
+    counters do.
     """
     cost = _cost(steps)
     n_replicas, n_stages, n_steps, _ = cost.shape
     coverage = float(np.isfinite(cost).mean())
     if n_steps < LEAST_STEPS or coverage < 0.5:
-        why = f"{n_steps} steps with {coverage:.0%} of their operations; {LEAST_STEPS} and 50 % are needed"
+        why = f"{n_steps} steps with {coverage:.0%} of their operations; {LEAST_STEPS} and 50 % are required"
         return Verdict(cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(why,), coverage=coverage)
     levels = median(cost.reshape(n_replicas * n_stages, -1)).reshape(n_replicas, n_stages)
     stage = median(levels.T)
@@ -215,7 +216,7 @@ def judge_steps(steps: StepSeries) -> Verdict:
         most = max(lost for lost, _ in found)
         return _with_evidence(base, Evidence(text=text, metric="step_s", value=most, expected=0.0))
     lost, verdict = max(known, key=lambda item: item[0])
-    text = f"without this a step would take {usual * (1 - lost):.3f} s of computing instead of {usual:.3f} s"
+    text = f"without this, computing a step would take {usual * (1 - lost):.3f} s instead of {usual:.3f} s"
     return _with_evidence(
         verdict, Evidence(text=text, metric="step_s", value=usual, expected=usual * (1 - lost)), coverage
     )
@@ -239,7 +240,7 @@ def _lost(usual: float, cost: Matrix) -> float:
 
 
 def _equalizing_factors(stage: Matrix) -> Matrix:
-    """Return the factors that make the times of all stages equal to their mean."""
+    """Return the factor for each stage that makes its time equal to the mean of all stages."""
     known = stage[np.isfinite(stage)]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(stage > 0, known.mean() / stage, 1.0) if known.size else np.ones(len(stage))
@@ -250,7 +251,7 @@ def _equalized(cost: Matrix, levels: Matrix) -> Matrix:
 
 
 def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
-    """Find workers that take longer for the usual microbatch than others of their stage."""
+    """Find workers that take longer for a typical microbatch than other workers of their stage."""
     std = MAD_TO_SIGMA * median(np.abs(ratio - 1.0).T)
     slow = (ratio > _SLOW_RATIO) & (ratio - 1.0 > _SLOW_Z * np.maximum(std, _LEAST_SIGMA))
     if not slow.any() or slow.sum() > 0.25 * ratio.size:
@@ -274,16 +275,16 @@ def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
         culprits=tuple(JobWorker(node="", device="", rank=rank) for here in ranks for rank in here),
         confidence=0.7,
         evidence=evidence,
-        why_not=("timings alone do not exclude that it has more to do in each step",),
+        why_not=("timings alone do not show whether it has more to do in each step",),
     )
     if any(len(here) > 1 for here in ranks):
-        why = "tensor-parallel ranks wait for each other while they compute: only one of them may be slow"
+        why = "tensor-parallel ranks wait for each other while they compute, so only one of them may be slow"
         return verdict.limited(why, most=SUSPECT_BELOW - 0.05)
     return verdict
 
 
 def _ranks(steps: StepSeries, replica: int, stage: int) -> tuple[int, ...]:
-    """Return the known ranks of a place."""
+    """Return the known ranks of a stage of a replica."""
     return tuple(int(rank) for rank in steps.ranks[replica, stage] if rank >= 0)
 
 
@@ -294,7 +295,7 @@ def _who(ranks: tuple[int, ...], replica: int) -> str:
 
 
 def _of_replicas(ratio: Matrix) -> Matrix:
-    """Return the duration of each replica relative to the median, or with two replicas to the faster one."""
+    """Return the duration of each replica relative to the median, or to the faster one of two replicas."""
     own = median(ratio)
     known = own[np.isfinite(own)]
     if not known.size:
@@ -304,7 +305,7 @@ def _of_replicas(ratio: Matrix) -> Matrix:
 
 
 def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
-    """Find replicas whose stages all take longer by the same factor, since they have more to do.
+    """Find replicas that have more to do: all of their stages take longer by the same factor.
 
     A slow GPU affects only one stage.
     """
@@ -331,7 +332,7 @@ def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
 
 
 def _stage(stage: Matrix) -> Verdict | None:
-    """Find the stage with the most work in a pipeline."""
+    """Find the stage of a pipeline that has far more work than the others."""
     known = np.flatnonzero(np.isfinite(stage))
     if len(known) < 2:
         return None
@@ -354,7 +355,7 @@ def _stage(stage: Matrix) -> Verdict | None:
 
 
 def _sequence(steps: StepSeries) -> Verdict | None:
-    """Find microbatches that differ in both directions in the same way because of their content."""
+    """Find microbatches whose content makes them take longer both forward and backward."""
     forward, backward = _residuals(steps.forward), _residuals(steps.backward)
     std = _std(forward)
     correlation = _correlation(forward, backward)
@@ -369,8 +370,8 @@ def _sequence(steps: StepSeries) -> Verdict | None:
             expected=0.03,
         ),
         Evidence(
-            text=f"microbatches that are long forward are long backward (correlation {correlation:.2f}), "
-            "because of their content",
+            text=f"microbatches with a long forward pass have a long backward pass "
+            f"(correlation {correlation:.2f}), because of their content",
             metric="forward_s × backward_s",
             value=correlation,
             expected=0.0,
@@ -378,13 +379,13 @@ def _sequence(steps: StepSeries) -> Verdict | None:
     ]
     stages = forward.shape[1]
     if stages > 1 and np.isfinite(across := _correlation(forward[:, :1], forward[:, stages - 1 :])):
-        text = f"and durations in the last stage follow those in the first (correlation {across:.2f})"
+        text = f"durations in the last stage follow those in the first (correlation {across:.2f})"
         evidence.append(Evidence(text=text, metric="forward_s of stages", value=across, expected=0.0))
     return Verdict(cause=Cause.IMBALANCE, kind="sequence", confidence=0.95, evidence=tuple(evidence))
 
 
 def _residuals(cost: Matrix) -> Matrix:
-    """Return times relative to the usual time of their worker and stage."""
+    """Return the relative excess of each time over the usual time of its worker and stage."""
     usual = median(cost.reshape(cost.shape[0] * cost.shape[1], -1)).reshape(*cost.shape[:2], 1, 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(cost / usual - 1.0)

@@ -1,4 +1,4 @@
-"""Find the bottleneck in supplying the GPUs: links between them, or data from their hosts."""
+"""Find bottlenecks in supplying GPUs: slow links between GPUs, or late data from hosts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BEGINS_S = 120.0
 
 
 def links(case: Case) -> Verdict | None:
-    """Find links that carry less than those of peers in step, because the traffic uses another path."""
+    """Find links that carry less than those of peers in the same steps: the traffic uses another path."""
     for signal in LINKS:
         rows = case.below(signal, _LEAST_LINK) & ~case.below(Signal.UTIL, 0.1)
         if _carries_other_things(case, signal):
@@ -67,10 +67,10 @@ def links(case: Case) -> Verdict | None:
 
 
 def _carries_other_things(case: Case, signal: Signal) -> bool:
-    """Return whether nodes may always differ in a signal.
+    """Return whether nodes may permanently differ in a signal without a fault.
 
-    One of them may write logs or read more files over the same network, and a few nodes do not show the usual
-    differences.
+    A node may write logs or read more files over the same network. In a job of few nodes, the normal
+    differences are unknown.
     """
     if signal is Signal.INFINIBAND:
         return len(case.series.nodes) < _KNOWN_NODES
@@ -80,7 +80,8 @@ def _carries_other_things(case: Case, signal: Signal) -> bool:
 def _by_sockets(case: Case) -> Verdict | None:
     """Find nodes whose network carries the traffic for which other nodes use InfiniBand.
 
-    All nodes are compared, since a stage of one node has no peers, and all nodes take part in the same steps.
+    All nodes of the job are compared, since a stage that occupies one node has no peers. This is valid
+    because all nodes take part in the same steps.
     """
     infiniband, network = case.signals.get(Signal.INFINIBAND), case.signals.get(Signal.NETWORK)
     nodes = case.series.nodes
@@ -94,7 +95,7 @@ def _by_sockets(case: Case) -> Verdict | None:
     if not odd.any() or odd.mean() > _MANY:
         return None
     named = tuple(node for node, is_odd in zip(nodes, odd, strict=True) if is_odd)
-    text = f"{', '.join(named)}: InfiniBand is unused, and the network carries its traffic instead"
+    text = f"{', '.join(named)}: InfiniBand is unused, and another network carries its traffic"
     value = float(np.median(ib[odd]))
     return case.verdict(
         Cause.COMMUNICATION,
@@ -106,7 +107,7 @@ def _by_sockets(case: Case) -> Verdict | None:
 
 
 def starved_some(case: Case) -> Verdict | None:
-    """Find GPUs that have nothing to run for part of the time, while those that wait for them spin."""
+    """Find GPUs that have nothing to run for part of the time, while the GPUs that wait for them spin."""
     rows = case.below(Signal.UTIL, _LEAST_UTIL, _UTIL_Z) & ~_of_another_role(case) & _for_long(case)
     if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
         return None
@@ -125,7 +126,7 @@ def starved_some(case: Case) -> Verdict | None:
         if _begins(case):
             return None
         # If all loaders are too slow, GPUs lack input in turn, and those that lack it now are not at fault.
-        text = f"{wanting.sum()} GPUs, in turn, have nothing to run"
+        text = f"{wanting.sum()} GPUs have nothing to run at different times"
         share = float(wanting.sum() / max(1, case.judged.sum()))
         evidence.append(Evidence(text=text, metric="util", value=share, expected=0.0))
         return case.verdict(Cause.STARVATION, 0.7, kind="all", since_s=since_s, evidence=tuple(evidence))
@@ -141,15 +142,15 @@ def starved_some(case: Case) -> Verdict | None:
         evidence=tuple(evidence),
     )
     if (case.below(Signal.CLOCK, LEAST_CLOCK) & rows).any():
-        why = "their clocks are also lower, which may be because they are idle"
+        why = "their clocks are also lower, possibly because the GPUs are idle"
         verdict = verdict.limited(why, most=SUSPECT_BELOW)
     return verdict
 
 
 def _for_long(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that lack input for longer than one worker takes to write or evaluate for all.
+    """Mark workers that lack input for longer than a checkpoint or an evaluation by one worker takes.
 
-    Times before and after the deviation count in proportion to the input that was lacking then.
+    The times just before and after the deviation count in proportion to the input that was missing.
     """
     found = case.deviations.get(Signal.UTIL)
     if found is None:
@@ -165,7 +166,7 @@ def _for_long(case: Case) -> NDArray[np.bool_]:
 
 
 def _of_another_role(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that do far less than their peers or use less memory, and so have another role.
+    """Mark workers with another role: they do far less than their peers, or use far less memory.
 
     A worker that waits for data does as much per step as its peers.
     """
@@ -181,7 +182,7 @@ def _of_another_role(case: Case) -> NDArray[np.bool_]:
 
 
 def _in_turn(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that sometimes have less to run than the busiest workers at that time."""
+    """Mark workers that sometimes have less to run than the busiest workers at the same time."""
     util = case.signals[Signal.UTIL]
     lacking = quantile(util.T, 0.95) - util
     with np.errstate(invalid="ignore"):
@@ -189,7 +190,7 @@ def _in_turn(case: Case) -> NDArray[np.bool_]:
 
 
 def _starved_in_turn(case: Case) -> Verdict | None:
-    """Find whether all loaders are too slow: at nearly any time, one GPU or another has nothing to run."""
+    """Find jobs whose data loaders are all too slow: at nearly any time, some GPU has nothing to run."""
     util = case.signals[Signal.UTIL]
     known = util[:, np.isfinite(util).any(axis=0)]
     late = known[case.judged, -max(LEAST_BLOCKS * 3, known.shape[1] // 3) :]
@@ -202,15 +203,15 @@ def _starved_in_turn(case: Case) -> Verdict | None:
     share, n_behind = float(behind.mean()), len(np.unique(lacking.argmax(axis=0)[behind]))
     if share < _NEARLY_ALWAYS or n_behind < _LEAST_BEHIND:
         return None
-    text = f"{share:.0%} of the time some GPU has nothing to run: {n_behind} of them in turn"
+    text = f"some GPU has nothing to run for {share:.0%} of the time: {n_behind} GPUs in turn"
     evidence = (Evidence(text=text, metric="util", value=share, expected=0.0),)
     return case.verdict(Cause.STARVATION, 0.65, kind="all", evidence=evidence)
 
 
 def _irregular(case: Case, level: float) -> bool:
-    """Return whether all GPUs lack something to run, to a varying extent.
+    """Return whether the utilisation of all GPUs is reduced to an irregular extent.
 
-    Gaps between kernels are equal in each step, but input from outside is late irregularly.
+    Gaps between kernels are equal in each step, whereas the delay of input varies.
     """
     util = case.job(Signal.UTIL)
     return util is not None and level < _UTIL_IRREGULAR and float(noise(util[None, :])[0]) >= _IRREGULAR
@@ -225,12 +226,12 @@ def _n_groups(case: Case) -> int:
 
 
 def _whole_stage(case: Case, rows: NDArray[np.bool_]) -> bool:
-    """Return whether these are nearly all of a stage, such as the first, which reads input for all."""
+    """Return whether these workers are nearly all of a stage, such as the first, which reads all input."""
     return _n_groups(case) > 1 and any(rows[members].mean() >= 0.75 for members in case.groups.members())
 
 
 def starved_all(case: Case) -> Verdict | None:
-    """Find whether all GPUs, or those of the stage that reads, often have nothing to run."""
+    """Find jobs in which all GPUs, or those of the stage that reads input, often have nothing to run."""
     rows, cpu = case.signals.get(Signal.UTIL), case.job(Signal.CPU)
     if rows is None:
         return None

@@ -29,7 +29,10 @@ _BARELY_USED = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Blocks [first, stop) in which the whole job does less than at its best; `fell` is a logarithm."""
+    """The blocks [first, stop), in which the whole job does less than in its best period, `best`.
+
+    `fell` is the logarithm of the ratio, below 0.
+    """
 
     signal: Signal
     first: int
@@ -38,12 +41,12 @@ class Trend:
     best: tuple[int, int]
 
     def moved(self, rows: Matrix) -> Matrix:
-        """Return the change of each worker's median (n_workers,) since the best time; NaN if unknown."""
+        """Return the change of each worker's median (n_workers,) since the best period; NaN if unknown."""
         return median(rows[:, self.first : self.stop]) - median(rows[:, slice(*self.best)])
 
 
 def find_trend(case: Case) -> Trend | None:
-    """Find a slowdown by the best available signal of the pace; return None without one."""
+    """Find a slowdown by the best available signal of the pace of steps; return None if there is none."""
     for signal in (Signal.WORK, Signal.BUSY):
         job = case.job(signal)
         if job is not None and middle(job) > _IDLE:
@@ -60,11 +63,11 @@ def find_trend(case: Case) -> Trend | None:
 
 
 def _fall(case: Case, signal: Signal, job: Matrix, least_fall: float = LEAST_TREND) -> Trend | None:
-    """Find the period, beginning at a change, with the clearest fall below the time before.
+    """Find the period with the clearest fall below the time before it.
 
-    Both are judged by their medians, so that an evaluation counts neither as the usual training before nor as
-    the end of the slowdown. The period may have several levels, since samples contain different numbers of
-    steps.
+    The period begins at a change of level. It may contain several levels, since samples contain different
+    numbers of steps. It is compared with the time before by medians, so that an evaluation counts neither as
+    usual training nor as the end of the slowdown.
     """
     course = np.log(np.maximum(job, 1e-6))
     cuts = [part.start for part in segments(course)] + [len(course)]
@@ -93,9 +96,9 @@ def _known(row: Matrix) -> Matrix:
 
 
 def change_since(case: Case, signal: Signal, trend: Trend) -> float | None:
-    """Return the change of a signal of the whole job; None if unknown.
+    """Return the change of a signal of the whole job since the best period; None if unknown.
 
-    The result is a difference of fractions (util, cpu), otherwise a logarithm.
+    The result is a difference of fractions for util and cpu, and the logarithm of a ratio otherwise.
     """
     job = case.job(signal)
     if job is None:
@@ -113,6 +116,6 @@ def change_since(case: Case, signal: Signal, trend: Trend) -> float | None:
 
 
 def _level(row: Matrix, first: int, stop: int, n: int) -> float:
-    """Return the median of means over `n` blocks each, in the blocks [first, stop)."""
+    """Return the median of the blocks [first, stop), after averaging every `n` blocks."""
     part = row[first:stop]
     return middle(smooth(part[None, :], n)[0] if len(part) >= 2 * n else part)

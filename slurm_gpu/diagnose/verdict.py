@@ -11,33 +11,33 @@ from slurm_gpu.diagnose.series import JobWorker
 
 
 class Cause(StrEnum):
-    """Name why a job is slow."""
+    """The cause of a slow job, or the lack of one."""
 
     IMBALANCE = "workload imbalance"
     """Some workers have more to do than others; no GPU is at fault."""
     SLOW = "slow or failing"
-    """A GPU or a node, as listed in `Verdict.culprits`, is slow."""
+    """GPUs or nodes, listed in the verdict, are slow or failing."""
     COMMUNICATION = "communication delay"
     STARVATION = "input starvation"
-    """The GPUs wait for data from CPU, file system or network."""
+    """The GPUs wait for data from CPUs, file systems or the network."""
     HANG = "hang"
     HEALTHY = "healthy"
     INCONCLUSIVE = "inconclusive"
 
 
 NEXT_STEPS: Mapping[Cause, str] = {
-    Cause.IMBALANCE: "Give every worker of a stage equal work: balance sequence lengths, layers or "
-    "shards. Other nodes will not help.",
+    Cause.IMBALANCE: "Give all workers of a stage equal work: balance sequence lengths, layers or "
+    "shards. Running on other nodes will not help.",
     Cause.SLOW: "Exclude the node (sbatch --exclude), notify the operators, and run nvidia-smi -q -d "
     "PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there.",
-    Cause.COMMUNICATION: "Run nccl-tests between the nodes named, with NCCL_DEBUG=INFO; check ibstat, "
+    Cause.COMMUNICATION: "Run nccl-tests with NCCL_DEBUG=INFO between the listed nodes; check ibstat, "
     "nvidia-smi nvlink -s and nvidia-smi topo -m.",
-    Cause.STARVATION: "Profile the data loader: more workers or CPUs per GPU, prefetching, "
-    "data on local disks.",
-    Cause.HANG: "Take stacks (py-spy dump) on the workers named, then cancel the job; "
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING=1 ends such a job by itself.",
+    Cause.STARVATION: "Profile the data loader. Try more workers or CPUs per GPU, prefetching, "
+    "or data on local disks.",
+    Cause.HANG: "Record the stacks of the listed workers (py-spy dump), then cancel the job; "
+    "with TORCH_NCCL_ASYNC_ERROR_HANDLING=1, such a job ends by itself.",
     Cause.HEALTHY: "Nothing.",
-    Cause.INCONCLUSIVE: "Check the timelines; timings of steps (--steps) show what counters cannot.",
+    Cause.INCONCLUSIVE: "Check the timelines; step timings (--steps) show what counters cannot.",
 }
 # Kind of Cause.INCONCLUSIVE for a job whose GPUs have had nothing to run.
 NOTHING_RAN = "nothing ran"
@@ -46,13 +46,13 @@ TOO_EARLY = "too early"
 # Kind of Cause.INCONCLUSIVE for a job of one GPU.
 NO_PEERS = "no peers"
 _INCONCLUSIVE_NEXT: Mapping[str, str] = {
-    NOTHING_RAN: "Check whether the program uses GPUs (nvidia-smi on its nodes); if not, request none.",
+    NOTHING_RAN: "Check whether the program uses GPUs (nvidia-smi on its nodes). If not, request none.",
     TOO_EARLY: "Repeat the diagnosis in a minute.",
     NO_PEERS: "Check how much of its GPU the job uses (slurm-gpu job JOBID); a profiler shows why it waits.",
 }
 _VERIFY_FIRST = (
     "Do not drain the node yet: run nvidia-smi -q -d PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there, "
-    "and check whether this recurs on other nodes (sbatch --exclude)."
+    "and check whether the problem recurs on other nodes (sbatch --exclude)."
 )
 # A verdict of lower confidence is a suspicion, for which no node should be drained.
 SUSPECT_BELOW = 0.6
@@ -62,7 +62,7 @@ SUSPICION = SUSPECT_BELOW - 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One finding: `metric` has `value` instead of `expected` for `workers` (empty for all)."""
+    """One finding: `metric` has `value` instead of `expected` for `workers` (empty if all)."""
 
     text: str
     metric: str
@@ -99,7 +99,7 @@ class Verdict:
     since_s: float | None = None
     until_s: float | None = None
     confidence: float
-    """0 to 1; below SUSPECT_BELOW the verdict is a suspicion."""
+    """From 0 to 1; below SUSPECT_BELOW, the verdict is a suspicion."""
     evidence: tuple[Evidence, ...] = ()
     why_not: tuple[str, ...] = ()
     """Reasons for Cause.INCONCLUSIVE; for other causes, reservations about the verdict."""
@@ -123,7 +123,7 @@ class Verdict:
         return NEXT_STEPS[self.cause]
 
     def limited(self, *why: str, most: float = 1.0) -> Verdict:
-        """Return the verdict with further reservations and at most this confidence."""
+        """Return the verdict with these reservations added, and with a confidence of at most `most`."""
         return replace(self, why_not=(*self.why_not, *why), confidence=min(self.confidence, most))
 
     def to_json(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ _POWER_OF_NODES, _POWER_OF_NODES_IN_BINS = 0.012, 0.0065
 
 
 def heavier(case: Case) -> Verdict | None:
-    """Find workers that are busy longer because they have more work, so that no GPU is at fault."""
+    """Find workers that are busy for longer because they have more work; no GPU is at fault."""
     if Signal.WORK in case.deviations:
         signal = Signal.WORK
         with np.errstate(invalid="ignore"):
@@ -85,7 +85,7 @@ def heavier(case: Case) -> Verdict | None:
 
 
 def stages(case: Case) -> Verdict | None:
-    """Find a group that is busier and works more than all other groups, which wait for it."""
+    """Find a group that is busier and does more work than all other groups, which wait for it."""
     groups = case.groups
     if len(groups.names) < 2 or groups.source.startswith(MODELS):
         return None
@@ -108,7 +108,7 @@ def stages(case: Case) -> Verdict | None:
         if not usual > 0 or own / usual < least or own - usual < _STAGE_SIGMAS * apart:
             return None
         times = own / usual
-        text = f"{groups.names[busiest]}: {own / usual:.2f} times the {signal.value} of the other groups"
+        text = f"{groups.names[busiest]}: {signal.value} is {own / usual:.2f} times that of the other groups"
         evidence.append(Evidence(text=text, metric=signal.value, value=own, expected=usual))
     return case.verdict(
         Cause.IMBALANCE,
@@ -120,10 +120,11 @@ def stages(case: Case) -> Verdict | None:
 
 
 def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
-    """Return how far groups with equal work differ, as a standard deviation.
+    """Return by how much groups with equal work differ, as a standard deviation.
 
-    It is measured between the other groups and among their members. The deviation of members is pooled over
-    all groups, because that of four workers is often far too small.
+    The result combines the differences between the other groups with the differences between members of a
+    group. The latter are pooled over all groups, because an estimate from only four workers is often far too
+    small.
     """
     members = case.groups.members()
     levels = [median(case.signals[signal][rows]) for rows in members]
@@ -138,9 +139,9 @@ def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
 def replicas(case: Case) -> Verdict | None:
     """Find replicas whose workers all take more power, because they have more work in every stage of a step.
 
-    This check is used only without SM activity. The power of individual GPUs with equal work differs by up to
-    a tenth, which averages out over a replica. The ranks of a replica are derived from the stages and from
-    consecutive tensor-parallel ranks.
+    This check is used only if SM activity is unknown. The power of individual GPUs with equal work differs by
+    up to a tenth, which averages out over a replica. The ranks of a replica are derived from the stages and
+    from consecutive tensor-parallel ranks.
     """
     power, members = case.signals.get(Signal.POWER), case.groups.members()
     each = len(members[0])
@@ -182,7 +183,7 @@ def replicas(case: Case) -> Verdict | None:
 
 def _replica(case: Case, rows: NDArray[np.bool_], level: float, std: float) -> Verdict:
     names = tuple(worker.name for worker in case.workers(rows))
-    text = f"{len(names)} workers, whole replicas: {level:.1%} more power than others of their stages"
+    text = f"{len(names)} workers of whole replicas: {level:.1%} more power than others of their stages"
     verdict = case.verdict(
         Cause.IMBALANCE,
         _GUESS,
@@ -190,14 +191,14 @@ def _replica(case: Case, rows: NDArray[np.bool_], level: float, std: float) -> V
         roles=names,
         evidence=(Evidence(text=text, metric="power", value=level, expected=std, workers=names),),
     )
-    return verdict.limited("without SM activity this is judged by power alone", most=_GUESS)
+    return verdict.limited("without SM activity, power is the only evidence", most=_GUESS)
 
 
 def sequences(case: Case) -> Verdict | None:
-    """Find unequal sequences, with which the busiest worker changes all the time.
+    """Find sequences of unequal length, which make the busiest worker change all the time.
 
-    Busy and work then vary together on each worker, while measurement noise would not. Workers of one node
-    and group are compared first, since they share a clock.
+    The signals busy and work then vary together on each worker, unlike measurement noise. Workers on the same
+    node and in the same group are compared first, since they share a clock.
     """
     busy, tensor = case.series.get(Metric.SM_ACTIVE), case.series.get(Metric.TENSOR)
     if busy is None or tensor is None:
@@ -227,7 +228,7 @@ def _correlation(a: Matrix, b: Matrix) -> float:
 
 
 def _sequence(case: Case, who: str, std: float, correlation: float) -> Verdict:
-    text = f"the work of {who} varies by {std:.0%} independently, in SM activity and tensor work alike"
+    text = f"the work of {who} varies independently by {std:.0%}, in SM activity as in tensor work"
     return case.verdict(
         Cause.IMBALANCE,
         0.7,
@@ -235,7 +236,7 @@ def _sequence(case: Case, who: str, std: float, correlation: float) -> Verdict:
         evidence=(
             Evidence(text=text, metric="tensor", value=std, expected=0.02),
             Evidence(
-                text=f"both vary together (correlation {correlation:.2f})",
+                text=f"SM activity and tensor work vary together (correlation {correlation:.2f})",
                 metric="busy × work",
                 value=correlation,
                 expected=0.0,
@@ -245,10 +246,11 @@ def _sequence(case: Case, who: str, std: float, correlation: float) -> Verdict:
 
 
 def _sequences_by_power(case: Case) -> Verdict | None:
-    """Find unequal sequences by power if SM activity is unknown.
+    """Find sequences of unequal length by power if SM activity is unknown.
 
-    Waiting takes half of the power, and that of GPUs with equal work varies little. Sequences change each
-    sample independently, whereas temperature and slow loaders change power gradually.
+    A waiting GPU takes half of the power, while the power of GPUs with equal work varies little. Unequal
+    sequences change power independently in each sample, whereas temperature and slow loaders change it
+    gradually.
     """
     power, util = case.series.get(Metric.POWER), case.job(Signal.UTIL)
     if power is None or util is None or not middle(util) >= _BUSY_ALL_THE_TIME:
@@ -256,7 +258,7 @@ def _sequences_by_power(case: Case) -> Verdict | None:
     n = max(1, round(max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
     own = smooth(_relative_series(case, power), n)
     own = own - median(own)[:, None]
-    std, who = middle(np.array([sigma(row) for row in own])), "the power of each"
+    std, who = middle(np.array([sigma(row) for row in own])), "the power of each GPU"
     if not (
         std >= _SEQUENCE_STD_OF_POWER
         and np.isfinite(own).sum() >= 100
@@ -268,18 +270,18 @@ def _sequences_by_power(case: Case) -> Verdict | None:
         least = _POWER_OF_NODES_IN_BINS if in_bins else _POWER_OF_NODES
         if np.isfinite(nodes).sum() < _LEAST_OF_NODES or not std >= least or not _is_independent(nodes):
             return None
-    text = f"{who} varies by {std:.1%}, independently and in each sample, while all are busy"
+    text = f"{who} varies by {std:.1%}, independently in each sample, while all GPUs are busy"
     verdict = case.verdict(
         Cause.IMBALANCE,
         0.55,
         kind="sequence",
         evidence=(Evidence(text=text, metric="power", value=std, expected=0.01),),
     )
-    return verdict.limited("without SM activity this is judged by power alone", most=0.55)
+    return verdict.limited("without SM activity, power is the only evidence", most=0.55)
 
 
 def _autocorrelation(own: Matrix, later: int) -> float:
-    """Return the share of the differences that remains after `later` columns; infinite if unknown."""
+    """Return the autocorrelation of the rows at a lag of `later` columns; infinite if unknown."""
     products = own[:, later:] * own[:, :-later]
     both, known = np.isfinite(products), np.isfinite(own)
     if both.sum() < 2 * _LEAST_BLOCKS_OF_NODES or not (own[known] ** 2).mean() > 0:
@@ -288,18 +290,22 @@ def _autocorrelation(own: Matrix, later: int) -> float:
 
 
 def _is_independent(nodes: Matrix) -> bool:
-    """Return whether blocks differ independently: faults last, and a step split between blocks reverses."""
+    """Return whether blocks differ independently.
+
+    A fault lasts, so its blocks are alike. A step that is split between two blocks makes their deviations
+    opposite.
+    """
     low, high = _LASTING_OF_NODES
     return low <= _autocorrelation(nodes, 1) <= high
 
 
 def _node_series(case: Case, matrix: Matrix) -> Matrix:
-    """Return the series of each node relative to the group's other nodes, in means over 40 s or more.
+    """Return the series of each node relative to the group's other nodes, as means over 40 s or more.
 
-    A tensor-parallel group that fills its node has one sequence, so all workers within the node are equal.
-    Nodes read samples at different moments, so that an excess in one sample is missing in the next. This
-    error falls in proportion to the number of averaged samples, but the effect of sequences only with its
-    square root. Bins near a pause are excluded, since nodes show it at different times.
+    If a tensor-parallel group fills a node, all workers of the node process the same sequence. Nodes read
+    samples at different moments, so an excess in one sample is missing in the next. This error falls in
+    proportion to the number of averaged samples, whereas the effect of sequences falls only with the square
+    root of that number. Bins near a pause are excluded, since nodes show it at different times.
     """
     n = max(1, round(_SAMPLES * max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
     active = surely_active(case.phases, case.series)
@@ -338,14 +344,14 @@ def _std_of_nodes(nodes: Matrix) -> float:
 
 
 def _without_change(own: Matrix) -> Matrix:
-    """Remove from each row the change of level that explains most of its variance."""
+    """Remove from each row the change of level that explains the most variance."""
     found = split(own)
     since = np.arange(own.shape[1]) >= found.at[:, None]
     return own - np.where(since, found.after[:, None], found.before[:, None])
 
 
 def _relative_series(case: Case, matrix: Matrix) -> Matrix:
-    """Return rows relative to the worker's own level, and to peers on its node at the same time."""
+    """Return each worker's values relative to its own level and to its peers on the node at that time."""
     own = np.full(matrix.shape, np.nan)
     for node in case.series.nodes:
         there = case.series.on(node)

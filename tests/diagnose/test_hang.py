@@ -112,7 +112,9 @@ class TestHang:
         verdict = diagnose(training.series(), running=False, cut_short=cut_short)
         assert verdict.cause is cause
         if cause is Cause.INCONCLUSIVE:
-            assert "nothing computed for the last 115 s: it hung or had nothing more" in verdict.why_not[0]
+            assert (
+                "nothing computed for the last 115 s: the job hung or had nothing more" in verdict.why_not[0]
+            )
 
     def test_a_fault_before_an_idle_end_is_reported_first(self):
         training = Training(n_bins=480 + 120)

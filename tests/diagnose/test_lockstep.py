@@ -103,7 +103,7 @@ class TestUnused:
         quiet_since(values, [3, 9], 0)
         verdict = judged(training, values)
         assert (verdict.cause, verdict.culprits) == (Cause.INCONCLUSIVE, ())
-        assert verdict.why_not[0].startswith("2 GPUs on n1, n2: have never had anything to run")
+        assert verdict.why_not[0].startswith("2 GPUs on n1, n2: not used by the job")
 
     def test_independent_gpus_do_not_hide_a_slow_one(self, metrics):
         training = a_slow_clock(metrics=metrics)

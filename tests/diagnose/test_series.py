@@ -125,7 +125,7 @@ def test_no_data_at_all_is_a_series_without_bins():
 
 
 def test_series_of_unequal_length_are_refused():
-    with pytest.raises(ValueError, match="equally long"):
+    with pytest.raises(ValueError, match="equal lengths"):
         WorkerSeries(
             worker=ONE,
             start_s=0,

@@ -184,7 +184,7 @@ def test_ranks_that_are_none_do_not_make_a_huge_table():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"rank": np.uint64(2**63)}, "rank must be 10000000 at most"),
+        ({"rank": np.uint64(2**63)}, "rank must be at most 10000000"),
         ({"stage": None}, "missing column stage"),
         ({"optype": "recv"}, "neither forward-compute"),
         ({"duration": -1.0}, "duration must be seconds"),

@@ -28,7 +28,7 @@ class TestSupply:
         training.talk[:, training.at(5) :] *= 2
         verdict = diagnose(training.series())
         assert verdict.cause is Cause.INCONCLUSIVE
-        assert "the available data shows no cause" in verdict.why_not[0]
+        assert "the data show no cause" in verdict.why_not[0]
 
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     def test_a_single_gpu_is_not_slowed_by_links(self, metrics):
@@ -45,7 +45,7 @@ class TestSupply:
         values[Metric.SM_ACTIVE][:, training.at(5) :] *= busy
         verdict = diagnose(as_series(training, values))
         assert verdict.cause is Cause.INCONCLUSIVE
-        assert "the available data shows no cause" in verdict.why_not[0]
+        assert "the data show no cause" in verdict.why_not[0]
 
     def test_partial_data_is_shown_for_its_workers(self):
         training = Training()

@@ -68,7 +68,7 @@ class TestHonesty:
             matrix[16:, 30:] = np.nan
         verdict = diagnose(as_series(training, values))
         assert verdict.cause is Cause.INCONCLUSIVE
-        assert "8 GPUs on n3: data for less than 20% of that time so far" in verdict.why_not
+        assert "8 GPUs on n3: data for less than 20% of the time" in verdict.why_not
 
     def test_a_missing_node_does_not_hide_who_is_seen_to_be_slow(self):
         training = a_slow_clock(n=24)
