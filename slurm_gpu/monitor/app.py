@@ -1,4 +1,4 @@
-"""slurm-gpuweb as an ASGI application: docs/contracts.md, section 8."""
+"""Define slurm-gpuweb as an ASGI application, as described in docs/contracts.md, section 8."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slurm_gpu.monitor.viewer import NotSignedInError
 
 
 def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
-    """Return the application; `more` are additional routes, such as those for signing in."""
+    """Return the application. `more` contains additional routes, such as those for signing in."""
     api = [Route(route.path, route.make(site), methods=["GET"]) for route in ROUTES]
     described = CachedResponse(dump(document(ROUTES)), JSON)
     openapi = Route("/openapi.json", described, methods=["GET"])
@@ -71,8 +71,5 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 
 def _refused(why: str, status: int, more: Mapping[str, str] | None = None) -> Response:
-    """Return an error that caches do not store.
-
-    The error depends on the user and on whether they are signed in.
-    """
+    """Return an error response that is not cached, since it depends on the user and the session."""
     return JSONResponse({"error": why}, status, {"Cache-Control": "no-store", **(more or {})})

@@ -1,4 +1,4 @@
-"""Server-sent events that announce a new state, without its content."""
+"""Send server-sent events that announce a new state without its content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _HEADERS = (
 
 
 async def _until_disconnected(stream: Coroutine[Any, Any, None], receive: Receive) -> None:
-    """Send the stream until it ends or the client disconnects, which sending alone does not detect."""
+    """Send the stream until it ends or the client disconnects.
+
+    The function also receives, because sending alone does not detect a disconnected client.
+    """
 
     async def disconnected() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -51,10 +54,10 @@ def event_of(state: PageState) -> bytes:
 
 
 class Events:
-    """GET /api/v1/events as an ASGI application.
+    """An ASGI application that serves GET /api/v1/events.
 
-    A client that reads slowly receives the newest state next, not each state that it missed, so nothing
-    queues up.
+    A client that reads slowly next receives the newest state instead of each state that it missed, so events
+    do not queue up.
     """
 
     def __init__(self, board: Board, viewer_of: ViewerOf, monotonic: Callable[[], float]) -> None:
@@ -70,9 +73,7 @@ class Events:
             await send({"type": "http.response.body", "body": b""})
             return
         if self._open[user] >= STREAMS_OF_A_USER or self._open.total() >= STREAMS:
-            raise HTTPException(
-                503, "too many streams of events are open; close a page", {"Retry-After": "10"}
-            )
+            raise HTTPException(503, "too many event streams are open; close a page", {"Retry-After": "10"})
         self._open[user] += 1
         try:
             await _until_disconnected(self._stream(send), receive)
@@ -99,7 +100,7 @@ class Events:
         await send({"type": "http.response.body", "body": b""})
 
     def _announce(self, state: PageState) -> bytes:
-        """Return the event, which is created once for all clients."""
+        """Return the event for a state, which is created only once for all clients."""
         if self._announcement[0] is not state:
             self._announcement = state, event_of(state)
         return self._announcement[1]

@@ -37,7 +37,7 @@ class ListingKind:
     for_all: bool = False
     """Whether all users get the same answer."""
     of_metric: bool = False
-    """Whether the time of the answer is that of the metric in the parameter."""
+    """Whether the answer has the time of the metric that the parameter names."""
     same_as: Callable[[PageState, str], str] = lambda _, value: value
     """Maps values with equal answers to one value, so that arbitrary values do not fill the cache.
 
@@ -58,7 +58,7 @@ class Listing:
         self._board.is_viewed = True
         state = self._board.state
         if state is None:
-            why = "no state of the cluster yet: slurm-gpudbd has not answered since slurm-gpuweb started"
+            why = "the cluster state is unknown: slurm-gpudbd has not answered since slurm-gpuweb started"
             raise HTTPException(503, why, {"Retry-After": str(RETRY_AFTER_S)})
         answer = self.answer(state, viewer.visibility, self._value(scope["query_string"]))
         await answer(scope, receive, send)

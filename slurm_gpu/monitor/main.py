@@ -1,4 +1,4 @@
-"""slurm-gpuweb: shows the whole cluster and every job from the data of slurm-gpudbd."""
+"""slurm-gpuweb: show the whole cluster and every job, using data from slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> None:
         state = poller.poll()
         if state is None:
             raise OutsideError(str(poller.error))
-        log.info("%d GPUs of %d nodes", state.layout.n_squares, len(state.layout.nodes))
+        log.info("%d GPUs on %d nodes", state.layout.n_squares, len(state.layout.nodes))
         return
     listener = listen_tcp(address)
     stop = threading.Event()
@@ -106,7 +106,7 @@ def _beat(notifier: Notifier, poller: Poller, board: Board, clock: Clock) -> Cal
         now = clock.monotonic()
         if now - poller.last_poll_s < _STUCK_S:
             state = board.state
-            status = "waits for slurm-gpudbd"
+            status = "waiting for slurm-gpudbd"
             if state is not None:
                 status = f"shows {state.layout.n_squares} GPUs as of {_clock_time(state.as_of_s())}"
             notifier.turned(now, status if poller.error is None else f"{status}; {poller.error}")

@@ -16,7 +16,7 @@ _REFUSED = {
 }
 _MISSING = {"403": "the job belongs to another user", "404": "unknown"}
 _HEADERS = {
-    "ETag": {"description": "to send back as If-None-Match", "schema": schemas.TEXT},
+    "ETag": {"description": "value for If-None-Match in later requests", "schema": schemas.TEXT},
     "X-As-Of-S": {"description": "time of the data, UTC epoch seconds", "schema": schemas.NUMBER},
 }
 
@@ -29,9 +29,9 @@ def document(routes: Iterable[ApiRoute]) -> dict[str, Any]:
             "title": "slurm-gpuweb",
             "version": slurm_gpu.__version__,
             "description": (
-                "The whole cluster and every job. Users see their own jobs in full and the "
-                "occupancy of others; operators see all jobs in full. Times are UTC epoch seconds. Values of "
-                "null and 255 mean not measured, and 0 is a measured value."
+                "The state of the whole cluster and of every job. Users see their own jobs in full and the "
+                "occupancy of others; operators see all jobs in full. Times are UTC epoch seconds. The "
+                "values null and 255 mean that nothing was measured; 0 is a measured value."
             ),
         },
         "paths": {route.path: {"get": _operation(route)} for route in routes},

@@ -1,8 +1,8 @@
-"""Define the colours of squares and pages, for the canvas, its style sheet and the picture without scripts.
+"""Define the colours of squares and pages for the canvas, the style sheet and the SVG picture.
 
-The colours of a sequential scale are distinguishable without red and green. They run from light to dark on a
-light background, and from dark to light on a dark one. A few further colours mark categories. Background
-colours are shared with reports.
+The colours of a sequential scale are also distinguishable by users who do not distinguish red and green. A
+scale runs from light to dark on a light background, and from dark to light on a dark one. A few further
+colours mark categories. Background colours are shared with reports.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _Three = tuple[float, float, float]
 
 
 def style_rules() -> str:
-    """Return CSS custom properties for light and dark backgrounds; paper is light."""
+    """Return CSS custom properties for light and dark backgrounds. Paper uses the light ones."""
     light, dark = (reports.variables(INKS[ground]) for ground in GROUNDS)
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
 
@@ -77,7 +77,7 @@ def script_module() -> str:
 
 
 def sequential(share: float, ground: str = "light") -> str:
-    """Return the colour at a share of the scale from 0 to 1, equal to the canvas's colour (scale.js)."""
+    """Return the colour at a position of the scale from 0 to 1, as scale.js does for the canvas."""
     anchors = SEQUENTIAL[ground]
     place = min(1.0, max(0.0, share)) * (len(anchors) - 1)
     below = min(len(anchors) - 2, int(place))

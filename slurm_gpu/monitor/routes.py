@@ -64,10 +64,12 @@ class ApiRoute:
 
 
 _METRIC = RouteParameter("metric", "one of the layout's metrics", schemas.TEXT, example="util")
-_SINCE = RouteParameter("since", "the version of an earlier answer, to get only later changes", schemas.WHOLE)
+_SINCE = RouteParameter(
+    "since", "the version of an earlier answer, to receive only later changes", schemas.WHOLE
+)
 _JOB = RouteParameter("job", "JOBID, JOBID_TASK or JOBID+OFFSET", schemas.TEXT, in_path=True, example="17")
 _FORMAT = RouteParameter(
-    "format", "csv to download a file", {"type": "string", "enum": list(jobpages.FORMATS)}
+    "format", "json by default, or csv to download a file", {"type": "string", "enum": list(jobpages.FORMATS)}
 )
 
 
@@ -106,7 +108,7 @@ ROUTES = (
     ),
     ApiRoute(
         "/api/v1/layout",
-        "All squares by zone, rack and node, numbered in this order, and the metrics.",
+        "All metrics, and all squares by zone, rack and node, numbered in this order.",
         _state_listing("layout", responses.layout, for_all=True),
         ((JSON, schemas.LAYOUT),),
     ),

@@ -25,7 +25,7 @@ def null_or(schema: Schema, why: str = "") -> Schema:
 
 
 def listed(schema: Schema) -> Schema:
-    """Return the schema of an array of such items."""
+    """Return the schema of an array whose items have this schema."""
     return {"type": "array", "items": schema}
 
 
@@ -78,7 +78,7 @@ LAYOUT = an_object(
 JOB = an_object(
     id=TEXT,
     job_id=WHOLE,
-    full=described(FLAG, "false for a job of another user, whose name is null"),
+    full=described(FLAG, "false for another user's job; the job's name is then null"),
     user=TEXT,
     account=TEXT,
     partition=TEXT,
@@ -96,7 +96,7 @@ JOB = an_object(
 )
 JOBS = an_object(
     version=WHOLE,
-    all=described(FLAG, "all jobs, not only changes"),
+    all=described(FLAG, "whether `jobs` contains all jobs instead of changes"),
     jobs=listed(JOB),
     gone=listed(WHOLE),
 )
@@ -123,7 +123,7 @@ ATTENTION = an_object(
             squares=RANGES,
             jobs=WHOLE,
             users=WHOLE,
-            healthy=described(WHOLE, "jobs that have run well on it since"),
+            healthy=described(WHOLE, "number of healthy jobs on it since then"),
             first_s=NUMBER,
             last_s=NUMBER,
             next_step=described(TEXT, "a command for an operator"),
@@ -226,7 +226,7 @@ TIMELINES = an_object(
 WINDOWS = an_object(
     windows=listed({"type": "object"}),
     requested=described(
-        FLAG, "windows were requested from the job's nodes just now: repeat the request in ten seconds"
+        FLAG, "windows have just been requested from the job's nodes; repeat the request in ten seconds"
     ),
 )
 ERROR = an_object(error=TEXT)

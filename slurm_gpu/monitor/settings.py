@@ -22,12 +22,12 @@ _SESSION = duration(60.0, 31 * 86400.0, "2h")
 class SessionSettings:
     """`session:` of slurm-gpuweb.yaml."""
 
-    lifetime_s: Annotated[float, _SESSION, "The longest session."] = DEFAULT_LIFETIME_S
-    idle_s: Annotated[float, _SESSION, "The longest time without requests."] = DEFAULT_IDLE_S
+    lifetime_s: Annotated[float, _SESSION, "Maximum duration of a session."] = DEFAULT_LIFETIME_S
+    idle_s: Annotated[float, _SESSION, "Maximum time without requests."] = DEFAULT_IDLE_S
     key_file: Annotated[
         Path | None,
         path("/etc/slurm-gpu/slurm-gpuweb.key"),
-        "32 random bytes, mode 0600, that sign sessions; without them, sessions end with slurm-gpuweb.",
+        "32 random bytes, mode 0600, that sign sessions; without this file, sessions end with slurm-gpuweb.",
     ] = None
 
 
@@ -54,12 +54,12 @@ class WebSettings:
 
     @property
     def base_url(self) -> str:
-        """Return the URL that links begin with, without a slash at the end."""
+        """Return the URL with which links begin, without a trailing slash."""
         return f"http://{self.listen}" if self.url is None else self.url
 
 
 def load_settings(path: Path | None) -> WebSettings:
-    """Read and check the file at `path`; by default, the file at DEFAULT_PATH, which may be missing.
+    """Read and validate the file at `path`, by default DEFAULT_PATH, which may be missing.
 
     Raise InvalidFileError, which lists every mistake and its place.
     """

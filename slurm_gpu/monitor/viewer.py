@@ -1,4 +1,4 @@
-"""The viewer of a page, and the data that they may see, for every answer."""
+"""Define the viewer of a page, and the data that the viewer may see."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.requests import HTTPConnection
 
 
 class NotSignedInError(Exception):
-    """Raised if no user is signed in, which is answered with 401."""
+    """Raised if no user is signed in. The answer has status 401."""
 
 
 class Visibility(NamedTuple):
@@ -18,7 +18,7 @@ class Visibility(NamedTuple):
 
     everything: bool
     user: str
-    """The user whose jobs are shown in full; empty with `everything`."""
+    """The user whose jobs are shown in full; empty if `everything` is true."""
     uid: int | None = None
     """None if unknown."""
 
@@ -27,7 +27,7 @@ class Visibility(NamedTuple):
         return self.everything or self.owns(user, uid)
 
     def owns(self, user: str, uid: int | None = None) -> bool:
-        """Return whether jobs are the viewer's own, by uid, as slurm-gpudbd decides.
+        """Return whether a user's jobs are the viewer's own, by uid as in slurm-gpudbd.
 
         A reassigned name gives no access to jobs of its previous owner. Names are compared only for a viewer
         whose name comes from a reverse proxy and who has no uid on this host.
@@ -45,7 +45,7 @@ class Viewer:
     uid: int | None
     operator: bool
     by_link: bool = False
-    """Whether the viewer has a session, which can be ended here."""
+    """Whether the viewer signed in by a link and can therefore sign out here."""
 
     @property
     def visibility(self) -> Visibility:

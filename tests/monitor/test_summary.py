@@ -141,8 +141,8 @@ def test_nodes_that_are_out_of_service_come_first_with_the_reason() -> None:
     ("reason", "begins"),
     [
         ("Resources", "next in line"),
-        ("QOSMaxGRESPerUser", "a limit on each user"),
-        ("QOSMaxNodePerJob", "larger than its QOS allows, as it would be placed now"),
+        ("QOSMaxGRESPerUser", "its user is at a limit"),
+        ("QOSMaxNodePerJob", "larger than its QOS allows on the nodes that Slurm tried"),
         ("AssocGrpGRES", "its account"),
         ("ReqNodeNotAvail, UnavailableNodes:n1", "nodes that it needs"),
         (

@@ -1,1 +1,1 @@
-"""The state of the cluster as each viewer may see it."""
+"""The state of the cluster, reduced to the data that each viewer may see."""

@@ -1,4 +1,7 @@
-"""Find the squares of each job: Slurm reports the number of GPUs per node, slurm-gpud the devices."""
+"""Find the squares of each job.
+
+Slurm reports the number of the job's GPUs on each node, and slurm-gpud reports their devices.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def find_allocation(
     """Find the squares of each job on the nodes of a layout.
 
     Slurm numbers GPUs by its own configuration. Its positions are therefore used only if no slurm-gpud
-    reports the devices of a job, as in the job's first seconds.
+    reports the devices of a job, for example in the job's first seconds.
     """
     whole: dict[int, list[int]] = {}
     shared: dict[int, list[int]] = {}
@@ -94,7 +97,7 @@ def _reported(place: NodeSquares, live: Live | None) -> dict[int, list[int]]:
 def _fill(
     reported: Sequence[int], wanted: int, positions: Iterable[int], place: NodeSquares, taken: set[int]
 ) -> list[int]:
-    """Return `wanted` squares: those that slurm-gpud reports, then Slurm's positions, then any others."""
+    """Choose `wanted` squares from slurm-gpud's report, then from Slurm's positions, then from all others."""
     found = list(reported[:wanted])
     theirs = [place.by_position[at] for at in positions if at < len(place.by_position)]
     for at in (*theirs, *range(len(place.squares))):
@@ -107,7 +110,7 @@ def _fill(
 
 
 def _fill_shared(reported: Sequence[int], holder: ClusterAllocation, place: NodeSquares) -> list[int]:
-    """Return the squares of GPUs that jobs may share: slurm-gpud's first, then Slurm's positions."""
+    """Choose squares of GPUs that jobs may share from slurm-gpud's report, then from Slurm's positions."""
     found = list(reported[: len(holder.shared_gpus)])
     for position in holder.shared_gpus:
         if len(found) == len(holder.shared_gpus):

@@ -1,4 +1,4 @@
-"""Find running jobs that need attention, and their squares, with slurm_gpu.alerts from live values."""
+"""Find running jobs that need attention by applying slurm_gpu.alerts to live values."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -
     """Return alerts that follow from the records alone: GPU errors, and jobs that never used their GPUs.
 
     Return None if the records could not be read. Because records arrive every five minutes, an idle job has
-    an alert only if all its GPUs are idle now as well.
+    an alert only if all of its GPUs are also idle now.
     """
     if seen.running is None:
         return None

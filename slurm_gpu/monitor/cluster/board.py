@@ -14,7 +14,7 @@ class Board:
         self.state: PageState | None = None
         self.stopping = False
         self.is_viewed = False
-        """Whether a page has requested data since the poller last cleared this."""
+        """Whether a page has requested data since the poller last cleared this flag."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed: asyncio.Event | None = None
 
@@ -24,7 +24,7 @@ class Board:
         self._wake_all()
 
     def stop(self) -> None:
-        """Wake all waiting requests, because the server stops."""
+        """Wake all waiting requests, because the server is stopping."""
         self.stopping = True
         self._wake_all()
 
@@ -33,13 +33,13 @@ class Board:
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        """Wake the requests that wait now; later ones wait for another event."""
+        """Wake the requests that are waiting now. Later requests wait for another event."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
     async def changed(self, version: int | None, within_s: float) -> bool:
-        """Wait until the state is not of `version` or the server stops; return False after `within_s`."""
+        """Wait until `version` is outdated or the server stops; return False after `within_s`."""
         self._loop = asyncio.get_running_loop()
         self.is_viewed = True
         if self.stopping or (self.state is not None and self.state.version != version):

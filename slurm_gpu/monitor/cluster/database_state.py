@@ -1,4 +1,4 @@
-"""The data read from slurm-gpudbd, where each kind has its own interval."""
+"""Store the data read from slurm-gpudbd. Each kind of data is read at its own interval."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_gpu.wire.answers.verdicts import Verdicts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseState:
-    """The last answers; times are by the wall clock of this host, except times from Slurm."""
+    """The last answers. Times are from the wall clock of this host, except those that Slurm reports."""
 
     cluster: ClusterState
     live: Mapping[str, Live]
@@ -31,7 +31,7 @@ class DatabaseState:
 
     @property
     def as_of_s(self) -> float:
-        """Return the time of the older of `live` and `cluster`, which change every second."""
+        """Return the time of `live` or `cluster`, whichever is older. Both change every second."""
         return min(self.live_s, self.cluster.as_of_s)
 
     def uses(self) -> Mapping[int, RunningUse]:

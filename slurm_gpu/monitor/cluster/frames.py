@@ -41,7 +41,7 @@ def live_frames(layout: SquareLayout, live: Mapping[str, Live]) -> dict[str, byt
 def state_frame(
     layout: SquareLayout, nodes: Iterable[ClusterNode], live: Mapping[str, Live], allocation: SquareAllocation
 ) -> bytes:
-    """Return the state of each square: allocated or shared, else out of service, unwatched or free."""
+    """Return the state of each square: allocated or shared, or else out of service, unwatched or free."""
     octets = bytearray(layout.n_squares)
     by_name = {node.node: node for node in nodes}
     for place in layout.nodes:
@@ -58,9 +58,10 @@ def state_frame(
 
 
 def _surplus(place: NodeSquares, node: ClusterNode | None, allocation: SquareAllocation) -> list[int]:
-    """Return squares of GPUs that Slurm does not have, so that no job can get them.
+    """Return as many squares as the node has GPUs that are unknown to Slurm.
 
-    They cannot be identified, so take those without a job that Slurm would number last.
+    No job can use these GPUs. They cannot be identified, so the last squares without a job in Slurm's likely
+    order are returned.
     """
     n_more = 0 if node is None else len(place.squares) - sum(node.gpus.values())
     if n_more <= 0:
@@ -72,7 +73,7 @@ def _surplus(place: NodeSquares, node: ClusterNode | None, allocation: SquareAll
 def job_frames(
     layout: SquareLayout, allocation: SquareAllocation, running: Mapping[int, RunningUse]
 ) -> dict[str, bytes]:
-    """Return frames with p25 and p95 of each job on the squares that it does not share."""
+    """Return frames with p25 and p95 of each job on the squares that the job does not share."""
     frames = {
         name: bytearray([GAP]) * layout.n_squares for name in ("p25_util", "p95_util", "p25_mem", "p95_mem")
     }
@@ -94,7 +95,7 @@ def job_frames(
 
 
 def own_squares(allocation: SquareAllocation, owner_of: Mapping[int, Owner]) -> dict[Owner, list[int]]:
-    """Return the squares that only jobs of one user use, by user."""
+    """Return, by user, the squares that only this user's jobs use."""
     found: dict[Owner, list[int]] = {}
     for square, jobs in allocation.jobs_at.items():
         owners = {owner_of.get(job) for job in jobs}
@@ -112,7 +113,7 @@ def only(octets: bytes, squares: Iterable[int]) -> bytes:
 
 
 def is_for_all(metric: str) -> bool:
-    """Return whether all users may see the metric on every square: occupancy is public."""
+    """Return whether all users may see the metric on every square. Only occupancy is public."""
     return metric == STATE.name
 
 
@@ -126,7 +127,7 @@ def _by_square(layout: SquareLayout, live: Mapping[str, Live]) -> list[tuple[int
 
 
 def _clock(layout: SquareLayout, values: list[tuple[int, LiveDevice]]) -> bytes:
-    """Return each clock in % of the device's maximum or, if unknown, of the greatest clock of its type."""
+    """Return the frame of clocks in % of the device's maximum or, if unknown, of the highest of its type."""
     greatest: dict[str, float] = {}
     for square, value in values:
         if value.sm_clock_mhz is not None:

@@ -1,6 +1,6 @@
-"""List jobs by version: the changes since a viewer's last request.
+"""List the jobs that changed since the version that a viewer last received.
 
-Each row is created once for all viewers.
+Each row is created only once, for all viewers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class JobListing:
-    """All jobs at one version, and those that ended recently; the next listing is derived from it."""
+    """All jobs at one version, and recently ended jobs. The next listing is derived from this one."""
 
     version: int
     known_from: int

@@ -1,4 +1,7 @@
-"""Assign each GPU a square, ordered by zone, rack, node and GPU. The order depends only on the cluster."""
+"""Assign each GPU a square, in the order of zones, racks, nodes and GPUs.
+
+The order does not depend on jobs.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +44,12 @@ class NodeSquares:
     first: int
     squares: Sequence[Square]
     by_position: Sequence[int]
-    """The square at each likely position in Slurm: by minor number, in the order of files in gres.conf."""
+    """The square at each position in Slurm's likely order, which is that of minor numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SquareLayout:
-    """All squares, numbered from 0; `body` is the answer to GET /api/v1/layout."""
+    """All squares, numbered from 0; `body` is the body of GET /api/v1/layout."""
 
     id: str
     nodes: Sequence[NodeSquares]
@@ -100,7 +103,7 @@ def make_layout(
 def layout_key(
     nodes: Iterable[ClusterNode], reports: Iterable[NodeReport], racks: Mapping[str, str]
 ) -> object:
-    """Return the inputs of a layout: equal inputs give equal layouts."""
+    """Return the inputs of a layout for comparison. Equal inputs result in equal layouts."""
     return (
         [(node.node, node.zone, node.server_type, tuple(node.gpus.items())) for node in nodes],
         [report.devices for report in reports],
@@ -132,7 +135,7 @@ def _node(node: NodeSquares) -> dict[str, Any]:
 
 
 def _squares(node: ClusterNode, devices: Sequence[DeviceFacts]) -> tuple[list[Square], list[int]]:
-    """Return a node's squares in the driver's order, and their indices by Slurm's likely position.
+    """Return a node's squares in the driver's order, and their indices in Slurm's likely order.
 
     If slurm-gpud reports fewer devices than Slurm has GPUs, squares without a device follow.
     """
@@ -164,7 +167,7 @@ def _number(value: int | None) -> int:
 
 
 def _type(types: Sequence[str], index: int, name: str | None) -> str:
-    """Return the node's type that occurs in the GPU's name if only one does, otherwise the type by index."""
+    """Return the only type of the node that occurs in the GPU's name, or else the type by index."""
     if not types:
         return ""
     if name is not None:

@@ -18,7 +18,7 @@ _ROUND_W = 50.0
 
 @dataclass(frozen=True, slots=True)
 class SquareMetric:
-    """A selectable metric: its value is octet × step, and its scale ends at `top`."""
+    """A metric that users can select. A value is octet × `step`, and the scale ends at `top`."""
 
     name: str
     title: str
@@ -49,7 +49,7 @@ FREE, ALLOCATED, SHARED, OUT_OF_SERVICE, UNWATCHED = range(5)
 
 
 def metrics_for(power_limits_w: Iterable[float | None]) -> list[SquareMetric]:
-    """Return all metrics in display order; the scale of power ends at the greatest limit, rounded up."""
+    """Return all metrics in display order; the scale of power ends at the highest limit, rounded up."""
     limits = [limit for limit in power_limits_w if limit is not None and limit > 0]
     top_w = math.ceil(max(limits, default=_POWER_W) / _ROUND_W) * _ROUND_W
     return [

@@ -56,7 +56,7 @@ class Overview:
     nodes: Sequence[StateOfNodes]
     waits: Sequence[WaitReason]
     users: Sequence[tuple[str, int]]
-    """The number of GPUs of which each user's jobs have at least part, the largest first."""
+    """The number of GPUs that each user's jobs use, entirely or in part, in descending order."""
     rows: Sequence[ShownRow]
     alerts: Sequence[JobAlert] | None
     """The most serious first; None if the cluster has not been watched for long enough."""
@@ -123,9 +123,10 @@ def make_overview(
     partition: str | None = None,
     fold: bool = True,
 ) -> Overview:
-    """Build an overview of rows, jobs and alerts that match `user` and `partition`.
+    """Build an overview from the rows, jobs and alerts that match `user` and `partition`.
 
-    `user` does not filter the totals. With `fold`, nodes with equal rows are combined.
+    The totals of GPUs, nodes and users are not filtered by `user`. If `fold` is true, nodes with equal rows
+    are combined.
     """
     if partition is not None:
         state = in_partition(state, partition)

@@ -1,4 +1,4 @@
-"""Poll slurm-gpudbd. Data that cannot be read keeps its last value and time."""
+"""Poll slurm-gpudbd. If data cannot be read, the last values and their times are kept."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Poller:
         )
 
     def _optional(self, request: Callable[[], None]) -> None:
-        """Run a request whose answer is optional: an older slurm-gpudbd has no /v1/running."""
+        """Run a request whose answer is optional, since an older slurm-gpudbd has no /v1/running."""
         try:
             request()
         except OutsideError as error:

@@ -18,14 +18,14 @@ _MEANINGS = {
     "Licenses": "waits for a licence",
     "PartitionDown": "its partition is down",
     "PartitionInactive": "its partition is inactive",
-    "PartitionNodeLimit": "more nodes than its partition allows",
-    "PartitionTimeLimit": "longer than its partition allows",
+    "PartitionNodeLimit": "requests more nodes than its partition allows",
+    "PartitionTimeLimit": "requests more time than its partition allows",
     "ReqNodeNotAvail": "nodes that it needs are out of service or reserved",
     "NodeDown": "a node that it needs is down",
     "BadConstraints": "no node has the requested features",
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QOS is not valid",
-    "Prolog": "the prolog prepares its nodes",
+    "Prolog": "the prolog is preparing its nodes",
     "Cleaning": "its last run is being cleaned up",
 }
 _SPELT_OUT = ("Nodes required for job", "Nodes_required_for_job")
@@ -33,16 +33,16 @@ _SPELT_OUT = ("Nodes required for job", "Nodes_required_for_job")
 _NODES_RESERVED = "ReqNodeNotAvail"
 # The beginnings and ends of reasons that are limits; the first match counts.
 _LIMITS = (
-    ("QOSMax", "PerUser", "a limit on each user in its QOS"),
-    ("QOSMax", "PerAccount", "a limit on each account in its QOS"),
-    ("QOSMax", "PerJob", "larger than its QOS allows, as it would be placed now"),
-    ("QOSMax", "", "a limit of its QOS"),
-    ("QOSGrp", "", "all jobs of its QOS together are at its limit"),
+    ("QOSMax", "PerUser", "its user is at a limit of its QOS"),
+    ("QOSMax", "PerAccount", "its account is at a limit of its QOS"),
+    ("QOSMax", "PerJob", "larger than its QOS allows on the nodes that Slurm tried"),
+    ("QOSMax", "", "limited by its QOS"),
+    ("QOSGrp", "", "the jobs of its QOS together are at its limit"),
     ("QOSMin", "", "smaller than its QOS allows: it never starts"),
-    ("QOS", "", "a limit of its QOS"),
+    ("QOS", "", "limited by its QOS"),
     ("AssocGrp", "", "its account is at its limit"),
-    ("AssocMax", "PerJob", "larger than its account allows, as it would be placed now"),
-    ("Assoc", "", "a limit of its account"),
+    ("AssocMax", "PerJob", "larger than its account allows on the nodes that Slurm tried"),
+    ("Assoc", "", "limited by its account"),
     ("MaxGRESPerAccount", "", "its account is at its limit"),
 )
 

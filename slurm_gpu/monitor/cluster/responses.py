@@ -24,7 +24,7 @@ _WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "ended_why"))
 
 
 def layout(state: PageState, _: Visibility, __: str) -> bytes:
-    """Return all squares in the order of the layout."""
+    """Return the layout of all squares."""
     return state.layout.body
 
 
@@ -40,7 +40,7 @@ def frame(state: PageState, visibility: Visibility, metric: str) -> bytes:
 
 
 def jobs(state: PageState, visibility: Visibility, since: str) -> bytes:
-    """Return the changes since a version, or all jobs."""
+    """Return the jobs that changed since a version, or all jobs."""
     return state.jobs.answer(read_version(since), visibility)
 
 
@@ -65,7 +65,7 @@ def attention(state: PageState, visibility: Visibility, _: str) -> bytes:
 
 
 def _suspects(state: PageState) -> list[dict[str, Any]]:
-    """Return suspect GPUs and nodes, which several verdicts name, with their squares."""
+    """Return the GPUs and nodes that several verdicts suspect, with their squares."""
     verdicts, square_of = state.seen.verdicts, state.layout.square_of
     gpus = {report.node: [item.uuid for item in report.devices] for report in state.seen.reports}
     return [
@@ -84,7 +84,7 @@ def _suspects(state: PageState) -> list[dict[str, Any]]:
 
 
 def free(state: PageState, _: Visibility, __: str) -> bytes:
-    """Return the number of free GPUs by type, and when the next one becomes free: occupancy is public."""
+    """Return the number of free GPUs of each type, and the time at which the next one becomes free."""
     types = [
         {
             "type": kind.name,
@@ -121,7 +121,7 @@ def queue(state: PageState, _: Visibility, __: str) -> bytes:
 
 
 def reservations(state: PageState, visibility: Visibility, _: str) -> bytes:
-    """Return reservations that have not ended; only their user and operators see the reasons."""
+    """Return reservations that have not ended. Only their users and operators see the reasons."""
     known = state.seen.reservations
     shown = [
         item if visibility.may_see(item.user, item.uid) else replace(item, full=False, **_WHYS)
@@ -141,7 +141,7 @@ def squares(state: PageState, visibility: Visibility, metric: str) -> bytes:
 
 
 def known_version(state: PageState, since: str) -> str:
-    """Return a known version as text, otherwise "": requests with an unknown version all get every job."""
+    """Return a known version as text, or "" for an unknown one, which is answered with all jobs."""
     version = read_version(since)
     return str(version) if version is not None and state.jobs.knows(version) else ""
 

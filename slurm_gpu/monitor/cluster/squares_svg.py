@@ -1,7 +1,7 @@
 """Draw all squares as one SVG with one path per colour, for browsers without scripts and for paper.
 
-The document has a twentieth of the size of one with an element per square. Colours are those of the canvas on
-a light background, since paper is light.
+The document has a twentieth of the size of a document with one element per square. It uses the colours of the
+canvas on a light background, since paper is light.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HOLLOW = f'fill="none" stroke="{_INKS["hollow"]}"'
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The place of each square and label, which changes only with the layout."""
+    """The positions of squares and labels, which change only with the layout."""
 
     corners: Sequence[tuple[int, int]]
     """By square."""
@@ -48,7 +48,7 @@ class Plan:
 
 @lru_cache(maxsize=2)
 def plan(layout: SquareLayout) -> Plan:
-    """Place the zones below each other, with racks as columns of nodes from left to right."""
+    """Place zones below each other. Racks are placed from left to right as columns of nodes."""
     corners: list[tuple[int, int]] = []
     labels: list[tuple[int, int, str]] = []
     y = _MARGIN + _LEGEND

@@ -25,9 +25,9 @@ class PageState:
     layout_key: object = field(repr=False)
     allocation: SquareAllocation
     frames: Mapping[str, bytes]
-    """By metric, one octet per square, including squares that only some viewers may see."""
+    """For each metric, one octet per square, including squares that only some viewers may see."""
     own: Mapping[Owner, Sequence[int]]
-    """By user, the squares that only this user's jobs use."""
+    """For each user, the squares that only this user's jobs use."""
     jobs: JobListing
     alerts: Sequence[PlacedAlert] = ()
     answers: ResponseCache = field(default_factory=ResponseCache, repr=False)

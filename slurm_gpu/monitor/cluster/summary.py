@@ -1,6 +1,6 @@
 """Summarise a cluster: GPUs by type, nodes by state, reasons for waiting, and the job of each GPU.
 
-All are pure functions of ClusterState, for the terminal and for pages.
+All functions are pure. Both the terminal and the pages use them.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ class GpuType:
     """The GPUs of one type, each of which is allocated, free or out of service."""
 
     name: str
-    """Empty if Slurm has no type."""
+    """Empty if Slurm reports no type."""
     total: int
     allocated: int
     free: int
     out_of_service: int
     next_free_s: int | None
-    """The earliest end of a time limit on an allocated GPU; None if there is no such limit."""
+    """The time at which the first allocated GPU becomes free by a job's time limit; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateOfNodes:
-    """The nodes in one Slurm state, in Slurm's order; `reason` is a text by the operator or Slurm."""
+    """The nodes in one Slurm state, in Slurm's order; `reason` is set by an operator or Slurm."""
 
     state: str
     reason: str | None
@@ -43,19 +43,19 @@ class StateOfNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitReason:
-    """The jobs that wait for one reason, as Slurm names it; each array task counts as a job."""
+    """The jobs that wait for one of Slurm's reasons. Each array task counts as a job."""
 
     reason: str
     n_jobs: int
     n_gpus: float | None
-    """None if the number of any of these jobs is unknown."""
+    """None if the number of GPUs of any of these jobs is unknown."""
     next_start_s: int | None
-    """When Slurm expects the first of these jobs to start; None if it has no estimate."""
+    """The time at which Slurm expects the first of these jobs to start; None if it has no estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
-    """GPUs of one node or several equal nodes, by Slurm's numbers, and their job."""
+    """GPUs of one node or of several equal nodes, in Slurm's numbering, and their job."""
 
     nodes: Sequence[str]
     state: str
@@ -67,13 +67,13 @@ class GpuRow:
     job: ClusterJob | None
     """None if the GPUs have no known job."""
     shared: bool = False
-    """Whether the job has only some shards of the GPUs; other jobs may have the rest."""
+    """Whether only some shards of the GPUs are allocated to the job."""
     n_free: int = 0
     """The number of free GPUs among GPUs without a known job; 0 on a node that is out of service."""
 
     @property
     def frees_s(self) -> int | None:
-        """Return when the job's time limit ends the job; None if unknown."""
+        """Return the time at which the time limit ends the job; None if unknown."""
         return self.job.end_s if self.job is not None and self.job.state == _RUNNING else None
 
 
@@ -124,7 +124,7 @@ def node_states(state: ClusterState) -> list[StateOfNodes]:
 
 
 def wait_reasons(state: ClusterState) -> list[WaitReason]:
-    """Return why jobs wait, the most frequent reason first."""
+    """Return the reasons why jobs wait, with the most frequent one first."""
     found: dict[str, list[ClusterJob]] = {}
     for job in state.jobs:
         if job.state == _WAITING:
@@ -163,7 +163,7 @@ def gpu_rows(state: ClusterState) -> list[GpuRow]:
 
 
 def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
-    """Combine nodes whose rows are all equal, in the place of the first of these nodes."""
+    """Combine nodes whose rows are all equal, at the position of the first such node."""
     by_node: dict[str, list[GpuRow]] = {}
     for row in rows:
         for name in row.nodes:
@@ -187,7 +187,10 @@ def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
 
 
 def _has_all_of_them(job: ClusterJob, holder: ClusterAllocation) -> bool:
-    """Return whether a job has every shard of its shared GPUs; all its nodes have equally many of these."""
+    """Return whether all shards of a job's shared GPUs are allocated to it.
+
+    The job is assumed to have the same number of shared GPUs on each of its nodes.
+    """
     if job.n_gpus is None:
         return False
     in_shards = job.n_gpus - job.n_nodes * len(holder.gpus)
@@ -226,12 +229,12 @@ def _rows(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> Iterator[GpuRow]
 
 
 def _types(node: ClusterNode) -> list[str]:
-    """Return the type at each position: Slurm numbers GPUs in the order in which it lists their types."""
+    """Return the type of the GPU at each position. Slurm numbers GPUs in the order of the listed types."""
     return [kind for kind, n in node.gpus.items() for _ in range(n)]
 
 
 def _ends(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> dict[int, float]:
-    """Return when the last job of each allocated position must end; infinity without a time limit."""
+    """Return the latest end of the jobs at each allocated position; infinity without a time limit."""
     ends: dict[int, float] = {}
     for holder in node.holders:
         job = jobs.get(holder.job_id)

@@ -1,4 +1,4 @@
-"""Reduce a run to the data that a viewer may see, by a list of public fields rather than of hidden ones."""
+"""Reduce a run to the data that a viewer may see. Fields are hidden unless they are listed as public."""
 
 from __future__ import annotations
 

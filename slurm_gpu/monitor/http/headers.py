@@ -1,7 +1,7 @@
-"""Define headers that restrict browsers to the features that our pages need.
+"""Define headers that restrict browsers to the features that the pages need.
 
 The server adds them to each answer, including its own answers to invalid requests. No part of the application
-can therefore omit a header. Nor can it allow more, since a browser applies all of several policies.
+can therefore omit a header, or allow more by adding another policy, since browsers apply every policy.
 """
 
 from __future__ import annotations

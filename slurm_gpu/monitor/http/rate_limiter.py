@@ -1,4 +1,4 @@
-"""Limit concurrent requests whose threads wait for slurm-gpudbd, in total and per user."""
+"""Limit the number of concurrent requests that wait for slurm-gpudbd, in total and per user."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class RequestSlots:
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def run(self, user: str, work: Callable[[], T]) -> T:
-        """Return the result of `work`; raise 503 if the user has too many requests."""
+        """Return the result of `work`; raise HTTPException 503 if the user has too many requests."""
         if self._of[user] >= OF_A_USER:
-            why = f"{OF_A_USER} requests of {user} already wait for slurm-gpudbd"
+            why = f"{OF_A_USER} requests of {user} are already waiting for slurm-gpudbd"
             raise HTTPException(503, why, {"Retry-After": "5"})
         # Created on first use, because it requires a running event loop.
         if self._limiter is None:

@@ -24,7 +24,7 @@ OCTETS = b"application/octet-stream"
 
 
 class CachedResponse:
-    """A body that many clients request, as an ASGI application; it answers 304 if the client has it."""
+    """An ASGI application that serves a prepared body, or status 304 if the client already has it."""
 
     __slots__ = ("_not_modified", "_packed", "_plain", "body", "etag", "packed")
 

@@ -13,7 +13,10 @@ _OVERHEAD_BYTES = 2048
 
 
 class CacheKey(NamedTuple):
-    """The key of an answer: the request and the visibility. Viewers with different rights share no answer."""
+    """The key of an answer: the request and the visibility.
+
+    Viewers with different rights never share an answer.
+    """
 
     name: str
     value: str
@@ -21,7 +24,7 @@ class CacheKey(NamedTuple):
 
 
 class ResponseCache:
-    """The cached answers of one state, dropped with it."""
+    """The cached answers of one state, which are dropped together with the state."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._answers: dict[CacheKey, CachedResponse] = {}

@@ -1,6 +1,7 @@
-"""Write the data of a job as CSV. Cells of missing values are empty.
+"""Write the data of a job as CSV.
 
-A 0 was measured. Texts that spreadsheets would treat as formulas are escaped.
+Cells of missing values are empty, and 0 is a measured value. Text that spreadsheets would treat as a formula
+is escaped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _DECIMALS = 6
 
 
 def runs_csv(runs: Sequence[Run], timelines: Mapping[tuple[int, int], RunTimeline]) -> str:
-    """Return a row per device for each run that is shown in full; `timelines` is by (job_id, submit_s)."""
+    """Return one row per device of each run that is shown in full.
+
+    The keys of `timelines` are pairs of job_id and submit_s.
+    """
     columns: dict[str, None] = dict.fromkeys(
         ("id", "job_id", "submit_s", "start_s", "end_s", "node", "device")
     )
@@ -36,20 +40,20 @@ def runs_csv(runs: Sequence[Run], timelines: Mapping[tuple[int, int], RunTimelin
 
 
 def timelines_csv(timelines: Iterable[RunTimeline]) -> str:
-    """Return a row per bin for each device; values are fractions (docs/contracts.md, section 1)."""
+    """Return one row per device and bin. Values are fractions, as defined in docs/contracts.md, section 1."""
     columns = ("id", "job_id", "submit_s", "node", "device", "at_s", "width_s", *SERIES)
     return write(columns, (row for run in timelines for row in _bins(run)))
 
 
 def windows_csv(windows: Sequence[NodeWindow]) -> str:
-    """Return a row per sample time for each device."""
+    """Return one row per device and sample time."""
     names = sorted({name for item in windows for name in item.series})
     columns = ("job_id", "node", "segment", "device", "at_s", *names)
     return write(columns, (row for item in windows for row in _moments(item)))
 
 
 def write(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """Write rows with a header line."""
+    """Return a header line and the rows as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\r\n")
     writer.writeheader()

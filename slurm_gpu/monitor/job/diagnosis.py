@@ -1,4 +1,4 @@
-"""Serve GET /diagnosis?id=JOB: a page that explains why a job is slow, for viewers who may see it in full."""
+"""Serve GET /diagnosis?id=JOB: a page that explains why a job is slow to viewers who may see all of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DiagnosisSettings:
 
 
 class DiagnosisPage:
-    """The endpoint of the page. Its errors are pages as well, since users reach it by links."""
+    """The endpoint of the page. Errors are also shown as pages, since users follow links to it."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class DiagnosisPage:
 
 
 def _windows(source: DatabaseClient, job: str) -> Sequence[NodeWindow] | None:
-    """Return the windows of a job; empty if they were requested from its nodes just now."""
+    """Return the windows of a job; empty if they have just been requested, None if there are none."""
     try:
         return source.windows(job)
     except DatabaseError:

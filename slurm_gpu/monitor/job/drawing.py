@@ -1,7 +1,7 @@
 """Draw pages that need numpy and seconds of processor time, each in its own process.
 
-Two processes run at once, and a few requests wait, so that many pages delay neither answers to other users
-nor the heartbeat of slurm-gpuweb.
+At most two processes run at once, and only a few requests may wait. Even many pages therefore delay neither
+answers to other users nor the heartbeat of slurm-gpuweb.
 """
 
 from __future__ import annotations
@@ -93,5 +93,8 @@ class DrawingProcess:
 
 
 def _path() -> str:
-    """Return this process's import path, since some packages install libraries in their own directories."""
+    """Return the import path of this process for the new one.
+
+    Some packages install libraries in directories of their own.
+    """
     return os.pathsep.join([str(SOURCE_ROOT), *filter(None, sys.path)])

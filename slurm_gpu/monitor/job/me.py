@@ -33,7 +33,7 @@ _ForecastOrReason = tuple[dict[str, Any] | None, str | None]
 
 
 class Me:
-    """GET /api/v1/me as an ASGI application."""
+    """An ASGI application that serves GET /api/v1/me."""
 
     def __init__(
         self,

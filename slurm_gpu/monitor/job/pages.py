@@ -76,9 +76,9 @@ def read_job(text: str) -> str:
 
 
 def forecast_id(job: ClusterJob) -> str:
-    """Return the ID for requests about a job, as users know it.
+    """Return the ID of a job for requests to slurm-gpudbd, which is the ID that users know.
 
-    For array tasks that are not split yet (9_2-3%1), return the ID of the array.
+    For pending array tasks that Slurm has not split yet (9_2-3%1), return the ID of the array.
     """
     return job.id if _JOB.fullmatch(job.id) is not None else str(job.job_id)
 
@@ -104,7 +104,7 @@ def timelines_body(source: DatabaseClient, job: str, visibility: Visibility, fil
 
 
 def windows_body(source: DatabaseClient, job: str, visibility: Visibility, file_format: str) -> bytes:
-    """Return the last ten minutes; raise 403 unless the viewer may see all runs in full."""
+    """Return the last ten minutes; raise HTTPException 403 if the viewer may not see all runs in full."""
     runs = _runs(source, job)
     if not all(visibility.may_see(run.user, run.uid) for run in runs):
         raise HTTPException(

@@ -1,4 +1,4 @@
-"""Compute p25 and p95 of a run, exactly from the histograms of its records or else from timeline bins."""
+"""Compute p25 and p95 of a run: exactly from histograms in its records, or else from timeline bins."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Percentiles:
     p25: float | None
     p95: float | None
     how: str
-    """EXACT for measured whole percents, or FROM_BINS for percentiles of the means of bins."""
+    """EXACT for percentiles of measured whole percents, or FROM_BINS for percentiles of the means of bins."""
     unit: str = "%"
 
 
 def of_records(records: Sequence[Record], timelines: Iterable[DeviceTimeline] = ()) -> dict[str, Percentiles]:
-    """Return the percentiles of all devices together by metric; time that was observed twice counts once."""
+    """Return the percentiles of each metric over all devices. Time that was observed twice counts once."""
     kept, _ = resolve_double_watches(records)
     device_timelines = [item.timeline for item in timelines if item.timeline is not None]
     return {
@@ -70,7 +70,7 @@ def _from_bins(name: str, timelines: Iterable[Timeline]) -> Percentiles:
 
 
 def _quantile(seconds: Mapping[int, int], q: float) -> float | None:
-    """Return the least level in % such that the value was at or below it for a share `q` of the time."""
+    """Return the lowest level in % at or below which the value was for a share `q` of the time."""
     total = sum(seconds.values())
     reached = 0
     for level in sorted(seconds):

@@ -39,7 +39,7 @@ def bundled(first: str, read: Read) -> str:
 
 
 def in_order(first: str, read: Read) -> list[str]:
-    """Return the names of `first` and its imports, each after the modules it imports; raise BundleError."""
+    """Return the names of `first` and its imports, each after its own imports; raise BundleError."""
     found: list[str] = []
     open_: list[str] = []
 

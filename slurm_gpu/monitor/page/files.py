@@ -1,4 +1,4 @@
-"""List the files of the pages by path; no other file of this directory is served.
+"""List the files of the pages by path. No other file in this directory is served.
 
 Paths of scripts and styles contain a digest of all these files. Browsers can therefore cache them
 indefinitely, and a page never mixes files of two versions of slurm-gpuweb.
@@ -46,7 +46,7 @@ _KEPT = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """One file. `packed` is its body with gzip; `headers` are those common to both forms."""
+    """One file. `packed` is the body compressed with gzip, and `headers` applies to both forms."""
 
     body: bytes
     packed: bytes
@@ -86,10 +86,7 @@ def address_of(name: str) -> str:
 
 
 def module(name: str) -> str:
-    """Return the text of a module: a file, or the generated palette.js.
-
-    The SVG picture has the same colours.
-    """
+    """Return the text of a module, which is a file or the generated palette.js."""
     if name == _PALETTE:
         return script_module()
     return files(__package__).joinpath("script", f"{name}.js").read_text("utf-8")

@@ -10,7 +10,7 @@ from slurm_gpu.monitor.page.files import page_files
 
 
 async def page_file(request: Request) -> Response:
-    """Answer with the file at the path; 304 if the browser has it already, 404 if it does not exist."""
+    """Return the file at the path, status 304 if the browser already has it, or 404 if it does not exist."""
     found = page_files().get(_path(request))
     if found is None:
         return Response("Page not found.\n", 404, media_type="text/plain")
@@ -23,7 +23,7 @@ async def page_file(request: Request) -> Response:
 
 
 def page_routes() -> list[Route]:
-    """Return the routes of these files only."""
+    """Return a route for each of these files."""
     return [Route(path, page_file, methods=["GET"]) for path in page_files()]
 
 

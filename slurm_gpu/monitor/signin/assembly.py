@@ -24,7 +24,7 @@ log = logging.getLogger("slurm-gpuweb")
 
 
 class SignIn:
-    """Builds the sign-in: the application must include `routes` and be wrapped by `guarded`.
+    """Builds the sign-in. The application must include `routes` and be wrapped by `guarded`.
 
     Revoked sessions are stored in `state`. Raises InputError if the key file or the list of revoked sessions
     is invalid.

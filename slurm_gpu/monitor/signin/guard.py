@@ -27,7 +27,7 @@ _ACTS = ACTS_HEADER.lower().encode()
 
 
 class Cookie(NamedTuple):
-    """The session's cookie at the public address of slurm-gpuweb."""
+    """The session cookie for the public address of slurm-gpuweb."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ class Cookie(NamedTuple):
         return b"set-cookie", "; ".join(parts).encode("ascii")
 
     def value(self, scope: Scope) -> str | None:
-        """Return the cookie's value that the browser sent; None if it sent none."""
+        """Return the value of the cookie in a request; None if the browser did not send the cookie."""
         wanted = self.name.encode()
         for header, value in scope["headers"]:
             if header == b"cookie":

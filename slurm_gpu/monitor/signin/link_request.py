@@ -18,7 +18,7 @@ _PATH = "/signin"
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link that is valid once, until `until_s` by the wall clock of slurm-gpuweb's host."""
+    """A link that can be used once, until `until_s` by the wall clock of slurm-gpuweb's host."""
 
     url: str
     until_s: int
@@ -33,7 +33,7 @@ def ask_for_link(config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> Link:
     web = config.web
     if web is None:
         raise UsageError(
-            "web: is missing in slurm-gpu.yaml; write slurm-gpuweb's address, https://gpu.example.org"
+            "web: is missing in slurm-gpu.yaml; write slurm-gpuweb's address, such as https://gpu.example.org"
         )
     body = json.dumps({"web": web}).encode()
     credential = munge.encode(munge.request_digest("POST", _PATH, body), config.munge_socket)
@@ -55,7 +55,7 @@ def ask_for_link(config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> Link:
             if link.url.startswith(f"{web}{_PATH}#") and link.url.isprintable() and link.url.isascii():
                 return link
             raise OutsideError(
-                f"{web} answered with a link to another address; check that web: is slurm-gpuweb"
+                f"{web} answered with a link to another address; check that web: is slurm-gpuweb's address"
             )
         why = str(answer["error"])
     except (ValueError, TypeError, KeyError) as error:

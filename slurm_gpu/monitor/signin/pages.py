@@ -33,7 +33,7 @@ _MEDIA = {
 
 
 class SignInPages:
-    """The sign-in endpoints; `url` is the public address without a final slash; None disables links."""
+    """The sign-in endpoints. `url` is the public address without a trailing slash; None disables links."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SignInPages:
         return Response(_file(name), headers=headers, media_type=_MEDIA[name])
 
     async def link(self, request: Request) -> Response:
-        """Serve POST /signin: a one-time link for a caller with a credential over this request."""
+        """Serve POST /signin: return a one-time link to a caller with a credential for this request."""
         authorization = request.headers.get("authorization")
         if authorization is None:
             raise _not_vouched("send the header Authorization: MUNGE CREDENTIAL, as `slurm-gpu web` does")
@@ -85,7 +85,7 @@ class SignInPages:
         if self._url is None:
             raise HTTPException(
                 403,
-                "slurm-gpuweb has no public address, and so cannot check that the credential is for it:"
+                "slurm-gpuweb has no public address, so it cannot check that the credential is for it:"
                 " write url: in slurm-gpuweb.yaml, or web: in slurm-gpu.yaml on its host",
             )
         if web != self._url:
@@ -107,10 +107,10 @@ class SignInPages:
         return JSONResponse(answer, headers={"Cache-Control": "no-store"})
 
     async def token(self, request: Request) -> Response:
-        """Serve POST /signin/token: a session for the owner of a link's token."""
+        """Serve POST /signin/token: begin a session for the owner of a link's token."""
         owner = self._tokens.take(_text(await read_body(request, _MOST_BYTES, _BODY_WITHIN_S), "token"))
         if owner is None:
-            raise HTTPException(401, "this link was already used or is older than a minute")
+            raise HTTPException(401, "this link has already been used, or is older than a minute")
         session = request.scope.get(SESSION)
         if isinstance(session, Session) and session.uid != owner.uid:
             # Otherwise another user's link could replace this session, and the user might not notice.

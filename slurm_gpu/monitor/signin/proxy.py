@@ -40,6 +40,6 @@ class TrustedProxy:
         name: str = values[0].decode("latin-1").strip()
         if len(values) > 1 or not _NAME.fullmatch(name):
             # The client may have sent the header too, and the proxy may have appended its own value.
-            self._unread.failed(f"{host} sent {len(values)} of it, the first {name[:80]!r}")
+            self._unread.failed(f"{host} sent {len(values)} values, of which the first is {name[:80]!r}")
             return None
         return name

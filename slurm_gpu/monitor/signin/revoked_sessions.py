@@ -1,4 +1,4 @@
-"""Store the sessions that ended early, since a signed cookie does not show that its session ended."""
+"""Store the sessions that ended early, since a signed cookie does not show that its session has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 100_000
 
 
 class RevokedSessions:
-    """Revoked sessions by ID, until they would have expired; with `path` they survive a restart.
+    """The IDs of revoked sessions, until their expiry. If `path` is given, they survive a restart.
 
     Thread-safe. Raises InputError if the file is unreadable, since revoked sessions would become valid again.
     """
@@ -32,7 +32,7 @@ class RevokedSessions:
         return session_id in self._until
 
     def add(self, session_id: str, until_s: float) -> None:
-        """Revoke a session; with a `path`, return once that is on disk."""
+        """Revoke a session. If a path was given, return once the revocation is on disk."""
         with self._lock:
             now_s = self._wall()
             kept = {one: until for one, until in self._until.items() if until > now_s}

@@ -26,15 +26,15 @@ class Right(NamedTuple):
 
 
 def right_of(user: str, operators: Operators) -> Right:
-    """Return the rights according to the system, which may wait for a directory server."""
+    """Look up the rights in the system's user database, which may wait for a directory server."""
     return Right(uid_of(user), is_operator(operators, user))
 
 
 class Rights:
     """Caches the result of `ask`, which may wait for a directory server.
 
-    A slightly old result is used while a thread refreshes it. Only a user's first request therefore waits,
-    and the first one after a pause of some minutes.
+    A slightly old result is used while a thread refreshes it. Only a user's first request therefore waits, or
+    the first one after a pause of some minutes.
     """
 
     def __init__(self, ask: Callable[[str], Right], monotonic: Callable[[], float]) -> None:
@@ -47,7 +47,7 @@ class Rights:
     def known(self, user: str) -> Right | None:
         """Return a user's cached rights, which may be slightly old.
 
-        Return None if the user sent no request in the last minutes.
+        Return None if they are unknown, or too old because the user sent no request for minutes.
         """
         known = self._known.get(user)
         if known is None:

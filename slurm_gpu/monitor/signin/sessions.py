@@ -31,7 +31,7 @@ _LONGEST = 2048
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A signed-in user; times are by the wall clock."""
+    """A signed-in user. Times are from the wall clock."""
 
     user: str
     uid: int
@@ -41,7 +41,7 @@ class Session:
 
 
 class Sessions:
-    """Makes and reads cookies; `ended` are sessions that ended early."""
+    """Creates and reads cookies. `ended` contains sessions that ended early."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Sessions:
         self.lifetime_s, self._idle_s = lifetime_s, idle_s
         self._ended = RevokedSessions(wall) if ended is None else ended
         self._genuine: dict[str, Session] = {}
-        """Cookies with a verified signature: each request of a page sends the same one."""
+        """Sessions by cookies with a verified signature. All requests of a page send the same cookie."""
 
     def begin(self, user: str, uid: int) -> Session:
         """Return a new session of a user."""
@@ -94,7 +94,7 @@ class Sessions:
         return session
 
     def seen(self, session: Session) -> Session | None:
-        """Return the session as of now if its cookie must be renewed, otherwise None."""
+        """Return the session with the current time if its cookie must be renewed; None otherwise."""
         now_s = self._wall()
         due = now_s - session.seen_s >= _RENEWED_EACH * self._idle_s
         return replace(session, seen_s=now_s) if due else None
@@ -108,9 +108,9 @@ class Sessions:
 
 
 def session_key(path: Path | None) -> bytes:
-    """Return the key in the file, or a random key, with which all sessions end with this process.
+    """Return the key in the file or, without a file, a random key that is valid only for this process.
 
-    Raise InputError for a file that others may read, or that is too short.
+    Raise InputError if the file is unreadable or too short, or if its mode or owner is unsafe.
     """
     if path is None:
         return secrets.token_bytes(KEY_BYTES)
@@ -133,7 +133,7 @@ def session_key(path: Path | None) -> bytes:
             str(path),
             0,
             0,
-            f"has {len(key)} bytes, at least {KEY_BYTES} are required; create it: {_how_to_make(path)}",
+            f"has {len(key)} bytes, but at least {KEY_BYTES} are required; create it: {_how_to_make(path)}",
         )
     return key
 
@@ -143,7 +143,7 @@ def _how_to_make(path: Path) -> str:
 
 
 def _session(body: str) -> Session | None:
-    """Decode a signed body; return None for a body of another version."""
+    """Decode a signed body; return None if it has the format of another version."""
     try:
         user, uid, session_id, began_s, seen_s = json.loads(_decode(body))
     except (ValueError, TypeError, binascii.Error):

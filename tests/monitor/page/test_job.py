@@ -95,7 +95,7 @@ def test_each_gpu_has_its_percentiles_and_a_gap_is_no_zero(job_tab: Callable[[Wo
     assert _cells(tab, 1) == ["n1", "0", "0 %", "0 %", "–", "–"]
     assert _cells(tab, 2)[:2] == ["n1", "1"]
     heads = tab.page.locator("#gpus th.group").all_inner_texts()
-    assert heads == ["Utilisation", "Power, of the limit *"], (
+    assert heads == ["Utilisation", "Power, share of the limit *"], (
         "what comes of bins is marked, what is not there left out"
     )
     assert "except those marked *" in tab.page.inner_text("#gpus-note")

@@ -114,7 +114,7 @@ def test_the_key_s_file_is_its_owners_alone(tmp_path: Path) -> None:
         session_key(path)
     path.write_bytes(KEY[:-1])
     path.chmod(0o600)
-    with pytest.raises(InputError, match="has 31 bytes, at least 32 are required"):
+    with pytest.raises(InputError, match="has 31 bytes, but at least 32 are required"):
         session_key(path)
     path.write_bytes(KEY)
     assert session_key(path) == KEY

@@ -18,7 +18,8 @@ export function write(chosen) {
   history.replaceState(null, "", query ? `?${query}` : location.pathname);
 }
 
-// Return the page of a job. For array tasks that are not split yet, such as 9_2-3%1, use the array's ID.
+// Return the address of a job's page. For pending array tasks that Slurm has not split yet, such as 9_2-3%1, use the
+// ID of the array.
 export const jobPage = (id) => `job?id=${encodeURIComponent(id.replace(/_.*[^0-9].*$/, ""))}`;
-// Return the page with the diagnosis of the run with this submit time, or of the newest run.
+// Return the address of the diagnosis of the run with this submit time, or of the newest run.
 export const diagnosisPage = (id, submit_s) => `diagnosis?id=${encodeURIComponent(id)}${submit_s === undefined ? "" : `&run=${submit_s}`}`;

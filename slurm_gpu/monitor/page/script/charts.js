@@ -12,7 +12,7 @@ const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-se
 
 const TITLES = {
   util: "Utilisation", mem_used: "Memory used", sm_active: "SM active", tensor: "Tensor cores active", pcie: "PCIe",
-  nvlink: "NVLink", power: "Power, of the limit", sm_clock: "SM clock, of the maximum",
+  nvlink: "NVLink", power: "Power, share of the limit", sm_clock: "SM clock, share of the maximum",
 };
 
 export const seriesTitle = (name) => TITLES[name === "mem" ? "mem_used" : name] ?? name;
@@ -44,7 +44,7 @@ export function seriesOf(devices) {
     }));
 }
 
-// Summarise all lines at one time as {mean, least, most, known}, of which three are fractions; null without data.
+// Summarise all lines at one time as {mean, least, most, known}. The first three are fractions. Return null without data.
 export function at(series, moment_s) {
   let sum = 0, known = 0, least = Infinity, most = -Infinity;
   for (const { start_s, width_s, octets } of series.lines) {

@@ -37,7 +37,7 @@ export class Cluster {
     this.clear();
   }
 
-  // Have the layout loaded again after a change; the page shows the old one until the new one arrives.
+  // Request a new layout after a change. The page shows the old layout until the new one arrives.
   forget() {
     this.flat = { ...this.flat, id: null };
     this.version = null;
@@ -121,7 +121,7 @@ export class Cluster {
   }
 }
 
-// Return a kind of colour for a job ID, so that neighbouring IDs differ.
+// Return a colour number for a job ID. Consecutive IDs have different numbers.
 const kindOf = (id) => Math.imul(id, 2654435761) >>> 29;
 
 // Expand ranges [first, last] and single squares to a list of squares.

@@ -17,7 +17,7 @@ export function valueText(octet, metric) {
   return words.amount(value, metric.unit);
 }
 
-// Return texts that describe a square, and as `job` the job whose page the square opens, or null.
+// Return texts that describe a square. The field `job` is the job whose page the square opens, or null.
 export function describe(cluster, square, metric, octets, now_s) {
   const node = cluster.flat.nodes[cluster.nodeOf[square]], gpu = node.gpus[square - node.first];
   const where = [node.zone, node.rack].filter((part) => part !== null && part !== undefined).join(", ");

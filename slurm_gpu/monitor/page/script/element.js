@@ -14,7 +14,7 @@ export function make(tag, attributes = {}, ...children) {
   return made;
 }
 
-// Format text in which commands have backticks, as in a terminal, with the commands as code.
+// Convert text with commands in backticks to elements with the commands as code.
 export const coded = (text) => make("bdi", {}, text.split("`").map((part, place) => (place % 2 ? make("code", {}, part) : part)));
 
 const asNode = (child) => (child instanceof Node ? child : document.createTextNode(String(child)));

@@ -29,7 +29,7 @@ function isOf(job, word) {
 
 const same = (name, word) => name !== null && name !== undefined && name.toLowerCase() === word;
 
-// Return the nodes of this name, rack, zone or server type, or else those whose name begins with the word.
+// Return the nodes whose name, rack, zone or server type is the word, or else those whose name begins with it.
 function matching(nodes, word) {
   const exact = nodes.filter((node) => [node.name, node.rack, node.zone, node.serverType].some((name) => same(name, word)));
   return exact.length || word.length < 2 ? exact : nodes.filter((node) => node.name.toLowerCase().startsWith(word));

@@ -57,8 +57,8 @@ export function arrange(flat, width, height, unit) {
   return placed(flat, best(flat, low, width, unit), width, unit);
 }
 
-// Return the pitch to use if even the smallest squares do not fit. The page scrolls anyway, so use one step more,
-// unless the result is far too high.
+// Return the pitch to use if even the smallest squares do not fit. The page must scroll, so the squares can be one step
+// larger, unless the page would become far too high.
 function roomier(flat, pitch, width, height, unit) {
   const larger = pitch + unit;
   return best(flat, larger, width, unit).height <= 2.5 * height ? larger : pitch;
@@ -95,7 +95,7 @@ function gapsOf(flat, pitch, unit) {
   };
 }
 
-// Arrange zones in columns. `out` receives the places; if it is null, the height is only measured. An impossible
+// Arrange zones in columns. `out` receives the places; if it is null, only the height is computed. An impossible
 // arrangement has infinite height.
 function stack(flat, shape, width, unit, out) {
   const { columns, zones: gap } = shape;

@@ -1,6 +1,6 @@
-// Draw squares as pixels, which for 40,000 squares is faster than as many canvas rectangles. Measured squares have
-// the colour of the metric, others are hollow, and squares out of service are hatched. Squares of one job in a node
-// are joined, with an edge if there is space. Squares under the viewer's threshold have a ring.
+// Draw squares as pixels. For 40,000 squares, this is faster than drawing as many canvas rectangles. Measured squares
+// have the colour of their value, other squares are hollow, and squares out of service are hatched. Squares of one job
+// in a node are joined, with an edge if there is space. Squares under the viewer's threshold have a ring.
 
 import { mixed, pack, parse } from "./scale.js";
 
@@ -35,8 +35,8 @@ export class Painter {
     this.pixels = new Uint32Array(this.image.data.buffer);
   }
 
-  // `scene` has the places of squares, the view {pitch, left, top} and inks. By square, it has octets, state, job (-1
-  // for none), ring and lit (null if all are); by octet, it has colours.
+  // `scene` contains the places of squares, the view {pitch, left, top} and inks. Its arrays octets, state, job (-1 for
+  // none), ring and lit (null if all squares are lit) are indexed by square; its array colours is indexed by octet.
   paint(scene) {
     const { places, view, octets, state, job, ring, lit, colours, inks: ink } = scene;
     const { pixels } = this, width = this.image.width, height = this.image.height;

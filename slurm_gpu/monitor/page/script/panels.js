@@ -1,5 +1,5 @@
 // Fill the panels next to the squares: alerts, free GPUs, the queue and reservations, and the viewer's own
-// jobs and limits. A panel without data shows a text that says so.
+// jobs and limits. A panel without data shows a text instead.
 
 import { diagnosisPage, jobPage } from "./address.js";
 import { coded, make, refill as fill, table } from "./element.js";
@@ -38,7 +38,7 @@ export function attention(place, { alerts, suspects, jobs, pressed, light, now_s
   return fill(place, make("ul", { class: "items" }, rows), more(alerts.length - rows.length, "alert"), accused(suspects, now_s));
 }
 
-// List suspects with the command to drain each of them, which the operator runs elsewhere.
+// List suspects, each with a command that drains it, which operators run in a terminal.
 function accused(suspects, now_s) {
   if (!suspects.length) return null;
   const rows = suspects.slice(0, FEW).map((one) => make("li", {},
@@ -87,7 +87,7 @@ export function queue(place, data, jobs, now_s) {
       table(["Job", "User", NUMBER("GPUs"), NUMBER("Waited"), NUMBER("Starts")], next.slice(0, FEW).map((job) => [
         linked(job), make("bdi", {}, job.user ?? ""), words.amount(job.n_gpus, ""), words.duration(now_s - job.submit_s), words.moment(job.start_s, now_s),
       ]), "Jobs that start next"),
-      make("p", { class: "note" }, "Starts are Slurm's estimates, if it has any.")) : null);
+      make("p", { class: "note" }, "Start times are Slurm's estimates.")) : null);
 }
 
 const DAY_S = 86400, SHOWN_DAYS = [2, 7, 14, 30];
@@ -150,10 +150,10 @@ function expected(wait, now_s) {
   const forecast = wait?.forecast;
   if (!forecast) return wait?.why ? make("p", {}, "No forecast: ", coded(wait.why)) : null;
   const at = (seconds) => words.moment(forecast.at_s + seconds, now_s);
-  return make("p", {}, `Most likely start ${at(forecast.median_s)}; 80 % of such jobs start between ${at(forecast.lower_s)} and ${at(forecast.upper_s)}.`);
+  return make("p", {}, `Most likely start: ${at(forecast.median_s)}. Of such jobs, 80 % start between ${at(forecast.lower_s)} and ${at(forecast.upper_s)}.`);
 }
 
-// List limits as in `slurm-gpu quota --json`: limits on sums with a bar of usage, limits per job as values.
+// List limits as in `slurm-gpu quota --json`. Limits on sums have a bar that shows usage; limits per job are values.
 export function limits(place, me, now_s) {
   if (!me) return fill(place, nothing("Not loaded yet."));
   if (!me.limits) return fill(place, make("p", { class: "none" }, "Your limits are unknown: ", coded(me.limits_why ?? "no reason was given"), "."));
@@ -179,7 +179,7 @@ export function limits(place, me, now_s) {
     now_s - me.limits_as_of_s > OLD_S ? make("p", { class: "note" }, `As of ${words.moment(me.limits_as_of_s, now_s, true)}.`) : null);
 }
 
-// Format a limit per job, which is a number, a time, a list of names, or a list of times by GPUs.
+// Format a limit per job, which is a number, a time, a list of names, or a list of times for numbers of GPUs.
 function most(line) {
   if (!Array.isArray(line.limit)) return line.unit === "s" ? words.duration(line.limit) : words.amount(line.limit, line.unit === "count" ? "" : line.unit);
   return line.limit.map((item) => (typeof item === "object" ? `${words.duration(item.s)} from ${words.counts(item.gpus, "GPU")}` : item)).join(", ");

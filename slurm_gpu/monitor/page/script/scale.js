@@ -3,7 +3,7 @@
 
 import { KINDS, SEQUENTIAL, STATES } from "./palette.js";
 
-// The media query for colours on a dark background; paper is light.
+// The media query for colours on a dark background. Paper uses those on a light one.
 export const DARK = "screen and (prefers-color-scheme: dark)";
 
 export const pack = ([red, green, blue]) => (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
@@ -50,7 +50,7 @@ function fromLab([lightness, a, b]) {
 
 const anchors = Object.fromEntries(Object.entries(SEQUENTIAL).map(([ground, texts]) => [ground, texts.map((text) => toLab(parse(text)))]));
 
-// Return the colour at a share of the scale from 0 to 1 as [red, green, blue].
+// Return the colour at a position of the scale from 0 to 1 as [red, green, blue].
 export function sequential(share, dark) {
   const some = dark ? anchors.dark : anchors.light;
   const place = Math.min(1, Math.max(0, share)) * (some.length - 1), below = Math.min(some.length - 2, Math.floor(place));
@@ -67,7 +67,7 @@ export function levels(step, top, dark) {
 
 export const N_KINDS = KINDS.light.length;
 
-// Return colours without an order for the octets 1 to N_KINDS.
+// Return unordered colours for the octets 1 to N_KINDS.
 export function kinds(dark) {
   const found = new Uint32Array(256);
   (dark ? KINDS.dark : KINDS.light).forEach((text, place) => { found[place + 1] = pack(parse(text)); });

@@ -12,8 +12,8 @@ const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-se
 const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
 export class Squares {
-  // `parts` are a frame and two canvases of the same size, base and over. `handlers` are hovered, focused and opened,
-  // each called with a square, and zoomed.
+  // `parts` contains a frame and two canvases of the same size, base and over. `handlers` contains the functions hovered,
+  // focused and opened, which are called with a square, and zoomed.
   constructor(parts, cluster, handlers) {
     Object.assign(this, parts);
     this.cluster = cluster;

@@ -1,4 +1,4 @@
-// Run the page of the cluster: the viewer's choices, new data, and the display.
+// Run the page of the cluster: handle the viewer's choices, new data and the display.
 
 import * as address from "./address.js";
 import { Cluster, FREE, ALLOCATED, OWN_METRICS, SHARED, listed } from "./cluster.js";
