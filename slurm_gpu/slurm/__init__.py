@@ -1,1 +1,1 @@
-"""The only package that calls Slurm: the `SlurmClient` protocol, a command backend, a pyslurm backend."""
+"""The only package that calls Slurm: the `SlurmClient` protocol and its backends."""

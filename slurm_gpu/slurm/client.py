@@ -1,7 +1,7 @@
-"""SlurmClient, the protocol that every Slurm backend implements, and the types that it returns.
+"""Define SlurmClient, the protocol that every Slurm backend implements, and the types that it returns.
 
-Times are UTC epoch seconds; a time is None where Slurm prints Unknown or None. Memory is MiB. GPU amounts are
-thousandths of a GPU (`mgpu`), so that whole GPUs and shards add up.
+Times are UTC epoch seconds; a time is None if Slurm prints Unknown or None. Memory is in MiB. GPU amounts are
+in thousandths of a GPU (`mgpu`), so that whole GPUs and shards can be added.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurm_gpu.slurm.tres import SharesPerGpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
-    """The part of slurm.conf that slurm-gpu reads; `raw` has every key as scontrol prints it."""
+    """The part of slurm.conf that slurm-gpu reads; `raw` contains every key as scontrol prints it."""
 
     cluster: str
     version: str
@@ -32,14 +32,14 @@ def has_slurmdbd(settings: SlurmSettings) -> bool:
 
 
 def has_lua_plugin(settings: SlurmSettings) -> bool:
-    """Return whether slurmctld calls job_submit.lua. The prefix `job_submit/` of a plugin is optional."""
+    """Return whether slurmctld calls job_submit.lua. A plugin's prefix `job_submit/` is optional."""
     plugins = settings.raw.get("JobSubmitPlugins", "").split(",")
     return "lua" in (plugin.removeprefix("job_submit/") for plugin in plugins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNode:
-    """The present state of a node in slurmctld."""
+    """The current state of a node in slurmctld."""
 
     name: str
     address: str
@@ -60,7 +60,7 @@ class SlurmNode:
     host: str = ""
     """NodeHostName, the hostname on the node itself; "" if unknown."""
     weight: int = 1
-    """Slurm prefers nodes of low weight."""
+    """Slurm prefers nodes with a low weight."""
     mps: int = 0
     mps_allocated: int = 0
     unaccounted: Sequence[str] = ()
@@ -79,14 +79,14 @@ class SlurmNode:
 
     @property
     def per_gpu(self) -> SharesPerGpu:
-        """Return the number of shards and of MPS that one of its GPUs has."""
+        """Return the numbers of shards and MPS per GPU."""
         n = self.n_gpus
         shard, mps = (count // n if count and n else None for count in (self.shards, self.mps))
         return SharesPerGpu(shard, mps)
 
     @property
     def shared_mgpu(self) -> int:
-        """Return the thousandths of its GPUs that are allocated as shards and MPS, rounded up."""
+        """Return the amount of GPUs allocated as shards and MPS, in thousandths of a GPU, rounded up."""
         allocated = ((self.shards_allocated, self.per_gpu.shard), (self.mps_allocated, self.per_gpu.mps))
         return sum(-(-count * 1000 // one_gpu) for count, one_gpu in allocated if one_gpu)
 
@@ -101,7 +101,7 @@ class QueuedJob:
     job_id: int
     array_job_id: int | None
     array_task: str | None
-    """Task id of a split-off task, or an expression ("0-9%4") of the tasks that are not split off."""
+    """Task id of a split-off task, or an expression ("0-9%4") for the tasks that are not split off."""
     n_tasks: int
     het_job_id: int | None
     name: str
@@ -117,7 +117,7 @@ class QueuedJob:
     submit_s: int | None
     eligible_s: int | None
     start_s: int | None
-    """The start that Slurm expects if the job is pending; None if Slurm has no estimate."""
+    """The start time; for a pending job, the one that Slurm expects, or None if Slurm has no estimate."""
     end_s: int | None
     """The end of its time limit if the job has not ended."""
     time_limit_s: int | None
@@ -136,7 +136,7 @@ class QueuedJob:
     gpu_index: Mapping[str, Mapping[str, Sequence[int]]]
     """Allocated positions by node and gres: {"n1": {"gpu": [0, 1]}}, for shards {"n1": {"shard": [3]}}."""
     gres_per_node: str
-    """TresPerNode or TresPerJob as printed, to display the request."""
+    """TresPerNode or TresPerJob as printed by Slurm, for displaying the request."""
     features: str
     admin_comment: str
     most_nodes: int | None = None
@@ -144,11 +144,11 @@ class QueuedJob:
     tres_per_node: str = ""
     """TresPerNode as printed, such as gres:gpu:2."""
     gres_per_task: str = ""
-    """TresPerTask or TresPerSocket as printed. Only Slurm has the number of tasks and sockets."""
+    """TresPerTask or TresPerSocket as printed. Only Slurm can determine the number of tasks and sockets."""
     het_offset: int | None = None
     """The number of its component in the heterogeneous job `het_job_id`."""
     resized_s: int | None = None
-    """Last change of its nodes, by its owner or because a node failed; None if they never changed."""
+    """Time of the last change of its nodes, by its owner or because a node failed; None if there was none."""
 
     @property
     def label(self) -> str:
@@ -163,8 +163,8 @@ class QueuedJob:
 class AccountingRun(NamedTuple):
     """One row of Slurm's accounting: one execution of a job, since each requeue has its own row.
 
-    The fields are the imported columns of the table `run`, the key first. It is a tuple because the first
-    import can create a million of them.
+    The fields are the imported columns of the table `run`, beginning with the key. The type is a tuple
+    because the first import can create a million instances.
     """
 
     cluster: str
@@ -199,7 +199,7 @@ class AccountingRun(NamedTuple):
     tres_allocated: Mapping[str, float]
     admin_comment: str
     allocated_mgpu: int | None = None
-    """Allocated thousandths of GPUs. slurm-gpudbd derives this and the next fields from the nodes."""
+    """Allocated thousandths of GPUs. slurm-gpudbd derives this field and the next two from the nodes."""
     gpu_type: str | None = None
     requested_mgpu: int | None = None
 
@@ -215,16 +215,16 @@ class AccountingRun(NamedTuple):
 
 
 class WaitingJob(NamedTuple):
-    """A job that waits for resources only. Pending tasks of an array that are not split off are one job."""
+    """A job that waits only for resources. Pending tasks of an array that are not split off are one job."""
 
     job_id: int
     eligible_s: int
     n_nodes: int
-    """The upper end of a range."""
+    """The number of requested nodes, or the upper end of a range."""
     site_factor: int
     """The site factor of its priority; 0 if the site sets none."""
     tres: Mapping[str, float] = MappingProxyType({})
-    """Its request on the fewest nodes that it allows, with `node`; memory in MiB. Empty if unknown."""
+    """Its request on the fewest allowed nodes, including `node`, with memory in MiB. Empty if unknown."""
 
 
 class SlurmctldHost(NamedTuple):
@@ -242,7 +242,7 @@ class SlurmClient(Protocol):
         """Check that a slurmctld answers; raise SlurmError within seconds. The other methods wait longer."""
 
     def controllers(self) -> Sequence[SlurmctldHost]:
-        """Return the hosts of slurmctld, the primary first. The first that is up is active."""
+        """Return the hosts of slurmctld, beginning with the primary. The first one that is up is active."""
 
     def settings(self) -> SlurmSettings:
         """Return the running configuration of slurmctld."""
@@ -251,14 +251,14 @@ class SlurmClient(Protocol):
         """Return all nodes, in slurmctld's order."""
 
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
-        """Return jobs in slurmctld's memory: all, or those of some raw ids. Unknown ids are left out."""
+        """Return all jobs in slurmctld's memory, or those with these raw ids. Unknown ids are ignored."""
 
     def accounting(
         self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
     ) -> Iterator[AccountingRun]:
         """Return the runs of all users that were pending, running or ended within [since, until], unsorted.
 
-        With `job_ids` (raw ids), return only those jobs; slurmdbd may add others (old array tasks).
+        With `job_ids` (raw ids), return only those jobs, to which slurmdbd may add old array tasks.
 
         The runs come from slurmdbd; there are none if the cluster has no accounting storage. A job that was
         held since its submission is absent until it is released.
@@ -275,7 +275,8 @@ class SlurmClient(Protocol):
         """Return the eligible jobs that are not held; None if PriorityType has no factors."""
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """Add points, as root, to the priority of jobs until they start, even if slurmctld restarts.
+        """Set the points that Slurm adds to the priority of jobs, as root.
 
-        An error for one job, for example because it has started since, does not affect the others.
+        The points apply until the jobs start, even if slurmctld restarts. An error for one job, for example
+        because it has just started, does not affect the others.
         """

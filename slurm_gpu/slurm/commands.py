@@ -56,7 +56,7 @@ _FOREIGN = ("SACCT_", "SCONTROL_", "SQUEUE_", "SLURM_CLUSTERS", "SLURM_JOB_ID", 
 
 
 def query_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the caller's environment with the output settings of Slurm's commands that the parsers need."""
+    """Return the caller's environment with the settings for the output of Slurm's commands."""
     return {k: v for k, v in environ.items() if not k.startswith(_FOREIGN)} | _ENVIRONMENT
 
 
@@ -171,7 +171,7 @@ class SlurmCommands:
         return self.run(argv, self.environ, QUERY_TIMEOUT_S)
 
     def _squeue(self, columns: Sequence[str], *which: str) -> list[list[str]]:
-        """Return rows of squeue. Each column ends with a mark that no user can guess."""
+        """Return the rows that squeue prints. Each column ends with a mark that users cannot guess."""
         mark, n = _mark(), len(columns)
         form = ",".join(f"{name}:0{mark}" for name in columns)
         words = self._query("squeue", "--all", "--noheader", *which, f"--Format={form}").split(mark)
@@ -196,7 +196,7 @@ class CommandClient(SlurmCommands):
         self._reader = scontrol.JobReader()
 
     def version(self) -> str:
-        """Return the version of the commands on this host, such as 22.05.8, without a call to a daemon."""
+        """Return the version of the commands on this host, such as 22.05.8, without calling a daemon."""
         return self._query("scontrol", "--version").split()[-1]
 
     def ping(self) -> None:
@@ -208,7 +208,7 @@ class CommandClient(SlurmCommands):
                 raise
 
     def controllers(self) -> Sequence[SlurmctldHost]:
-        """Return the hosts of slurmctld, the primary first. The first that is up is active."""
+        """Return the hosts of slurmctld, beginning with the primary. The first one that is up is active."""
         try:
             return scontrol.parse_ping(self.run(("scontrol", "ping"), self.environ, PING_TIMEOUT_S))
         except SlurmError as error:
@@ -234,7 +234,10 @@ class CommandClient(SlurmCommands):
         return list(waiting.parse_waiting(self._query(*waiting.SQUEUE), factors))
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """Add points, as root, to the priority of jobs. An error for one job does not affect the others."""
+        """Set the points that Slurm adds to the priority of jobs, as root.
+
+        An error for one job does not affect the others.
+        """
         ids = sorted(set(job_ids))
         failed: SlurmError | None = None
         for batch in (ids[n : n + _BATCH] for n in range(0, len(ids), _BATCH)):
@@ -256,7 +259,7 @@ class CommandClient(SlurmCommands):
         return scontrol.parse_nodes(self._query("scontrol", "--all", "--details", "show", "node"))
 
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
-        """Return jobs in slurmctld's memory: all, or those of some raw ids."""
+        """Return all jobs in slurmctld's memory, or those with these raw ids."""
         wanted = None if job_ids is None else sorted(set(job_ids))
         if wanted is not None and not wanted:
             return []
@@ -325,7 +328,7 @@ class RunSubsetClient(CommandClient):
     """Reads the runs of one QOS, or the preempted runs, from the accounting."""
 
     def of_qos(self, qos: str, since_s: int) -> list[AccountingRun]:
-        """Return the runs of a QOS, of all users, that were pending, running or ended since then."""
+        """Return the runs of all users in a QOS that were pending, running or ended since `since_s`."""
         return self._runs(f"--qos={qos}", f"--starttime=uts{since_s}")
 
     def preempted(self, since_s: int, until_s: int) -> list[AccountingRun]:

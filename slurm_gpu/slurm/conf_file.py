@@ -1,7 +1,7 @@
-"""Read slurm.conf, gres.conf and Slurm's other files with Slurm's grammar, with the place of each line.
+"""Read slurm.conf, gres.conf and similar files by Slurm's grammar, and record the place of each line.
 
-The grammar is that of src/common/parse_config.c, unchanged from 22.05 to 26.05. It has no sections and no
-nesting. A line is `key=value`; the line of a node or a partition has more pairs.
+The grammar is that of src/common/parse_config.c, which is unchanged from 22.05 to 26.05. It has neither
+sections nor nesting. A line is `key=value`; lines of nodes and partitions contain more pairs.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _MAX_DEPTH = 16
 
 @dataclass(frozen=True, slots=True)
 class ConfLine:
-    """A line, with its continuation lines: the first pair, and the other pairs of a node or a partition.
+    """A line with its continuation lines: the first pair, and the other pairs of a node or partition.
 
-    `key` is empty if the line has no pair. `leftover` is text that is not a pair; Slurm does not start with
-    it.
+    `key` is empty if the line contains no pair. `leftover` is text that is not a pair; Slurm does not start
+    if there is any.
     """
 
     file: Path
@@ -56,7 +56,7 @@ class ConfLine:
         return f"{self.file}:{self.number}"
 
     def get(self, key: str) -> str | None:
-        """Return the value of the last pair with this key after the first pair; None if there is none."""
+        """Return the value of the last pair with this key, excluding the first pair; None if absent."""
         found = [value for name, value in self.pairs if name.lower() == key.lower()]
         return found[-1] if found else None
 
@@ -74,7 +74,7 @@ def written(key: str, value: str) -> str:
 def read_conf(path: Path) -> list[ConfLine]:
     """Return the lines of slurm.conf and of included files, in order.
 
-    Raise OSError if one of these files cannot be read; Slurm does not start without it either.
+    Raise OSError if one of these files cannot be read; Slurm does not start in this case either.
     """
     lines: list[ConfLine] = []
     _read(path, path.parent, lines, _MAX_DEPTH)
@@ -82,12 +82,12 @@ def read_conf(path: Path) -> list[ConfLine]:
 
 
 def settings_named(lines: Iterable[ConfLine], key: str) -> list[ConfLine]:
-    """Return the lines of one key, in upper or lower case. Slurm uses the last if the key has one value."""
+    """Return the lines with this key, ignoring case. If a key has one value, Slurm uses the last line."""
     return [line for line in lines if line.key.lower() == key.lower()]
 
 
 def with_defaults(lines: Iterable[ConfLine], key: str) -> list[ConfLine]:
-    """Return the lines of NodeName or PartitionName, with the pairs of the DEFAULT lines before each.
+    """Return the lines of NodeName or PartitionName, completed by the pairs of earlier DEFAULT lines.
 
     A second DEFAULT line replaces only the pairs that it names.
     """
@@ -121,7 +121,7 @@ def node_weights(lines: Iterable[ConfLine]) -> dict[str, int]:
 
 
 def parse_number(text: str) -> int:
-    """Return the value of a 32-bit number of slurm.conf: 50, 0x32, 062, 4k, INFINITE; raise ValueError."""
+    """Parse a 32-bit number of slurm.conf, such as 50, 0x32, 062, 4k or INFINITE; raise ValueError."""
     if text.upper() in ("INFINITE", "UNLIMITED"):
         return _INFINITE
     match = _NUMBER.fullmatch(text)
@@ -155,7 +155,7 @@ def _read(path: Path, directory: Path, lines: list[ConfLine], depth: int) -> Non
 
 
 def _included(name: str, path: Path, directory: Path, lines: Iterable[ConfLine]) -> Path:
-    """Return the file that an Include names; Slurm takes no glob pattern there.
+    """Return the file that an Include names, for which Slurm does not support glob patterns.
 
     A relative name is relative to the including file in 22.05, and to slurm.conf in later versions.
     """
@@ -167,7 +167,10 @@ def _included(name: str, path: Path, directory: Path, lines: Iterable[ConfLine])
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
-    """Return lines without comments and escapes, continuation lines joined, with the number of the first."""
+    """Yield lines without comments and escapes, each with its number.
+
+    Continuation lines are joined, and the number is that of the first one.
+    """
     first, whole = 0, ""
     for number, line in enumerate(text.split("\n"), 1):
         first = first or number

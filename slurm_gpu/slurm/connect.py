@@ -1,4 +1,4 @@
-"""Choose the Slurm backend: the commands, or pyslurm if it is installed and fits this Slurm."""
+"""Choose the Slurm backend: the commands, or pyslurm if it is installed and matches this Slurm."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from slurm_gpu.slurm.pyslurm_backend import PyslurmClient
 
 
 def connect(run: CommandRunner = run_command) -> SlurmClient:
-    """Return a client of the Slurm that this host is configured for (SLURM_CONF or /etc/slurm/slurm.conf).
+    """Return a client for the Slurm that this host is configured for (SLURM_CONF or /etc/slurm/slurm.conf).
 
-    This makes no call to slurmctld; the first call raises SlurmError if it does not answer. `run` runs the
-    commands; callers that count them pass their own.
+    This does not call slurmctld; the first call of the client raises SlurmError if slurmctld does not answer.
+    `run` runs the commands. Callers can pass a function that counts them.
     """
     commands = CommandClient(run)
     return PyslurmClient.if_usable(commands) or commands

@@ -9,30 +9,30 @@ from slurm_gpu.slurm.tres import GPU_GRES, SHARED_GRES, SharesPerGpu, count_mgpu
 
 
 def per_gpu_of(nodes: Iterable[SlurmNode | None]) -> SharesPerGpu:
-    """Return the shards and MPS of one GPU on all nodes; unknown if they differ or a node is None."""
+    """Return the shards and MPS per GPU on these nodes; unknown if nodes differ or one of them is None."""
     known = {SharesPerGpu() if node is None else node.per_gpu for node in nodes}
     return known.pop() if len(known) == 1 else SharesPerGpu()
 
 
 def agreed_per_gpu(nodes: Iterable[SlurmNode]) -> SharesPerGpu:
-    """Return the shards and MPS of one GPU for a job on any of the nodes, if all nodes with them agree."""
+    """Return the shards and MPS per GPU, each if it is equal on all nodes that have any."""
     some = [node.per_gpu for node in nodes]
     shards, mps = {one.shard for one in some if one.shard}, {one.mps for one in some if one.mps}
     return SharesPerGpu(*(next(iter(sizes)) if len(sizes) == 1 else None for sizes in (shards, mps)))
 
 
 def most_per_gpu(nodes: Iterable[SlurmNode]) -> SharesPerGpu:
-    """Return the most shards and MPS of one GPU, for a job that may run on any of the nodes."""
+    """Return the largest numbers of shards and MPS per GPU on any of these nodes."""
     some = [node.per_gpu for node in nodes]
     shard = max((one.shard for one in some if one.shard), default=None)
     return SharesPerGpu(shard, max((one.mps for one in some if one.mps), default=None))
 
 
 def job_mgpu(job: QueuedJob, per_gpu: SharesPerGpu) -> int | None:
-    """Return the GPUs that a job has, or requests while it waits, in thousandths; None if unknown.
+    """Return the GPUs that are allocated to a job or that it requests, in thousandths; None if unknown.
 
-    If AccountingStorageTRES has no GPUs, the TRES of jobs have none. Then the allocated positions count, or
-    the request, if types and ranges of nodes make no difference.
+    If AccountingStorageTRES does not contain GPUs, the TRES of jobs do not either. In this case, the
+    allocated positions are counted or, for a pending job, the GPUs that it requests per node or per job.
     """
     tres = job.tres_requested if not job.nodes or uses_gpus(job.tres_requested) else job.tres_allocated
     if uses_gpus(tres):

@@ -13,7 +13,7 @@ _AT_ONCE = 200
 
 
 class JobTerminationClient(SlurmCommands):
-    """Ends jobs, and restores ended ones. A job is identified by the id that users see: 17, 17_3.
+    """Ends and requeues jobs. A job is identified by the id that users see, such as 17 or 17_3.
 
     Never end a job by its raw id: the last task of an array has the raw id of the whole array.
     """
@@ -23,7 +23,7 @@ class JobTerminationClient(SlurmCommands):
         self._query("scancel", name)
 
     def hold(self, name: str) -> None:
-        """Requeue a job and hold it there until it is released."""
+        """Requeue a job, and hold it until it is released."""
         self._query("scontrol", "requeuehold", name)
 
     def requeue(self, name: str) -> None:
@@ -47,7 +47,7 @@ class SharedJobClient(SlurmCommands):
         self._update(job_id, "ReqNodeList=", f"TresPerNode={gres}")
 
     def requeue(self, job_id: int) -> None:
-        """Requeue a job that runs or has just ended."""
+        """Requeue a job that is running or has just ended."""
         self._query("scontrol", "requeue", str(job_id))
 
     def _update(self, job_id: int, *changes: str) -> None:
@@ -62,7 +62,7 @@ class ConstrainedJob:
     features: str
     """The value of --constraint; "" if there is none."""
     reason: str
-    """The reason of squeue: Resources, Priority, ReqNodeNotAvail …"""
+    """The reason that squeue prints: Resources, Priority, ReqNodeNotAvail …"""
 
 
 class ConstraintClient(SlurmCommands):
@@ -77,9 +77,10 @@ class ConstraintClient(SlurmCommands):
         ]
 
     def write(self, job_ids: Sequence[int], features: str) -> None:
-        """Replace the constraint of jobs; they keep their place in the queue.
+        """Replace the constraint of jobs, which keep their place in the queue.
 
-        If slurmctld refuses some, such as one that has started since, the others are still changed.
+        If slurmctld refuses to change some jobs, for example because they have just started, the others are
+        still changed.
         """
         failed: list[SlurmError] = []
         for first in range(0, len(job_ids), _AT_ONCE):

@@ -100,9 +100,10 @@ def _occupancy(node: SlurmNode, holders: list[JobAllocation]) -> NodeAllocations
 
 
 def _shares_none(job: QueuedJob, per_gpu: Mapping[str, SharesPerGpu]) -> bool:
-    """Return whether a job's shards, or MPS, make whole GPUs.
+    """Return whether a job's shards or MPS add up to whole GPUs.
 
-    Slurm reports only their total, which equals the shards of all its GPUs only if the job has all of them.
+    Slurm reports only their total. It equals the total of the job's GPUs only if the job has all of their
+    shards.
     """
     whole = dict.fromkeys(SHARED_GRES, 0)
     for name, index in job.gpu_index.items():

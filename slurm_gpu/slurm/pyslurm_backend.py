@@ -1,9 +1,9 @@
-"""The pyslurm backend: reads nodes without running a command, if pyslurm fits this Slurm.
+"""Implement the pyslurm backend, which reads nodes without running a command.
 
-There is one pyslurm per Slurm major.minor. 22.5.3 and 24.11.0 have no TRES of jobs. All up to 25.11.2 lose
-array task 0 and, in the accounting, each run before a requeue. Therefore jobs and accounting are read by the
-commands (docs/design.md). pyslurm has the allocated GPUs and shards of a node only in the layouts of its
-jobs.
+Each pyslurm version supports one major.minor version of Slurm. Versions 22.5.3 and 24.11.0 do not report the
+TRES of jobs. All versions up to 25.11.2 omit array task 0 and, in the accounting, each run before a requeue.
+Jobs and accounting are therefore read with the commands (docs/design.md). pyslurm reports the allocated GPUs
+and shards of a node only in the layouts of its jobs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PyslurmClient(CommandClient):
     """SlurmClient that reads nodes with pyslurm and everything else with the commands.
 
     pyslurm's interface still changes. If it differs from the one used here, the commands are used instead,
-    and one line is logged.
+    and a warning is logged.
     """
 
     def __init__(self, pyslurm: ModuleType, commands: CommandClient) -> None:
@@ -40,7 +40,7 @@ class PyslurmClient(CommandClient):
 
     @classmethod
     def if_usable(cls, commands: CommandClient) -> PyslurmClient | None:
-        """Return a client if pyslurm is installed for the Slurm of this host, otherwise None."""
+        """Return a client if pyslurm is installed for this host's version of Slurm; None otherwise."""
         if importlib.util.find_spec("pyslurm") is None:
             return None
         try:
@@ -117,6 +117,6 @@ def _by_type(gres: dict[str, int], name: str) -> dict[str, int]:
 
 
 def _major_minor(version: str) -> tuple[int, int] | None:
-    """Return (22, 5) for Slurm's 22.05.8 and for pyslurm's 22.5.3."""
+    """Return the first two numbers: (22, 5) both for Slurm's 22.05.8 and for pyslurm's 22.5.3."""
     match = _VERSION.match(version)
     return (int(match[1]), int(match[2])) if match else None

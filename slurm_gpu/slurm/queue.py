@@ -1,7 +1,8 @@
-"""Read the queue for counting GPUs, in one call of squeue.
+"""Read the queue for counting GPUs, in a single call of squeue.
 
-`SlurmClient.jobs` returns more of each job, but takes two calls and far longer. Polls every second therefore
-use this module. Columns end with a random mark, so that no text of a user can forge one.
+`SlurmClient.jobs` returns more fields of each job, but requires two calls and takes far longer. Polls that
+run every second therefore use this module. Columns end with a random mark, so that users cannot forge
+columns.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ class JobPhase(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedJob:
-    """A job in slurmctld's memory. Tasks of an array that are not split off are one, with `n_tasks` > 1.
+    """A job in slurmctld's memory.
 
-    The texts of its request are those that Slurm prints, "" if there is none. Times are epoch seconds.
+    Tasks of an array that are not split off are one job with `n_tasks` > 1. The texts of a request are as
+    Slurm prints them, and "" if absent. Times are epoch seconds.
     """
 
     job_id: int
@@ -51,12 +53,12 @@ class CountedJob:
     per_node: str
     per_socket: str
     tres: str
-    """The allocation; the requested total on the fewest nodes if the job never started."""
+    """The allocation or, if the job never started, the request for the smallest allowed number of nodes."""
     exclusive: bool
     """Whether it requested its nodes exclusively."""
     submit_s: int | None
     start_s: int | None
-    """The start that Slurm expects if the job is pending."""
+    """The start time; for a pending job, the one that Slurm expects."""
     end_s: int | None
     """The end of its time limit if the job has not ended."""
     nodes: str
@@ -64,9 +66,9 @@ class CountedJob:
     cpus_per_gpu: str = ""
     """Such as "gres:gpu:8"."""
     mib_per_gpu: str = ""
-    """Such as "gres:gpu:6144"; a default of Slurm has no "gres"."""
+    """Such as "gres:gpu:6144"; a default that Slurm sets lacks "gres:"."""
     per_task: str = ""
-    """With CPUs since 24.11: "cpu=2,gres/gpu=1"."""
+    """Since 24.11, CPUs are included: "cpu=2,gres/gpu=1"."""
     is_suspended: bool = False
 
 
@@ -138,7 +140,7 @@ class QueueReader:
         self._whole_nodes: str | None = None  # the column of _WHOLE_NODES that this squeue has
 
     def read(self) -> list[CountedJob]:
-        """Return all jobs of slurmctld; raise SlurmError if it does not answer."""
+        """Return all jobs in slurmctld's memory; raise SlurmError if it does not answer."""
         mark = f"<{secrets.token_hex(8)}>"
         if self._whole_nodes is None:
             self._whole_nodes = self._column_of_whole_nodes()
@@ -225,7 +227,7 @@ def _text(value: str) -> str:
 
 
 def _number(text: str) -> int:
-    """Return a count of nodes or CPUs, the upper end of "2-4"; 0 if it is not set."""
+    """Return a number of nodes or CPUs, or the upper end of a range such as "2-4"; 0 if it is not set."""
     digits = text.rpartition("-")[2]
     number = int(digits) if digits.isdigit() else 0
     return number if number < _UNLIMITED_NODES else 0
@@ -243,7 +245,8 @@ def read_own_jobs(
 ) -> dict[str, str]:
     """Return the state of each of the caller's jobs, fast enough for shell completion.
 
-    The keys are ids: 17, 17_3 for an array task; 17 for pending tasks. Raise SlurmError.
+    The keys are ids: 17 for a job or for the pending tasks of an array, and 17_3 for an array task. Raise
+    SlurmError.
     """
     # slurmctld finds the jobs of one user without reading the others.
     argv = ("squeue", "--me", "--noheader", "--format=%i %T")

@@ -39,14 +39,15 @@ _MAX_REPETITIONS = 10_000
 
 
 class NodesBusyError(SlurmError):
-    """Running jobs would still be on the nodes when the reservation begins."""
+    """Raised if running jobs would still be on the nodes when the reservation begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmReservation:
-    """A reservation of slurm-gpu or of the site. Times are epoch seconds.
+    """A reservation that slurm-gpu or the site created.
 
-    `nodes` is a hostlist; "" if it has none, such as a reservation of licences.
+    Times are epoch seconds. `nodes` is a hostlist; "" if there are none, for example in a reservation of
+    licences.
     """
 
     name: str
@@ -60,9 +61,10 @@ class SlurmReservation:
     """The partition of its jobs; "" for any."""
 
     def spans(self, until_s: int, zone: ZoneInfo) -> Iterator[tuple[int, int]]:
-        """Return start and end of each repetition that begins before `until_s`; one if it is not repeated.
+        """Return the start and end of each repetition that begins before `until_s`.
 
-        Slurm repeats it in local time, `zone` of its host: 02:00 remains 02:00 over a daylight saving change.
+        A reservation without repetition has one start and end. Slurm repeats reservations in local time, in
+        the time zone `zone` of its host: 02:00 remains 02:00 when daylight saving time begins or ends.
         """
         days = min((_REPEATED_EACH_DAYS[flag] for flag in self.flags & _REPEATED_EACH_DAYS.keys()), default=0)
         is_hourly = "HOURLY" in self.flags
@@ -89,15 +91,17 @@ class ReservationUserJob:
     account: str
     partitions: frozenset[str]
     reservation: str
-    """The reservation that it runs in or requests; "" for none. MAGNETIC reservations are set here too."""
+    """The reservation that it runs in or requests, including MAGNETIC ones; "" if there is none."""
     eligible_s: int | None
     start_s: int | None
     """The start that Slurm expects if the job is pending."""
     time_limit_s: int | None
     reason: str
     nodes: str
-    """Its nodes, also after its end; "" if it never started. A job cancelled before its start has a start_s
-    all the same."""
+    """Its nodes, even after its end; "" if it never started.
+
+    In contrast, `start_s` is also set for a job that was cancelled before its start.
+    """
 
 
 class ReservationClient(SlurmCommands):
@@ -123,9 +127,9 @@ class ReservationClient(SlurmCommands):
         partition: str,
         ignores_jobs: bool = False,
     ) -> None:
-        """Create a reservation of whole nodes that attracts this user's jobs of this account (MAGNETIC).
+        """Create a reservation of whole nodes that attracts this user's jobs in this account (MAGNETIC).
 
-        Raise NodesBusyError if running jobs would be on the nodes and are not ignored.
+        Raise NodesBusyError if running jobs would still be on the nodes and are not ignored.
         """
         flags = "MAGNETIC,IGNORE_JOBS" if ignores_jobs else "MAGNETIC"
         try:
@@ -155,7 +159,7 @@ class ReservationClient(SlurmCommands):
         self._ask("update", f"ReservationName={name}", f"Nodes={nodes}")
 
     def unset_magnetic(self, name: str) -> None:
-        """Remove MAGNETIC: jobs in the reservation remain, and others enter it only by name."""
+        """Remove the flag MAGNETIC. Jobs in the reservation remain, and others can enter it only by name."""
         self._ask("update", f"ReservationName={name}", "Flags-=MAGNETIC")
 
     def remove_job(self, job_id: int) -> None:

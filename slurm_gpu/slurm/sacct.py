@@ -1,4 +1,4 @@
-"""Parse rows of `sacct` into AccountingRun: the columns, and how each becomes a field.
+"""Define the columns that `sacct` prints, and parse its rows into AccountingRun.
 
 The delimiter is a random word per call, so that no job name, comment or newline can forge a column.
 """
@@ -59,7 +59,7 @@ def _at_most(value: int) -> int:
 
 
 def _whole(text: str) -> int | None:
-    """Return a uid or a number of restarts, of 32 bits; None for an empty column."""
+    """Parse a 32-bit number, a uid or a number of restarts; return None for an empty column."""
     value = _number(text) if text else None
     if value is not None and value >> 32:
         raise ValueError(f"{text} has more than 32 bits")
@@ -113,7 +113,7 @@ class _ParsedTexts(dict[str, Any]):
 
 
 def _cached(read: Callable[[str], Any]) -> Callable[[Column], Values]:
-    """Return a parser for a column with few different texts."""
+    """Return a parser for a column that contains few different texts."""
     parsed = _ParsedTexts(read)
     return lambda column: map(parsed.__getitem__, column)
 
@@ -202,7 +202,7 @@ def parse_rows(pieces: Iterable[str], names: Sequence[str], mark: str) -> Iterat
             if n_unreadable <= _MAX_LOGGED:
                 _log_row_once(problem, text[:_SHOWN_CHARACTERS])
     if n_unreadable > _MAX_LOGGED:
-        _log_row_once(f"sacct: more rows cannot be read, {n_unreadable} in all; the last", problem)
+        _log_row_once(f"sacct: more rows cannot be read, {n_unreadable} in all; the last one", problem)
     if n_unreadable and not n_rows:
         raise SlurmError(problem)
 
@@ -307,7 +307,7 @@ def _readable(
     rows: Iterable[Sequence[str]],
     unreadable: list[tuple[str, str]],
 ) -> Iterator[AccountingRun]:
-    """Yield the runs of rows with a readable key; append the others to `unreadable`, with the reason."""
+    """Yield the runs of rows with a readable key; append all other rows, with reasons, to `unreadable`."""
     for words in rows:
         try:
             yield from read([words])
@@ -328,7 +328,7 @@ def _readable(
 
 
 def _unreadable_columns(names: Sequence[str], words: Sequence[str]) -> dict[str, str]:
-    """Return why each unreadable column of a row cannot be read, by its name."""
+    """Return the names of the unreadable columns of a row, and why each of them cannot be read."""
     bad: dict[str, str] = {}
     for name, word in zip(names, words, strict=True):
         try:
@@ -343,7 +343,7 @@ def _unreadable_columns(names: Sequence[str], words: Sequence[str]) -> dict[str,
 
 
 def _log_column_once(name: str, job: str, why: str) -> None:
-    """Log an unreadable column, once per column, as each call finds it again."""
+    """Log an unreadable column only once, since each call finds it again."""
     if name not in _logged_columns:
         _logged_columns.add(name)
         message = "sacct: job %s, %s: %s; the row is kept without this value (logged once per column)"
@@ -351,7 +351,7 @@ def _log_column_once(name: str, job: str, why: str) -> None:
 
 
 def _completed(run: AccountingRun, bad: Collection[str]) -> AccountingRun:
-    """Return a run with its unreadable columns calculated from the others, if possible."""
+    """Return a run whose unreadable columns are computed from other columns if possible."""
     changes: dict[str, Any] = {}
     if "NNodes" in bad:
         try:
@@ -368,14 +368,14 @@ def _completed(run: AccountingRun, bad: Collection[str]) -> AccountingRun:
 
 
 def _rest_s(start_s: int | None, end_s: int | None, seconds: int | None) -> int | None:
-    """Return the time from start to end less some seconds; None if the run has not ended."""
+    """Return the time from start to end minus `seconds`; None if one of them is unknown."""
     if start_s is None or end_s is None or seconds is None:
         return None
     return max(0, end_s - start_s - seconds)
 
 
 def _ids(shown: str) -> tuple[int | None, int | None, int | None, int | None]:
-    """Return the ids of array and heterogeneous job (_IDS) in a job id that Slurm prints."""
+    """Return the ids of the array and the heterogeneous job (_IDS) from a job id as printed by Slurm."""
     if _is_whole(shown):
         return None, None, None, None
     match = _JOB_ID.fullmatch(shown)

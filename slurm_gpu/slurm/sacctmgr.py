@@ -1,7 +1,7 @@
 """Read and change Slurm's own limits of associations and QOS in slurmdbd, through sacctmgr.
 
-Amounts are whole numbers: memory in MiB, wall time in minutes, others are counts. A limit that is not set is
-absent; the value None removes a limit, and the value 0 allows nothing.
+Amounts are whole numbers: memory in MiB, wall time in minutes, all others as counts. A limit that is not set
+is absent; the value None removes a limit, and the value 0 allows nothing.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LimitField:
-    """One limit of an entity: a field of sacctmgr, and one TRES or name of it if it has several."""
+    """One limit of an entity: a field of sacctmgr and, if the field is a list, one of its TRES or names."""
 
     name: str
     item: str = ""
@@ -97,7 +97,7 @@ class LimitField:
 
     @property
     def is_list_item(self) -> bool:
-        """Return whether the limit is a list entry (`item`), whose value is 1 or None and not an amount."""
+        """Return whether the limit is a list entry (`item`), whose value is 1 or None, not an amount."""
         return self.name in _SETS
 
     def show(self, value: int | None) -> str:
@@ -123,9 +123,9 @@ NEW_QOS: Limits = {LimitField("GraceTime"): 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Association:
-    """An account, or a user in an account, with its own limits (without those that it inherits).
+    """An account, or a user in an account, with its own limits, excluding inherited ones.
 
-    Each QOS that it may use in addition to those that it inherits is a limit LimitField("QOS", NAME) = 1.
+    Each QOS that it may use in addition to inherited ones is a limit LimitField("QOS", NAME) = 1.
     """
 
     account: str
@@ -205,8 +205,8 @@ class Sacctmgr:
     ) -> None:
         """Set limits of entities: several users of one account, or one QOS or account.
 
-        None removes a limit; other limits are unchanged. Up to 200 users are one transaction of slurmdbd.
-        Also raises SlurmError if an entity does not exist.
+        None removes a limit; other limits are unchanged. Up to 200 users are changed in one transaction of
+        slurmdbd. Raise SlurmError if an entity does not exist.
         """
         if not values:
             return
@@ -221,7 +221,7 @@ class Sacctmgr:
                 raise SlurmRefusalError(f"{error}\n{_PERHAPS_NO_LOOP}") from None
 
     def add_qos(self, name: str, description: str, *, requeued: bool) -> None:
-        """Create a QOS whose preempted jobs are requeued, or preempted by the mode of slurm.conf."""
+        """Create a QOS whose preempted jobs are requeued, or preempted in the mode of slurm.conf."""
         settings = [f"Description={description}", *(["PreemptMode=requeue"] if requeued else [])]
         self._run(
             ["sacctmgr", "--immediate", "add", "qos", _name(name), "set", *settings],

@@ -1,9 +1,9 @@
 """Parse the output of `scontrol show config`, `show node -d`, `show job -d` and `ping`.
 
-scontrol escapes nothing. A job name, comment or path may have spaces, newlines and even a whole forged job.
-The name is therefore removed from the text of a job first; squeue prints it with a delimiter that no user can
-guess. Then the first occurrence of a key is the real one, because paths and comments come after all other
-keys. AdminComment comes from squeue too. Times are epoch seconds (SLURM_TIME_FORMAT=%s).
+scontrol escapes nothing: a job name, comment or path may contain spaces, newlines and even a whole forged
+job. The name is therefore removed from the text of a job first; squeue prints it with a delimiter that users
+cannot guess. The first occurrence of a key is then the real one, because paths and comments come after all
+other keys. AdminComment is also read from squeue. Times are epoch seconds (SLURM_TIME_FORMAT=%s).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class JobReader:
         self._read: dict[int, tuple[int, JobTexts, QueuedJob]] = {}
 
     def parse_jobs(self, text: str, labels: Mapping[int, JobTexts]) -> tuple[list[QueuedJob], set[int]]:
-        """Return the same as the function parse_jobs; jobs that are gone leave the cache."""
+        """Return the result of the function parse_jobs, and drop jobs that no longer exist from the cache."""
         before, now = self._read, dict[int, tuple[int, JobTexts, QueuedJob]]()
 
         def read(job_id: int, label: JobTexts, chunk: str) -> QueuedJob:
@@ -118,9 +118,9 @@ def parse_jobs(
 ) -> tuple[list[QueuedJob], set[int]]:
     """Return the jobs in `scontrol show job -d`, and the ids of uncertain ones.
 
-    `labels` are the texts of all jobs by raw id. A job is uncertain if its text occurs twice or lacks its
-    name: the job has changed, or a user forges jobs. The caller reads such a job alone. `read` parses the
-    text of one job without its name.
+    `labels` contains the texts of all jobs by raw id. A job is uncertain if its text occurs twice or lacks
+    its name: the job has changed, or a user forges jobs. The caller reads such a job individually. `read`
+    parses the text of one job without its name.
     """
     read = _job if read is None else read
     heads = [match for match in _JOB_HEAD.finditer(text) if int(match["id"]) in labels]
@@ -138,7 +138,7 @@ def parse_jobs(
 
 
 def parse_single_job(text: str, job_id: int, label: JobTexts) -> QueuedJob | None:
-    """Return the job in `scontrol show job -d ID`, whose text comes first; None if it is absent."""
+    """Return the job in `scontrol show job -d ID`, where its text comes first; None if it is absent."""
     for head in _JOB_HEAD.finditer(text):
         if int(head["id"]) == job_id:
             chunk = text[head.start() :]
@@ -230,7 +230,8 @@ def _shares_allocated(
 ) -> int:
     """Return the shards, or the MPS, in use on a node.
 
-    GresUsed of 22.05 counts the GPUs with allocated shards, not the shards. AllocTRES is right if it has any.
+    In 22.05, GresUsed counts the GPUs with allocated shards rather than the shards. If AllocTRES contains
+    shards, their number is correct.
     """
     return int(amount(allocated, name)) if amount(tracked, name) else total(used, name)
 
@@ -240,7 +241,8 @@ def _gpus_allocated(
 ) -> Mapping[str, int]:
     """Return the allocated GPUs by type.
 
-    GresUsed of a node that is not up yet, such as a cloud node, is 0 even if jobs have some of its GPUs.
+    GresUsed of a node that is not up yet, such as a cloud node, is 0 even if some of its GPUs are allocated
+    to jobs.
     """
     by_type = {kind: used.get(kind, 0) for kind in kinds}
     n_allocated = int(amount(allocated, "gpu"))
@@ -315,7 +317,7 @@ def parse_time_limit(text: str) -> int | None:
 
 
 def _before_texts(text: str) -> str:
-    """Return the text of a job before its command, comments and files, which its owner writes."""
+    """Return the part of a job's text before its command, comments and files, which users can set."""
     return text.partition("\n   Command=")[0]
 
 

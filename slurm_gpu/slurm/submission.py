@@ -1,4 +1,4 @@
-"""Read Slurm's defaults for a submission: partitions with their times, default account, default QOS."""
+"""Read Slurm's defaults for a submission: partitions with their times, default account and default QOS."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from slurm_gpu.slurm.scontrol import parse_time_limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition. Times are seconds, None for UNLIMITED (for the default also NONE)."""
+    """A partition. Times are in seconds; None means UNLIMITED or, for the default time, NONE."""
 
     name: str
     is_default: bool
     default_time_s: int | None
     max_time_s: int | None
     whole_nodes: bool = False
-    """Whether each job gets whole nodes: OverSubscribe=EXCLUSIVE, Exclusive=NODE in 26.05."""
+    """Whether whole nodes are allocated to each job: OverSubscribe=EXCLUSIVE, or Exclusive=NODE in 26.05."""
     allow_groups: frozenset[str] | None = None
     """UNIX groups that may use it. None, here and in the next four fields, means no restriction."""
     allow_accounts: frozenset[str] | None = None
@@ -30,7 +30,7 @@ class Partition:
     deny_qos: frozenset[str] | None = None
     min_nodes: int = 0
     max_nodes: int | None = None
-    """Most nodes of one job. None, here and in the next two fields, means no limit."""
+    """Maximum number of nodes of one job. None, here and in the next two fields, means no limit."""
     max_cpus_per_node: int | None = None
     max_memory_per_node_mib: int | None = None
     default_memory_per_gpu_mib: int | None = None
@@ -50,7 +50,7 @@ class UserDefaults:
     account: str | None = None
     qos: str | None = None
     from_slurmdbd: bool = True
-    """Whether slurmdbd answered; otherwise the account comes from slurmctld, and the QOS is unknown."""
+    """Whether slurmdbd answered. Otherwise, slurmctld provided the account, and the QOS is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +73,10 @@ def read_partitions(
 def read_user_defaults(
     user: str, account: str | None, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> UserDefaults:
-    """Return the defaults of a user for `account`; None is the default account.
+    """Return the defaults of a user for `account`, where None means the default account.
 
-    They are None without accounting storage, and for users that it does not contain. If slurmdbd is down,
-    slurmctld provides the account.
+    The defaults are None if there is no accounting storage, or if it does not contain the user. If slurmdbd
+    is down, slurmctld provides the account.
     """
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc"]
     argv += ["format=DefaultAccount,Account,DefaultQOS"]
@@ -109,7 +109,7 @@ def read_user_associations(
 
 
 def _account_in_slurmctld(user: str, run: CommandRunner, environ: Mapping[str, str]) -> str | None:
-    """Return the default account in slurmctld's memory."""
+    """Return the user's default account from slurmctld's memory."""
     argv = ["scontrol", "show", "assoc_mgr", f"users={user}", "flags=users"]
     try:
         text = run(argv, environ, QUERY_TIMEOUT_S)

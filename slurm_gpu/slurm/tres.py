@@ -25,7 +25,7 @@ GPU_GRES = ("gpu", *SHARED_GRES)
 
 @dataclass(frozen=True, slots=True)
 class SharesPerGpu:
-    """The number of shards and of MPS that make one GPU; None if unknown, or if nodes differ."""
+    """The numbers of shards and MPS per GPU; None if unknown, or if nodes differ."""
 
     shard: int | None = None
     mps: int | None = None
@@ -33,7 +33,7 @@ class SharesPerGpu:
 
 @dataclass(frozen=True, slots=True)
 class Gres:
-    """One entry of a GRES list. `index` has the allocated positions if Slurm prints them."""
+    """One entry of a GRES list. `index` contains the allocated positions if Slurm prints them."""
 
     name: str
     type: str
@@ -61,7 +61,7 @@ def parse_tres(text: str) -> dict[str, float]:
 
 
 def parse_job_tres(text: str) -> dict[str, float]:
-    """Return parse_tres(text) with the total of each GPU GRES, even if it has only typed amounts."""
+    """Return parse_tres(text) with the total of each GPU GRES, even if all amounts in the text are typed."""
     tres = parse_tres(text)
     return tres | {f"gres/{name}": count for name in GPU_GRES if (count := amount(tres, name))}
 
@@ -87,7 +87,7 @@ def parse_gres(text: str) -> list[Gres]:
 
 
 def gpus_by_type(entries: Iterable[Gres]) -> dict[str, int]:
-    """Return the whole GPUs by type, "" for untyped ones; types with 0 GPUs are kept."""
+    """Return the number of whole GPUs by type, "" for untyped ones. Types with 0 GPUs are kept."""
     gpus: dict[str, int] = {}
     for entry in entries:
         if entry.name == "gpu":
@@ -112,7 +112,7 @@ def total(entries: Iterable[Gres], name: str) -> int:
 def amount(tres: Mapping[str, float], name: str) -> float:
     """Return the amount of a GRES such as gpu in a TRES map; 0 if it is absent.
 
-    Slurm includes typed GPUs in the untyped total only if AccountingStorageTRES has both.
+    Slurm includes typed GPUs in the untyped total only if AccountingStorageTRES contains both.
     """
     prefix = f"gres/{name}:"
     typed = sum(count for key, count in tres.items() if key.startswith(prefix))
@@ -120,7 +120,7 @@ def amount(tres: Mapping[str, float], name: str) -> float:
 
 
 def uses_gpus(tres: Mapping[str, float]) -> bool:
-    """Return whether a TRES map has GPUs or shares of them."""
+    """Return whether a TRES map contains GPUs or shares of GPUs."""
     return any(amount(tres, name) > 0 for name in GPU_GRES)
 
 
@@ -129,9 +129,9 @@ def count_mgpu(
 ) -> int | None:
     """Return the GPUs of a TRES map, allocated or requested, in thousandths.
 
-    Shards and MPS count as fractions of a GPU by `per_gpu`, each rounded half up, as in job_submit.lua; None
-    if `per_gpu` lacks them. Without GPUs, shards and MPS the result is 0, or None if Slurm does not account
-    for all of them (`is_accounted`).
+    Shards and MPS count as fractions of a GPU according to `per_gpu`, each rounded half up, as in
+    job_submit.lua. The result is None if `per_gpu` lacks a number that is required. If the map contains no
+    GPUs, shards or MPS, the result is 0, or None if Slurm does not account for all of them (`is_accounted`).
     """
     mgpu = math.floor(amount(tres, "gpu") * 1000 + 0.5)
     for name in SHARED_GRES:

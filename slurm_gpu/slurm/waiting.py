@@ -1,6 +1,7 @@
-"""Read the jobs that wait for resources, with the site factor of their priority, in two calls.
+"""Read the jobs that wait for resources and the site factors of their priorities, in two calls.
 
-sprio prints the factor of the jobs that are eligible and not held; squeue prints their eligible time.
+sprio prints the factors of jobs that are eligible and not held; squeue prints the times from which they are
+eligible.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _tres(text: str) -> dict[str, float]:
     try:
         return parse_job_tres(text)
     except ValueError as error:
-        raise SlurmError(f"squeue printed, for a waiting job, {error}") from None
+        raise SlurmError(f"squeue printed an invalid request for a waiting job: {error}") from None
 
 
 def _factor(line: str) -> tuple[int, int]:

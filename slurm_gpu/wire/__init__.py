@@ -1,8 +1,8 @@
-"""The types that a node ships (docs/contracts.md, section 1).
+"""Define the types of the data that a node ships (docs/contracts.md, section 1).
 
-None means not measured; 0 is a measurement. Every statistic carries the seconds that it covers, so that
-statistics of several segments and devices merge without bias. `from_wire` checks each type and raises
-RecordError naming the field; `to_wire` omits fields that are None.
+None means not measured, and 0 is a measured value. Every statistic contains the seconds that it covers, so
+that statistics of several segments and devices can be merged without bias. `from_wire` validates its input
+and raises RecordError, which names the invalid field. `to_wire` omits fields that are None.
 """
 
 from slurm_gpu.wire.device import DeviceFacts
@@ -51,6 +51,6 @@ __all__ = [
 ]
 
 WIRE_VERSION = 2
-"""Each minor release has its own: 0.1 has 1, 0.2 has 2 (docs/contracts.md, section 5)."""
+"""Each minor release has its own version: 1 for 0.1, and 2 for 0.2 (docs/contracts.md, section 5)."""
 WIRE_RANGE = (WIRE_VERSION - 1, WIRE_VERSION)
 """The versions that this release reads: its own and that of the previous release."""

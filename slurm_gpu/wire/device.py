@@ -10,9 +10,9 @@ from slurm_gpu.wire import fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """A device on `node` at `at_s`, with key uuid. None: not reported by the driver.
+    """The facts about a device on `node` at `at_s`. The key is uuid. None means not reported by the driver.
 
-    `parent` is the GPU of a MIG instance. Bandwidths are the maximum of the links in one direction.
+    `parent` is the GPU of a MIG instance. Bandwidths are the maximum that the links provide in one direction.
     """
 
     uuid: str
@@ -38,10 +38,10 @@ class DeviceFacts:
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> DeviceFacts:
-        """Return checked facts from decoded JSON, ignoring unknown fields.
+        """Return validated facts from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, omit an invalid field and add it to `dropped`, except for the key and `at_s`.
-        Otherwise raise RecordError naming the field.
+        If `dropped` is given, invalid fields are omitted and added to `dropped`, except for the key and
+        `at_s`. Any other missing or invalid field raises RecordError, which names it.
         """
         return cls(**fields.checked("a device", wire, _CHECKS, ("uuid", "node", "at_s"), dropped))
 

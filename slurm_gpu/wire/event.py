@@ -1,4 +1,4 @@
-"""Events: what happened on a node at a moment, such as the loss of a GPU."""
+"""Define events on a node at a moment, such as the loss of a GPU."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Event:
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Event:
-        """Return a checked event from decoded JSON, ignoring unknown fields.
+        """Return a validated event from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, omit an invalid field and add it to `dropped`, except for the key, `at_s` and `kind`.
-        Otherwise raise RecordError naming the field.
+        If `dropped` is given, invalid fields are omitted and added to `dropped`, except for the key, `at_s`
+        and `kind`. Any other missing or invalid field raises RecordError, which names it.
         """
         required = ("node", "boot_id", "n", "at_s", "kind")
         return cls(**fields.checked("an event", wire, _CHECKS, required, dropped))
@@ -67,7 +67,7 @@ _CHECKS: fields.Checks = {
 
 
 def _check_levels(value: Any, levels: int = _MAX_LEVELS) -> None:
-    """Raise RecordError for deep nesting, which would exhaust the stack of a later reader."""
+    """Raise RecordError for deeply nested data, which would exhaust the stack of a later reader."""
     inner: Iterable[Any] = ()
     if isinstance(value, dict):
         inner = value.values()

@@ -1,7 +1,8 @@
-"""Check single fields: each function takes the field's name and its decoded JSON, and returns the value.
+"""Validate single fields.
 
-All raise RecordError naming the field, the value and the valid values. The ranges of measured quantities are
-in slurm_gpu.plausible. The other limits keep sums finite and times printable.
+Each function takes the field's name and its decoded JSON, and returns the value. If it is invalid, the
+function raises RecordError with the field, the value and the valid values. The ranges of measured quantities
+are in slurm_gpu.plausible. The other limits keep sums finite and times printable.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Checks = Mapping[str, Callable[[str, Any], Any]]
-"""Field name → check, which takes the name and decoded JSON and returns the value."""
+"""Maps a field name to its check, which takes the name and decoded JSON and returns the value."""
 
 Dropped = dict[str, str]
-"""Field name → reason, for omitted fields."""
+"""Maps the name of an omitted field to the reason."""
 
 SEGMENT_PATTERN = "[0-9a-f]{16}"
 _HEX = re.compile(SEGMENT_PATTERN)
@@ -60,10 +61,11 @@ def _inner(value: Any) -> Any:
 def checked(
     what: str, wire: Any, checks: Checks, required: Collection[str], dropped: Dropped | None = None
 ) -> dict[str, Any]:
-    """Return the present fields of an item, such as "a record", ignoring unknown ones.
+    """Return the fields that are present in an item, such as "a record", ignoring unknown ones.
 
-    With `dropped`, omit an invalid field that is not required and add it to `dropped`. Otherwise raise
-    RecordError naming the first field that is missing or invalid. Also raise it if the item is not an object.
+    If `dropped` is given, invalid fields that are not required are omitted and added to `dropped`. Any other
+    missing or invalid field raises RecordError, which names it. An item that is not an object raises
+    RecordError as well.
     """
     an_object(what, wire)
     values: dict[str, Any] = {}
@@ -158,7 +160,7 @@ def segment(name: str, value: Any) -> str:
 def mapping(name: str, value: Any, what: str, most: int) -> dict[Any, Any]:
     """Return an object with at most `most` keys."""
     if not isinstance(value, dict) or len(value) > most:
-        raise RecordError(f"{name}: must be an object of {what}, at most {most}")
+        raise RecordError(f"{name}: must be an object with at most {most} entries ({what})")
     return value
 
 
@@ -177,7 +179,7 @@ def an_object(what: str, value: Any) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message, at most 100 characters of it."""
+    """Return a value as text for a message, cut to 100 characters."""
     try:
         text = repr(value)
     except ValueError:  # Python does not print numbers of thousands of digits

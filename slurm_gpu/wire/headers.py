@@ -1,4 +1,4 @@
-"""Headers and size of requests to slurm-gpudbd."""
+"""Define the maximum size and a header of requests to slurm-gpudbd."""
 
 # Maximum size of a body, as sent.
 MAX_BODY_BYTES = 1 << 20

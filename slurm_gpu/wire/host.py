@@ -14,11 +14,11 @@ _MAX_PARAMETERS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """The cumulative values of one segment, and the recognised application; None: not measured.
+    """The cumulative values of one segment, and the recognised application. None means not measured.
 
     `uptime_s` is the start of the segment in seconds since the boot `boot_id`; an older slurm-gpud sends
     None. The net_ and ib_ counters are those of the node, measured only while no other job ran on it.
-    `app_params` are named captures of the rule that recognised `app`, never a command line.
+    `app_params` contains named captures of the rule that recognised `app`, and never a command line.
     """
 
     cluster: str
@@ -52,10 +52,10 @@ class Host:
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Host:
-        """Return a checked host record from decoded JSON, ignoring unknown fields.
+        """Return a validated host record from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, omit an invalid field and add it to `dropped`, except for the identity fields.
-        Otherwise raise RecordError naming the first field that is missing or invalid.
+        If `dropped` is given, invalid fields are omitted and added to `dropped`, except for the identity
+        fields. Any other missing or invalid field raises RecordError, which names it.
         """
         host = cls(**fields.checked("a host record", wire, _CHECKS, IDENTITY, dropped))
         check_times(host.first_s, host.last_s)

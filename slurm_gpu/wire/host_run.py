@@ -1,4 +1,4 @@
-"""Runs on a machine without Slurm, as its node reports them: user, GPUs and time."""
+"""Define runs on a machine without Slurm, as reported by its node: user, GPUs and time."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class HostRun:
     devices: Sequence[str] = ()
 
     def ended(self, end_s: int) -> HostRun:
-        """Return the run with an end; it may be resumed later."""
+        """Return the run with an end time. It may be resumed later."""
         return replace(self, seq=self.seq + 1, end_s=max(self.start_s, end_s))
 
     def resumed(self) -> HostRun:
-        """Return the run without an end."""
+        """Return the run without an end time."""
         return replace(self, seq=self.seq + 1, end_s=None)
 
     def to_wire(self) -> dict[str, Any]:
@@ -45,10 +45,10 @@ class HostRun:
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> HostRun:
-        """Return a checked run from decoded JSON, ignoring unknown fields.
+        """Return a validated run from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, omit invalid `devices` and add them to `dropped`. All other fields identify the run:
-        raise RecordError naming an invalid one.
+        If `dropped` is given, invalid `devices` are omitted and added to `dropped`. Any other missing or
+        invalid field raises RecordError, which names it.
         """
         required = _CHECKS.keys() - {"devices"}
         if isinstance(wire, dict) and wire.get("end_s") is None:
@@ -56,7 +56,7 @@ class HostRun:
         run = cls(**fields.checked("a run", wire, _CHECKS, required, dropped))
         if run.cluster != HOST_CLUSTER + run.node:
             raise RecordError(
-                f"cluster: {run.cluster!r} must be {HOST_CLUSTER}{run.node}; slurmdbd has the runs of Slurm"
+                f"cluster: {run.cluster!r} must be {HOST_CLUSTER}{run.node}; slurmdbd has Slurm's runs"
             )
         if run.end_s is not None and run.end_s < run.start_s:
             raise RecordError(f"end_s: {run.end_s} is before start_s {run.start_s}")

@@ -1,4 +1,4 @@
-"""Live values: the last samples of a node's devices, kept briefly and only in memory."""
+"""Define live values: the last samples of a node's devices, stored briefly and only in memory."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ QUANTITIES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDevice:
-    """The last values of one device, and the jobs to which it is allocated; None: not measured."""
+    """The last values of one device, and the jobs to which it is allocated. None means not measured."""
 
     util_pct: float | None = None
     idle_s: float | None = None
-    """Seconds since the last sample above IDLE_PCT, including samples between shipments; None also if no
-    sample has been above it since slurm-gpud started."""
+    """Seconds since the last sample above IDLE_PCT, including samples between shipments.
+
+    None also means that no sample has been above it since slurm-gpud started.
+    """
     mem_used_mib: float | None = None
     mem_used_frac: float | None = None
     power_w: float | None = None
@@ -69,10 +71,10 @@ class Live:
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Live:
-        """Return checked live values from decoded JSON, ignoring unknown fields.
+        """Return validated live values from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, omit invalid values of devices and of the host, and add them to `dropped`. Raise
-        RecordError naming any other invalid field.
+        If `dropped` is given, invalid values of devices and of the host are omitted and added to `dropped`.
+        Any other invalid field raises RecordError, which names it.
         """
         fields.an_object("live", wire)
         if wire.get("at_s") is None:

@@ -1,4 +1,4 @@
-"""Means, totals and histograms, each with the seconds that it covers, so that parts merge without bias."""
+"""Define means, totals and histograms that contain the time they cover, so that they merge without bias."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Total(NamedTuple):
 
 
 Histogram = Mapping[int, int]
-"""Whole percent 0–100 → milliseconds at it; missing percents have 0."""
+"""Maps whole percents 0–100 to milliseconds spent at them. A missing percent means 0 milliseconds."""
 
 
 def read_mean(name: str, value: Any) -> Mean:
@@ -76,7 +76,7 @@ def histogram_mean(histogram: Histogram) -> float | None:
 
 
 def histogram_quantile(histogram: Histogram, q: float) -> int | None:
-    """Return the lowest percent that covers a fraction `q` (0–1) of the measured time; None without any."""
+    """Return the quantile `q` (0–1) of the percents, weighted by time; None if no time was measured."""
     total = sum(histogram.values())
     if not total:
         return None

@@ -1,7 +1,7 @@
 """The record: the statistics of one job on one device during one segment.
 
-It is cumulative: the node repeatedly ships the whole record with a growing `seq`, and the database keeps the
-newest.
+It is cumulative: the node repeatedly ships the whole record with an increasing `seq`, and the database keeps
+the newest version.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class Record:
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Record:
-        """Return a checked record from decoded JSON, ignoring unknown fields.
+        """Return a validated record from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, omit an invalid field and add it to `dropped`, except for the identity fields.
-        Otherwise raise RecordError naming the first field that is missing or invalid.
+        If `dropped` is given, invalid fields are omitted and added to `dropped`, except for the identity
+        fields. Any other missing or invalid field raises RecordError, which names it.
         """
         values = fields.checked("a record", with_current_names(wire), _CHECKS, _IDENTITY, dropped)
         if dropped is not None and "sampled_s" in dropped:

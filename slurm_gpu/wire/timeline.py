@@ -25,8 +25,8 @@ MAX_WIDTH_S = 2**31
 class Timeline:
     """Bins of `width_s` (a power of two) from `start_s` (a multiple of it), by the wall clock.
 
-    `series` have one byte per bin: a fraction (0–1) × FULL, or GAP for a bin without measurements. All have
-    the same length.
+    Each of `series` has one byte per bin: a fraction (0–1) × FULL, or GAP for a bin without measurements. All
+    series have the same length.
     """
 
     width_s: int
@@ -44,7 +44,7 @@ class Timeline:
         return self.start_s + self.n_bins * self.width_s
 
     def fractions(self, name: str) -> list[float | None]:
-        """Return a series as fractions of 1, with None if not measured; a missing series has only None."""
+        """Return a series as fractions of 1, with None if not measured; a missing series consists of None."""
         levels = self.series.get(name, bytes([GAP]) * self.n_bins)
         return [None if level == GAP else level / FULL for level in levels]
 
@@ -55,12 +55,12 @@ class Timeline:
 
 
 def level(fraction: float | None) -> int:
-    """Return the byte of a fraction, clipped to 0–1; GAP for None."""
+    """Return the byte for a fraction, clipped to 0–1; GAP for None."""
     return GAP if fraction is None else round(min(max(fraction, 0.0), 1.0) * FULL)
 
 
 def read_timeline(name: str, value: Any) -> Timeline:
-    """Return a checked timeline from decoded JSON, ignoring unknown series."""
+    """Return a validated timeline from decoded JSON, ignoring unknown series."""
     wire = fields.mapping(name, value, "width_s, start_s, series", 64)
     width_s = fields.whole(f"{name}.width_s", wire.get("width_s"), MAX_WIDTH_S)
     if width_s < 1 or width_s & (width_s - 1):
@@ -98,9 +98,9 @@ def merge_timelines(
 ) -> Timeline | None:
     """Return one timeline for all parts, or None if there are no parts.
 
-    Its bins are at least as wide as the widest of the parts. A bin is the mean of the measured values in it,
-    weighted by their widths. `spans` are first_s and last_s of each segment, if known: only the parts of bins
-    within the segment count.
+    Its bins are at least as wide as the widest bins of the parts. The value of a bin is the mean of the
+    measured values in it, weighted by the widths of their bins. `spans` contains first_s and last_s of each
+    segment, if known. Only those parts of bins count that lie within the segment.
     """
     parts = [
         (timeline, span)
@@ -121,7 +121,7 @@ def merge_timelines(
 def _weights(timeline: Timeline, span: tuple[int, int] | None) -> list[int]:
     """Return the seconds that each bin represents.
 
-    The first and the last bin have their whole width if a clock step makes `span` disagree with the bins.
+    If a clock step makes `span` contradict the bins, the first and the last bin count with their whole width.
     """
     weights = [timeline.width_s] * timeline.n_bins
     if span is not None:
@@ -135,7 +135,7 @@ def _weights(timeline: Timeline, span: tuple[int, int] | None) -> list[int]:
 
 
 def common_bins(parts: Sequence[Timeline]) -> tuple[int, int, int]:
-    """Return width, start and number (at most MAX_BINS) of bins for all parts; needs at least one."""
+    """Return the width, start and number (at most MAX_BINS) of bins that cover all parts, at least one."""
     width_s = max(part.width_s for part in parts)
     end_s = max(part.end_s for part in parts)
     while True:

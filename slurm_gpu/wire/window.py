@@ -21,10 +21,11 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The window of one (segment, device): one value per `width_s` from `start_s` (wall clock) per series.
+    """The window of one (segment, device).
 
-    The names of `series` are those of the fields of Reading, with units. Each series is float32,
-    little-endian, with NaN for a missing value, and all have the same length.
+    Each series has one value per `width_s`, beginning at `start_s` (wall clock). The names of `series` are
+    those of the fields of Reading, with units. The values are little-endian float32, with NaN for a missing
+    value. All series have the same length.
     """
 
     job_id: int
@@ -53,10 +54,10 @@ class Window:
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Window:
-        """Return a checked window from decoded JSON, ignoring unknown fields.
+        """Return a validated window from decoded JSON, ignoring unknown fields.
 
-        With `dropped`, replace implausible values with None, and add their series to `dropped`. Raise
-        RecordError naming an invalid field.
+        If `dropped` is given, implausible values become NaN, and their series are added to `dropped`. An
+        invalid field raises RecordError, which names it.
         """
         window = cls(**fields.checked("a window", wire, _CHECKS, _CHECKS))
         return window if dropped is None else window.plausible(dropped)
@@ -69,7 +70,7 @@ class Window:
             wrong = [value for value in values if value is not None and not within.has(value)]
             if wrong:
                 series[name] = pack(v if v is None or within.has(v) else None for v in values)
-                why = f"{len(wrong)} values as {wrong[0]:g} must be from {within.low:g} to {within.high:g}"
+                why = f"{len(wrong)} values like {wrong[0]:g} must be from {within.low:g} to {within.high:g}"
                 dropped[f"series.{name}"] = f"series.{name}: {why}"
         return replace(self, series=series)
 

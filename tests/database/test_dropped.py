@@ -184,7 +184,7 @@ def test_a_value_of_a_window_that_cannot_be_is_a_gap() -> None:
     window = Window.from_wire(wire, dropped)
     assert window.values("power_w") == [100.0, None, None]
     assert window.values("util_pct") == [1.0, 2.0, 3.0]
-    assert dropped == {"series.power_w": "series.power_w: 1 values as 4.29497e+06 must be from 0 to 10000"}
+    assert dropped == {"series.power_w": "series.power_w: 1 values like 4.29497e+06 must be from 0 to 10000"}
 
 
 @pytest.mark.parametrize("kind", ["records", "hosts"])

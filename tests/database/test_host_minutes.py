@@ -140,8 +140,8 @@ class TestBySeconds:
     ("changed", "said"),
     [
         ({"at_s": None}, "cannot be read"),
-        ({"at_s": [1, 2]}, "moments in order"),
-        ({"at_s": [2, 1, 3]}, "moments in order"),
+        ({"at_s": [1, 2]}, "times must ascend"),
+        ({"at_s": [2, 1, 3]}, "times must ascend"),
         ({"series": {"cpu": ["much", 1, 2]}}, "cannot be read"),
         ({"series": [1]}, "cannot be read"),
     ],

@@ -27,13 +27,13 @@ class ClusterJob:
     """The number of tasks of an array that Slurm has not split yet; 1 otherwise."""
     n_nodes: int
     n_gpus: float | None
-    """GPUs that one task requests in total; shards count as fractions. None if unknown."""
+    """The total number of GPUs that one task requests, with shards as fractions; None if unknown."""
     submit_s: int | None
     eligible_s: int | None
     start_s: int | None
     """The start that Slurm expects for a pending job; None if Slurm has not estimated it."""
     end_s: int | None
-    """The end by the time limit."""
+    """The end according to the time limit."""
     time_limit_s: int | None
     name: str | None
     uid: int | None = None
@@ -42,7 +42,7 @@ class ClusterJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAllocation:
-    """A job's share of a node: indices of its whole GPUs, and of the GPUs of which it has shards."""
+    """A job's allocation on a node: indices of its whole GPUs, and of the GPUs of which it has shards."""
 
     job_id: int
     gpus: Sequence[int]
@@ -82,9 +82,9 @@ class ClusterState:
 
 
 def live_of_slurm(cluster: ClusterState, live: Mapping[str, Live]) -> dict[str, Live]:
-    """Return live values that name only jobs which Slurm runs on the reporting node.
+    """Return live values without jobs that Slurm does not run on the reporting node.
 
-    A machine without Slurm numbers its jobs itself, so its numbers may equal those of Slurm's jobs.
+    A machine without Slurm numbers its jobs itself, so its numbers may also be ids of Slurm's jobs.
     """
     here = {node.node: frozenset(holder.job_id for holder in node.holders) for node in cluster.nodes}
     return {name: _with_jobs(values, here.get(name, frozenset())) for name, values in live.items()}

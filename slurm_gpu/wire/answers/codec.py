@@ -1,4 +1,4 @@
-"""Decode and encode answers of the read API, by the types that declare them."""
+"""Decode and encode answers of the read API according to the types that declare them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def to_json(answer: Any) -> Any:
 
 
 def from_json(kind: type[T], value: Any) -> T:
-    """Return decoded JSON as `kind`, ignoring keys of a newer version.
+    """Convert decoded JSON to `kind`, ignoring keys of a newer version.
 
-    Raise DatabaseError naming an invalid field.
+    Raise DatabaseError, which names the invalid field.
     """
     try:
         return msgspec.convert(value, kind, str_keys=True)

@@ -17,7 +17,7 @@ class ForecastRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastAccuracy:
-    """The accuracy in training on `kinds` groups of similar jobs, each predicted from earlier data."""
+    """The accuracy in training for `kinds` groups of similar jobs, each predicted from earlier data."""
 
     kinds: int
     within_2x: float
@@ -26,7 +26,7 @@ class ForecastAccuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A reason for a long or short wait: it is `factor` times that of a job with a typical `what`."""
+    """A reason for a long or short wait: the wait is `factor` times that of a job with a typical `what`."""
 
     what: str
     factor: float
@@ -39,7 +39,7 @@ class Forecast:
     id: str | None
     """The job id as Slurm prints it; None for a job that is not submitted."""
     full: bool
-    """False: another user's job, without reasons."""
+    """False for another user's job, whose forecast has no reasons."""
     at_s: int
     lower_s: float
     median_s: float

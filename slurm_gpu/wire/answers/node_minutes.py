@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMinutes:
-    """The values of one node; each covers the time from the previous one to `at_s` (wall clock).
+    """Host values of one node. Each covers the time from the previous value to `at_s` (wall clock).
 
-    None: not measured.
+    None means not measured.
     """
 
     node: str
@@ -21,4 +21,7 @@ class NodeMinutes:
         """Raise ValueError if the times are not ascending, or if a series has another length."""
         lengths = {name: len(items) for name, items in self.series.items() if len(items) != len(self.at_s)}
         if lengths or list(self.at_s) != sorted(set(self.at_s)):
-            raise ValueError(f"{self.node}: {len(self.at_s)} moments in order, and {lengths}")
+            raise ValueError(
+                f"{self.node}: the {len(self.at_s)} times must ascend, and all series must have this length, "
+                f"unlike {lengths}"
+            )

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A user's limits, by the keys of `slurm-gpu quota --json`; None if unknown, for the reason in `why`."""
+    """A user's limits, with the keys of `slurm-gpu quota --json`; if None, `why` is the reason."""
 
     user: str
     as_of_s: float
@@ -19,7 +19,7 @@ class Quota:
     """The user's uid on slurm-gpuctld's host; None if unknown."""
 
     def seen_by(self, uid: int | None) -> Self:
-        """Return the limits that a user with this name and `uid` may see, without those of another uid."""
+        """Return the limits, or the reason why a user with this name and `uid` may not see them."""
         if None in (uid, self.uid) or uid == self.uid:
             return self
         why = (

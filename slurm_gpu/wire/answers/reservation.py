@@ -1,4 +1,4 @@
-"""A reservation that a user requests, an operator approves and slurm-gpuctld creates in Slurm."""
+"""Define a reservation, which a user requests, an operator approves and slurm-gpuctld creates in Slurm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.text.hostlist import expand
 
 MOST_REPORTS = 100
 MOST_IDS = 500
-"""The most reports, and the most ids, in one request."""
+"""The maximum numbers of reports and of ids in one request."""
 CLOCK_AHEAD = "slurm-gpuctld's clock is"
 """The first words of the error if slurm-gpudbd rejects the time of reports (store.store_reports)."""
 _NAME = re.compile(r"sg_([1-9]\d{0,17})")
@@ -37,7 +37,7 @@ class ReservationState(StrEnum):
 
     @property
     def is_promised(self) -> bool:
-        """Whether an approved reservation has nodes for its window, now or later."""
+        """Whether the reservation is approved and not over, so that nodes are assigned to it."""
         return self in (ReservationState.APPROVED, ReservationState.ACTIVE)
 
 
@@ -82,7 +82,7 @@ class Reservation:
     def __post_init__(self) -> None:
         """Raise ValueError if a promised reservation lacks its start, end or nodes."""
         if self.state.is_promised and None in (self.start_s, self.end_s, self.nodes):
-            raise ValueError(f"reservation {self.id} is approved or active, without a start, an end or nodes")
+            raise ValueError(f"reservation {self.id} is approved or active, but lacks start, end or nodes")
         expand("" if self.nodes is None else self.nodes)
 
     @property
@@ -92,7 +92,7 @@ class Reservation:
 
     @property
     def was_made(self) -> bool:
-        """Whether a finished reservation existed in Slurm. If not, its error remains."""
+        """Whether a reservation that is over existed in Slurm. If it did not, its error is still set."""
         return self.first_start_s is not None or self.error is None
 
 

@@ -11,7 +11,7 @@ _SAME_START_S = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningUse:
-    """The use of its GPUs by a running job since its start; None: not measured."""
+    """A running job's use of its GPUs since its start. None means not measured."""
 
     job_id: int
     start_s: int
@@ -24,7 +24,7 @@ class RunningUse:
     mem_p25: float | None
     mem_p95: float | None
     unused_devices: Sequence[str] = ()
-    """UUIDs of devices that never computed while others of the job did, without devices of low coverage."""
+    """UUIDs of devices that never computed although others of the job did, except those of low coverage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,10 @@ class Running:
     xids: Sequence[RecentXid]
 
     def uses_of(self, starts: Mapping[int, float | None]) -> dict[int, RunningUse]:
-        """Return the use by job id of the runs that started at `starts`, without runs before a requeue."""
+        """Return the use of the runs that started at `starts`, by job id.
+
+        This excludes runs from before a requeue.
+        """
         return {
             use.job_id: use
             for use in self.jobs

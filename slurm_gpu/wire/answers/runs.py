@@ -65,11 +65,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     submit_wait_h: float | None
     run_h: float | None
     lender: str | None = None
-    """The owners whose idle GPUs it borrowed, joined by commas; lists have it once the run has ended."""
+    """The owners whose idle GPUs it borrowed, joined by commas; in lists only after the end of the run."""
     returned_to: str | None = None
     """The job that received the GPUs which this run returned; only in the answer for one job."""
     returned_in_s: int | None = None
-    """Seconds from the eligible time of that job until its start."""
+    """Seconds from the time when that job became eligible until its start."""
     # The fields below are set for the caller's own runs, and for operators.
     name: str | None = None
     exit_code: str | None = None
@@ -91,11 +91,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
 
     @property
     def has_started(self) -> bool:
-        """False while it is pending, and for a run that ended while pending."""
+        """Whether the run has started: False while it is pending, or if it ended while pending."""
         return self.start_s is not None
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, without missing fields of records, and without details that are None."""
+        """Return a dict for json.dumps, omitting missing fields of records and details that are None."""
         values: dict[str, Any] = to_json(self)
         for name in ("devices", "hosts", "events"):
             if (items := values.pop(name)) is not None:
@@ -118,10 +118,10 @@ class RunPage:
     left_out: int = 0
     """The number of older runs of one job that do not fit into the answer."""
     events_left_out: int = 0
-    """The number of events of one job that are not among those of `runs`."""
+    """The number of events of one job that are not included in `runs`."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return a dict for json.dumps."""
         return {**to_json(replace(self, runs=())), "runs": [run.to_json() for run in self.runs]}
 
     @classmethod
@@ -139,7 +139,7 @@ class AuditEvent:
     """A change that slurm-gpu made to the cluster."""
 
     id: str
-    """32 hexadecimal digits that the acting program chooses; the same event keeps its id when sent again."""
+    """32 hexadecimal digits that the acting program chooses. An event that is sent again keeps its id."""
     at_s: int
     host: str
     act: str
@@ -158,7 +158,7 @@ class Decision:
     """A line of decisions.log: a decision of job_submit.lua, or the end of a job's GPU sharing."""
 
     id: str
-    """32 hexadecimal digits that the sender chooses; the same decision keeps its id when sent again."""
+    """32 hexadecimal digits that the sender chooses. A decision that is sent again keeps its id."""
     at_s: int
     host: str
     asked: str
@@ -180,7 +180,8 @@ class Decision:
 class Health:
     """The state of slurm-gpudbd: versions, progress of the accounting import, rejected items.
 
-    `rejected` counts items by kind since the start; it is None in answers of an older slurm-gpudbd.
+    `rejected` contains the numbers of items rejected since the start, by kind; it is None in answers of an
+    older slurm-gpudbd.
     """
 
     version: str
@@ -233,7 +234,7 @@ class NodeWindow(Window):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """A node according to its slurm-gpud: time of the last shipment, version and devices.
+    """A node as reported by its slurm-gpud: time of the last shipment, version and devices.
 
     `last_seen_s` and `version` are None if it has sent nothing since slurm-gpudbd started.
     """
@@ -249,11 +250,11 @@ class NodeReport:
         return [item for item in self.devices if item.parent is None]
 
     def slurm_gpus(self) -> set[int]:
-        """Return the GPU counts that Slurm may report: each MIG instance counts as one, or its GPU does."""
+        """Return the numbers of GPUs that Slurm may report: it counts either GPUs or their MIG instances."""
         parents = {item.parent for item in self.devices if item.parent is not None}
         return {len(self.gpus), sum(item.uuid not in parents for item in self.devices)}
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, without missing fields of devices."""
+        """Return a dict for json.dumps without missing fields of devices."""
         values: dict[str, Any] = to_json(self)
         return {**values, "devices": list(map(_without_gaps, values["devices"]))}

@@ -150,7 +150,7 @@ function expected(wait, now_s) {
   const forecast = wait?.forecast;
   if (!forecast) return wait?.why ? make("p", {}, "No forecast: ", coded(wait.why)) : null;
   const at = (seconds) => words.moment(forecast.at_s + seconds, now_s);
-  return make("p", {}, `Most likely start: ${at(forecast.median_s)}. Of such jobs, 80 % start between ${at(forecast.lower_s)} and ${at(forecast.upper_s)}.`);
+  return make("p", {}, `Most likely start: ${at(forecast.median_s)}; 80 % of such jobs start between ${at(forecast.lower_s)} and ${at(forecast.upper_s)}.`);
 }
 
 // List limits as in `slurm-gpu quota --json`. Limits on sums have a bar that shows usage; limits per job are values.
