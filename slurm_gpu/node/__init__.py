@@ -1,4 +1,5 @@
 """slurm-gpud: sample the GPUs of one node and ship the statistics of each job to slurm-gpudbd.
 
-Hooks and slurmd report allocations, `measure` turns samples into records, `shipping` stores and sends them.
+The hooks and slurmd report allocations; `measure` turns samples into records, and `shipping` stores and sends
+the records.
 """

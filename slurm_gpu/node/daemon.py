@@ -39,10 +39,10 @@ _MAX_WHY = 500
 
 
 class NodeDaemon:
-    """The state and the work of slurm-gpud on one node, except for shipping.
+    """The state and the work of slurm-gpud on one node, except shipping.
 
     Call `start` once, then `step` repeatedly, and `stop` at the end. While only memory samples are due, the
-    `follower`, if any, takes them.
+    `follower` takes them if there is one.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class NodeDaemon:
         self._commit(self._clock.monotonic())
 
     def update_jobs(self, jobs: JobFacts) -> None:
-        """Apply slurm-gpudbd's report on the jobs of this node."""
+        """Apply slurm-gpudbd's report on this node's jobs."""
         self._take_followed()
         self._life.update_jobs(jobs)
         self._life.watch_new()
@@ -162,11 +162,11 @@ class NodeDaemon:
         self._life.end_jobs(jobs)
 
     def open_jobs(self) -> list[int]:
-        """Return the raw ids of jobs with GPUs here."""
+        """Return the raw IDs of the jobs to which GPUs of this node are allocated."""
         return [allocation.key.job_id for allocation in self._life.allocations]
 
     def jobs_by_device(self) -> Mapping[str, list[int]]:
-        """Return the raw ids of jobs by device, leaving out unallocated devices."""
+        """Return the raw job IDs of each allocated device."""
         jobs_by_device: dict[str, list[int]] = {}
         for allocation in self._life.allocations:
             for uuid in allocation.devices.values():
@@ -208,7 +208,7 @@ class NodeDaemon:
         ]
 
     def _unallocated_requests(self) -> list[ReadRequest]:
-        """Return requests for unallocated devices, to detect failures, XIDs and unexpected processes."""
+        """Return requests to sample unallocated devices for failures, XIDs and unexpected processes."""
         allocated = {watch.uuid for watch in self._life.watches.values() if watch.is_allocated}
         answering = self._inventory.answering
         # A GPU in MIG mode lists the processes of its instances.
@@ -255,7 +255,7 @@ class NodeDaemon:
     # Samples that the reader takes by itself
 
     def _follow(self, now_s: float) -> None:
-        """Let the reader take the samples until the next checkpoint, if only memory is due."""
+        """Let the reader take the samples until the next checkpoint if only memory samples are due."""
         follower, watches = self._follower, self._sampled_watches()
         # With a shorter interval, detailed samples are due earlier; with a longer one, there are too few
         # samples.
@@ -275,7 +275,7 @@ class NodeDaemon:
         )
 
     def _take_followed(self) -> None:
-        """Count the samples that the reader took by itself, before any later change is applied."""
+        """Count the samples that the reader took by itself; callers apply later changes only afterwards."""
         if self._follower is None:
             return
         owners = self._life.allocations.owners()
@@ -297,7 +297,7 @@ class NodeDaemon:
             self._spool.save_host(self.implausible.host(host))
 
     def _pids_on_gpus(self) -> Mapping[int, Sequence[int]]:
-        """Return the ids of processes on GPUs by job."""
+        """Return the IDs of each job's processes on GPUs."""
         owners = self._life.allocations.owners()
         found: dict[int, list[int]] = {}
         for pid in {pid for pids in self._on_gpu.values() for pid in pids}:
@@ -382,7 +382,7 @@ class NodeDaemon:
             self._report_device_event(uuid, EVENT_OF[failure.kind])
 
     def report_reader_failing(self, dying: RepeatedExits) -> None:
-        """Report repeated exits of the process that calls NVML."""
+        """Record an event for repeated exits of the process that calls NVML."""
         self._events.record("reader_failing", data={"deaths": dying.exits, "why": dying.why[:_MAX_WHY]})
 
     def _report_implausible(self, device: str | None, data: Mapping[str, Any]) -> None:
@@ -398,7 +398,7 @@ class NodeDaemon:
     def _report_device_event(
         self, uuid: str, kind: str, at_s: float | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Record an event for each job on the device, or only for the device."""
+        """Record an event for each job on the device, or for the device alone if it has no jobs."""
         jobs: list[int | None] = [*self._life.jobs_on(uuid)]
         for job_id in jobs or [None]:
             self._events.record(kind, device=uuid, job_id=job_id, at_s=at_s, data=data)

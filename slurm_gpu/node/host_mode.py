@@ -1,9 +1,9 @@
 """Record users' processes on GPUs as jobs on a machine without Slurm.
 
-A job is a user's use of a set of GPUs, from the first process to the last. If the user returns to the same
-GPUs within GONE_S, the job continues. The next job starts if the set changes: a process uses another GPU, or
-one of several GPUs is unused for GONE_S. Processes that start within SETTLE_S form one set, like the
-processes of one program. Processes that run for less than POLL_S may be missed.
+A job is one user's use of a set of GPUs, from the first process to the last. If the user returns to the same
+GPUs within GONE_S, the job continues. Another job starts when the set changes: a process uses another GPU, or
+one of several GPUs is unused for GONE_S. GPUs whose processes start within SETTLE_S belong to one set,
+because they are probably used by one program. Processes that run for less than POLL_S may be missed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class HostOrder:
         """See DeviceOrder."""
 
     def news(self) -> bool:
-        """See DeviceOrder; there is nothing to do, since each device gets a number before it is requested."""
+        """See DeviceOrder; there is never news, because each device gets a number before it is requested."""
         return False
 
     def position(self, uuid: str) -> int:
@@ -64,7 +64,7 @@ class HostOrder:
         return self._uuids.index(uuid)
 
     def uuids(self, positions: Sequence[int], devices: Sequence[DeviceProperties]) -> Mapping[int, str]:
-        """Return the present devices with these numbers."""
+        """Return the UUIDs of the present devices with these numbers."""
         there = {facts.uuid for facts in devices}
         known = {p: self._uuids[p] for p in positions if p < len(self._uuids)}
         return {position: uuid for position, uuid in known.items() if uuid in there}
@@ -72,10 +72,11 @@ class HostOrder:
 
 @dataclass(slots=True)
 class _UserSession:
-    """A user's use of GPUs.
+    """The GPUs that one user is using.
 
-    `first_s` and `last_s` are when each device was seen in use, `pids` its last processes. `allocated` are
-    the devices of the open allocation, `left_s` is when the last allocation of `job` ended.
+    `first_s` and `last_s` are the times when each device was first and last observed in use, and `pids` are
+    its last processes. `allocated` are the devices of the open allocation; `left_s` is the time when the last
+    allocation of `job` ended.
     """
 
     uid: int
@@ -100,7 +101,7 @@ class _UserSession:
             self.pids.pop(device, None)
 
     def is_settled(self, now_s: float) -> bool:
-        """Return whether the set is settled: no device is so new that others may still join."""
+        """Return whether all new devices have been in use long enough that no others are expected."""
         return all(now_s - self.first_s[device] >= SETTLE_S for device in self.last_s.keys() - self.allocated)
 
 
@@ -127,10 +128,10 @@ class HostJobs:
             self._take_up(allocation)
 
     def remove(self, event: HookEvent) -> None:
-        """Do nothing, since no file exists."""
+        """Do nothing, because events are not stored in files."""
 
     def pids_of(self, uid: int) -> frozenset[int]:
-        """Return the last known ids of a user's processes on GPUs; this is thread-safe."""
+        """Return the last known IDs of a user's processes on GPUs; this method is thread-safe."""
         return self._pids.get(uid, frozenset())
 
     def take(self) -> list[HookEvent]:
@@ -152,7 +153,7 @@ class HostJobs:
         return events
 
     def _take_up(self, allocation: Allocation) -> None:
-        """Continue an open allocation of an earlier process; allocations of an earlier boot have ended."""
+        """Continue an open allocation of an earlier process, or end it if it is from an earlier boot."""
         job = self._spool.last_run(allocation.key.job_id)
         if job is None:
             return
@@ -193,7 +194,7 @@ class HostJobs:
                     session.add(uuid, process.pid, now_s)
 
     def _may_differ(self, uuid: str, now: Reading) -> bool:
-        """Return whether the device's processes may have changed; a new process changes the used memory."""
+        """Return whether the device's processes may have changed: a new process changes the used memory."""
         then = self._listed.get(uuid)
         if then is None or then.processes is None or now.at_s - then.at_s >= LIST_S:
             return True
@@ -219,7 +220,7 @@ class HostJobs:
         yield self._begin(session, now_s)
 
     def _begin(self, session: _UserSession, now_s: float) -> HookEvent:
-        """Start an allocation of the devices in use, for the user's last job if it continues."""
+        """Start an allocation of the devices in use, as part of the user's last job if that job continues."""
         begin_s = min(session.first_s.values())
         session.allocated = frozenset(session.last_s)
         job = session.job
@@ -277,7 +278,7 @@ def _user_name(uid: int) -> str:
 
 
 class HostProcesses(ProcessJobs):
-    """Assigns a process to the only open job of its user."""
+    """Assigns each process to the only open job of its user."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -297,7 +298,7 @@ class HostProcesses(ProcessJobs):
 
 
 class HostSource(NodeSource):
-    """A source that ignores job reports, since slurm-gpudbd's Slurm may have other jobs with the same ids."""
+    """A source that ignores job reports, because slurm-gpudbd's cluster may have jobs with the same IDs."""
 
     def open_jobs(self) -> Sequence[int]:
         """See Source."""

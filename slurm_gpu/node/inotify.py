@@ -1,4 +1,4 @@
-"""Wait for hook files, replies and signals, with Linux's inotify through ctypes."""
+"""Wait for hook files, replies and signals; call Linux's inotify through ctypes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IN_DELETE_SELF = 0x400
 
 
 class DirectoryWaiter:
-    """Ends a wait when a file is renamed into a directory; the directory may be removed and recreated."""
+    """Ends a wait when a file is moved into a directory, even after the directory was recreated."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -29,7 +29,7 @@ class DirectoryWaiter:
             self._poll.register(self._inotify, select.POLLIN)
 
     def wait(self, timeout_s: float) -> None:
-        """Return on an event, on `wake`, or after the timeout; without inotify, events are not noticed."""
+        """Return on an event, on `wake`, or after the timeout; without inotify, only on the latter two."""
         self._watch()
         ready = self._poll.poll(max(0.0, timeout_s) * 1000)
         for descriptor, _ in ready:
@@ -39,7 +39,7 @@ class DirectoryWaiter:
                 self._watched_inode = None  # the directory may have been removed
 
     def wake(self) -> None:
-        """End a wait; may be called from a thread or a signal handler."""
+        """End a wait; this may be called from any thread and from signal handlers."""
         try:
             os.write(self._wake_write, b"\0")
         except BlockingIOError:

@@ -37,9 +37,9 @@ _MOST_XIDS = 1000
 
 @dataclass(slots=True)
 class LatestReading:
-    """The last readings of one device; `at_s` is the time of the last one, `detail` the last detailed one.
+    """The last readings of one device, taken at `at_s`; `detail` is the last detailed reading.
 
-    `computed_s` is when the device was last seen computing, or None if it never was.
+    `computed_s` is the time when the device was last observed to compute, or None if it never was.
     """
 
     at_s: float
@@ -50,10 +50,10 @@ class LatestReading:
 
 
 class CachingReader:
-    """A Reader that caches its readings; `facts` are the properties of the devices that answered last.
+    """A Reader that caches readings; `facts` are the properties of the devices found by the last search.
 
-    `reads` counts the reads, `failed_reads` the requested devices that did not answer. Devices are followed
-    only if `follower`, the same reader, is given.
+    `reads` counts the reads, and `failed_reads` counts the requested devices that did not answer. `follower`
+    is the same reader if it can sample by itself.
     """
 
     def __init__(self, reader: Reader, follower: Follower | None = None) -> None:
@@ -90,7 +90,7 @@ class CachingReader:
         return results.readings
 
     def _keep_first_xids(self) -> None:
-        """Keep the first XID of each code and device, since it is the cause of later ones."""
+        """Keep only the first XID of each code and device; it is usually the cause of the later ones."""
         first: dict[tuple[str, int], Xid] = {}
         for xid in self._xids:
             first.setdefault((xid.uuid, xid.code), xid)
@@ -153,13 +153,13 @@ class CachingReader:
             seen.computed_s = computed_s
 
     def of(self, uuid: str, now_s: float) -> LatestReading | None:
-        """Return the last readings of that device, or None if they are older than FRESH_S."""
+        """Return the last readings of the device, or None if they are older than FRESH_S."""
         seen = self._seen.get(uuid)
         return seen if seen is not None and now_s - seen.at_s <= FRESH_S else None
 
 
 class NodeSource(ShipmentSource):
-    """Provides the data of a node that is sent in addition to records."""
+    """Provides the data about the node that is sent in addition to records."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class NodeSource(ShipmentSource):
         counters: NodeCounters,
         own: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        """Take `own`, which returns further values of the host by name."""
+        """`own` returns further values of the host by name."""
         self._name, self._clock = name, clock
         self._daemon, self._seen, self._counters, self._own = jobs_by_device, seen, counters, own
 
@@ -216,9 +216,9 @@ class NodeSource(ShipmentSource):
 
 
 def _computed_s(reading: Reading) -> float | None:
-    """Return when the device last computed according to a reading; None if the reading does not show it.
+    """Return when the device last computed according to the reading, or None if it did not compute.
 
-    A ring covers all the time since the last sample, so it includes bursts that current values miss.
+    A ring covers the whole time since the last sample, so it includes bursts that current values miss.
     """
     if reading.ring:
         newest_us = reading.ring[-1].at_us

@@ -28,7 +28,7 @@ _NICE = -10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run slurm-gpud and return the exit code (2 invalid usage, 3 external failure)."""
+    """Run slurm-gpud and return the exit code: 2 for invalid usage, 3 for an external failure."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments[:1]) == ["applications"]:
         # Imported here, since the daemon does not use it.
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _piped(command: Callable[[], int]) -> int:
-    """Run a command and return its exit code, or 0 if the reader of its output (`head`) has exited."""
+    """Run a command and return its exit code, or 0 if the program that reads its output has exited."""
     try:
         code = command()
         sys.stdout.flush()
@@ -90,13 +90,13 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--no-slurm",
         action="store_true",
-        help="run on a machine without Slurm: each user's processes are a job",
+        help="run on a machine without Slurm: the processes of each user form a job",
     )
     add("--once", action="store_true", help="take one sample, send pending records, print a table and exit")
     add(
         "--foreground",
         action="store_true",
-        help="log for a terminal instead of the journal; with --once also why values are missing",
+        help="log for a terminal instead of the journal; with --once, also log why values are missing",
     )
     add(
         "--print",
@@ -132,7 +132,8 @@ def _run(options: ServiceOptions, config: SiteConfig) -> None:
             raise
         reason = str(error).partition(";")[0]
         print(
-            f"{reason}, which sends pending records; jobs are those with processes on a GPU", file=sys.stderr
+            f"{reason}; it sends the pending records. Only jobs with processes on a GPU are shown.",
+            file=sys.stderr,
         )
         print(observer_summary(SystemClock()))
         return
@@ -150,11 +151,11 @@ def _run(options: ServiceOptions, config: SiteConfig) -> None:
 
 
 def _raise_priority() -> None:
-    """Raise the priority, so that jobs on all cores do not delay samples."""
+    """Raise the priority, so that samples are not delayed when jobs use all cores."""
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)
     except PermissionError:
-        log.debug("slurm-gpud keeps its priority: it does not run as root")
+        log.debug("slurm-gpud keeps its priority, because it is not running as root")
 
 
 class _StopSignal:

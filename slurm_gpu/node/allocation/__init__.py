@@ -1,1 +1,1 @@
-"""Track GPU allocations: hook files, Slurm's order of GPUs, open allocations."""
+"""Track GPU allocations: read hook files, determine Slurm's order of GPUs, and keep the open allocations."""

@@ -1,6 +1,6 @@
 """Find the options that `slurmd -G` needs for a dynamic node (`slurmd -Z`).
 
-slurm.conf does not list such a node; the command line of its slurmd has its options.
+slurm.conf does not list such a node, so its options are read from the command line of its slurmd.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLAGS = ("-b", "-c", "-C", "-D", "-G", "-M", "-s", "-v", "-Z")
 
 
 def running_slurmds(proc: Path = PROC) -> Iterator[tuple[int, list[str]]]:
-    """Return the pid and command line of each slurmd that root or this user runs."""
+    """Yield the pid and command line of each slurmd that root or this user runs."""
     for process in proc.glob("[0-9]*"):
         try:
             # Any user can name a process slurmd.
@@ -38,8 +38,8 @@ def running_slurmds(proc: Path = PROC) -> Iterator[tuple[int, list[str]]]:
 class _Slurmd:
     """The slurmd of a dynamic node.
 
-    `started` (clock ticks after boot) distinguishes it from a later process with the same pid. `options` make
-    `slurmd -G` use the same node.
+    `started`, in clock ticks after boot, distinguishes it from a later process with the same pid. With
+    `options`, `slurmd -G` describes the same node.
     """
 
     pid: int
@@ -51,21 +51,21 @@ class DynamicNode:
     """Reads the options of a dynamic node from its running slurmd; methods are thread-safe."""
 
     def __init__(self, node: str | None, proc: Path = PROC, host: str = os.uname().nodename) -> None:
-        """`node` is the name in Slurm, or None if this host has one slurmd."""
+        """`node` is the node's name in Slurm, or None if this host runs only one slurmd."""
         self._node, self._proc, self._host = node, proc, host
         self._slurmd: _Slurmd | None = None
         self._n_changes = 0
 
     def options(self) -> tuple[str, ...]:
-        """Return the last slurmd's options for `slurmd -G`, or () if slurm.conf lists the node."""
+        """Return the options that `slurmd -G` needs for this node, or () if slurm.conf lists it."""
         if self._slurmd is None or not self._runs(self._slurmd):
             self._slurmd = self._find() or self._slurmd
         return () if self._slurmd is None else self._slurmd.options
 
     def n_changes(self) -> int:
-        """Return how often slurmd restarted with other options, or 0 if slurm.conf lists the node.
+        """Return how often slurmd has restarted with different options; 0 if slurm.conf lists the node.
 
-        This searches all processes only after a known slurmd has ended.
+        All processes are searched only after a known slurmd has ended.
         """
         before = self._slurmd
         if before is not None and not self._runs(before) and self.options() != before.options:
@@ -96,7 +96,7 @@ class DynamicNode:
 
 
 def _options(words: list[str]) -> argparse.Namespace | None:
-    """Return the options of a command line that has -Z, otherwise None."""
+    """Return the parsed options of slurmd's command line, or None if it does not contain -Z."""
     # If abbreviations were allowed, an ambiguous one would end this process.
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     for option in _WITH_VALUE:

@@ -1,9 +1,9 @@
 """Map Slurm's GPU numbers to device files, minor numbers and MIG instances, and UUIDs.
 
-SLURM_JOB_GPUS has positions in the order of the `Name=gpu` lines of `slurmd -G`. They are neither minor
-numbers nor NVML indices: gres.conf may list files in any order, and AutoDetect has an order of its own. A
-line with `Count=1` and several files (MultipleFiles, as for MIG instances) is one position; otherwise each
-file is a position.
+SLURM_JOB_GPUS contains positions in the order of the `Name=gpu` lines that `slurmd -G` prints. They are
+neither minor numbers nor NVML indices: gres.conf may list files in any order, and AutoDetect uses its own
+order. A line with `Count=1` and several files (MultipleFiles, as for MIG instances) is one position;
+otherwise each file is a position.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MIG_LINE = re.compile(r"gpu(?P<gpu>\d+)/gi(?P<gi>\d+)/(?:ci(?P<ci>\d+)/)?access
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """An instance on the GPU with minor number `gpu`; without `compute_instance`, a GPU instance."""
+    """A MIG instance on the GPU with minor number `gpu`; a GPU instance if `compute_instance` is None."""
 
     gpu: int
     gpu_instance: int
@@ -45,11 +45,11 @@ class Capability:
 
 
 def read_capabilities(path: Path = MIG_MINORS) -> Mapping[int, Capability]:
-    """Return the MIG instance of each capability device file by minor number, or {} without MIG.
+    """Return MIG instances by the minor number of their capability device file, or {} without MIG.
 
-    A job with an instance may open its GPU's file and two of /dev/nvidia-caps/nvidia-capN: one for the GPU
-    instance and one for its compute instance. The driver lists them in lines such as `gpu0/gi1/access 12` and
-    `gpu0/gi1/ci0/access 13`, where gpu0 is a minor number. Slurm reads the same file
+    A job with a MIG instance can open the GPU's device file and two files /dev/nvidia-caps/nvidia-capN: one
+    for the GPU instance and one for the compute instance. The driver lists them in lines such as
+    `gpu0/gi1/access 12` and `gpu0/gi1/ci0/access 13`, where gpu0 is a minor number. Slurm reads the same file
     (src/plugins/gpu/nvml/gpu_nvml.c, _handle_mig).
     """
     try:
@@ -79,7 +79,7 @@ WAIT_S = 2.0
 
 
 def parse_files(text: str) -> list[tuple[str, ...]]:
-    """Return device files by position from the output of `slurmd -G`; a MIG instance has several."""
+    """Return the device files of each position in the output of `slurmd -G`; a MIG instance has several."""
     found: list[tuple[str, ...]] = []
     for line in text.splitlines():
         match = _LINE.search(line)
@@ -91,7 +91,7 @@ def parse_files(text: str) -> list[tuple[str, ...]]:
 
 
 def _count_without_files(text: str) -> int:
-    """Return the number of GPUs in output without device files."""
+    """Return the number of GPUs in output of `slurmd -G` that contains no device files."""
     return sum(int(match["count"]) for match in map(_COUNT.search, text.splitlines()) if match)
 
 
@@ -110,7 +110,7 @@ def _expand(name: str) -> Iterator[str]:
 
 
 def minor_of(file: str) -> int | None:
-    """Return the minor number of a device file, or the one in its name if the device does not exist here."""
+    """Return the minor number of a device file, or the number in its name if it does not exist here."""
     try:
         status = Path(file).stat()
     except OSError:
@@ -123,7 +123,7 @@ def minor_of(file: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DevicePosition:
-    """A GPU by its minor number, or a MIG instance on it if `gpu_instance` is given.
+    """A GPU, given by its minor number, or a MIG instance on that GPU if `gpu_instance` is set.
 
     If `compute_instance` is None, the GPU instance has only one compute instance.
     """
@@ -133,7 +133,7 @@ class DevicePosition:
     compute_instance: int | None = None
 
     def is_at(self, facts: DeviceProperties) -> bool:
-        """Return whether the identifiers match that device."""
+        """Return whether the identifiers are those of the given device."""
         return (
             facts.minor == self.minor
             and facts.gpu_instance == self.gpu_instance
@@ -142,7 +142,7 @@ class DevicePosition:
 
 
 def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> DevicePosition | None:
-    """Return the device that the device files of one position open, or None if it is ambiguous."""
+    """Return the device to which the files of one position give access, or None if it is ambiguous."""
     caps = [file for file in files if _CAPABILITY.search(file)]
     gpus = [file for file in files if file not in caps]
     # A GPU may have other files, such as those of its display.
@@ -165,8 +165,9 @@ def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> De
 class GresOrder:
     """Resolves positions to UUIDs; runs `slurmd -G` again when its configuration or the devices change.
 
-    Only `ask` waits for slurmd; without an answer, no device is resolved. Unreadable files count as
-    unchanged. `can_be_shared` is whether several jobs may share one GPU (`shard`, `mps`).
+    Only `ask` waits for slurmd; until slurmd answers, no position is resolved. Unreadable configuration files
+    count as unchanged. `can_be_shared` is true if Slurm can allocate one GPU to several jobs (`shard` or
+    `mps`).
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class GresOrder:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the last query failed or takes too long."""
+        """Return whether the last query failed or the current one is taking too long."""
         return self._query.is_silent
 
     def ask(self) -> None:
@@ -235,11 +236,11 @@ class GresOrder:
         return news
 
     def uuids(self, positions: Sequence[int], devices: Sequence[DeviceProperties]) -> Mapping[int, str]:
-        """Return the UUID at each position; positions without a known device of `devices` are absent.
+        """Return UUIDs by position; positions without a match in `devices` are absent.
 
-        Until slurmd answers, no position is resolved, since a guess might charge another job's GPU. If the
-        answer has no device files, positions follow minor numbers and `assumed` is set; MIG instances have no
-        such order.
+        Until slurmd answers, no position is resolved, because a guess might attribute a GPU to the wrong job.
+        If the answer contains no device files, positions are assumed to follow minor numbers, and `assumed`
+        is set. MIG instances are then not resolved, because they have no such order.
         """
         self._notice(devices)
         self._receive()
@@ -282,7 +283,7 @@ class GresOrder:
         self._stamp, self._present = stamp, present or self._present
 
     def _unreported(self, positions: Iterable[int]) -> frozenset[int]:
-        """Return positions that were not in the last answer; slurmd may report them now."""
+        """Return the positions that were missing from the last answer; the next answer may contain them."""
         return frozenset(position for position in positions if position >= self._n_positions)
 
     def _is_known(self, positions: Iterable[int]) -> bool:
@@ -322,5 +323,5 @@ class GresOrder:
 
     def _warn_once(self, what: str) -> None:
         if not self._has_warned:
-            log.warning("%s; new allocations are recorded as gaps until it answers", what)
+            log.warning("%s; new allocations are recorded as gaps until slurmd answers", what)
         self._has_warned = True

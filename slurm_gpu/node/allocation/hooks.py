@@ -1,7 +1,7 @@
 """Read the event files of the prolog and epilog hooks (docs/contracts.md, section 6).
 
-Only root can write to the directory, but values come from a job's environment, so only the format is trusted.
-Invalid files are moved to `rejected/` next to the directory.
+Only root can write to the directory, but the values come from the environments of jobs, so their format is
+checked. Invalid files are moved to `rejected/` next to the directory.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class HookKind(StrEnum):
 class HookEvent:
     """The start or end of a job's allocation on this node.
 
-    `at_s` is wall-clock time, `uptime_s` Clock.monotonic() in the boot `boot_id`. `positions` are Slurm's GPU
-    numbers (slurm_gpu.node.allocation.gres), empty for a job without GPUs.
+    `at_s` is wall-clock time; `uptime_s` is Clock.monotonic() in the boot `boot_id`. `positions` are Slurm's
+    GPU numbers (slurm_gpu.node.allocation.gres), empty for a job without GPUs.
     """
 
     path: Path
@@ -73,14 +73,14 @@ def read_event(path: Path) -> HookEvent:
     """Read one event file; raise HookFileError."""
     name = _FILE_NAME.fullmatch(path.name)
     if name is None:
-        raise HookFileError("the name is not TIME-JOBID-prolog or -epilog")
+        raise HookFileError("the name is not TIME-JOBID-prolog or TIME-JOBID-epilog")
     try:
         text, written_s = _content(path)
     except OSError as error:
         raise HookFileError(f"cannot be read: {error.strerror}") from error
     values = _values(text)
     if values.get("EVENT") != name["kind"] or values.get("SLURM_JOB_ID") != name["job_id"]:
-        raise HookFileError("the content does not match the name")
+        raise HookFileError("the content does not match the file name")
     at_ns, restart = int(name["at_ns"]), _number("SLURM_JOB_RESTART_COUNT", values)
     return HookEvent(
         path=path,
@@ -153,7 +153,7 @@ def _optional(key: str, values: Mapping[str, str]) -> str | None:
 
 
 class HookEvents(Protocol):
-    """A source of events that keeps each event until `remove`, so that no event is lost in a crash."""
+    """A source of events that keeps each event until `remove` is called, so that crashes lose no events."""
 
     def take(self) -> list[HookEvent]:
         """Return new events in order."""
@@ -163,7 +163,7 @@ class HookEvents(Protocol):
 
 
 class HookDirectory:
-    """The directory of event files; each file remains until `remove`, so that no event is lost in a crash."""
+    """The directory of event files; each file remains until `remove` is called, so crashes lose no events."""
 
     def __init__(self, run_dir: Path, node: str, clock: Clock) -> None:
         self._clock = clock
@@ -179,7 +179,8 @@ class HookDirectory:
     def claim(self) -> None:
         """Lock the directory until this process ends; raise BlockingIOError if another process has the lock.
 
-        Otherwise each process would see only some events, and neither would have all allocations.
+        Without the lock, two processes would each read only some of the events, and neither would have all
+        allocations.
         """
         lock_directory(self.jobs)
 
@@ -215,11 +216,11 @@ class HookDirectory:
     def _read(self, path: Path) -> HookEvent:
         event = read_event(path)
         if event.node not in (None, self._node):
-            raise HookFileError(f"it is for node {event.node}, but this is {self._node} (--node)")
+            raise HookFileError(f"the event is for node {event.node}, but this is node {self._node} (--node)")
         return replace(event, uptime_s=self._finer(event))
 
     def _finer(self, event: HookEvent) -> float:
-        """Refine the uptime, which has steps of 10 ms, by the wall clock if that was not set since."""
+        """Return the uptime with a finer resolution than 10 ms, by the wall clock if it was not set since."""
         if event.boot_id != self._clock.boot_id():
             return event.uptime_s
         by_wall_s = event.at_s - wall_ahead_s(self._clock)

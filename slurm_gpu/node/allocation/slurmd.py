@@ -1,7 +1,7 @@
-"""Run `slurmd -G`, which prints the order of a node's GPUs, blocking or in the background.
+"""Run `slurmd -G`, which prints the order of a node's GPUs, in the foreground or the background.
 
-It may take long or never end, for example if Slurm is on a file system that hangs; in that case it cannot
-even be killed. The main loop of slurm-gpud never waits for it.
+The command may take long or never end. For example, if Slurm is on a file system that hangs, the process
+cannot even be killed. The main loop of slurm-gpud never waits for it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _ENV = "/usr/bin/env"
 
 
 def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHIN_S) -> str:
-    """Run slurmd; return its output and error output (-G prints to the latter), or raise SlurmError.
+    """Run slurmd; return its output and error output (-G prints to stderr), or raise SlurmError.
 
-    `ends_within_s` is the maximum wait for the end of a killed process; None means no limit.
+    `ends_within_s` limits the wait for a killed process to end, in seconds; None means no limit.
     """
     command_line = " ".join(command)
     path = f"{os.environ.get('PATH', os.defpath)}:{SBIN}"
@@ -95,9 +95,9 @@ def conf_of_slurmd(
 ) -> Path | None:
     """Return the slurm.conf for `slurmd -G`, or None if it finds the running slurmd's file by itself.
 
-    Without a slurm.conf, `slurmd -G` would request one from slurmctld or fail. With `--conf-server` the
-    running slurmd ignores files. SLURM_CONF is used instead of -f, because slurmd searches gres.conf next to
-    it.
+    Without a slurm.conf, `slurmd -G` would request one from slurmctld or fail. With `--conf-server`, the
+    running slurmd ignores local files. The path is passed in SLURM_CONF instead of with -f, because slurmd
+    searches for gres.conf next to the file that SLURM_CONF names.
     """
     if environ.get("SLURM_CONF") or not os.access(cached, os.R_OK):
         return None
@@ -109,9 +109,10 @@ def _has_conf_server(proc: Path) -> bool:
 
 
 class SlurmdQuery:
-    """Runs `command` in a separate thread, one query at a time, with a growing pause after useless answers.
+    """Runs `command` in a separate thread, one query at a time.
 
-    That thread calls `wake` when the answer is available.
+    The pause before the next query grows with each answer that does not help. The thread calls `wake` when an
+    answer is available.
     """
 
     def __init__(
@@ -138,16 +139,16 @@ class SlurmdQuery:
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the query failed or takes too long."""
+        """Return whether the last query failed or the current one is taking too long."""
         return self._failed or self.silent_s > SILENT_S
 
     @property
     def silent_s(self) -> float:
-        """Return the time for which the query has been running."""
+        """Return for how many seconds the current query has been running."""
         return 0.0 if self._since_s is None else self._clock.monotonic() - self._since_s
 
     def ask(self) -> bool:
-        """Start a query, unless one is running or the pause is not over; return whether it started."""
+        """Start a query unless one is running or the pause has not ended; return whether it was started."""
         now_s = self._clock.monotonic()
         if self._since_s is not None or now_s < self._due_s:
             return False
@@ -160,7 +161,7 @@ class SlurmdQuery:
         return True
 
     def wait(self, seconds: float) -> None:
-        """Wait for the answer, for at most that time."""
+        """Wait for the answer, at most for `seconds`."""
         if self._since_s is not None:
             self._came.wait(seconds)
 
@@ -181,7 +182,7 @@ class SlurmdQuery:
         self._due_s = self._clock.monotonic() + self._pause_s
 
     def reset_backoff(self) -> None:
-        """Allow the next query at once."""
+        """End the pause, so that the next query can start immediately."""
         self._pause_s = self._due_s = 0.0
 
     def _run_query(self) -> None:

@@ -10,16 +10,16 @@ from pathlib import Path
 
 
 def own_directory(directory: Path) -> None:
-    """Create the directory, or ensure that this user owns it and has sole access.
+    """Create the directory, or check that this user owns it, and deny other users access.
 
-    Raise OSError otherwise, because its content could come from another user.
+    Raise OSError if another user owns it, because that user could have written its content.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.lstat()
     if stat.S_ISLNK(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "is a link; slurm-gpud requires a directory", str(directory))
     if status.st_uid != os.geteuid():
-        why = f"belongs to uid {status.st_uid}, but slurm-gpud runs as {os.geteuid()}"
+        why = f"belongs to uid {status.st_uid}, but slurm-gpud runs as uid {os.geteuid()}"
         raise PermissionError(errno.EPERM, why, str(directory))
     directory.chmod(0o700)
 
@@ -35,10 +35,10 @@ def lock_directory(directory: Path) -> None:
 
 
 class StateLock:
-    """A lock until `close` or the end of the process."""
+    """A lock that lasts until `close` is called or the process ends."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the lock; raise BlockingIOError, which names the process that has it, or OSError."""
+        """Take the lock. If another process has it, raise BlockingIOError, which names that process."""
         own_directory(directory)
         self._path = directory / "lock"
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -57,7 +57,7 @@ class StateLock:
             return
 
     def is_in_place(self) -> bool:
-        """Return whether the lock file still exists, so that another slurm-gpud finds this lock."""
+        """Return whether the path is still that of the locked file; otherwise the lock has no effect."""
         return is_same_file(self._file, self._path)
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class StateLock:
 
 
 def is_same_file(descriptor: int, path: Path) -> bool:
-    """Return whether `path` is the file that `descriptor` has open."""
+    """Return whether `path` is the file that is open as `descriptor`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except OSError:

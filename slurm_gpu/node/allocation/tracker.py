@@ -1,4 +1,4 @@
-"""Represent the allocations of this node's GPUs, as the hooks report them."""
+"""Represent the allocations of this node's GPUs as reported by the hooks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def new_segment() -> str:
 class Allocation:
     """A job's GPUs on this node, observed without interruption since `start_s`.
 
-    `start_s` is Clock.monotonic() in the boot of `key.boot_id`, `start_wall_s` the wall clock at that time.
-    Both are from the prolog, or from a restart of slurm-gpud. `begun_s` is Clock.monotonic() at the prolog.
-    `prolog_at_s` is the prolog's wall-clock time in the hook file, which distinguishes the runs of a job.
-    `devices` are UUIDs by position, absent while unknown. `is_reported` is true while only Slurm has reported
-    the run. `recorded_until_s` (Clock.monotonic()) is the end of the records of earlier segments, or None in
-    the first segment.
+    `start_s` is Clock.monotonic() in the boot `key.boot_id`, and `start_wall_s` is the wall clock at that
+    time. Both are taken at the prolog, or when slurm-gpud restarts. `begun_s` is Clock.monotonic() at the
+    prolog. `prolog_at_s` is the prolog's wall-clock time in the hook file, which distinguishes the runs of a
+    job. `devices` maps positions to UUIDs; unknown devices are absent. `is_reported` is true while only Slurm
+    has reported the run. `recorded_until_s` (Clock.monotonic()) is the end of the records of earlier
+    segments, or None in the first segment.
     """
 
     key: SegmentKey
@@ -53,7 +53,7 @@ class Allocation:
 
     @property
     def is_from_prolog(self) -> bool:
-        """Return whether the run is recorded from its prolog on."""
+        """Return whether the recording of the run began at its prolog."""
         return self.start_s == self.begun_s and not self.is_reported
 
     @classmethod
@@ -103,8 +103,8 @@ class Allocation:
     def continued(self, now_s: float, wall_s: float, recorded_until_s: float) -> Allocation:
         """Return the allocation as a new segment that starts now; earlier records end at `recorded_until_s`.
 
-        If the wall clock was set since, the prolog's time is converted to the new clock, because the times of
-        a record are compared.
+        If the wall clock was set since, the prolog's time is converted to the new clock, because the times in
+        a record are compared with each other.
         """
         prolog_at_s = wall_s - (now_s - self.begun_s)
         # prolog_s has whole seconds.
@@ -116,9 +116,10 @@ class Allocation:
         )
 
     def ended_before(self, end_s: float) -> Allocation:
-        """Return the allocation for an end at `end_s`, which a late epilog may set before this segment.
+        """Return the allocation that ends at `end_s`, which may precede this segment if the epilog is late.
 
-        In that case it starts where the previous segment ended, so that the time up to the end is covered.
+        In that case the allocation starts where the previous segment ended, so that it covers the time until
+        `end_s`.
         """
         if self.recorded_until_s is None or end_s >= self.start_s:
             return self
@@ -126,7 +127,7 @@ class Allocation:
         return replace(self, start_s=self.recorded_until_s, start_wall_s=wall_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON for the spool."""
+        """Return the allocation as a JSON object for the spool."""
         return {
             **asdict(self.key),
             "prolog_at_s": self.prolog_at_s,
@@ -143,7 +144,7 @@ class Allocation:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Allocation:
-        """Convert from JSON of the spool."""
+        """Create an allocation from a JSON object in the spool."""
         # Older versions saved only the wall clock of the prolog.
         begun_s = value["start_s"] - max(0.0, value["start_wall_s"] - value["prolog_at_s"])
         return cls(
@@ -196,7 +197,7 @@ class Allocations:
         del self._open[allocation.key.job_id]
 
     def owners(self) -> Mapping[int, JobOwner]:
-        """Return the open jobs with their owners, to attribute processes."""
+        """Return the owners of the open jobs by job ID, to attribute processes to jobs."""
         return {job: JobOwner(a.uid, a.sluid) for job, a in self._open.items()}
 
 

@@ -1,4 +1,4 @@
-"""`slurm-gpud applications`: show the application of a process and the reason, or check the rules."""
+"""`slurm-gpud applications`: show which application a process runs and why, or check the rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EXIT_CODES = "exit code: 0 all recognised, 1 one not recognised, 2 invalid rule
 
 @dataclass(frozen=True, slots=True)
 class ProcessVerdict:
-    """The result of the rules for one process; `evidence` is None if it cannot be read."""
+    """The result of the rules for one process; `evidence` is None if the process cannot be read."""
 
     pid: int
     evidence: ProcessEvidence | None
@@ -80,7 +80,8 @@ def main(arguments: Sequence[str]) -> int:
             return 3
         if len(pids) > _MOST_PROCESSES:
             print(
-                f"the job has more than {_MOST_PROCESSES} processes; only these are checked", file=sys.stderr
+                f"the job has more than {_MOST_PROCESSES} processes; the others are not checked",
+                file=sys.stderr,
             )
         pids = without_slurms_own(processes, list(dict.fromkeys(pids))[:_MOST_PROCESSES])
     verdicts = [judge(processes, pid, rules) for pid in pids]
@@ -199,7 +200,7 @@ def _name_of(verdict: ProcessVerdict) -> str:
 
 
 def explained(verdict: ProcessVerdict) -> Iterator[str]:
-    """Yield the lines for one process."""
+    """Yield the output lines for one process."""
     evidence, finding = verdict.evidence, verdict.finding
     head = f"{verdict.pid:>7}  "
     if evidence is None:
@@ -244,7 +245,7 @@ def listed(rules: ApplicationRules) -> dict[str, Any]:
 
 
 def summary(rules: ApplicationRules) -> Iterator[str]:
-    """Yield the applications by field for --check."""
+    """Yield the output lines of --check: the applications by field of science."""
     alternatives = sum(len(rule.traces) for rule in rules.rules)
     yield f"{rules.path}: {len(rules.rules)} applications, {alternatives} alternatives, no errors"
     fields: dict[str, list[str]] = {}

@@ -1,8 +1,8 @@
 """Detect containers of Apptainer, Singularity, Enroot (Pyxis), Docker, Podman and Kubernetes.
 
 A process in the daemon's mount namespace is not in a container. Another mount namespace does not prove a
-container, since Slurm's job_container/tmpfs also creates one; in that case, traces of a container runtime
-decide.
+container, since Slurm's job_container/tmpfs also creates one; in that case, the process must also show traces
+of a container runtime.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _namespace(processes: Processes, pid: int) -> str:
 
 
 def _traces(processes: Processes, pid: int) -> frozenset[str]:
-    """Return the kinds of traces of container runtimes."""
+    """Return the kinds of container runtime traces that the process shows."""
     found = {name for name in _AT_ROOT if os.path.lexists(processes.path(pid, "root") + name)}
     if _CGROUP.search(_content(processes, pid, "cgroup")):
         found.add("cgroup")
@@ -52,7 +52,7 @@ def _traces(processes: Processes, pid: int) -> frozenset[str]:
 
 
 def root_mount(mountinfo: bytes) -> bytes:
-    """Return the line for / in /proc/PID/mountinfo, or an empty one if there is none."""
+    """Return the line for / in /proc/PID/mountinfo, or an empty string if there is none."""
     for line in mountinfo.splitlines():
         fields = line.split(b" ")
         if len(fields) > 4 and fields[4] == b"/":

@@ -1,8 +1,8 @@
-"""Collect evidence of the program that a process runs: its executable, script, libraries and imports.
+"""Collect evidence of which program a process runs: its executable, script, libraries and imports.
 
-The job's user controls all of it, so every read is bounded, nothing is executed, and callers store only the
-values that a rule names. Reads may block on a stuck process or a hung file system, so the daemon runs them in
-a thread.
+The job's user controls all evidence, so every read is bounded, nothing is executed, and callers store only
+the values that a rule names. Reads may block on a stuck process or a hung file system, so the daemon runs
+them in a thread.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _MODULE = re.compile(r"\s*([A-Za-z_]\w{0,63})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEvidence:
-    """The evidence of one process. Names are without directories; `arguments` has at most 4,096 characters.
+    """The evidence of one process, with names of files without their directories.
 
-    `libraries` are mapped files, `packages` the Python packages of mapped files, `imports` the packages that
-    the script's text imports or that `-m` names.
+    `arguments` has at most 4,096 characters. `libraries` are mapped files, `packages` are the Python packages
+    that contain mapped files, and `imports` are the packages that the script imports or `-m` names.
     """
 
     pid: int
@@ -63,7 +63,7 @@ class ProcessEvidence:
 
 
 def gather(processes: Processes, pid: int) -> ProcessEvidence:
-    """Read the evidence of a process; unreadable parts are missing."""
+    """Read the evidence of a process, leaving out the parts that cannot be read."""
     executable = _executable(processes, pid)
     words = _words(processes, pid)
     script, module = script_of(executable, words)
@@ -84,7 +84,7 @@ def gather(processes: Processes, pid: int) -> ProcessEvidence:
 
 
 def script_of(executable: str | None, words: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return the script's path and the module (`python -m`) of an interpreter's command line."""
+    """Return the script's path and the module (`python -m`) given in an interpreter's command line."""
     if executable is None:
         return None, None
     if _PYTHON.fullmatch(executable):
@@ -133,7 +133,7 @@ def imports_in(text: str) -> frozenset[str]:
 
 
 def files_in_maps(maps: bytes) -> frozenset[str]:
-    """Return the files in /proc/PID/maps; above 8,192 only libraries and files of packages."""
+    """Return the files in /proc/PID/maps; if there are over 8,192, only libraries and Python packages."""
     paths = set(_MAPPED_FILE.findall(maps))
     if len(paths) > _MOST_LIBRARIES:
         # A job may map that many data files.
@@ -169,7 +169,7 @@ def _mapped(processes: Processes, pid: int) -> tuple[frozenset[str], frozenset[s
 
 
 def _script_text(processes: Processes, pid: int, script: str) -> str:
-    """Return the first 64 KiB of a script that is a regular file owned by its user or readable by all."""
+    """Return the script's first 64 KiB if its process's user owns it or everyone can read it, else ""."""
     below = "root" if script.startswith("/") else "cwd"
     try:
         # This is checked before opening, because opening a device or a pipe can have side effects.

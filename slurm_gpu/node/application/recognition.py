@@ -1,6 +1,6 @@
 """Recognise the application of a job by the most specific rule that matches one of its processes.
 
-Only the rule's name and field and the parameters that the rule names leave this module.
+Only the rule's name and field, and the parameters that the rule names, leave this module.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RecognizedApplication:
 def recognise(
     evidence: ProcessEvidence, rules: ApplicationRules, size_of: Callable[[str], int | None]
 ) -> RecognizedApplication | None:
-    """Return the first matching rule with its parameters; `size_of` returns the size of a named file."""
+    """Return the application of the first matching rule; `size_of` returns the size of a file by its name."""
     libraries = filter(rules.libraries.match, evidence.libraries)
     evidence = replace(evidence, libraries=frozenset(libraries))
     for rule in rules.rules:
@@ -135,7 +135,7 @@ def file_size(processes: Processes, pid: int, name: str) -> int | None:
 
 
 class Recognition:
-    """The best application recognised in one job so far; later scans read only new or grown processes.
+    """The best application recognised in one job so far; each scan reads only new and grown processes.
 
     `unfinished` is true while nothing is recognised and some processes have not been scanned.
     """
@@ -148,7 +148,7 @@ class Recognition:
         self.unfinished = False
 
     def scan(self, pids: Sequence[int]) -> None:
-        """Scan the job's processes in the given order: first those on a GPU, then the busiest."""
+        """Scan the job's processes in the given order: those on a GPU first, then the busiest."""
         if not self._rules.rules:
             return
         states = dict(self._states(pids[:_LISTED_PER_SCAN]))

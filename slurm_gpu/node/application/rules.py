@@ -85,7 +85,7 @@ def _parse_pattern(value: Any) -> re.Pattern[str]:
     if ways > MOST_WAYS:
         raise InvalidValueError(
             f"could take too long on {LONGEST_TEXT} characters that a user chose: it can match in more than "
-            f"{MOST_WAYS} ways; bound its repeats, as in {{1,20}} for + or *"
+            f"{MOST_WAYS} ways; bound its repeats, for example with {{1,20}} instead of + or *"
         )
     return re.compile(value)
 
@@ -147,12 +147,14 @@ class ApplicationRule:
 
     name: Annotated[str, FromPlace(lambda at: str(at[-1]))]
     field: Annotated[str | None, _FIELD, "The field of science."] = None
-    priority: Annotated[int, whole_number(0, MAX_PRIORITY), "The highest match wins."] = 50
+    priority: Annotated[
+        int, whole_number(0, MAX_PRIORITY), "The matching rule with the highest priority wins."
+    ] = 50
     traces: Annotated[
         tuple[Annotated[Trace, Items(least=1)], ...],
         Items(least=1, most=64),
         Key("any"),
-        "Alternatives, of which one has to match.",
+        "The alternatives; at least one of them must match.",
     ]
     parameters: Annotated[
         Mapping[Annotated[str, _PARAMETER_NAME], Annotated[ApplicationParameter, _PARAMETER]],
@@ -176,7 +178,8 @@ class ApplicationsFile:
 class ApplicationRules:
     """All rules by descending priority, then in file order.
 
-    `libraries` matches every library that a rule names, to skip the hundreds of others quickly.
+    `libraries` is a pattern that matches every library named by a rule; it quickly excludes the hundreds of
+    others.
     """
 
     path: str
@@ -188,7 +191,7 @@ NO_RULES = ApplicationRules("", (), re.compile(r"(?!)"))
 
 
 def rules_path(site_file: Path) -> Path:
-    """Return the path of the rules next to slurm-gpu.yaml, or else of the rules shipped with slurm-gpu."""
+    """Return the path of the rules next to slurm-gpu.yaml or, if there are none, of the shipped rules."""
     own = site_file.parent / FILE_NAME
     if own.exists():
         return own

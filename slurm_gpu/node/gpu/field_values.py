@@ -16,7 +16,7 @@ from slurm_gpu.plausible import is_plausible
 class _Field(NamedTuple):
     """A field (nvml.h: NVML_FI_DEV_…) with its scope; its unit is 2**shift.
 
-    Fields are given by number, since older bindings lack some of their names.
+    Fields are given by number, because older bindings lack some of the names.
     """
 
     number: int
@@ -65,12 +65,12 @@ class FieldValues:
         self._prepare()
 
     def has(self, name: str) -> bool:
-        """Return whether the counter can be read as a field, as far as known."""
+        """Return whether the counter can be read as a field, as far as is known."""
         out = self._calls.is_out("nvmlDeviceGetFieldValues")
         return name in self._fields and not self._misses[name] and not out
 
     def read(self) -> Mapping[str, DeviceCounter]:
-        """Return the available counters by their name in Reading; raise GoneError."""
+        """Return the available counters by their names in Reading; raise GoneError."""
         found: dict[str, DeviceCounter] = {}
         if not self._get(self._values):
             return found
@@ -93,7 +93,7 @@ class FieldValues:
         return found
 
     def _failed(self, name: str, code: int) -> None:
-        """Note a missing counter; after repeated misses, use the counter's next field or drop it."""
+        """Count a failed read of the counter; after repeated failures, use its next field or drop it."""
         what = f"{name} (field {self._fields[name][0].number})"
         self._calls.failed(what, code)
         if code not in NEVER:

@@ -49,7 +49,7 @@ def _asking(metrics: Any, before: Any, after: Any) -> Any:
 class Gpm:
     """Takes GPM samples of one device into two alternating buffers of the driver.
 
-    `calls` belong to the GPU; `gpu_instance` is the id of a MIG instance.
+    `calls` calls functions on the GPU; `gpu_instance` is the ID of the MIG instance, if any.
     """
 
     def __init__(self, calls: NvmlCalls, gpu_instance: int | None, screen: PlausibilityFilter) -> None:

@@ -1,7 +1,7 @@
 """Save memory if imported before pynvml.
 
-pynvml imports `ctypes.util.find_library` without using it, which loads subprocess, shutil and tempfile (1.7
-MB). With this module, the function is imported only when it is called.
+pynvml imports `ctypes.util.find_library` without using it, and that import loads subprocess, shutil and
+tempfile (1.7 MB). With this module, the function is imported only when it is called.
 """
 
 from __future__ import annotations

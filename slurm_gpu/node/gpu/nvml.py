@@ -36,8 +36,8 @@ def _to_stderr(priority: int, text: str) -> None:
 class NvmlReader:
     """Reads the GPUs and MIG instances of the loaded driver.
 
-    `log` receives messages for the admin, `now_s` is Clock.monotonic. A call that hangs in the driver hangs
-    here; see ReaderProcess.
+    `log` receives messages for the admin, `now_s` is Clock.monotonic. A call that hangs in the driver also
+    blocks this object; see ReaderProcess.
     """
 
     def __init__(self, log: LogFunction = _to_stderr, now_s: Callable[[], float] = since_boot_s) -> None:
@@ -61,7 +61,8 @@ class NvmlReader:
     def find(self, leave_out: Collection[int] = ()) -> Iterator[tuple[int, Sequence[DeviceProperties]]]:
         """Yield each NVML index with the GPU and its MIG instances, or () if it does not answer.
 
-        Indices in `leave_out` are not accessed. Do not read before the iterator ends. Raise NvmlError.
+        Indices in `leave_out` are not accessed. Do not read devices until the iterator is exhausted. Raise
+        NvmlError.
         """
         count = self.start()
         before, self._devices = self._devices, {}

@@ -59,7 +59,7 @@ _WITHOUT = {
     "nvmlGpmQueryDeviceSupport": _NO_GPM,
     "nvmlDeviceGetSamples": "has no utilization samples, only a current value;",
     "nvmlDeviceGetProcessUtilization": (
-        "does not report utilization by process: jobs that share it have no own utilization;"
+        "does not report utilization by process: jobs that share it have no utilization of their own;"
     ),
     "nvmlDeviceGetComputeRunningProcesses_v3": "does not list its processes;",
 }
@@ -85,7 +85,7 @@ def once(log: LogFunction) -> LogFunction:
 
 
 class GoneError(Exception):
-    """The device is gone: its handle is invalid from now on."""
+    """The device is gone, and its handle is no longer valid."""
 
     def __init__(self, kind: ReadError, why: str) -> None:
         super().__init__(why)
@@ -93,7 +93,7 @@ class GoneError(Exception):
 
 
 def meaning(code: int) -> str:
-    """Return the text that NVML has for a return code."""
+    """Return NVML's text for a return code."""
     return explained(pynvml.NVMLError(code))
 
 
@@ -106,7 +106,7 @@ def explained(error: Exception) -> str:
 
 
 def twice(ask: Callable[..., T], *arguments: Any) -> T:
-    """Call the binding, and retry once on any error, since drivers have occasional errors."""
+    """Call the binding and retry once after any error, because drivers occasionally fail."""
     try:
         return ask(*arguments)
     except Exception:
@@ -135,7 +135,8 @@ def function(name: str) -> Callable[..., int] | None:
 class NvmlCalls:
     """Calls functions on one device; `log` is a function returned by `once`.
 
-    Unsupported functions are retried with growing pauses, since the answer may be an error of the driver.
+    Functions reported as unsupported are retried after growing pauses, because the report may be a driver
+    error.
     """
 
     def __init__(self, handle: Any, uuid: str, log: LogFunction) -> None:
@@ -150,7 +151,7 @@ class NvmlCalls:
         """Call a function and return its code; raise GoneError.
 
         NOT_FOUND and INSUFFICIENT_SIZE are valid answers of functions that return a list. Other failures are
-        retried once and then logged, since drivers have occasional errors.
+        retried once and then logged, because drivers occasionally fail.
         """
         if self.skips(name):
             return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -170,7 +171,7 @@ class NvmlCalls:
         return bool(self.call(name, *arguments) == SUCCESS)
 
     def failed(self, what: str, code: int) -> None:
-        """Note that the function or feature failed with that code."""
+        """Log the failure of a function or feature; if it is unsupported, pause its calls."""
         lacks = "has no"
         if code in NEVER:
             _, pause = self._pauses.get(what, (0, 0))
@@ -180,11 +181,11 @@ class NvmlCalls:
         self._log(INFO, f"GPU {self._uuid} {lacks} {what}: {meaning(code)}")
 
     def leave_out(self, *names: str) -> None:
-        """Never call these functions."""
+        """Skip all calls of these functions from now on."""
         self._never = frozenset(names)
 
     def skips(self, what: str) -> bool:
-        """Return whether to skip this call, and count it."""
+        """Return whether to skip this call, and count it as part of the pause."""
         if what in self._never:
             return True
         left, pause = self._pauses.get(what, (0, 0))
@@ -193,7 +194,7 @@ class NvmlCalls:
         return left > 0
 
     def is_out(self, what: str) -> bool:
-        """Return whether the device does not support this."""
+        """Return whether calls of this function or feature are paused or excluded."""
         return what in self._never or what in self._pauses
 
     def try_again(self) -> None:

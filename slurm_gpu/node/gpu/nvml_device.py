@@ -87,7 +87,7 @@ class Arrays:
 
 
 def since_boot_s() -> float:
-    """Return the time of Clock.monotonic() without importing the module of Clock."""
+    """Return the same time as Clock.monotonic() without importing the module that defines Clock."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -157,7 +157,7 @@ class NvmlDevice:
         )
 
     def is_same(self, handle: Any, facts: DeviceProperties) -> bool:
-        """Return whether a found device is this one; if so, update this one and retry unsupported calls."""
+        """Return whether a found device is this one; if so, update this object and end all pauses."""
         same = address(handle) == address(self.handle)
         if not same or facts._replace(power_limit_w=None) != self.facts._replace(power_limit_w=None):
             return False
@@ -172,7 +172,7 @@ class NvmlDevice:
         self._gpm.close()
 
     def _check_identity(self) -> None:
-        """Check that the handle of a MIG instance was not reused for another instance."""
+        """Check that the handle of a MIG instance has not been reused for another instance."""
         if self._parent is None:
             return
         for _ in range(2):
@@ -182,7 +182,7 @@ class NvmlDevice:
         raise GoneError(ReadError.LOST, "the MIG instance is gone")
 
     def _memory(self) -> DeviceMemory | None:
-        """Read memory with version 2 of the call, which separates the driver's reserve, or version 1."""
+        """Read memory with version 2 of the call, which separates the driver's reserve, or else version 1."""
         info = self._memory_v2
         info.version = pynvml.nvmlMemory_v2
         code = self._calls.call(_MEMORY_V2, byref(info))
@@ -241,7 +241,7 @@ class NvmlDevice:
     def _process_ring(self, after_us: int) -> Sequence[ProcessSample] | None:
         """Read nvmlDeviceGetProcessUtilization; the driver fills unused entries with zeros or garbage.
 
-        Also return None if a used entry is implausible, because the process is then unknown.
+        Return None if the call fails or if a used entry is implausible, because its process is then unknown.
         """
         after, count = c_ulonglong(after_us), self._number
         while True:
@@ -345,7 +345,7 @@ class NvmlDevice:
         return [name for bit, name in _REASONS.items() if bits.value & bit]
 
     def _activity(self) -> Activity | None:
-        """Read GPM; a reading cannot be retried at once."""
+        """Read GPM once, because GPM cannot be read again immediately."""
         try:
             return self._gpm.read(self._now_s())
         except GoneError:

@@ -1,4 +1,4 @@
-"""Filter implausible answers of a device: the field becomes unknown, and the value is counted."""
+"""Filter implausible answers from a device: the field becomes unknown, and the value is counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class PlausibilityFilter:
-    """Filters answers of one device and collects implausible values by field until `take`."""
+    """Filters answers from one device and collects implausible values by field until `take` is called."""
 
     def __init__(self, uuid: str, log: LogFunction) -> None:
         self._uuid, self._log = uuid, log
@@ -20,7 +20,7 @@ class PlausibilityFilter:
         self._new: dict[str, str] = {}
 
     def ask(self, get: Callable[..., T], *arguments: object) -> T | None:
-        """Return the result of `get`; retry once if it is implausible, since drivers have occasional errors.
+        """Return the result of `get`; retry once if it is implausible, because drivers occasionally fail.
 
         The result is None if the binding raises. Raise GoneError if the device is gone.
         """
@@ -40,11 +40,11 @@ class PlausibilityFilter:
         return None
 
     def reject(self, field: str, value: float) -> None:
-        """Note that this value of a field is implausible."""
+        """Record that this value of a field is implausible."""
         self._new[field] = f"{value:.12g}"
 
     def take(self) -> dict[str, str] | None:
-        """Return the implausible values since the last call by field, or None if there were none."""
+        """Return the implausible values found since the last call, by field, or None if there were none."""
         found, self._found = self._found, {}
         return found or None
 

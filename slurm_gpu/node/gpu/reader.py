@@ -1,28 +1,30 @@
 """Call NVML for slurm-gpud in a separate process.
 
-Started as `python -m slurm_gpu.node.gpu.reader PARENT LEAVE_OUT ONLY PROGRESS`.
+slurm-gpud starts it as `python -m slurm_gpu.node.gpu.reader PARENT LEAVE_OUT ONLY PROGRESS`.
 
-It may be killed at any time, which is the only remedy if a call hangs in the driver. Therefore it has no
-important state, imports little, and never outlives slurm-gpud. Both sides send lines of JSON. It receives:
+slurm-gpud kills the process if a call hangs in the driver, because there is no other remedy. The process
+therefore keeps no important state, imports little, and never outlives slurm-gpud. Both processes send lines
+of JSON. The reader receives these commands:
 
-    ["find", [excluded index, …]]                 also done at the start
-    ["read", [request, …]]
-    ["follow", [[request, …], every_s, until_s]]  read them at multiples of `every_s` before `until_s`,
+    ["find", [excluded index, …]]                 find devices; also done at the start
+    ["read", [request, …]]                        read devices
+    ["follow", [[request, …], every_s, until_s]]  read devices at multiples of `every_s` before `until_s`,
                                                   until the next command
 
-Each line that it sends is a list of these messages:
+Each line that the reader sends is a list of these messages:
 
-    ["log", priority, text]          at any time
-    ["cause", text]                  before it ends with an exception
-    ["count", n]                     then for each index ["gpu", index, [facts, …]], and ["end"]
-    ["error", text]                  instead, without a driver
-    ["reading", uuid, reading]       for each request, or ["failure", uuid, kind, why]; then
-    ["end", [xid, …]]
-    ["followed", uuid, reading]      a reading after "follow"
-    ["unfollowed"]                   "follow" ends, since a device did not answer
+    ["log", priority, text]          a message for the log, at any time
+    ["cause", text]                  the exception with which the reader ends
+    ["count", n]                     "find": the number of GPUs; ["gpu", index, [facts, …]] for each and
+                                     ["end"] follow
+    ["error", text]                  "find": the driver does not work
+    ["reading", uuid, reading]       "read": one per request, or else ["failure", uuid, kind, why];
+                                     ["end", [xid, …]] follows
+    ["followed", uuid, reading]      "follow": a reading
+    ["unfollowed"]                   "follow": the readings end, because a device did not answer
 
-The answers to a read are sent together, unless they take long, so that slurm-gpud wakes only once. The shared
-memory file PROGRESS has the index of the GPU in the current call.
+The answers to "read" are sent together, unless they take long, so that slurm-gpud wakes up only once. The
+shared memory file PROGRESS contains the index of the GPU in the current call.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ class Commands:
         self._pending = b""
 
     def next(self, timeout_s: float) -> Any:
-        """Return the next command, or None after the timeout. Raise EOFError."""
+        """Return the next command, or None after the timeout. Raise EOFError at the end of the input."""
         while b"\n" not in self._pending:
             # Rounded up, so that the process does not wake up too early.
             if not self._poll.poll(None if timeout_s == math.inf else math.ceil(timeout_s * 1000)):
@@ -109,14 +111,14 @@ class Following(NamedTuple):
     until_s: float
 
     def rest_s(self) -> float:
-        """Return the time until the next reading."""
+        """Return the seconds until the next reading."""
         now_s = since_boot_s()
         next_s = (now_s // self.every_s + 1) * self.every_s
         return next_s - now_s if next_s < self.until_s else math.inf
 
 
 def main() -> None:
-    """Serve until standard input ends."""
+    """Execute commands until standard input ends."""
     parent, leave_out, only, progress_file = (json.loads(argument) for argument in sys.argv[1:5])
     _die_with(parent)
     # Signals of a terminal or systemd are for slurm-gpud, which takes a last sample.
@@ -186,7 +188,7 @@ def _read(
 def _follow(
     reader: NvmlReader, requests: Sequence[ReadRequest], answers: ReplyWriter, progress: mmap.mmap
 ) -> bool:
-    """Take one periodic reading; return False if a device did not answer."""
+    """Read all devices once; return False if one did not answer."""
     for uuid, outcome in _outcomes(reader, requests, answers, progress):
         if isinstance(outcome, Failure):
             answers.say("unfollowed")
@@ -199,7 +201,7 @@ def _follow(
 def _outcomes(
     reader: NvmlReader, requests: Sequence[ReadRequest], answers: ReplyWriter, progress: mmap.mmap
 ) -> Iterator[tuple[str, Reading | Failure]]:
-    """Read devices in sequence, and flush earlier answers if that takes long."""
+    """Read devices one after another; if that takes long, send earlier answers first."""
     flush_at_s = time.monotonic() + PATIENCE_S
     for request in requests:
         index = reader.index_of(request.uuid)

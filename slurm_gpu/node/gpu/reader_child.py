@@ -36,11 +36,12 @@ class ReaderFailedError(Exception):
 
 
 class ReaderChild:
-    """A process that calls NVML; it starts with a search for all devices, or only for the index `only`.
+    """A process that calls NVML. It first searches for all devices, or only for those at index `only`.
 
-    `found` are the devices by NVML's index of the GPU, complete once `ready` is true. `followed` are received
-    readings that the process made by itself, with their UUIDs; `unfollowed` is whether a device did not
-    answer to one. The constructor raises OSError, or NvmlError if the binding of NVML is missing.
+    `found` contains the devices by NVML's index of the GPU; it is complete once `ready` is true. `followed`
+    contains received readings that the process made by itself, with their UUIDs. `unfollowed` is true if such
+    a reading failed because a device did not answer. The constructor raises NvmlError if the NVML binding is
+    missing, and OSError if the process cannot be started.
     """
 
     def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:
@@ -83,12 +84,12 @@ class ReaderChild:
 
     @property
     def silent_s(self) -> float:
-        """Return the time since the last request or message."""
+        """Return the seconds since the last request or message."""
         return time.monotonic() - self._received_s
 
     @property
     def next_index(self) -> int | None:
-        """Return the next index that the process has to report, or None while their number is unknown."""
+        """Return the index that the process reports next, or None while the number of GPUs is unknown."""
         if self._only is not None or self.count is None:
             return self._only
         rest = (i for i in range(self.count) if i not in self.found and i not in self._leave_out)
@@ -96,7 +97,7 @@ class ReaderChild:
 
     @property
     def index_in_call(self) -> int | None:
-        """Return NVML's index of the GPU in the current or last call, or None without a call."""
+        """Return NVML's index of the GPU that is being called, or None if no call is in progress."""
         index = int.from_bytes(self._progress[:])
         return None if index == ASKS_NONE else index
 
@@ -107,9 +108,10 @@ class ReaderChild:
         self.ask("find", sorted(leave_out))
 
     def advance(self, timeout_s: float) -> bool:
-        """Receive search results for at most that time; return True once all have arrived.
+        """Receive search results for at most `timeout_s`; return True once all have arrived.
 
-        Raise ReaderFailedError if the process fails, or NvmlError without a driver.
+        Raise ReaderFailedError if the process fails, or NvmlError if it reports that the driver does not
+        work.
         """
         end_s = time.monotonic() + timeout_s
         while not self.ready:
@@ -126,7 +128,7 @@ class ReaderChild:
                 case ["error", str(text)]:
                     raise NvmlError(text)
                 case _:
-                    raise ReaderFailedError(f"the reader of NVML sent invalid data: {message!r}")
+                    raise ReaderFailedError(f"the NVML reader sent invalid data: {message!r}")
         return True
 
     def ask(self, *message: Any) -> None:
@@ -136,9 +138,7 @@ class ReaderChild:
         try:
             self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
-            raise ReaderFailedError(
-                f"the reader of NVML has ended{self._cause()}: {error.strerror}"
-            ) from error
+            raise ReaderFailedError(f"the NVML reader has ended{self._cause()}: {error.strerror}") from error
 
     def receive(self, timeout_s: float) -> list[Any] | None:
         """Return the next message, or None after the timeout. Raise ReaderFailedError."""
@@ -161,7 +161,7 @@ class ReaderChild:
                 return None
             data = os.read(self._stdout.fileno(), 1 << 16)
             if not data:
-                raise ReaderFailedError(f"the reader of NVML has ended{self._cause()}")
+                raise ReaderFailedError(f"the NVML reader has ended{self._cause()}")
             self._received_s = time.monotonic()
             *lines, self._pending = (self._pending + data).split(b"\n")
             for line in lines:
@@ -186,7 +186,7 @@ class ReaderChild:
         self._stdout.close()
 
     def is_gone(self, wait_s: float = 0.0) -> bool:
-        """Return whether the process has ended, after waiting for at most that time."""
+        """Wait at most `wait_s` for the process to end; return whether it has ended."""
         try:
             self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -195,7 +195,7 @@ class ReaderChild:
 
 
 def _path() -> str:
-    """Return PYTHONPATH for the process; raise NvmlError if the binding is missing."""
+    """Return the process's PYTHONPATH; raise NvmlError if the NVML binding is missing."""
     binding = find_spec("pynvml")
     if binding is None or binding.origin is None:
         raise NvmlError(
@@ -212,18 +212,16 @@ def _decode(line: bytes) -> list[list[Any]]:
     except ValueError:
         messages = None
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise ReaderFailedError(f"the reader of NVML sent invalid data: {line[:80]!r}")
+        raise ReaderFailedError(f"the NVML reader sent invalid data: {line[:80]!r}")
     return messages
 
 
 def built(make: Callable[..., _Built], values: Sequence[Any]) -> _Built:
-    """Return `make(*values)`; raise ReaderFailedError if the values do not fit."""
+    """Return `make(*values)`; raise ReaderFailedError if `make` does not accept the values."""
     try:
         return make(*values)
     except (TypeError, ValueError) as error:
-        raise ReaderFailedError(
-            f"the reader of NVML sent invalid data: {str(values)[:80]}: {error}"
-        ) from error
+        raise ReaderFailedError(f"the NVML reader sent invalid data: {str(values)[:80]}: {error}") from error
 
 
 def _is_message(value: Any) -> bool:

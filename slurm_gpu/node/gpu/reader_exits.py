@@ -20,14 +20,14 @@ _MAX_KEPT = 1000
 
 
 class RepeatedExits(NamedTuple):
-    """The number of exits within WITHIN_S, and the last reason."""
+    """The number of exits within WITHIN_S, and the reason for the last one."""
 
     exits: int
     why: str
 
 
 class ReaderExits:
-    """Counts exits; `total` is their number since slurm-gpud started."""
+    """Counts exits; `total` is the number of exits since slurm-gpud started."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -54,6 +54,6 @@ class ReaderExits:
         return sum(now_s - at_s <= RECENT_S for at_s in self._at_s)
 
     def take(self) -> RepeatedExits | None:
-        """Return repeated exits that have not been reported yet, if any."""
+        """Return the repeated exits that have not been returned yet, if any."""
         dying, self._pending = self._pending, None
         return dying

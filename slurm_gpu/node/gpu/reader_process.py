@@ -1,7 +1,7 @@
 """Read the GPUs through a child process, which is killed if a call hangs in the driver.
 
-The device whose answer is missing counts as hung. It is excluded, and a new process continues with the other
-devices. From time to time, a separate process checks whether the hung device answers again.
+A device that does not answer in time counts as hung. It is excluded, and a new process continues with the
+other devices. From time to time, a separate process checks whether the hung device answers again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CRASHES = 3
 
 
 class _Hung(NamedTuple):
-    """An excluded device; `retry_s` is Clock.monotonic()."""
+    """An excluded device, which is probed again at `retry_s` (Clock.monotonic())."""
 
     why: str
     retry_s: float
@@ -51,10 +51,10 @@ class _Hung(NamedTuple):
 
 
 class ReaderProcess:
-    """A Reader with `deadline_s` for each device.
+    """A Reader in which each device has to answer within `deadline_s`.
 
-    At the start, when the driver may have to load, the deadline is `start_deadline_s`; devices() waits at
-    most `start_wait_s` for a starting process.
+    At the start, when the driver may have to be loaded first, the deadline is `start_deadline_s`. devices()
+    waits at most `start_wait_s` for a starting process.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class ReaderProcess:
             self._crash(str(error))
 
     def followed(self) -> Sequence[tuple[str, Reading]]:
-        """Return new readings (see Follower), including those made before the last request."""
+        """See Follower; the result includes readings made before the last request."""
         child = self._child
         if child is None:
             self._following = ()
@@ -175,7 +175,7 @@ class ReaderProcess:
         else:
             if message is not None:
                 self._following = ()
-                self._crash(f"the reader of NVML sent invalid data: {str(message)[:80]}")
+                self._crash(f"the NVML reader sent invalid data: {str(message)[:80]}")
         readings, child.followed = child.followed, []
         if readings:
             self._followed_s = readings[-1][1].at_s
@@ -212,7 +212,7 @@ class ReaderProcess:
                 case None:
                     index = child.index_in_call
                     if index is None:
-                        raise ReaderFailedError("the reader of NVML does not respond")
+                        raise ReaderFailedError("the NVML reader does not respond")
                     # Pending answers of other devices are lost; these devices are requested again.
                     failure = Failure(
                         ReadError.HUNG, self._leave_out(index, f"no answer within {self._deadline_s:g} s")
@@ -225,12 +225,12 @@ class ReaderProcess:
                 case ["failure", uuid, kind, why] if uuid == request.uuid:
                     failures[uuid] = Failure(built(ReadError, [kind]), why)
                 case message:
-                    raise ReaderFailedError(f"the reader of NVML sent invalid data: {str(message)[:80]}")
+                    raise ReaderFailedError(f"the NVML reader sent invalid data: {str(message)[:80]}")
         match child.receive(self._deadline_s):
             case ["end", list(rows)]:
                 xids = [built(Xid, row) for row in rows]
             case message:
-                raise ReaderFailedError(f"the reader of NVML sent no XIDs, but {str(message)[:80]}")
+                raise ReaderFailedError(f"the NVML reader sent no XIDs, but {str(message)[:80]}")
         self._crashed_at.clear()
         self._start_delay_s = 0.0
         if any(failure.kind is ReadError.DRIVER for failure in failures.values()):
@@ -242,7 +242,7 @@ class ReaderProcess:
     # The process
 
     def _ready(self, wait_s: float) -> ReaderChild:
-        """Return the process if it has found its devices; raise NvmlError or ReaderStartingError."""
+        """Return the process, once it has found its devices; until then, raise ReaderStartingError."""
         if self._child is None:
             self._start()
         child = self._child
@@ -272,7 +272,7 @@ class ReaderProcess:
         return child
 
     def _wait_for_devices(self, child: ReaderChild, wait_s: float) -> bool:
-        """Wait until the process is ready, for at most `wait_s`, unless its next message is overdue."""
+        """Wait at most `wait_s` until the process is ready; stop when its next message is overdue."""
         end_s = time.monotonic() + wait_s
         while not child.advance(min(wait_s, self._finding_deadline_s - child.silent_s + _MOMENT_S)):
             wait_s = end_s - time.monotonic()
@@ -281,7 +281,7 @@ class ReaderProcess:
         return True
 
     def _abandon_finding(self, child: ReaderChild) -> None:
-        """Exclude the device at which the search hangs."""
+        """Exclude the device at which the search hangs, and raise an exception."""
         if child.next_index is not None:
             self._count = child.count
             why = self._leave_out(child.next_index, f"not found within {self._finding_deadline_s:g} s")
@@ -314,7 +314,7 @@ class ReaderProcess:
             log.warning("%s", error)
 
     def _crash(self, why: str, index: int | None = None) -> None:
-        """Start another process after a delay, as one exited unexpectedly (at device `index`, if given)."""
+        """Prepare the start of another process; `index` is the device at which one exited unexpectedly."""
         log.warning("%s; another one is started", why)
         self.exits.add(why)
         self._crashed_at = [at for at in self._crashed_at if at == index]
@@ -344,7 +344,7 @@ class ReaderProcess:
     # Hung devices
 
     def _leave_out(self, index: int, why: str) -> str:
-        """Exclude a device and restart; return the reason."""
+        """Exclude a device and restart the process; return `why`."""
         before = self._hung.get(index)
         delay_s = HUNG_RETRY_S if before is None else min(HUNG_RETRY_MAX_S, 2 * before.delay_s)
         self._hung[index] = _Hung(why, self._clock.monotonic() + delay_s, delay_s)
@@ -352,7 +352,7 @@ class ReaderProcess:
         return why
 
     def _try_hung(self) -> None:
-        """Probe a hung device in a separate process, once the killed process is gone."""
+        """Probe a hung device in a separate process as soon as all killed processes have ended."""
         if self._probe is not None:
             index, child = self._probe
             answers = self._probe_answers(index, child)
@@ -382,5 +382,5 @@ class ReaderProcess:
 
 
 def _now_s() -> float:
-    """Return the time by the clock of readings, CLOCK_BOOTTIME, even if the given clock is a fake."""
+    """Return the time of the clock that readings use, CLOCK_BOOTTIME, even if tests replace `Clock`."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

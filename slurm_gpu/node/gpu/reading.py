@@ -1,4 +1,4 @@
-"""Define the data of one sample of the GPUs; None means not available, 0 is a measurement.
+"""Define the data of one sample of the GPUs, in which None means that a value is not available.
 
 All types cross the pipe between slurm-gpud and the child that calls NVML. They are named tuples, which
 serialise as JSON arrays and use less memory in the child than dataclasses.
@@ -20,7 +20,8 @@ ASKS_NONE = 0xFFFF
 class DeviceProperties(NamedTuple):
     """Properties of a GPU or MIG instance that do not change while the driver is loaded.
 
-    A MIG instance has the `index` and `minor` of its GPU (`parent`). Bandwidths are maxima in one direction.
+    A MIG instance has the `index` and `minor` of its GPU, whose UUID is `parent`. Bandwidths are the maxima
+    in one direction.
     """
 
     uuid: str
@@ -54,9 +55,9 @@ class GpuProcess(NamedTuple):
 
 
 class UtilizationSample(NamedTuple):
-    """Percent of the time since the previous sample in which a kernel ran; `at_us` is wall-clock time in µs.
+    """The percentage of the time since the previous sample during which a kernel ran.
 
-    `percent` is None if the driver's value is implausible.
+    `at_us` is wall-clock time in µs. `percent` is None if the driver's value is implausible.
     """
 
     at_us: int
@@ -64,7 +65,7 @@ class UtilizationSample(NamedTuple):
 
 
 class ProcessSample(NamedTuple):
-    """Percent of the SMs' time that a process used up to `at_us` (wall clock, µs)."""
+    """The percentage of the SMs' time that a process used up to `at_us` (wall clock, µs)."""
 
     pid: int
     at_us: int
@@ -72,14 +73,14 @@ class ProcessSample(NamedTuple):
 
 
 class DeviceCounter(NamedTuple):
-    """A total that wraps at 2**bits and restarts with the driver."""
+    """A total that wraps at 2**bits and restarts at 0 when the driver is reloaded."""
 
     value: int
     bits: int = 64
 
 
 class Activity(NamedTuple):
-    """GPM's fractions (0–1) and rates over the `seconds` since the last detailed sample."""
+    """GPM's fractions (0–1) and rates over the `seconds` since the previous detailed sample."""
 
     seconds: float
     sm_active: float | None = None
@@ -93,9 +94,9 @@ class Activity(NamedTuple):
 class ReadRequest(NamedTuple):
     """A request for one device's memory and optional fields.
 
-    A ring (the driver's sample buffer) is read after the given wall-clock time in µs. `detailed` requests all
-    fields of Reading that follow the rings. `util_pct` is also read if `ring` is requested and the device has
-    none.
+    A ring is a sample buffer of the driver; only its samples after the given wall-clock time in µs are read.
+    `detailed` requests all fields of Reading that follow the rings. `util_pct` is also read if `ring` is
+    requested but the device does not have it.
     """
 
     uuid: str
@@ -108,9 +109,9 @@ class ReadRequest(NamedTuple):
 class Reading(NamedTuple):
     """The values of one device at `at_s` (Clock.monotonic()).
 
-    `ring` and `process_ring` are empty if there is nothing newer, and None if the device does not have them.
-    `throttle` has the active throttle reasons, named as in NVML but in lower case. `implausible` has the
-    rejected values by field, or is None if there are none.
+    `ring` and `process_ring` are empty if there are no newer samples, and None if the device does not have
+    them. `throttle` contains the active throttle reasons, named as in NVML but in lower case. `implausible`
+    contains the rejected values by field, or is None if there are none.
     """
 
     at_s: float
@@ -161,7 +162,7 @@ class Failure(NamedTuple):
 class Results(NamedTuple):
     """Readings and failures by UUID.
 
-    A requested device in neither could not be read this time and should be requested again.
+    A requested device that is in neither could not be read this time and should be requested again.
     """
 
     readings: Mapping[str, Reading]
@@ -179,19 +180,19 @@ class Reader(Protocol):
     def devices(self) -> Sequence[DeviceProperties]:
         """Return all GPUs and MIG instances that answer, in the driver's order.
 
-        Raise NvmlError without a driver, ReaderStartingError while it is starting.
+        Raise NvmlError if the driver does not work, and ReaderStartingError while it is starting.
         """
 
     @property
     def silent(self) -> Mapping[int, Failure]:
-        """Return the failures of listed GPUs that did not answer to the last devices(), by NVML's index."""
+        """Return the failures of GPUs that did not answer the last devices() call, by NVML's index."""
 
     def read(self, requests: Sequence[ReadRequest]) -> Results:
         """Sample these devices."""
 
 
 class Follower(Protocol):
-    """Samples memory by itself between requests, so that the daemon need not wake up."""
+    """Samples memory by itself between requests, so that the daemon does not have to wake up."""
 
     @property
     def follows(self) -> bool:
@@ -199,7 +200,7 @@ class Follower(Protocol):
 
     @property
     def overdue_s(self) -> float:
-        """Return the time (Clock.monotonic()) at which a missing sample counts as a hang."""
+        """Return the time (Clock.monotonic()) from which a missing sample means that the reader hangs."""
 
     def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
         """Sample the memory of these devices at multiples of `every_s` before `until_s`, if possible."""
@@ -225,9 +226,9 @@ _MANY: Sequence[tuple[int, Any]] = [
 
 
 def reading_of(row: list[Any]) -> Reading:
-    """Build a reading from a JSON array of its fields, which is modified.
+    """Build a reading from a JSON array of its fields; modify the array in place.
 
-    Raise ValueError or TypeError if it is malformed.
+    Raise ValueError or TypeError if the array is malformed.
     """
     if len(row) != len(Reading._fields):
         raise ValueError(f"{len(row)} fields instead of {len(Reading._fields)}")

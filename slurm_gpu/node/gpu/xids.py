@@ -1,4 +1,4 @@
-"""Read XIDs, the driver's errors, from an event set."""
+"""Read XIDs, which are errors reported by the driver, from an event set."""
 
 from __future__ import annotations
 

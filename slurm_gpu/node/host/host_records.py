@@ -32,7 +32,7 @@ _GROUPS_MOST = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounts:
-    """Mount points of kernel file systems."""
+    """The mount points of kernel file systems."""
 
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
@@ -50,8 +50,8 @@ class _WatchedHost:
 class _Round:
     """A round that samples several jobs in sequence; the samples of the first `done` jobs are complete.
 
-    An `abandoned` round stops, since the next round samples its remaining jobs. `over` is whether the round
-    has ended.
+    An `abandoned` round stops, because the next round samples its remaining jobs. `over` is true once the
+    round has ended.
     """
 
     entries: Sequence[_WatchedHost]
@@ -91,7 +91,7 @@ class HostRecorder:
         self._lost: list[tuple[_Round, int | None]] = []
 
     def begin(self, allocation: Allocation) -> None:
-        """Start recording the job of an allocation; from now on, other jobs are not alone on the node."""
+        """Start recording the job of an allocation, and mark the others as no longer alone on the node."""
         self.note_job(allocation.key.job_id)
         for entry in self._entries.values():
             if entry.watch.key.job_id == allocation.key.job_id:
@@ -128,7 +128,7 @@ class HostRecorder:
             del self._groups[next(iter(self._groups))]
 
     def sync(self, allocations: Iterable[Allocation], now_s: float) -> None:
-        """Start recording new allocations, and end those that are no longer open."""
+        """Start recording new allocations, and end the recording of those that are no longer open."""
         missing = set(self._entries)
         for allocation in allocations:
             if allocation.key.segment in self._entries:
@@ -139,21 +139,21 @@ class HostRecorder:
             self.end(segment, now_s)
 
     def note_job(self, job_id: int) -> None:
-        """Note that a job, with or without GPUs, starts on this node."""
+        """Mark the other jobs as no longer alone, because a job with or without GPUs starts on this node."""
         for entry in self._entries.values():
             if entry.watch.key.job_id != job_id:
                 entry.watch.not_alone()
 
     def end(self, segment: str, end_s: float) -> None:
-        """End a segment at `end_s` (Clock.monotonic()); `step` returns the final record."""
+        """End a segment at `end_s` (Clock.monotonic()); `step` then returns its final record."""
         entry = self._entries.get(segment)
         if entry is not None and entry.end_s is None:
             entry.end_s = end_s
 
     def step(self, now_s: float, on_gpu: Callable[[], Mapping[int, Sequence[int]]]) -> Sequence[Host]:
-        """Sample due jobs and return the final records of ended ones.
+        """Sample the jobs whose sample is due, and return the final records of ended jobs.
 
-        `on_gpu` returns the process ids on GPUs by job.
+        `on_gpu` returns the IDs of each job's processes on GPUs.
         """
         self._collect(now_s)
         if self._round is None:
@@ -169,7 +169,7 @@ class HostRecorder:
         return min(due, default=None)
 
     def hosts(self, now_s: float) -> Sequence[Host]:
-        """Return the current records of running jobs, or () during a round."""
+        """Return the current records of running jobs, or () while a round is in progress."""
         if self._round is not None:
             return ()
         return [entry.watch.host(now_s) for entry in self._entries.values() if entry.end_s is None]
@@ -200,7 +200,7 @@ class HostRecorder:
             this.over = True
 
     def _collect(self, now_s: float) -> None:
-        """Finish a round that has ended, or abandon a stuck one."""
+        """Finish the round if it has ended, or abandon it if it is stuck."""
         self._lost = [lost for lost in self._lost if not lost[0].over]
         this = self._round
         if this is None:
@@ -218,7 +218,7 @@ class HostRecorder:
         self._round = None
 
     def _at(self, this: _Round) -> _WatchedHost:
-        """Return the job that a round is sampling."""
+        """Return the job that the round is sampling."""
         return this.entries[min(this.done, len(this.entries) - 1)]
 
     def _abandon(self, this: _Round, why: str) -> None:

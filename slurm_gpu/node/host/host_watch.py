@@ -31,7 +31,7 @@ _TRAFFIC = ("net_rx_bytes", "net_tx_bytes", "ib_rx_bytes", "ib_tx_bytes")
 
 
 class HostWatch:
-    """Samples one job's processes on this node from `start_s` (Clock.monotonic()) on.
+    """Samples one job's processes on this node, starting at `start_s` (Clock.monotonic()).
 
     `start_wall_s` is the wall clock at `start_s`.
     """
@@ -60,16 +60,16 @@ class HostWatch:
 
     @property
     def uid(self) -> int | None:
-        """Return the job's user."""
+        """Return the user ID of the job."""
         return self._job.uid
 
     @property
     def group(self) -> int | None:
-        """Return the job's cgroup of the last sample."""
+        """Return the job's cgroup at the last sample."""
         return self._stats.group
 
     def not_alone(self) -> None:
-        """Note that another job runs on this node, so that network traffic cannot be attributed."""
+        """Record that another job runs on this node; the network traffic of this job is then unknown."""
         self._alone = False
 
     def sample(self, now_s: float, node: NodeReading, on_gpu: Sequence[int] = ()) -> None:

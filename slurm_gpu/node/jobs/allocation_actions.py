@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class AllocationActions(ABC):
-    """The allocations of this node, the watches on their devices, and each step that changes them.
+    """The allocations of this node, the watches on their devices, and the steps that change them.
 
-    `taken` are hook events whose files may be removed once the spool is on disk; the caller who removes them
-    clears it. `cluster` and `name` (of the node) are used if a hook did not report them.
+    `taken` contains hook events whose files may be removed once the spool is on disk; the caller that removes
+    them also clears the list. `cluster` and `name`, the node's name, are used if a hook did not report them.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class AllocationActions(ABC):
 
     @abstractmethod
     def _end(self, allocation: Allocation, hook: HookEvent) -> None:
-        """End an open allocation at the time of that hook."""
+        """End an open allocation at the time of the hook."""
 
     @abstractmethod
     def _end_late(self, ended: EndedAllocation) -> None:
@@ -80,12 +80,12 @@ class AllocationActions(ABC):
 
     @abstractmethod
     def _looked_up(self, ended: EndedAllocation) -> None:
-        """Continue with an ended allocation whose devices were looked up."""
+        """Proceed with an ended allocation after its devices have been looked up."""
 
     # Conditions on a hook
 
     def has_gpus(self, hook: HookEvent) -> bool:
-        """Return whether the job has GPUs here."""
+        """Return whether GPUs of this node are allocated to the job."""
         return bool(hook.positions)
 
     def is_recorded(self, prolog: HookEvent) -> bool:
@@ -106,7 +106,7 @@ class AllocationActions(ABC):
         return bool(epilog.positions) and epilog.restart > last
 
     def runs_again(self, epilog: HookEvent) -> bool:
-        """Return whether the start of the ending run was detected by its cgroup."""
+        """Return whether the run that ends now had been detected by its cgroup."""
         return bool(epilog.positions) and self.returning.is_seen(epilog.job_id)
 
     def runs_again_and_is_requeued(self, epilog: HookEvent) -> bool:
@@ -125,20 +125,20 @@ class AllocationActions(ABC):
         self.taken.append(hook)
 
     def note_without_gpus(self, prolog: HookEvent) -> None:
-        """Note that the job runs here without GPUs."""
+        """Record that the job runs here without GPUs."""
         self._without_gpus.add(prolog.job_id)
 
     def open_from_prolog(self, prolog: HookEvent) -> None:
-        """Open the allocation from its prolog on."""
+        """Open the allocation at its prolog."""
         self._open(Allocation.from_prolog(prolog, self._cluster, self._name, self._wall_s_of(prolog)))
 
     def confirm(self, prolog: HookEvent) -> None:
-        """Replace the data of the run from Slurm's report with those from its prolog."""
+        """Replace the run's data, which came from Slurm's report, with the data of its prolog."""
         self._put(self._open_one(prolog).confirmed(prolog))
 
     def end_without_epilog(self, prolog: HookEvent) -> None:
         """Report that the epilog of the previous run is missing, and end that run now."""
-        log.warning("job %d starts again without an epilog of its last run", prolog.job_id)
+        log.warning("job %d starts again, but its previous run had no epilog", prolog.job_id)
         self._events.record("epilog_missing", job_id=prolog.job_id)
         self._end(self._open_one(prolog), prolog)
 
@@ -154,21 +154,21 @@ class AllocationActions(ABC):
         self._update_unknown_jobs()
 
     def stop_expecting(self, epilog: HookEvent) -> None:
-        """Expect the job no longer."""
+        """Stop expecting the job's next run."""
         self.forget_return(epilog.job_id)
 
     def report_missing_prolog(self, epilog: HookEvent) -> None:
-        """Report the end of a run whose prolog was not seen."""
+        """Report the end of a run whose prolog was not received."""
         self._events.record("prolog_missing", job_id=epilog.job_id)
 
     def note_unseen_end(self, epilog: HookEvent) -> None:
-        """Note the end of a run that was not recorded."""
+        """Remember the end of a run that was not recorded."""
         if epilog.positions:
             log.info("job %d ended without a known prolog", epilog.job_id)
         self._ended.add(epilog.job_id, epilog.restart, certain=False, had_gpus=bool(epilog.positions))
 
     def open_returned_run(self, epilog: HookEvent) -> None:
-        """Open a run that had no prolog, from the start of its cgroup on."""
+        """Open the allocation of a run without a prolog, starting at the creation of its cgroup."""
         returned = self.returning.pop(epilog.job_id)
         assert returned is not None
         assert returned.began_s is not None
@@ -181,7 +181,8 @@ class AllocationActions(ABC):
     def exclude_unknown_jobs(self, epilog: HookEvent) -> None:
         """Set whether other jobs may have used the devices of a returned run.
 
-        If so, the run's use is unknown, since ended processes cannot be attributed.
+        If other jobs may have used them, the run's use is unknown, because ended processes cannot be
+        attributed.
         """
         returned = self._open_one(epilog)
         may_have_others = self._unknown_jobs.may_run_with(returned.key.job_id)
@@ -195,10 +196,12 @@ class AllocationActions(ABC):
     # Actions on Slurm's reply
 
     def open_reported(self, job: ReportedJob) -> None:
-        """Open the allocation of a run without a known prolog, from now or from its cgroup's creation on."""
+        """Open the allocation of a run without a known prolog, starting now or at its cgroup's creation."""
         since_s = self.returning.began_s(job.job_id)
         if since_s is None:
-            log.warning("job %d runs here without a known prolog; recorded from now on", job.job_id)
+            log.warning(
+                "job %d is running here without a known prolog; it is recorded from now on", job.job_id
+            )
         else:
             log.info("job %d runs again without a prolog; recorded from the start of its cgroup", job.job_id)
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
@@ -215,7 +218,7 @@ class AllocationActions(ABC):
         )
 
     def forget_return(self, job_id: int) -> None:
-        """Expect that job no longer."""
+        """Stop expecting the job's next run."""
         self.returning.pop(job_id)
         self._update_unknown_jobs()
 
@@ -227,12 +230,12 @@ class AllocationActions(ABC):
         self._open(self.segments.continue_segment(allocation, now_s, wall_s), began_before=True)
 
     def is_unsampled(self, ended: EndedAllocation) -> bool:
-        """Return whether this slurm-gpud has not sampled any device of the allocation."""
+        """Return whether this process has not sampled any device of the allocation."""
         segment = self.segments.get(ended.allocation)
         return segment is None or not segment.tallies
 
     def cannot_be_rewound(self, ended: EndedAllocation) -> bool:
-        """Return whether more was counted after the allocation's end than can be subtracted."""
+        """Return whether usage counted after the allocation's end can no longer be subtracted."""
         segment = self.segments.get(ended.allocation)
         return segment is not None and not segment.can_end_at(ended.end_s)
 
@@ -243,7 +246,7 @@ class AllocationActions(ABC):
         return is_of_this_boot and self._unresolved.can_resolve(ended.allocation, self._clock.monotonic())
 
     def report_missing_epilog(self, ended: EndedAllocation) -> None:
-        """Report that the epilog is missing."""
+        """Report that the job ended without an epilog."""
         now_s = self._clock.monotonic()
         job_id, ago_s = ended.allocation.key.job_id, now_s - ended.end_s
         log.warning("job %d ended %.0f s ago without an epilog", job_id, ago_s)
@@ -259,12 +262,12 @@ class AllocationActions(ABC):
         self._forget(allocation)
 
     def take_epilog(self, ended: EndedAllocation) -> None:
-        """Mark the epilog's file for removal."""
+        """Mark the epilog's file for removal, if there is one."""
         if ended.epilog is not None:
             self.taken.append(ended.epilog)
 
     def sample_once_more(self, ended: EndedAllocation) -> None:
-        """Let the devices wait for the driver's last samples from the time of the allocation."""
+        """Stop the allocation, but keep its devices watched until the driver's last samples have arrived."""
         segment = self.segments.get(ended.allocation)
         assert segment is not None
         self._forget(ended.allocation)
@@ -292,7 +295,7 @@ class AllocationActions(ABC):
         self.segments.close_unwatched(ended.allocation, ended.end_s)
 
     def close_settled(self, segment: OpenSegment) -> None:
-        """Close the segment, because all its records are final."""
+        """Close the segment, whose records are all final."""
         self.segments.close_settled(segment)
         if segment.epilog is not None:
             self.taken.append(segment.epilog)
@@ -300,7 +303,7 @@ class AllocationActions(ABC):
     # Watching
 
     def watch_new(self) -> None:
-        """Watch the devices of open allocations that are not watched yet."""
+        """Start watching the devices of open allocations that are not watched yet."""
         now_s = self._clock.monotonic()
         for allocation in self.allocations:
             segment = self.segments.of(allocation)
@@ -327,7 +330,7 @@ class AllocationActions(ABC):
             watch.set_unknown_jobs_until(until_s)
 
     def _mark_unobserved(self, allocation: Allocation, until_s: float) -> None:
-        """Leave the use of the allocation's devices until then unattributed: this job may have used them."""
+        """Mark the use of its devices until `until_s` as unattributable: this job may have used them."""
         if allocation.key.boot_id != self._clock.boot_id():
             return
         devices: set[str | None] = set(allocation.devices.values())
@@ -353,13 +356,13 @@ class AllocationActions(ABC):
         return event.at_s if abs(now_s - event.at_s) < STEP_S else now_s
 
     def _open(self, allocation: Allocation, *, began_before: bool = False) -> None:
-        """Open an allocation; `began_before` is whether its job had the devices before its start."""
+        """Open an allocation; `began_before` is true if its job had the devices before `start_s`."""
         allocation = self._inventory.resolve(allocation)
         if began_before:
             self._mark_unobserved(allocation, allocation.start_s)
         if len(allocation.devices) < len(allocation.positions) and not self._inventory.is_asking:
             log.warning(
-                "job %d was allocated GPUs at positions %s; known are %s",
+                "job %d was allocated GPUs at positions %s; known GPUs: %s",
                 allocation.key.job_id,
                 list(allocation.positions),
                 dict(allocation.devices),

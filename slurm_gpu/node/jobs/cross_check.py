@@ -1,6 +1,6 @@
 """Compare the processes that NVML lists on a GPU with the jobs to which it was allocated.
 
-A process of another job is reported as
+A process that belongs to no job to which the GPU is allocated is reported as
 
 - `intruder`, if its job is known here, or if it has no job;
 - `job_mismatch`, if it is in the cgroup of an unknown job: slurm-gpud's allocations or the order of positions
@@ -41,9 +41,9 @@ Suspect = tuple[int, bytes, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownJobs:
-    """Known jobs: the `owners` of open ones, and those that run here `without_gpus`.
+    """Known jobs: those in `owners` have open allocations, and those in `without_gpus` run here without GPUs.
 
-    `ended_s` returns when a job ended, if recently.
+    `ended_s` returns when a job ended, or None if it did not end recently.
     """
 
     owners: Mapping[int, JobOwner]
@@ -53,7 +53,7 @@ class KnownJobs:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFinding:
-    """An unexpected process; `culprit` is its job, or its user if it has no job."""
+    """An unexpected process; `culprit` is its job, or its user if it does not belong to a job."""
 
     kind: str
     culprit: str
@@ -71,13 +71,13 @@ class Crosscheck:
         self._limit = _HourlyLimit()
 
     def is_due(self, device: str, now_s: float) -> bool:
-        """Return whether the device's processes are due for a check."""
+        """Return whether the next check of the device's processes is due."""
         return now_s >= self._checked_s.get(device, -CHECK_S) + CHECK_S
 
     def check(
         self, device: str, pids: Iterable[int], allocated: Sequence[int], known: KnownJobs, now_s: float
     ) -> None:
-        """Check the processes that NVML lists on a device; `allocated` are the device's jobs, if any."""
+        """Check the processes that NVML lists on a device that is allocated to the jobs `allocated`."""
         self._checked_s[device] = now_s
         before, self._suspects[device] = self._suspects.get(device, {}), {}
         for pid in pids:
@@ -142,7 +142,7 @@ def _intruder(pid: int, origin: ProcessOrigin, job: int | None) -> ProcessFindin
 
 
 class _HourlyLimit:
-    """Limits events per culprit and hour, and counts the suppressed ones."""
+    """Limits the events per culprit and hour, and counts the suppressed events."""
 
     def __init__(self) -> None:
         self._since_s = 0.0
@@ -162,7 +162,7 @@ class _HourlyLimit:
         return False
 
     def over(self, now_s: float) -> list[tuple[str, int]]:
-        """Return the numbers of suppressed events by culprit, if the hour is over."""
+        """Return the number of suppressed events of each culprit, or [] until the hour is over."""
         if now_s - self._since_s < _HOUR_S:
             return []
         left_out = list(self._left_out.items())

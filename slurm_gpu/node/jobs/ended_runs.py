@@ -1,7 +1,7 @@
 """Remember recently ended runs, so that outdated reports do not start them again.
 
-After slurmctld is killed, its saved state may show a run as running long after its epilog ran here. These
-runs are stored in the spool, so that they survive a restart of slurm-gpud.
+If slurmctld is killed and restarted, it may report a run as running long after the run's epilog ran here. The
+ended runs are stored in the spool, so that they survive a restart of slurm-gpud.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EPILOG_UNCERTAIN_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EndedRun:
-    """`at_s` is Clock.monotonic(); `prolog_at_s` is the time in the prolog's file, None without the file."""
+    """A run that ended at `at_s` (Clock.monotonic()); `prolog_at_s` is the time in its prolog's file."""
 
     restart: int
     at_s: float
@@ -47,8 +47,9 @@ class _EndedRun:
 class EndedRuns:
     """The last ended run of each job in this boot; all earlier runs of the job have ended, too.
 
-    An epilog does not identify its run, since the epilog of a requeued job has the restart count of the next
-    run. After an epilog without an allocation, a report on the next run may therefore have the same count.
+    An epilog does not identify its run, because the epilog of a requeued job contains the restart count of
+    the next run. If the epilog belongs to no allocation, a report on the next run may therefore have the same
+    restart count.
     """
 
     def __init__(self, kept: Spool, clock: Clock) -> None:
@@ -65,9 +66,10 @@ class EndedRuns:
         had_gpus: bool = True,
         prolog_at_s: float | None = None,
     ) -> None:
-        """Note that a run and all runs before it have ended; not `certain` if only an epilog identifies it.
+        """Record that a run and all earlier runs have ended; not `certain` if identified only by an epilog.
 
-        The run is saved if it may have had GPUs; for other runs, Slurm's reports do not start an allocation.
+        The run is saved if it may have had GPUs. Slurm's reports on runs without GPUs do not start an
+        allocation.
         """
         now_s = self._clock.monotonic()
         before = self._ended.pop(job_id, None)
@@ -98,12 +100,12 @@ class EndedRuns:
         return ended.certain or restart < ended.restart or as_of_s < ended.at_s + _EPILOG_UNCERTAIN_S
 
     def began_at(self, job_id: int, prolog_at_s: float) -> bool:
-        """Return whether the prolog belongs to the ended run; a killed slurm-gpud may have left its file."""
+        """Return whether the prolog is that of the ended run; a killed slurm-gpud may have left its file."""
         ended = self._ended.get(job_id)
         return ended is not None and ended.prolog_at_s == prolog_at_s
 
     def _of_this_boot(self) -> Iterator[tuple[int, _EndedRun]]:
-        """Yield the saved runs of this boot; drop runs of other boots, and unreadable runs."""
+        """Yield the saved runs of this boot; delete runs of other boots and those that cannot be read."""
         for job_id, value in self._kept.ended_runs().items():
             try:
                 boot_id, ended = value["boot_id"], _EndedRun.from_json(value)

@@ -1,4 +1,4 @@
-"""Store the granted share of a job's GPUs, as slurm-gpudbd reports it."""
+"""Store the share of its GPUs that each job was granted, as reported by slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Run = tuple[int, int]
 
 
 class Grants:
-    """The grants of open runs, in 1/1000 of a GPU."""
+    """The granted shares of open runs, in 1/1000 of a GPU."""
 
     def __init__(self) -> None:
         self._granted: dict[Run, int] = {}
         self._impossible: set[Run] = set()
 
     def update_jobs(self, jobs: JobFacts, allocations: Iterable[Allocation]) -> Mapping[Run, int]:
-        """Update the grants of these open allocations, and return them."""
+        """Update the grants of the open allocations, and return the grants by run."""
         open_runs = {(allocation.key.job_id, allocation.key.restart) for allocation in allocations}
         for run in open_runs:
             job_id, restart = run
@@ -38,8 +38,8 @@ class Grants:
             elif reported is not None and run not in self._impossible:
                 self._impossible.add(run)
                 log.warning(
-                    "slurm-gpudbd reports that job %d was granted %.80r of each GPU, which has 1000; "
-                    "that is not recorded",
+                    "slurm-gpudbd reports an invalid GPU share of job %d: %.80r instead of 0 to 1000; "
+                    "it is not recorded",
                     job_id,
                     reported,
                 )

@@ -20,9 +20,9 @@ EVENT_OF = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}
 
 
 class DeviceOrder(Protocol):
-    """Finds the UUID at each position; slurmd answers some time after a query.
+    """Finds the UUID at each position. slurmd may answer a query only after some time.
 
-    `assumed` is whether the last answer was a guess, `can_be_shared` whether several jobs may share a GPU.
+    `assumed` is true if the last answer was a guess; `can_be_shared` is true if several jobs may share a GPU.
     """
 
     assumed: bool
@@ -34,7 +34,7 @@ class DeviceOrder(Protocol):
 
     @property
     def is_silent(self) -> bool:
-        """Return whether the last query failed or takes too long."""
+        """Return whether the last query failed or the current one is taking too long."""
 
     def ask(self) -> None:
         """Query the order now and wait briefly for the answer."""
@@ -43,7 +43,7 @@ class DeviceOrder(Protocol):
         """Return whether there is a new answer since the last call."""
 
     def uuids(self, positions: Sequence[int], devices: Sequence[DeviceProperties]) -> Mapping[int, str]:
-        """Return the UUID at each position; positions without a known device of `devices` are absent."""
+        """Return UUIDs by position; positions without a match in `devices` are absent."""
 
 
 class Inventory:
@@ -65,9 +65,9 @@ class Inventory:
         self._has_found = False
 
     def find(self) -> bool:
-        """Search for devices; without a driver, return False and change nothing.
+        """Search for devices; return False and keep the known devices if there is no driver.
 
-        `starting` is whether the driver is starting.
+        `starting` is set if the driver is still starting.
         """
         self.starting = False
         try:
@@ -78,7 +78,7 @@ class Inventory:
             return False
         except NvmlError as error:
             if not self._no_driver:
-                log.warning("%s; allocations are recorded without samples until there is a driver", error)
+                log.warning("%s; allocations are recorded without samples until a driver is available", error)
             self._no_driver = True
             return False
         if self._no_driver:
@@ -112,7 +112,7 @@ class Inventory:
                 self._events.record(EVENT_OF[failure.kind], data={"index": index})
 
     def ask_slurm(self) -> None:
-        """Query the order of positions now, so that the first job does not wait for it."""
+        """Query the order of positions now, so that the first job does not have to wait for it."""
         if self._seen:
             self._order.ask()
 
@@ -137,7 +137,7 @@ class Inventory:
         return all(map(self.answering.__contains__, allocation.devices.values()))
 
     def resolve(self, allocation: Allocation) -> Allocation:
-        """Return the allocation with the devices known by now, or the same object if none is new."""
+        """Return the allocation with newly known devices added, or the same object if there are none."""
         unknown = [p for p in allocation.positions if p not in allocation.devices]
         if not unknown:
             return allocation
@@ -182,12 +182,12 @@ class Inventory:
         self._events.record(kind, device=name, job_id=key.job_id)
 
     def report_back(self, allocation: Allocation, name: str, uuid: str) -> None:
-        """Report that a GPU answers now if it was reported as lost under that name."""
+        """If a GPU was reported as lost under that name, report that it answers again."""
         lost = allocation.key.job_id, allocation.key.restart, name
         if lost in self._lost:
             del self._lost[lost]
             self._events.record("gpu_back", device=uuid, job_id=lost[0])
 
     def reported_back(self, uuid: str) -> None:
-        """Note that the return of a GPU was reported for all of its jobs."""
+        """Record that the return of a GPU has been reported for all of its jobs."""
         self._lost = {lost: None for lost in self._lost if lost[2] != uuid}

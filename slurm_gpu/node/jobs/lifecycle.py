@@ -1,7 +1,7 @@
-"""Apply events of allocations to the table of transitions.
+"""Move allocations between states according to the tables of transitions.
 
 Hooks open and close allocations. Slurm's list of jobs replaces missing hooks: the prologs of jobs that
-started before slurm-gpud, and lost epilogs.
+started before slurm-gpud did, and lost epilogs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LifeCycle(AllocationActions):
     """Moves the allocations of this node between states, following reports from hooks, Slurm and devices."""
 
     def state_of(self, job_id: int) -> AllocationState:
-        """Return the state of that job here; its ended allocations do not count."""
+        """Return the state of the job on this node, ignoring its ended allocations."""
         if self.allocations.of_job(job_id) is not None:
             return AllocationState.OPEN
         is_expected = self.returning.is_expected(job_id)
@@ -38,7 +38,7 @@ class LifeCycle(AllocationActions):
         event: AllocationEvent,
         subject: _Subject,
     ) -> AllocationState:
-        """Apply the first row of that state and event whose condition is true; return the new state."""
+        """Apply the first row for the state and event whose condition is true; return the new state."""
         rows = (row for row in table if row.state is state and row.event is event)
         found = next(row for row in rows if row.condition is None or row.condition(self, subject))
         for action in found.actions:
@@ -98,7 +98,7 @@ class LifeCycle(AllocationActions):
         self.watch_new()
 
     def apply(self, hook: HookEvent) -> None:
-        """Apply the start or end of a job."""
+        """Apply a hook event: the start or end of a job."""
         event = AllocationEvent.PROLOG
         if hook.kind is HookKind.EPILOG:
             event = AllocationEvent.EPILOG
@@ -151,11 +151,11 @@ class LifeCycle(AllocationActions):
 
     @property
     def waits_for_devices(self) -> bool:
-        """Return whether an ended allocation is waiting until its devices are known."""
+        """Return whether an ended allocation is waiting for its devices to become known."""
         return bool(self._unresolved)
 
     def resolve(self) -> None:
-        """Resolve unknown devices of allocations."""
+        """Look up the unknown devices of all allocations."""
         for allocation in self.allocations:
             resolved = self._inventory.resolve(allocation)
             if resolved is not allocation:
@@ -171,5 +171,5 @@ class LifeCycle(AllocationActions):
         )
 
     def jobs_on(self, uuid: str) -> list[int]:
-        """Return the raw ids of the jobs to which that device is allocated."""
+        """Return the raw IDs of the jobs to which the device is allocated."""
         return [a.key.job_id for a in self.allocations if uuid in a.devices.values()]

@@ -1,7 +1,7 @@
 """Reconcile Slurm's reports on this node's jobs, sent by slurm-gpudbd, with the hooks.
 
 Hooks take precedence. Reports supply missing data: jobs that are older than slurm-gpud, and the ends of jobs
-without an epilog. A report may be older than the newest hook, so newer hooks override it, and a job is
+without an epilog. Because a report may be older than the newest hook, newer hooks override it, and a job is
 accepted only after two reports.
 """
 
@@ -35,7 +35,7 @@ _MOST_POSITIONS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedJob:
-    """Slurm's report, `age_s` old, on a job with GPUs here; `start_s` is by the controller's wall clock."""
+    """Slurm's report on a job with GPUs here, `age_s` ago; `start_s` is from the controller's clock."""
 
     job_id: int
     restart: int
@@ -47,9 +47,9 @@ class ReportedJob:
 
     @classmethod
     def from_facts(cls, job_id: int, facts: Mapping[str, Any]) -> ReportedJob | None:
-        """Parse an entry of `jobs` (docs/api.md); None if it is incomplete or the job has no GPUs here.
+        """Parse an entry of `jobs` (docs/api.md); return None if it is incomplete or lists no GPUs.
 
-        Also return None while the prolog runs, since the hook will report the start more precisely.
+        Also return None while the prolog is running, because the hook reports the start more precisely.
         """
         restart, start_s, uid = (_whole(facts.get(name)) for name in ("restart", "start_s", "uid"))
         positions = _positions(facts.get("gpu_index"))
@@ -72,7 +72,7 @@ class ReportedJob:
     def allocation(
         self, cluster: str, node: str, boot_id: str, now_s: float, wall_s: float, since_s: float | None = None
     ) -> Allocation:
-        """Return the allocation to record from now on, or from `since_s`, when the job was seen to start."""
+        """Return the allocation to record from `since_s`, when the job was observed to start, or from now."""
         start_s = now_s if since_s is None else since_s
         return Allocation(
             key=SegmentKey(
@@ -97,8 +97,9 @@ class ReportedJob:
 class UnknownJobs:
     """Tracks whether unknown jobs may use GPUs here.
 
-    Unknown jobs are possible after the loss of the spool, until Slurm has reported. They are also possible
-    after a requeued job's epilog, since the job may return without a prolog, until it is seen or overdue.
+    After the loss of the spool, unknown jobs are possible until Slurm has reported its jobs. After a requeued
+    job's epilog, they are possible until the job is observed again or overdue, because it may return without
+    a prolog.
     """
 
     def __init__(self, returning: RequeuedJobs) -> None:
@@ -116,11 +117,11 @@ class UnknownJobs:
         return self._anyone or self._returning.may_run_with(job_id)
 
     def lost_spool(self) -> None:
-        """Assume unknown jobs on any GPU."""
+        """Assume that an unknown job may use any GPU."""
         self._anyone = True
 
     def update_jobs(self, reported: Iterable[ReportedJob], allocations: Allocations, now_s: float) -> None:
-        """Apply a report; unknown jobs are ruled out only after two, since two are needed to accept a job."""
+        """Apply a report; unknown jobs are ruled out only after two reports, like jobs are accepted."""
         if self._first_report_s is None:
             self._first_report_s = now_s
         ago_s = now_s - self._first_report_s
@@ -130,9 +131,9 @@ class UnknownJobs:
 
 
 class Reconciliation:
-    """Keeps reports until they are confirmed; `since_s` is when this slurm-gpud started to read hooks.
+    """Keeps reports until they are confirmed; `since_s` is the time when this process began to read hooks.
 
-    A job that `is_seen` here is accepted without confirmation.
+    A job for which `is_seen` returns true is accepted without confirmation.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Reconciliation:
     def begun(
         self, reported: Iterable[ReportedJob], allocations: Allocations, now_s: float, wall_s: float
     ) -> list[ReportedJob]:
-        """Return running jobs without a known prolog. `now_s` is Clock.monotonic(), the time since boot."""
+        """Return reported jobs without a known prolog. `now_s` is Clock.monotonic(), the time since boot."""
         found: list[ReportedJob] = []
         reported_at_s: dict[tuple[int, int], float] = {}
         booted_s = wall_s - now_s

@@ -17,8 +17,8 @@ _RETURNS_WITHIN_S = 600.0
 class RequeuedJob:
     """A requeued job; times are from Clock.monotonic().
 
-    `restart` is the restart count of the next run. `absent_s` is when the job was last seen without a cgroup
-    here, `began_s` when its new cgroup was created.
+    `restart` is the restart count of the next run. `absent_s` is the last time when the job had no cgroup
+    here, and `began_s` is the time when its new cgroup was created.
     """
 
     name: JobName
@@ -29,7 +29,7 @@ class RequeuedJob:
 
 
 class RequeuedJobs:
-    """The jobs that were requeued here and may run here again; a new cgroup shows that a job does."""
+    """The jobs that were requeued here and may return; a new cgroup shows that a job has returned."""
 
     def __init__(self, cgroups: JobCgroups, clock: Clock) -> None:
         self._cgroups, self._clock = cgroups, clock
@@ -40,7 +40,7 @@ class RequeuedJobs:
         return bool(self._expected)
 
     def expect(self, epilog: HookEvent) -> None:
-        """Expect the job again; its epilog has the restart count of the next run."""
+        """Expect the job to return; its epilog contains the restart count of the next run."""
         name = JobName(epilog.job_id, epilog.uid, epilog.sluid)
         until_s = self._clock.monotonic() + _RETURNS_WITHIN_S
         self._expected[epilog.job_id] = RequeuedJob(name, epilog.restart, until_s)
@@ -51,12 +51,12 @@ class RequeuedJobs:
         return job_id in self._expected
 
     def began_s(self, job_id: int) -> float | None:
-        """Return the time since which an expected job has run again, or None if it was not seen."""
+        """Return the time when an expected job started again, or None if it has not returned."""
         job = self._expected.get(job_id)
         return None if job is None else job.began_s
 
     def is_seen(self, job_id: int) -> bool:
-        """Return whether an expected job was seen to run again."""
+        """Return whether an expected job has returned."""
         return self.began_s(job_id) is not None
 
     def restart(self, job_id: int) -> int:
@@ -69,17 +69,17 @@ class RequeuedJobs:
         return self._expected.pop(job_id, None)
 
     def overdue(self) -> list[int]:
-        """Return the jobs that have not returned in time."""
+        """Return the IDs of the jobs that were not recorded again in time."""
         now_s = self._clock.monotonic()
         return [job_id for job_id, job in self._expected.items() if now_s >= job.until_s]
 
     @property
     def next_poll_s(self) -> float | None:
-        """Return when to poll again (Clock.monotonic()), or None if there is no job to look for."""
+        """Return when to poll again (Clock.monotonic()), or None if all expected jobs have returned."""
         return self._poll_at_s if any(job.began_s is None for job in self._expected.values()) else None
 
     def may_run_with(self, job_id: int) -> bool:
-        """Return whether any other expected job may run here now; a job without a cgroup does not."""
+        """Return whether another expected job may be running here now; a job without a cgroup is not."""
         before_s = self._clock.monotonic()
         self._poll_at_s = 0.0
         self.poll()
@@ -89,7 +89,7 @@ class RequeuedJobs:
         )
 
     def poll(self) -> None:
-        """Check which jobs have a cgroup again, if due."""
+        """Check which jobs have a cgroup again, if a check is due."""
         now_s = self._clock.monotonic()
         if now_s < self._poll_at_s:
             return

@@ -1,4 +1,4 @@
-"""Manage segments during observation, and save their records."""
+"""Manage the segments that are being observed, and save their records."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _WINDOW_BITS, _MEMORY_LEVEL = 12, 4
 
 
 class Checkpoints:
-    """Checkpoints of one segment on one device; for each age, one remains that is at most half as old again.
+    """The checkpoints of one segment on one device, which become sparser with age.
 
-    Without an epilog, Slurm reports the end only after later samples were counted, which may belong to
-    another job. In that case the last checkpoint before the end is used. If checkpoints are made every 10 s
-    for a day, about 50 of them remain, each of 2 KB.
+    If the epilog is lost, Slurm reports the end only after later samples were counted, which may belong to
+    another job. In that case, the last checkpoint before the end is used. If checkpoints are made every 10 s
+    for a day, about 50 of them are kept, each of 2 KB.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Checkpoints:
         self._young: list[tuple[int, float, bytes]] = []
 
     def add(self, at_s: float, record: bytes) -> None:
-        """Add the record as JSON as of `at_s` (Clock.monotonic()); call this at equal intervals."""
+        """Add the record at `at_s` (Clock.monotonic()) as JSON; call this at equal intervals."""
         self._added += 1
         self._kept.append((self._added, at_s, _packed(record)))
         self._kept = [
@@ -48,7 +48,7 @@ class Checkpoints:
         ]
 
     def wants_young(self, age_s: float) -> bool:
-        """Return whether a segment of that age requires another early checkpoint."""
+        """Return whether a segment of this age requires another early checkpoint."""
         return len(self._young) < len(YOUNG_S) and age_s >= YOUNG_S[len(self._young)]
 
     def add_young(self, at_s: float, record: bytes) -> None:
@@ -56,7 +56,7 @@ class Checkpoints:
         self._young.append((0, at_s, _packed(record)))
 
     def at(self, moment_s: float) -> Record | None:
-        """Return the newest checkpoint that is not after that time, if any."""
+        """Return the record of the last checkpoint up to that time, or None if there is none."""
         until = [kept for kept in (*self._young, *self._kept) if kept[1] <= moment_s]
         packed = max(until, key=lambda kept: kept[1], default=None)
         return None if packed is None else Record.from_wire(json.loads(zlib.decompress(packed[2])), {})
@@ -76,11 +76,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class OpenSegment:
-    """An open or ending allocation during observation.
+    """An open or ending allocation that is being observed.
 
-    `tallies` are by device and leave out unknown devices. `unsettled` are devices with pending samples,
-    `histories` the checkpoints by device. `epilog` is the event that ended the segment; it is kept until the
-    final records are on disk.
+    `tallies` and `histories` contain the tally and the checkpoints of each known device. `unsettled` are the
+    devices whose samples are still pending. `epilog` is the event that ended the segment; it is kept until
+    the final records are on disk.
     """
 
     allocation: Allocation
@@ -91,13 +91,13 @@ class OpenSegment:
     epilog: HookEvent | None = None
 
     def can_end_at(self, at_s: float) -> bool:
-        """Return whether the segment had started by then, and all usage since can be subtracted."""
+        """Return whether the segment had started at `at_s`, and all usage since then can be subtracted."""
         begun = self.allocation.ended_before(at_s) is self.allocation
         return begun and all(tally.can_take_back(at_s) for tally in self.tallies.values())
 
 
 class SegmentRegistry:
-    """All segments of this process, and their records in the spool."""
+    """The segments that this process observes, and their records in the spool."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
@@ -108,11 +108,11 @@ class SegmentRegistry:
         return iter(list(self._segments.values()))
 
     def get(self, allocation: Allocation) -> OpenSegment | None:
-        """Return the segment of that allocation, if any."""
+        """Return the segment of the allocation, or None if there is none."""
         return self._segments.get(allocation.key.segment)
 
     def of(self, allocation: Allocation) -> OpenSegment:
-        """Return the allocation's segment, with its allocation updated; create the segment if necessary."""
+        """Return the segment of the allocation, which is created or updated with `allocation`."""
         segment = self._segments.setdefault(allocation.key.segment, OpenSegment(allocation))
         segment.allocation = allocation
         return segment
@@ -120,8 +120,8 @@ class SegmentRegistry:
     def begin(self, segment: OpenSegment, facts: DeviceProperties, now_s: float) -> DeviceTally:
         """Start sampling a device of the segment and return its tally.
 
-        The first record is saved at once: after a kill, only this record shows when the segment started and
-        its minimum duration.
+        The first record is saved immediately. If slurm-gpud is killed, only this record shows when the
+        segment started and how long it lasted at least.
         """
         segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
         segment.histories[facts.uuid] = Checkpoints()
@@ -130,21 +130,21 @@ class SegmentRegistry:
         return tally
 
     def grant(self, granted_mgpu: Mapping[tuple[int, int], int]) -> None:
-        """Set the granted share of each GPU (in 1/1000) by run (job, restart)."""
+        """Set the granted shares of the GPUs, in 1/1000 of a GPU, by run (job ID, restart count)."""
         self._granted = granted_mgpu
         for segment in self._segments.values():
             for tally in segment.tallies.values():
                 tally.granted_mgpu = granted_mgpu.get(_run(tally.key), tally.granted_mgpu)
 
     def checkpoint(self, now_s: float) -> None:
-        """Save all records and checkpoints."""
+        """Save the records of all devices, and keep them as checkpoints."""
         for segment in self._segments.values():
             for device in segment.unsettled:
                 record = self._spool.save_record(segment.tallies[device].record(now_s))
                 segment.histories[device].add(now_s, record)
 
     def remember_young(self, now_s: float) -> None:
-        """Save early checkpoints of segments that may end before the first regular one."""
+        """Add early checkpoints of segments that may end before their first regular checkpoint."""
         for segment in self._segments.values():
             age_s = now_s - segment.allocation.start_s
             for device in segment.unsettled if age_s <= YOUNG_S[-1] + 1 else ():
@@ -171,7 +171,7 @@ class SegmentRegistry:
         self._drop(segment.allocation)
 
     def close_unwatched(self, allocation: Allocation, end_s: float) -> None:
-        """Close an allocation that this process has not sampled, with the last record in the spool."""
+        """Close an allocation that this process has not sampled, using the last record in the spool."""
         for device in allocation.device_names:
             last = self._last_record(allocation.key.segment, device)
             if last is None:
@@ -206,7 +206,7 @@ class SegmentRegistry:
             return None
 
     def close_late(self, allocation: Allocation, end_s: float, now_s: float) -> None:
-        """Close an allocation that ended a while ago, with the last checkpoint before its end."""
+        """Close an allocation that ended a while ago, using the last checkpoint before its end."""
         segment = self.of(allocation)
         for device in allocation.device_names:
             if device not in segment.tallies:
@@ -243,7 +243,7 @@ def _run(key: SegmentKey) -> tuple[int, int]:
 
 
 def _closed(last: Record, allocation: Allocation, end_s: float, seq: int) -> Record:
-    """Return the final version of a record for an allocation until `end_s`."""
+    """Return the final version of the record `last` of an allocation that ended at `end_s`."""
     allocated_s = max(last.allocated_s, round(end_s - allocation.start_s, 6))
     last_s = max(last.last_s, int(allocation.start_wall_s + allocated_s))
     return replace(last, seq=seq, final=True, allocated_s=allocated_s, last_s=last_s)

@@ -1,8 +1,8 @@
-"""Detect suspended jobs (`scontrol suspend`, gang scheduling) from sources that users cannot change.
+"""Detect suspended jobs (`scontrol suspend`, gang scheduling) using sources that users cannot change.
 
-The freezer of a job's steps shows a suspension within POLL_S. Without a freezer (no cgroups, or no step),
-Slurm's reports show it up to a minute late. A stopped process is no evidence, since its owner can also stop
-it.
+The cgroup freezer of a job's steps shows a suspension within POLL_S. If there is no freezer, because cgroups
+are not used or the job has no steps, Slurm's reports show it up to a minute late. Stopped processes are not
+evidence, because users can stop their own processes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Suspensions:
         }
 
     def poll(self, segments: Iterable[OpenSegment], now_s: float) -> None:
-        """Check each job, if due."""
+        """If a check is due, check whether each job is suspended."""
         if now_s < self.next_poll_s:
             return
         self.next_poll_s = now_s + POLL_S

@@ -1,8 +1,8 @@
-"""Define the states of an allocation on a node, and its transitions.
+"""Define the states of an allocation on a node, and the transitions between them.
 
 A job has at most one open allocation. An ended allocation is processed separately until its records are
-final; meanwhile the job may be expected or run here again. Suspension is not a state, because it does not
-affect any transition (suspension.py).
+final. Meanwhile, the job may already be expected to return, or be running again. Suspension is not a state,
+because it does not affect any transition (suspension.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class AllocationState(StrEnum):
 
 
 class AllocationEvent(StrEnum):
-    """An event of an allocation."""
+    """An event that changes the state of an allocation."""
 
     PROLOG = "prolog"
     EPILOG = "epilog"
@@ -52,7 +52,7 @@ _Subject = TypeVar("_Subject")
 
 @dataclass(frozen=True, slots=True)
 class Transition(Generic[_Subject]):
-    """The actions for an event in a state; the first row whose `condition` is true applies."""
+    """The actions for an event in a state; the first transition whose `condition` is true applies."""
 
     state: AllocationState
     event: AllocationEvent

@@ -1,6 +1,6 @@
 """Attribute a device's utilization to jobs, after hooks and the driver's process samples have arrived.
 
-Times are Clock.monotonic() seconds. Times in µs are wall-clock times, like the driver's timestamps.
+Times in seconds are Clock.monotonic(). Times in µs are wall-clock times, like the driver's timestamps.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ LAG_S = 0.04
 
 @dataclass(slots=True)
 class Others:
-    """The times until which jobs other than the known ones may have used the device.
+    """The times until which jobs other than the known ones may have used a device.
 
-    Until `unobserved_until_s`, an unobserved job had, or may have had, the device. Until
-    `unknown_jobs_until_s`, unknown jobs may use it.
+    Until `unobserved_until_s`, the device was, or may have been, allocated to a job that was not observed.
+    Until `unknown_jobs_until_s`, unknown jobs may share it.
     """
 
     unobserved_until_s: float = -math.inf
@@ -41,10 +41,10 @@ class Others:
 
 
 class Attribution:
-    """Attributes the use of one device: read its ring after `after_us`; `take` adds it to the tallies.
+    """Attributes the use of one device: read its ring's samples after `after_us`, and pass them to `take`.
 
     The driver's timestamps before `placed_since_s` cannot be converted. `settled_s` is the time up to which
-    all utilization is distributed.
+    all utilization has been attributed.
     """
 
     def __init__(self, clock: Clock, others: Others, placed_since_s: float = -math.inf) -> None:
@@ -55,7 +55,7 @@ class Attribution:
         self.settled_s = 0.0
 
     def begin(self, start_s: float) -> None:
-        """Start a new allocation of the device at `start_s`; the driver's ring usually still covers it."""
+        """Start a new allocation of the device at `start_s`, which the driver's ring usually still covers."""
         placed = start_s - SAMPLE_MAX_S >= self._placed_since_s
         since_s = start_s if placed else self._clock.monotonic()
         was_set = not placed or self._spans.was_set_back()
@@ -65,7 +65,7 @@ class Attribution:
         self.settled_s = start_s
 
     def resume(self, now_s: float) -> None:
-        """Resume after an outage of the device; that time counts as unmeasured."""
+        """Resume after an outage of the device; the time of the outage counts as unmeasured."""
         # After a short outage, the driver's ring includes samples that were already counted.
         counted_s, was_set = self._spans.covered_s, self._spans.was_set_back()
         self._spans = UtilizationSpans(self._clock, now_s, was_set=was_set)
@@ -84,11 +84,11 @@ class Attribution:
 
     @property
     def after_us(self) -> int:
-        """Return the time after which to read the device's ring."""
+        """Return the time after which samples are to be read from the device's ring."""
         return self._spans.after_us
 
     def processes_after_us(self, now_s: float) -> int:
-        """Return the time after which to read the ring of process samples."""
+        """Return the time after which samples are to be read from the ring of process samples."""
         return self._job_samples.after_us(self._to_us(now_s))
 
     def may_have_unknown_jobs(self) -> bool:
@@ -113,9 +113,9 @@ class Attribution:
         *,
         deadline: bool,
     ) -> None:
-        """Add a reading with a ring, and pending spans, to the `tallies`.
+        """Add a reading with a ring, and the pending spans, to the tallies of the jobs on the device.
 
-        `owner_of` returns the job of a process. With `deadline`, all pending spans are counted.
+        `owner_of` returns the job of a process. If `deadline` is true, all pending spans are counted now.
         """
         spans = self._spans.take(reading, gap_s, detailed=asked.detailed, to_the_end=deadline)
         if spans and spans[0].start_s >= self._others.unobserved_until_s:
@@ -155,7 +155,7 @@ class Attribution:
         return span._replace(start_s=unobserved_until_s)
 
     def _count_alone(self, until_s: float, tallies: Sequence[DeviceTally]) -> None:
-        """Count pending spans up to `until_s`, if one job had the device all the time and still has it."""
+        """Count pending spans up to `until_s` if one job alone has had the device since they started."""
         if len(tallies) != 1 or not self._waiting:
             return
         tally = tallies[0]

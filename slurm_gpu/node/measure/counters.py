@@ -1,4 +1,4 @@
-"""Sum the growth of a device's counters for a segment; growth over a wrap counts, a reset is unmeasured."""
+"""Sum the growth of a device's counters in a segment, taking wraps and resets into account."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def growth(
 ) -> int | None:
     """Return the growth between two readings `seconds` apart, or None if it is unknown.
 
-    A counter that decreased has either passed 2**bits or restarted with the driver. It wrapped if the growth
-    is then less than half its range and at most `most_per_s`, if given. The growth is unknown if the counter
-    may have wrapped twice.
+    A counter that decreased has either wrapped at 2**bits or restarted with the driver. It is assumed to have
+    wrapped if its growth is then less than half its range and at most `most_per_s`, if given. The growth is
+    unknown if the counter may have wrapped twice.
     """
     if after.bits != before.bits:
         return None
@@ -34,7 +34,7 @@ def growth(
 
 
 class CounterSum:
-    """The growth of one counter during a segment; `most_per_s` is the counter's maximum rate, if known."""
+    """The growth of one counter during a segment; `most_per_s` is its maximum rate, if known."""
 
     __slots__ = ("_before", "_grown", "_most_per_s", "_seconds")
 
@@ -47,8 +47,8 @@ class CounterSum:
     def see(self, counter: DeviceCounter | None, between_s: float, allocated_s: float) -> float | None:
         """Count a reading, `between_s` after the previous one; return the growth per second, if known.
 
-        Only `allocated_s` of that time count, with a proportional part of the growth. A reading of None is
-        unmeasured. Readings may be any time apart, since a counter continues between them.
+        Only `allocated_s` of that time and a proportional part of the growth count. A reading of None means
+        that the time is unmeasured. Any amount of time may pass between readings, because counters continue.
         """
         before, self._before = self._before, counter
         if before is None or counter is None or allocated_s <= 0:
@@ -62,7 +62,7 @@ class CounterSum:
         return rate
 
     def add(self, rate: float, seconds: float) -> None:
-        """Add `seconds` at a rate that comes from another source."""
+        """Add growth at a rate that was measured by other means, for `seconds`."""
         self._seconds += seconds
         self._grown += rate * seconds
 
@@ -76,7 +76,7 @@ class CounterSum:
         return self._grown > 0
 
     def total(self, unit: float = 1.0, digits: int | None = None) -> Total | None:
-        """Return the rounded growth in units of `unit`, or None until it is measured."""
+        """Return the rounded growth in units of `unit`, or None if nothing has been measured."""
         if self._seconds == 0:
             return None
         return Total(round(self._seconds, 3), round(self._grown / unit, digits))

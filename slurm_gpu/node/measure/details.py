@@ -1,8 +1,7 @@
 """Collect the detailed samples of one segment: all values except utilization and memory.
 
-The activity, energy and traffic of a device count for a segment if no other segment had the device since the
-last sample; on a shared device they do not count. Temperature, clocks and throttle reasons count for all
-segments.
+The activity, energy and traffic of a device count for a segment only if no other segment has had the device
+since the last sample. Temperature, clocks and throttle reasons count for all segments that share the device.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class DetailCollector:
         self._throttle_s: dict[str, float] | None = None
 
     def free_since(self, at_s: float) -> None:
-        """Set since when the device was unallocated before the segment's start."""
+        """Set the time since which the device was unallocated before the segment's start."""
         self._free_since_s = at_s
 
     def see(
@@ -82,7 +81,7 @@ class DetailCollector:
     ) -> None:
         """Count a reading that closes the interval.
 
-        `free_after` is whether the device was unallocated between the segment's end and the reading.
+        `free_after` is true if the device was unallocated from the segment's end to the reading.
         """
         between_s, own_s = interval.between_s, interval.allocated_s if alone else 0.0
         ended = interval.ended
@@ -141,7 +140,7 @@ class DetailCollector:
         counted: Mapping[str, float | None],
         gauges: Mapping[str, CoveredMean | None],
     ) -> None:
-        """Add gauges to the window, each for the covered part of the interval."""
+        """Add the values to the window, each gauge only for the part of the interval that it covers."""
         begin_s, own_s, end_s = interval.begin_s, interval.own_begin_s, interval.end_s
         for from_s, until_s in ((begin_s, min(own_s, end_s)), (max(begin_s, own_s), end_s)):
             values = dict(counted)
@@ -152,7 +151,7 @@ class DetailCollector:
     def _see_throttle(
         self, reasons: Sequence[str] | None, interval: Interval
     ) -> dict[str, CoveredMean | None]:
-        """Count throttle reasons; a reason that started or ended in the interval counts for half of it."""
+        """Count throttle reasons; those that started or ended in the interval count for half of it."""
         before, self._reasons_before = self._reasons_before, reasons
         if not interval.continues:
             before = None
@@ -183,7 +182,7 @@ class DetailCollector:
         interval: Interval,
         values: dict[str, float | None],
     ) -> None:
-        """Count GPM's mean over its own time; drop it if that began before `from_s`, as others contributed.
+        """Count GPM's means over their period, unless it began before `from_s`, when other jobs contributed.
 
         An unallocated device is idle, so activity just before or after the segment counts for the segment.
         """
@@ -216,7 +215,7 @@ class DetailCollector:
         self._timeline.add(allocated_from_s, interval.end_s, series)
 
     def forget(self) -> None:
-        """Treat all counters as reset, after a driver reload or an outage of the device."""
+        """Treat all counters as reset, because the driver was reloaded or the device was unavailable."""
         for counter in self._counters:
             counter.forget()
 
@@ -249,9 +248,9 @@ class DetailCollector:
 
 
 def _prefers_gpm_pcie(reading: Reading, *, frozen: bool) -> bool:
-    """Return whether GPM's rates are better than 32-bit counters, which wrap many times per second.
+    """Return whether to use GPM's rates instead of counters of 32 bits, which wrap many times per second.
 
-    GPM's rates are also better if they show traffic while the counters are `frozen`.
+    GPM's rates are also used if they show traffic while the counters are `frozen`.
     """
     activity, counter = reading.activity, reading.pcie_rx_bytes
     if activity is None or activity.pcie_rx_bytes_per_s is None:
@@ -260,5 +259,5 @@ def _prefers_gpm_pcie(reading: Reading, *, frozen: bool) -> bool:
 
 
 def _concentrated(value: float | None, allocated_part: float) -> float | None:
-    """Convert a mean over an interval to the mean over the part in which all the activity took place."""
+    """Convert the mean over an interval to the mean over the part in which all the activity took place."""
     return None if value is None else value / allocated_part

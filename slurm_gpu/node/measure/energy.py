@@ -1,8 +1,8 @@
-"""Measure the energy and mean power of a segment by the energy counter, or else by power samples.
+"""Measure the energy and mean power of a segment with the energy counter, or else with power samples.
 
-Some drivers stop counting while the GPU draws power. A counter is stalled if it grows by much less than the
-integral of the power samples. If the counter catches up afterwards, it was only late. Otherwise the samples
-are integrated over that time, and parts without samples are unmeasured.
+The counters of some drivers stall while the GPU draws power. A counter is considered stalled if it grows by
+much less than the integral of the power samples. If the counter catches up later, it was only late.
+Otherwise, the samples are integrated over the time of the stall, and parts without samples are unmeasured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LATEST_S = 1.0
 
 @dataclass(slots=True)
 class _Stall:
-    """The readings since the counter stalled: total and allocated time, counted and sampled energy."""
+    """The totals since the counter stalled: total and allocated time, counted and sampled energy."""
 
     between_s: float = 0.0
     allocated_s: float = 0.0
@@ -37,7 +37,7 @@ class _Stall:
     sampled: MeanSum = field(default_factory=MeanSum)
 
     def add(self, interval: Interval, counted_j: float, sampled: CoveredMean | None) -> None:
-        """Add an interval in which the counter stalled."""
+        """Add an interval in which the counter was stalled."""
         self.between_s += interval.between_s
         self.allocated_s += interval.allocated_s
         self.counted_j += counted_j
@@ -60,7 +60,7 @@ class EnergySum:
     def see(
         self, counter: DeviceCounter | None, watts: float | None, interval: Interval, *, alone: bool
     ) -> CoveredMean | None:
-        """Count the readings that close the interval; return the power in that time, if known.
+        """Count the readings at the end of the interval; return the mean power in the interval, if known.
 
         While the segment is not `alone` on the device, its own power is unknown.
         """
@@ -134,7 +134,7 @@ class EnergySum:
         self._sampled_s += seconds
 
     def _end_stall(self) -> None:
-        """Count the power samples instead, since the counter stalled and did not catch up."""
+        """Count the power samples of the stall instead, because the counter did not catch up."""
         stall, self._stall = self._stall, None
         sampled = None if stall is None else stall.sampled.value()
         if sampled is not None:
@@ -142,12 +142,12 @@ class EnergySum:
             self._power.add(sampled.seconds, sampled.mean, sampled.min, sampled.max)
 
     def forget(self) -> None:
-        """Start again from the next reading, because the counter may have been reset."""
+        """Start again at the next reading, because the counter may have been reset."""
         self._end_stall()
         self._before = None
 
     def fields(self) -> Mapping[str, Any]:
-        """Return the fields of a record; a counter that stalls now is counted as if it did not catch up."""
+        """Return the fields of a record; a counter that is stalled now is assumed not to catch up."""
         so_far = self if self._stall is None else copy.deepcopy(self)
         so_far._end_stall()
         energy = None
@@ -167,9 +167,9 @@ def _is_stalled(grown_j: float, expected_j: float | None) -> bool:
 
 
 def _has_caught_up(stall: _Stall, grown_j: float, now: CoveredMean | None, between_s: float) -> bool | None:
-    """Return whether the growth in `between_s` includes the energy of the stall, or None if unknown.
+    """Return whether the growth in `between_s` includes the energy of the stall; None if that is unknown.
 
-    `now` is the power that the GPU draws now. If the stall was not sampled, the same power is assumed for it.
+    `now` is the power that the GPU draws now. It is also assumed for the time of a stall without samples.
     """
     if now is None:
         return True if stall.between_s <= _LATEST_S else None

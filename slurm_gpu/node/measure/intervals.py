@@ -1,8 +1,8 @@
-"""Represent the time between two readings, and the values of a quantity in that time.
+"""Represent the time between two readings, and the values of a quantity during that time.
 
-Readings are points in time. Between two readings, a quantity is interpolated linearly: if it jumped at an
-unknown moment in between, the mean is right on average. The first reading, and one after a pause or a
-failure, cover at most OWN_S. All times are Clock.monotonic() seconds.
+Readings are points in time. A quantity is interpolated linearly between two readings: if it jumped at an
+unknown time between them, the mean is correct on average. The first reading, and the first after a pause or a
+failure, each cover at most OWN_S. All times are Clock.monotonic() seconds.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class CoveredMean(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the length in seconds."""
+        """Return the duration in seconds."""
         return self.end_s - self.begin_s
 
 
 class Interval:
-    """The time between a reading and the next one, made at `at_s`, and the part that is in a segment.
+    """The time from a reading to the next one, made at `at_s`, and the part that belongs to a segment.
 
-    The segment has the device from `begin_s` to `end_s`, for `allocated_s` in total; `between_s` is the time
-    between the readings. `continues` is whether that time was covered. `own_begin_s` is the beginning of the
-    time that the second reading covers by itself.
+    The segment has the device from `begin_s` to `end_s`, which is `allocated_s` in total; `between_s` is the
+    time between the readings. `continues` is true if the time between them was covered. From `own_begin_s`
+    on, the second reading covers the interval even without the first.
     """
 
     __slots__ = (
@@ -60,9 +60,9 @@ class Interval:
         return self.end_s < self.at_s
 
     def step(self, at_s: float, end_s: float | None, gap_s: float) -> None:
-        """Take a reading at `at_s` of a segment that ended at `end_s` or continues.
+        """Move to the interval that ends with a reading at `at_s`; the segment ended at `end_s` or continues.
 
-        If the reading comes later than `gap_s` after the last one, the time in between was not covered.
+        If more than `gap_s` passed since the last reading, the time between them was not covered.
         """
         before_s, self.at_s = self.at_s, at_s
         self.begin_s = before_s if before_s > self._start_s else self._start_s
@@ -85,10 +85,10 @@ class Gauge:
         self.sum = MeanSum()
 
     def see(self, value: float | None, interval: Interval, *, ended: bool = False) -> CoveredMean | None:
-        """Count a reading that closes the interval, and return the known values of the interval.
+        """Count the reading at the end of the interval, and return the known values of the interval.
 
-        After a reading of None the time is unmeasured. If the segment has `ended` before the reading, the
-        previous reading is used.
+        A reading of None means that the time is unmeasured. If the segment has `ended` before the reading,
+        the previous reading is used instead.
         """
         covered = self.peek(value, interval, ended=ended)
         if covered is not None:
@@ -96,7 +96,7 @@ class Gauge:
         return covered
 
     def peek(self, value: float | None, interval: Interval, *, ended: bool = False) -> CoveredMean | None:
-        """Take a reading like `see`, without counting it."""
+        """Take a reading like `see`, but without counting it."""
         before, self._before = self._before, value
         if not interval.continues:
             before = None

@@ -1,9 +1,9 @@
 """Measure the bytes that a segment moved over a link of its device (PCIe, NVLink) in each direction.
 
-A counter that never grew is a measurement unless other values contradict it. It counts as unmeasured if the
-other direction moved bytes, since a copy causes requests or acknowledgements in return. A PCIe counter also
-counts as unmeasured if the device computed, since kernels are launched, and report their end, over PCIe. A
-GPU without peers moves nothing over NVLink, so 0 is a measurement there.
+If a counter never grew, the result is 0 bytes unless other values contradict it. The counter is considered
+unmeasured if bytes moved in the other direction, because a copy causes requests or acknowledgements in
+return. A PCIe counter is also considered unmeasured if the device computed, because kernels are launched, and
+report their end, over PCIe. A GPU without peers moves nothing over NVLink, so 0 is a valid result there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SLACK = 1.5
 
 
 class LinkSum:
-    """Collects the traffic of one link in both directions; `per_s` is its capacity in one, if known."""
+    """Collects the traffic of one link; `per_s` is its capacity in each direction, if known."""
 
     def __init__(self, per_s: float | None) -> None:
         self._per_s = per_s
@@ -27,20 +27,20 @@ class LinkSum:
     def see(
         self, rx: DeviceCounter | None, tx: DeviceCounter | None, between_s: float, allocated_s: float
     ) -> tuple[float | None, float | None]:
-        """Count readings like CounterSum; return the growth of each per second, if known."""
+        """Count readings of both directions as in CounterSum.see; return the known growth per second."""
         return self._moving(
             self._rx.see(rx, between_s, allocated_s), self._tx.see(tx, between_s, allocated_s)
         )
 
     def add(self, rx: float | None, tx: float | None, seconds: float) -> tuple[float | None, float | None]:
-        """Add `seconds` at rates from another source; return the valid ones."""
+        """Add traffic at rates that were measured by other means, for `seconds`; return the valid rates."""
         for total, rate in ((self._rx, rx), (self._tx, tx)):
             if rate is not None:
                 total.add(rate, seconds)
         return self._moving(rx, tx)
 
     def _moving(self, rx: float | None, tx: float | None) -> tuple[float | None, float | None]:
-        """Leave out a direction that has not moved a byte so far, although the other direction has."""
+        """Return the rates without that of a direction that has moved no byte although the other has."""
         rx_moved, tx_moved = self._rx.has_grown, self._tx.has_grown
         return rx if rx_moved or not tx_moved else None, tx if tx_moved or not rx_moved else None
 

@@ -39,7 +39,7 @@ def test_three_exits_in_a_minute_are_reported_with_their_cause(
     reader = start()
     for n in range(MANY):
         assert reader.exits.take() is None
-        with pytest.raises(NvmlError, match="the reader of NVML has ended"):
+        with pytest.raises(NvmlError, match="the NVML reader has ended"):
             reader.devices()
         assert reader.exits.total == n + 1
         clock.advance(10)
@@ -80,7 +80,7 @@ def test_the_daemon_records_an_event_for_repeated_exits(tmp_path: Path) -> None:
     machine = Machine(tmp_path, FakeGpu(FakeClock()))
     machine.start()
     assert machine.node is not None
-    machine.node.report_reader_failing(RepeatedExits(3, "the reader of NVML has ended (SIGSEGV)"))
+    machine.node.report_reader_failing(RepeatedExits(3, "the NVML reader has ended (SIGSEGV)"))
     machine.run(1)
     assert machine.events() == ["reader_failing"]
-    assert machine.event_data() == [{"deaths": 3, "why": "the reader of NVML has ended (SIGSEGV)"}]
+    assert machine.event_data() == [{"deaths": 3, "why": "the NVML reader has ended (SIGSEGV)"}]
