@@ -1,4 +1,4 @@
-"""Clocks as a dependency: a wall clock for timestamps, a monotonic one for durations, and the boot ID."""
+"""Provide a wall clock for timestamps, a monotonic clock for durations, and the boot ID."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _TRIES = 8
 class Clock(Protocol):
     """The clocks that the code uses.
 
-    `wall()` may step in either direction (NTP, an admin). `monotonic()` never decreases, and restarts at
-    boot. The two are not comparable.
+    NTP or an admin may set `wall()` forward or back. `monotonic()` never decreases, and restarts at boot.
+    Their values are not comparable.
     """
 
     def wall(self) -> float:
         """Return UTC epoch seconds."""
 
     def monotonic(self) -> float:
-        """Return seconds since boot, like /proc/uptime, which shell hooks can read."""
+        """Return the seconds since boot, as in /proc/uptime, which shell hooks can read."""
 
     def boot_id(self) -> str:
         """Return the ID of this boot; durations are valid only within one boot."""
@@ -50,9 +50,9 @@ class SystemClock:
 def wall_ahead_s(clock: Clock) -> float:
     """Return `wall()` minus `monotonic()` in seconds.
 
-    On a busy machine the process may be stalled between two calls for a tenth of a second or more, which must
-    not look like a clock step. So the wall clock is read between two reads of the monotonic clock, and the
-    closest of several tries is used.
+    On a busy machine, the process may be paused between two calls for a tenth of a second or more, and this
+    must not appear as a clock step. Therefore, the wall clock is read between two reads of the monotonic
+    clock, and the try with the shortest time between these reads is used.
     """
     narrowest_s = ahead_s = float("inf")
     for _ in range(_TRIES):

@@ -1,9 +1,9 @@
-"""All errors that slurm-gpu raises deliberately. The exit code is 3, unless the list specifies another.
+"""Define all errors that slurm-gpu raises deliberately. The exit code is 3 unless another is listed.
 
 - SlurmGpuError
   - UsageError (2): invalid command line or request
   - InputError (2): invalid file, with file:line:column, value and hint
-    - InvalidFileError: several of them, in file order
+    - InvalidFileError: several errors of one file, in file order
   - RecordError: malformed wire record, with the field
   - OutsideError: failure of Slurm, the database, MUNGE or NVML
     - SlurmError
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 
 class SlurmGpuError(Exception):
-    """Base of all deliberate errors; `str()` is suitable for users."""
+    """The base class of all deliberate errors; `str()` returns a message for users."""
 
     exit_code = 3
 
@@ -50,7 +50,7 @@ class InputError(SlurmGpuError):
 
 
 class InvalidFileError(InputError):
-    """All errors of one file, so that a user can fix them at once."""
+    """All errors of one file, so that users can fix all of them before they try again."""
 
     def __init__(self, errors: Sequence[InputError]) -> None:
         first = errors[0]
@@ -71,7 +71,7 @@ class OutsideError(SlurmGpuError):
 
 @contextlib.contextmanager
 def outside(path: object = None, more: str = "") -> Iterator[None]:
-    """Convert an OSError to an OutsideError that names its file or `path` and ends with `more`."""
+    """Convert an OSError to an OutsideError whose message names the file or `path` and ends with `more`."""
     try:
         yield
     except OSError as error:
@@ -83,11 +83,11 @@ class SlurmError(OutsideError):
 
 
 class SlurmRefusalError(SlurmError):
-    """Slurm rejected the request; its daemons are up."""
+    """Slurm rejected the request, although its daemons are running."""
 
 
 class DatabaseError(OutsideError):
-    """slurm-gpudbd or its database is unreachable or rejected the request."""
+    """slurm-gpudbd or its database is unreachable, or rejected the request."""
 
 
 class NotAllowedError(DatabaseError):
@@ -105,15 +105,15 @@ class MungeError(OutsideError):
 
 
 class MungedUnavailableError(MungeError):
-    """The local munged does not answer; the credential was not checked."""
+    """The local munged does not answer, so no credential was created or checked."""
 
 
 class NvmlError(OutsideError):
-    """The NVIDIA driver library failed as a whole, not for one reading of one GPU."""
+    """The NVIDIA driver library failed as a whole, and not only for one reading of one GPU."""
 
 
 def exit_code_of(program: str, run: Callable[[], None]) -> int:
-    """Run a daemon and return its exit code; print a SlurmGpuError that ends it on standard error."""
+    """Run a daemon and return its exit code; if a SlurmGpuError ends it, print the error to stderr."""
     try:
         run()
     except SlurmGpuError as error:

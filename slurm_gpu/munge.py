@@ -1,6 +1,6 @@
 """Create and check MUNGE credentials through libmunge.
 
-This uses ctypes, because the only Python wrapper on PyPI is an unmaintained alpha.
+This module uses ctypes, because the only Python wrapper on PyPI is an unmaintained alpha release.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNAVAILABLE = (6, 7)  # EMUNGE_SOCKET, EMUNGE_TIMEOUT
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A decoded credential: the sender and the payload."""
+    """A decoded credential: the user and group of its creator, and the payload."""
 
     uid: int
     gid: int
@@ -27,7 +27,7 @@ class Credential:
 
 
 def request_digest(method: str, target: str, body: bytes) -> bytes:
-    """Return the payload that binds a credential to a request: sha256 of METHOD, PATH?QUERY and body."""
+    """Return the payload that binds a credential to a request: SHA-256 of METHOD, PATH?QUERY and body."""
     return _hex_sha256(b"\n".join((method.encode(), target.encode(), body)))
 
 
@@ -48,7 +48,7 @@ def _sha256() -> Any:
 
 
 def encode(payload: bytes, socket: str | None = None) -> str:
-    """Return a new credential of the calling user for `payload`; `socket` overrides munged's default."""
+    """Return a new credential of the calling user for `payload`; `socket` is munged's if not the default."""
     lib = _library()
     credential = ctypes.c_char_p()
     with _Context(socket) as context:
@@ -61,7 +61,7 @@ def encode(payload: bytes, socket: str | None = None) -> str:
 
 
 def decode(credential: str, socket: str | None = None) -> Credential:
-    """Check the signature, age and single use on this host of a credential, and decode it."""
+    """Check a credential's signature and age, and that it was not used on this host before; decode it."""
     lib = _library()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
@@ -83,7 +83,7 @@ def decode(credential: str, socket: str | None = None) -> Credential:
 
 
 class _Context:
-    """A munge_ctx_t for one call; NULL for the default socket."""
+    """A munge_ctx_t for one call; it is NULL for the default socket."""
 
     def __init__(self, socket: str | None) -> None:
         self._socket = socket
@@ -115,9 +115,9 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def _nonblocking_library() -> ctypes.PyDLL:
-    """Return libmunge with its non-blocking functions, which keep Python's GIL.
+    """Return libmunge for calls of non-blocking functions, during which Python's GIL is kept.
 
-    Reacquiring the GIL among busy threads takes time; once per credential is enough.
+    Reacquiring the GIL takes time if other threads are busy, so it is released only once per credential.
     """
     lib = ctypes.PyDLL("libmunge.so.2")
     lib.munge_ctx_create.restype = ctypes.c_void_p

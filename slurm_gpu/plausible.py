@@ -1,8 +1,8 @@
-"""Plausible ranges of the values that a node measures, for slurm-gpud and slurm-gpudbd.
+"""Define plausible ranges of the values that nodes measure, for slurm-gpud and slurm-gpudbd.
 
-A value outside its range is a driver error: slurm-gpud records None instead, and slurm-gpudbd drops the
-field. The bounds are a few times the limits of hardware and also hold for sums over a node. The process that
-calls NVML imports this module, so it must stay small.
+A value outside its range is considered a driver error: slurm-gpud records None instead, and slurm-gpudbd
+drops the field. The bounds are several times the limits of hardware, so that they are also valid for sums
+over a node. The process that calls NVML imports this module, so it must stay small.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _WORD = re.compile(WORD_PATTERN)
 
 
 class Range(NamedTuple):
-    """A range of plausible values, both ends included."""
+    """A range of plausible values, including both ends."""
 
     low: float
     high: float
 
     def has(self, value: float) -> bool:
-        """Return whether the value is in the range; NaN never is."""
+        """Return whether the value is in the range; this is false for NaN."""
         return self.low <= value <= self.high
 
 
@@ -86,17 +86,17 @@ _ANY = Range(0, MAX_AMOUNT)
 
 @functools.lru_cache(maxsize=1024)
 def range_of(name: str) -> Range:
-    """Return the plausible range of a quantity by the unit at the end of its name."""
+    """Return the plausible range of a quantity, which depends on the unit at the end of its name."""
     return next((within for end, within in _BY_END.items() if name.endswith(end)), _ANY)
 
 
 def is_plausible(name: str, value: float) -> bool:
-    """Return whether the value is possible for that quantity."""
+    """Return whether the value is plausible for the named quantity."""
     return range_of(name).has(value)
 
 
 def greatest_total(name: str, seconds: float) -> float:
-    """Return the maximum growth of a total in that time."""
+    """Return the maximum plausible growth of a total within `seconds`."""
     rate = RATES.get(name)
     return range_of(name).high if rate is None else _SLACK * rate * (seconds + _LATE_S)
 

@@ -1,4 +1,4 @@
-"""Entry points of the programs; a missing library is reported with the package that installs it."""
+"""Provide the programs' entry points, which report the package to install if a library is missing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 
 class Program(NamedTuple):
-    """A command with the package and the pip extra that install its libraries.
+    """A command, and the package and the pip extra that install its libraries.
 
-    `needs` are the modules without which it does not start; some are imported later, in threads.
+    `needs` are the modules that it requires; they are checked first because threads import some of them
+    later.
     """
 
     command: str
@@ -38,7 +39,7 @@ PROGRAMS = {
 
 
 def start(part: str) -> int:
-    """Run a program's main() and return its exit code, 3 if a library is missing."""
+    """Run a program's main() and return its exit code, or 3 if a library is missing."""
     program = PROGRAMS[part]
     try:
         missing = next((name for name in program.needs if importlib.util.find_spec(name) is None), None)

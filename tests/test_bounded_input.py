@@ -194,7 +194,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "JSON without end": (
         lambda _: Path("/dev/zero"),
         JSON,
-        "larger than 32 MiB",
+        "larger than the maximum of 32 MiB",
     ),
     "CSV of profiles of commas": (
         lambda path: written(path / "p.csv", b"," * 30_000_000 + b"\n"),
@@ -234,7 +234,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "model without end": (
         lambda _: Path("/dev/zero"),
         MODEL,
-        "larger than 32 MiB",
+        "larger than the maximum of 32 MiB",
     ),
     "forecasts' model of zeros": (
         zeros_zip,
@@ -244,7 +244,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "YAML without end": (
         lambda _: Path("/dev/zero"),
         YAML,
-        "larger than 4 MiB",
+        "larger than the maximum of 4 MiB",
     ),
     "YAML of short items": (
         lambda path: written(path / "p.yaml", b"a: [" + b"1," * 200_000 + b"1]"),
@@ -254,7 +254,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "notice without end": (
         lambda path: (path / "never_used.txt").symlink_to("/dev/zero") or path,
         "from slurm_gpu.notices.texts import load_templates; load_templates(path)",
-        "larger than 1 MiB",
+        "larger than the maximum of 1 MiB",
     ),
     "shipment of zeros": (
         lambda path: written(path / "s.gz", gzip.compress(bytes(1 << 28), 9)),

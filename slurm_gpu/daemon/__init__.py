@@ -1,1 +1,1 @@
-"""Functions that the daemons share: logging, systemd notification, memory."""
+"""Provide functions that the daemons share: logging, systemd notifications, and returning freed memory."""

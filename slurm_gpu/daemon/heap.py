@@ -1,9 +1,9 @@
 """Return freed memory to the system at intervals.
 
 Memory for jobs, samples and requests is short-lived and allocated between long-lived objects. The heap of the
-C library therefore fragments, although its used part does not grow. After ten minutes of short jobs, 4 of
-slurm-gpud's 8 MB were unused; after forty threads had waited for MariaDB, 44 of slurm-gpudbd's 72 MB. The C
-library itself returns only the end of the heap.
+C library therefore becomes fragmented, although its used part does not grow. After ten minutes of short jobs,
+4 of slurm-gpud's 8 MB were unused; after forty threads had waited for MariaDB, 44 of slurm-gpudbd's 72 MB
+were unused. By itself, the C library returns only the end of the heap.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def give_back() -> None:
 
 
 class Heap:
-    """Returns memory once in EVERY_S, during other work, so that it causes no wake-ups."""
+    """Returns freed memory every EVERY_S; other work triggers it, so that it causes no wake-ups."""
 
     def __init__(self, clock: Clock, do: Callable[[], None] = give_back) -> None:
         self._clock, self._give_back = clock, do
         self._due_s = clock.monotonic() + EVERY_S
 
     def tend(self) -> None:
-        """Return memory if it is due."""
+        """Return freed memory if EVERY_S have passed since the last time."""
         now_s = self._clock.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + EVERY_S
@@ -42,7 +42,7 @@ class Heap:
 
 @contextlib.contextmanager
 def giving_back(do: Callable[[], None] = give_back, every_s: float = EVERY_S) -> Iterator[None]:
-    """Return memory every `every_s` in a thread until the context ends, for programs that serve requests."""
+    """Return freed memory every `every_s` in a thread until the context ends; for programs with threads."""
     stop = threading.Event()
 
     def go_on() -> None:

@@ -1,4 +1,4 @@
-"""Logging of the daemons to standard error, for journald or a terminal."""
+"""Log the daemons' messages to standard error, for journald or a terminal."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ER
 
 
 class JournalFormatter(logging.Formatter):
-    """Formats `<priority>message` for journald (sd-daemon(3)), which adds the time itself."""
+    """Formats records as `<priority>message` for journald (sd-daemon(3)), which adds the time itself."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format one record; further lines have the priority too."""
+        """Format a record, with the priority at the beginning of each of its lines."""
         priority = _PRIORITIES.get(record.levelno, 6)
         return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
 
 
 class LineLimit(logging.Filter):
-    """Limit the lines per minute of each logging call in the code, and count the others.
+    """Limits the lines per minute of each logging call in the code, and counts the omitted lines.
 
-    Callers also remember which messages they have logged. These memories are bounded, but senders choose
-    their content, such as uids, addresses and names.
+    This limit is needed although callers remember which messages they have logged: senders choose values in
+    messages, such as uids, addresses and names, and can vary them.
     """
 
     def __init__(self) -> None:
@@ -35,15 +35,16 @@ class LineLimit(logging.Filter):
         self._uses: dict[tuple[str, int], _LineCount] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the line; a minute's last line and the next one count omitted lines.
+        """Return whether to write the line; note in a minute's last line that lines are omitted from now on.
 
-        Handlers call it under their lock.
+        The first line after that minute contains the number of omitted lines. Handlers call this method while
+        they have their lock.
         """
         use = self._uses.setdefault((record.name, record.lineno), _LineCount())
         note = ""
         if not 0 <= record.created - use.since_s < _PERIOD_S:
             if use.n_left_out:
-                note = f" ({use.n_left_out} more like it were left out)"
+                note = f" ({use.n_left_out} similar lines were left out)"
             use.since_s, use.n, use.n_left_out = record.created, 0, 0
         most = MOST_WARNINGS if record.levelno >= logging.WARNING else MOST_OTHERS
         if use.n >= most:
@@ -51,7 +52,7 @@ class LineLimit(logging.Filter):
             return False
         use.n += 1
         if use.n == most:
-            note += " (more like it are left out for a minute)"
+            note += " (similar lines are left out for a minute)"
         if note:
             record.msg, record.args = record.getMessage() + note, None
         return True
@@ -59,7 +60,7 @@ class LineLimit(logging.Filter):
 
 @dataclass(slots=True)
 class _LineCount:
-    """The lines of one logging call since `since_s`, by the wall clock."""
+    """The number of lines of one logging call since `since_s` (wall clock)."""
 
     since_s: float = -math.inf
     n: int = 0
@@ -67,7 +68,7 @@ class _LineCount:
 
 
 def log_to_stderr(*, for_people: bool, line: str = "%(name)s: %(message)s") -> None:
-    """Log from INFO on; in a terminal, the time and the level precede `line`, in logging's own notation."""
+    """Log messages from level INFO in the format `line`; for people, prepend the time and the level."""
     handler = logging.StreamHandler()
     plain = logging.Formatter(f"%(asctime)s %(levelname)s {line}")
     handler.addFilter(LineLimit())

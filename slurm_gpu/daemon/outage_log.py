@@ -1,4 +1,4 @@
-"""Log an outage once when it begins and once when it ends, however often a loop or a request detects it."""
+"""Log an outage once when it begins and once when it ends, no matter how often it is detected."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ AGAIN_S = 60.0
 
 
 class OutageLog:
-    """The log lines about one resource that fails and recovers; thread-safe.
+    """Logs the outages of one resource; methods are thread-safe.
 
-    During an outage, an error of another type is also logged once. Outages within AGAIN_S of each other are
-    one. Without `over`, ends are not reported, and a failure is logged again after AGAIN_S. Unexpected errors
-    are logged with their traceback, once for each type.
+    During an outage, the first error of each other type is also logged. If `over` is None, the end of an
+    outage is not logged, and failures are logged at most once every AGAIN_S. An unexpected error is logged
+    with its traceback the first time that an error of its type occurs.
     """
 
     def __init__(self, log: logging.Logger, what: str, clock: Clock, over: str | None = None) -> None:
-        """Log outages with `what`, which has one %s for the reason; `over` is the line for the end."""
+        """Log an outage as `what`, with the reason instead of its %s, and the end of the outage as `over`."""
         self._log, self._what, self._over, self._clock = log, what, over, clock
         self._lock = threading.Lock()
         self.lasts = False

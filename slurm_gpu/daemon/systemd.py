@@ -1,4 +1,4 @@
-"""Notify systemd (sd_notify(3)): readiness, a status line, and the watchdog of the main loop."""
+"""Notify systemd (sd_notify(3)) of readiness, of a status line, and that the main loop is running."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Notifier:
         self._ready_due = not self._notify("READY=1")
 
     def starting(self, status: str, within_s: float) -> None:
-        """Extend the start timeout to `within_s` from now on, with a status line."""
+        """Set the status line, and extend the start timeout to `within_s` from now."""
         self._notify(f"STATUS={status}\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}", _OUT_OF_LOOP_S)
 
     def turned(self, now_s: float, status: str) -> float:
-        """Notify the watchdog if it is due, and return the time of the next call."""
+        """Notify the watchdog if that is due, and return the time at which to call this again."""
         if self._ready_due:
             self.ready()
         if now_s >= self._feed_at_s:
@@ -60,7 +60,7 @@ class Notifier:
         return min(self._feed_at_s, now_s + self._again_after_s) if self._ready_due else self._feed_at_s
 
     def stopping(self) -> None:
-        """Notify systemd that the daemon stops."""
+        """Notify systemd that the daemon is stopping."""
         self._notify("STOPPING=1", _OUT_OF_LOOP_S)
 
     @property
@@ -68,7 +68,7 @@ class Notifier:
         return min(AGAIN_AFTER_S, self._feed_each_s) if self._feed_each_s else AGAIN_AFTER_S
 
     def _notify(self, text: str, within_s: float = 0.0) -> bool:
-        """Return False if systemd's queue is full; without systemd, return True."""
+        """Send a notification if systemd is listening; return False if it has to be sent again."""
         if not self._address:
             return True
         try:
@@ -78,6 +78,6 @@ class Notifier:
         except FileNotFoundError as error:
             log.debug("systemd was not notified of %s: %s", text, error)
         except OSError as error:
-            log.debug("systemd was not notified of %s: %s; slurm-gpu repeats it", text, error)
+            log.debug("systemd was not notified of %s: %s; the notification is repeated later", text, error)
             return False
         return True

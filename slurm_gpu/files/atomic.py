@@ -1,4 +1,4 @@
-"""Write files completely or not at all, even after kill -9, a power cut or on a full disk."""
+"""Write files either completely or not at all, even on a full disk or after a kill -9 or a power cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def write_whole(
 ) -> None:
     """Replace a file with this text in one step; if root writes it, the file belongs to `owner_uid`.
 
-    Without `durable`, which waits for the disk, a power cut may lose the text. Raise OSError.
+    If `durable` is true, wait until the text is on disk; otherwise, it can be lost in a power cut. Raise
+    OSError on failure.
     """
     with whole_file(path, durable=durable) as fresh:
         fresh.write_text(text, encoding="utf-8")
@@ -30,8 +31,8 @@ def write_whole(
 def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> Iterator[Path]:
     """Yield a file of mode 0600 that replaces `path` once its contents are on disk.
 
-    After a failure this file is removed, and `path` is unchanged. Files that killed processes left are also
-    removed, for `path` and for names that match the pattern `like`. Raise OSError, also if `path` is a
+    After a failure, this file is removed and `path` is unchanged. Files of killed processes for `path`, or
+    for names that match the pattern `like`, are also removed. Raise OSError on failure, or if `path` is a
     device, a pipe or a socket.
     """
     if not _may_be_replaced(path):
@@ -61,20 +62,20 @@ def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> 
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Return whether the path may be replaced: not /dev/null, nor /dev/stdout, a link to an open file."""
+    """Return whether to replace the path, which is false for devices and links such as /dev/stdout."""
     if path.is_symlink() and path.readlink().is_relative_to("/proc"):
         return False
     return path.is_file() or path.is_dir() or not path.exists()  # replacing a directory fails
 
 
 def _is_at_work(unfinished: Path) -> bool:
-    """Return whether another, running process writes this file."""
+    """Return whether another running process is writing this file."""
     pid = unfinished.name.split(".")[-2]
     return pid != str(os.getpid()) and Path("/proc", pid).exists()
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on disk; raise OSError."""
+    """Wait until a file, or the list of names in a directory, is on disk; raise OSError on failure."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

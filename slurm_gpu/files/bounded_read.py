@@ -1,4 +1,4 @@
-"""Read whole files from outside the project, up to a maximum size."""
+"""Read whole files that come from outside the project, up to a maximum size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PIECE = 2**20
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a file of at most `most_bytes`; raise InputError if it is invalid."""
+    """Return a file's content; raise InputError if it is larger than `most_bytes` or cannot be read."""
     content = bytearray()
     try:
         with path.open("rb", buffering=0) as file:
@@ -18,16 +18,14 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
             while piece := file.read(_PIECE):
                 content += piece
                 if len(content) > most_bytes:
-                    raise InputError(
-                        str(path), 0, 0, f"is larger than {_shown(most_bytes)}, the most allowed"
-                    )
+                    raise InputError(str(path), 0, 0, f"is larger than the maximum of {_shown(most_bytes)}")
     except OSError as error:
         raise InputError(str(path), 0, 0, f"cannot be read: {error.strerror}") from error
     return bytes(content)
 
 
 def read_text(path: Path, most_bytes: int, encoding: str = "utf-8") -> str:
-    """Return the text of a UTF-8 file; raise InputError if it is invalid or unreadable."""
+    """Return a file's text; raise InputError if it is too large, cannot be read or is not in `encoding`."""
     try:
         return read_bytes(path, most_bytes).decode(encoding)
     except UnicodeDecodeError as error:
@@ -35,13 +33,13 @@ def read_text(path: Path, most_bytes: int, encoding: str = "utf-8") -> str:
 
 
 def refuse_many_values(path: Path, text: str, most: int, between: str) -> None:
-    """Raise InputError if a text has more than `most` values, each of which takes up to 200 bytes.
+    """Raise InputError if a text has more than `most` values, since a value can take 200 bytes in memory.
 
     `between` contains the characters that occur at most once per value.
     """
     n_values = sum(map(text.count, between))
     if n_values > most:
-        raise InputError(str(path), 0, 0, f"has about {n_values} values; at most {most} are read")
+        raise InputError(str(path), 0, 0, f"has about {n_values} values; at most {most} are allowed")
 
 
 def _shown(n_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""State of a daemon in one JSON file below Slurm's StateSaveLocation."""
+"""Store the state of a daemon in a JSON file below Slurm's StateSaveLocation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ State = TypeVar("State")
 
 
 def read_state(path: Path, from_json: Callable[[Any], State], advice: str) -> State | None:
-    """Return the state at `path`; None if the file does not exist.
+    """Return the state in the file `path`, or None if the file does not exist.
 
-    Raise OutsideError, with `advice` at its end, if it cannot be read.
+    Raise OutsideError if the file cannot be read; if its content is invalid, the message ends with `advice`.
     """
     try:
         return from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -30,7 +30,7 @@ def read_state(path: Path, from_json: Callable[[Any], State], advice: str) -> St
 
 
 def write_state(path: Path, plain: Any, owner_uid: int, mode: int = 0o600) -> None:
-    """Write a state to disk before returning, in a folder that SlurmUser (`owner_uid`) owns.
+    """Write the state to disk before returning, in a directory that SlurmUser (`owner_uid`) owns.
 
     Raise OutsideError if that fails.
     """

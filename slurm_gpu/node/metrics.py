@@ -1,7 +1,7 @@
-"""Expose metrics to Prometheus: the last values of GPUs, their jobs, and the state of slurm-gpud.
+"""Expose metrics to Prometheus: the last values of the GPUs, their jobs, and the state of slurm-gpud.
 
-There are series only for current devices and running jobs, and no label contains text from users. A value
-that was not measured has no series.
+Only current devices and running jobs have series, and no label contains text from users. Values that were not
+measured have no series.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Sample = tuple[Labels, float | None]
 
 
 class Exposition:
-    """Builds Prometheus' text format 0.0.4, one family at a time."""
+    """Builds a page in Prometheus' text format 0.0.4, one metric family at a time."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
     def family(self, name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> None:
-        """Add a metric with its series; values of None, and families without series, are left out."""
+        """Add a metric family; leave out series whose value is None, and families without series."""
         lines = [
             f"{name}{_braces(labels)} {_number(value)}" for labels, value in samples if value is not None
         ]
@@ -53,7 +53,7 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonHealth:
-    """The state of the daemon."""
+    """The state of slurm-gpud."""
 
     reads: int
     failed_reads: int
@@ -80,7 +80,7 @@ def expose(
     out.family(
         "slurm_gpu_allocated",
         "gauge",
-        "Jobs that are allocated the device, by raw job id.",
+        "Jobs to which the device is allocated, by raw job ID.",
         [
             ({**_labels(node, facts), "job": str(job)}, 1)
             for facts in seen.facts
@@ -111,7 +111,7 @@ def _expose_devices(out: Exposition, node: str, seen: CachingReader, now_s: floa
     out.family(
         "slurm_gpu_utilization_ratio",
         "gauge",
-        "Fraction of time in which a kernel ran (1 may still mean few busy SMs).",
+        "Fraction of time in which a kernel ran; many SMs may be idle even at 1.",
         [(labels, _scaled(last.util_pct, 0.01)) for labels, last in known],
     )
     out.family(
@@ -138,7 +138,7 @@ def _expose_devices(out: Exposition, node: str, seen: CachingReader, now_s: floa
     out.family(
         "slurm_gpu_processes",
         "gauge",
-        "Processes with a context on the device.",
+        "Number of processes with a context on the device.",
         [(labels, None if d.processes is None else len(d.processes)) for labels, d in details],
     )
     out.family(
@@ -158,11 +158,11 @@ _GAUGES = [
     ),
     ("power_watts", "Power drawn.", "power_w", 1),
     ("temperature_celsius", "Temperature of the chip.", "temp_c", 1),
-    ("sm_clock_hertz", "Clock of the SMs.", "sm_clock_mhz", 1e6),
+    ("sm_clock_hertz", "Clock rate of the SMs.", "sm_clock_mhz", 1e6),
 ]
 _ACTIVITIES = [
     ("sm_active", "Fraction of busy SMs.", "sm_active"),
-    ("sm_occupancy", "Fraction of resident warps.", "sm_occupancy"),
+    ("sm_occupancy", "Resident warps as a fraction of the maximum.", "sm_occupancy"),
     ("tensor_active", "Fraction of time in which tensor cores were active.", "tensor"),
     ("dram_active", "Fraction of memory bandwidth used.", "dram"),
 ]
@@ -198,22 +198,32 @@ def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
     own = {"node": node}
     out.family("slurm_gpud_info", "gauge", "This slurm-gpud.", [({**own, "version": __version__}, 1)])
     for name, kind, help_text, value in (
-        ("samples_total", "counter", "Samples of the GPUs.", health.reads),
-        ("failed_samples_total", "counter", "Devices that did not answer when sampled.", health.failed_reads),
-        ("open_jobs", "gauge", "Jobs with GPUs on this node.", health.open_jobs),
+        ("samples_total", "counter", "Number of samples of the GPUs.", health.reads),
+        (
+            "failed_samples_total",
+            "counter",
+            "Number of times that a device did not answer when sampled.",
+            health.failed_reads,
+        ),
+        ("open_jobs", "gauge", "Number of jobs with GPUs on this node.", health.open_jobs),
         ("spool_bytes", "gauge", "Size of the spool.", health.spool_bytes),
-        ("spool_items", "gauge", "Records and events in the spool that are not shipped.", health.spool_items),
+        (
+            "spool_items",
+            "gauge",
+            "Number of records and events in the spool that have not been shipped.",
+            health.spool_items,
+        ),
         ("spool_failing", "gauge", "1 while the spool cannot be written.", int(health.spool_failing)),
         (
             "shipment_failures",
             "gauge",
-            "Failed shipments since the last successful one.",
+            "Number of failed shipments since the last successful one.",
             health.shipment_failures,
         ),
         (
             "reader_exits_total",
             "counter",
-            "Terminations of the process that calls NVML.",
+            "Number of unexpected exits of the process that calls NVML.",
             health.reader_exits,
         ),
     ):
@@ -221,7 +231,7 @@ def _expose_health(out: Exposition, node: str, health: DaemonHealth) -> None:
     out.family(
         "slurm_gpud_implausible_values_total",
         "counter",
-        "Impossible values, recorded as gaps.",
+        "Number of impossible values, which are recorded as gaps.",
         [({**own, "field": field}, n) for field, n in sorted(health.implausible.items())],
     )
     usage = {name: _usage(pid) for name, pid in health.pids.items()}

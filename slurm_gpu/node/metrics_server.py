@@ -1,7 +1,7 @@
-"""Answer GET /metrics, each client in a separate thread, so that a slow client does not block others.
+"""Answer GET /metrics in a separate thread for each client, so that slow clients do not block others.
 
-The threads do not access the daemon's data: they request the text, wake the main loop, and send the text that
-it creates. Importing http.server would take 7 MB.
+The threads do not access the daemon's data. They request the text, wake the main loop, and send the text that
+the main loop creates. Importing http.server would take 7 MB.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _BACKLOG = 16
 
 
 class MetricsServer:
-    """Listens once constructed; `wake` ends the main loop's wait, so that the loop calls `answer`."""
+    """Listens from its construction on; `wake` ends the main loop's wait, so that the loop calls `answer`."""
 
     def __init__(self, host: str, port: int, wake: Callable[[], None]) -> None:
-        """Start to listen; raise OutsideError if the address cannot be used."""
+        """Start listening; raise OutsideError if the address cannot be used."""
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
@@ -55,11 +55,11 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Return the port on which it listens."""
+        """Return the port on which the server listens."""
         return int(self._listener.getsockname()[1])
 
     def answer(self, text: Callable[[], str]) -> None:
-        """If any clients wait, create the text and pass it to them."""
+        """If clients are waiting, create the text and pass it to them."""
         waiting = []
         with contextlib.suppress(queue.Empty):
             while True:

@@ -1,4 +1,4 @@
-"""`slurm-gpud --once`: print a table of one sample of all GPUs."""
+"""`slurm-gpud --once`: take one sample of all GPUs and print it as a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sample_all(seen: CachingReader, clock: Clock) -> None:
 
 
 def observer_summary(clock: Clock) -> str:
-    """Return the table while another slurm-gpud runs; only jobs with processes on a GPU are shown."""
+    """Return the table while another slurm-gpud is running; show only jobs with processes on a GPU."""
     reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S)
     try:
         seen = CachingReader(reader)

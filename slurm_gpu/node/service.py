@@ -1,4 +1,4 @@
-"""Assemble slurm-gpud: sampling, shipping, systemd and Prometheus in one loop."""
+"""Assemble slurm-gpud: run sampling, shipping, systemd notifications and /metrics in one loop."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _NO_JOB = 0
 
 
 class AlreadyRunningError(OutsideError):
-    """Another slurm-gpud uses the directories."""
+    """Another slurm-gpud is using the directories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """Options of the command line; `node` is None if the option was not given."""
+    """The command-line options; `node` is None if the option was not given."""
 
     config: Path
     node: str | None
@@ -146,7 +146,7 @@ class Service:
         self._notifier.ready()
 
     def run_once(self) -> None:
-        """Run the loop once: do due work, then wait for the next event or time."""
+        """Run the loop once: do all due work, then wait for the next event or due time."""
         self._node.step()
         if (dying := self._reader.exits.take()) is not None:
             self._node.report_reader_failing(dying)
@@ -188,7 +188,7 @@ class Service:
         self._spool.close()
 
     def _report_status(self) -> float:
-        """Answer Prometheus and notify systemd; return when the next notification of systemd is due."""
+        """Answer Prometheus and notify systemd; return the time when systemd is to be notified again."""
         if self._metrics is not None:
             self._metrics.answer(self._exposition)
         if not self._notifier.listens:
@@ -196,7 +196,7 @@ class Service:
         gpus, jobs = len(self._seen.facts), len(self._node.open_jobs())
         state = f"{counted(gpus, 'GPU')}, {counted(jobs, 'job')}"
         if self._scheduler.failures:
-            state += f"; slurm-gpudbd is unreachable, {len(self._spool.queue)} records wait"
+            state += f"; slurm-gpudbd is unreachable, {len(self._spool.queue)} records are waiting"
         if self._spool.failing:
             state += "; the spool cannot be written"
         return self._notifier.turned(self._clock.monotonic(), state)
@@ -240,7 +240,7 @@ def _open_spool(options: ServiceOptions, config: SiteConfig, hooks: HookDirector
 
 
 def _rules(site_file: Path) -> ApplicationRules:
-    """Load the rules; if they are invalid, jobs are recorded without their application."""
+    """Load the rules; if they are invalid, log the errors and return no rules."""
     try:
         return load_rules(rules_path(site_file))
     except SlurmGpuError as error:

@@ -1,4 +1,4 @@
-"""Run blocking tasks, such as reading files of a stuck process, one at a time in a thread."""
+"""Run tasks that may block, such as reading files of a stuck process, one at a time in a thread."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Task = Callable[[], None]
 
 
 class WorkerThread:
-    """A worker thread, started with the first task.
+    """A worker thread, which is started with the first task.
 
-    A thread that blocks in the kernel cannot be stopped; after `abandon`, it ends when it returns.
+    A thread that blocks in the kernel cannot be stopped; after `abandon`, it ends when its task returns.
     """
 
     def __init__(self, name: str) -> None:
@@ -39,7 +39,7 @@ class WorkerThread:
         return self._done.is_set()
 
     def start(self, task: Task) -> None:
-        """Start a task; call this only when idle. Raise RuntimeError if the system cannot start a thread."""
+        """Start a task; call this only if `idle`. Raise RuntimeError if the system cannot start a thread."""
         if self._tasks is None:
             tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
             done = threading.Event()
@@ -50,7 +50,7 @@ class WorkerThread:
         self._tasks.put(task)
 
     def abandon(self) -> None:
-        """Abandon a running task that does not return, and become idle."""
+        """Abandon a running task that does not return, so that another one can be started."""
         if self._tasks is not None:
             self._tasks.put(None)
         self._tasks = None

@@ -124,7 +124,7 @@ def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path):
     path = tmp_path / "f.yaml"
     with path.open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(InputError, match=r"f\.yaml: is larger than 4 MiB"):
+    with pytest.raises(InputError, match=r"f\.yaml: is larger than the maximum of 4 MiB"):
         read_yaml(path)
 
 

@@ -58,7 +58,7 @@ def test_alternating_senders_cannot_fill_the_log(log: io.StringIO) -> None:
         refusals.refuse(uid, None, Origin("10.0.0.9", is_this_host=False))
     lines = log.getvalue().splitlines()
     assert len(lines) == 20
-    assert lines[-1].endswith("(more like it are left out for a minute)")
+    assert lines[-1].endswith("(similar lines are left out for a minute)")
 
 
 def test_lines_that_were_left_out_are_counted_in_the_next_one(log: io.StringIO) -> None:
@@ -69,8 +69,8 @@ def test_lines_that_were_left_out_are_counted_in_the_next_one(log: io.StringIO) 
     lines = log.getvalue().splitlines()
     assert lines[18:] == [
         "<4>slurm_gpu.x: 18 %s",
-        "<4>slurm_gpu.x: 19 %s (more like it are left out for a minute)",
-        "<4>slurm_gpu.x: later (30 more like it were left out)",
+        "<4>slurm_gpu.x: 19 %s (similar lines are left out for a minute)",
+        "<4>slurm_gpu.x: later (30 similar lines were left out)",
         "<4>slurm_gpu.x: the clock was set back",
     ]
 

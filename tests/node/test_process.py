@@ -332,7 +332,7 @@ def test_systemd_and_prometheus_are_served_and_a_second_daemon_is_refused(
 
         table = another("--once")
         assert table.returncode == 0, table.stderr
-        assert f"process {daemon.process.pid}, which sends" in table.stderr
+        assert f"process {daemon.process.pid}; it sends" in table.stderr
         assert [line.split()[1] for line in table.stdout.splitlines()[1:]] == UUIDS
         second = another()
         assert second.returncode == 3

@@ -109,7 +109,7 @@ def test_with_incompatible_versions_records_wait_and_the_log_names_the_side_to_u
     assert 5 <= len(database.received) <= 40  # it pauses in between
     assert len(post.spool.queue) == 1
     (line,) = [entry.getMessage() for entry in caplog.records if entry.levelno == logging.WARNING]
-    assert line.endswith(f"slurm-gpud {__version__} speaks {OWN - 1} to {OWN}: {upgrade}")
+    assert line.endswith(f"slurm-gpud {__version__} supports {OWN - 1} to {OWN}: {upgrade}")
     database.range = OWN, OWN + 1
     post.run(120)
     assert database.jobs == [7]
@@ -142,7 +142,10 @@ def test_unknown_items_of_a_database_are_reported_once(caplog: pytest.LogCapture
     for _ in range(3):
         wire.ignored(read_ignored({"records": ["colour"], "hosts": [], "x": "y"}), "0.1.7")
     (line,) = caplog.messages
-    assert line == "slurm-gpudbd 0.1.7 does not support colour of records, and has not stored it: upgrade it"
+    assert (
+        line
+        == "slurm-gpudbd 0.1.7 does not support colour of records and did not store it; upgrade slurm-gpudbd"
+    )
 
 
 # slurm-gpudbd's side

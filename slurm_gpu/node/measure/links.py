@@ -45,7 +45,7 @@ class LinkSum:
         return rx if rx_moved or not tx_moved else None, tx if tx_moved or not rx_moved else None
 
     def load(self, rx: float | None, tx: float | None) -> float | None:
-        """Return the traffic as a fraction of the link's capacity, in both directions or in the known one."""
+        """Return the traffic in the directions that are known, as a fraction of their capacity."""
         known = [rate for rate in (rx, tx) if rate is not None]
         if not known or self._per_s is None or self._per_s <= 0:
             return None
@@ -53,12 +53,12 @@ class LinkSum:
 
     @property
     def has_moved(self) -> bool:
-        """Return whether any direction has counted a byte."""
+        """Return whether a byte was counted in either direction."""
         return self._rx.has_grown or self._tx.has_grown
 
     @property
     def is_frozen(self) -> bool:
-        """Return whether the link was measured and no direction has counted a byte."""
+        """Return whether the link was measured but no byte was counted in either direction."""
         return not self.has_moved and (self._rx.total() is not None or self._tx.total() is not None)
 
     def forget(self) -> None:
@@ -67,9 +67,9 @@ class LinkSum:
         self._tx.forget()
 
     def totals(self, *, has_to_move: bool = False) -> tuple[Total | None, Total | None]:
-        """Return the bytes received and sent, each None if not measured.
+        """Return the bytes received and sent; each is None if it was not measured.
 
-        With `has_to_move`, a link that moved 0 bytes in both directions also counts as not measured.
+        If `has_to_move` is true, 0 bytes in both directions also means that the link was not measured.
         """
         rx_moved, tx_moved = self._rx.has_grown, self._tx.has_grown
         return (

@@ -1,4 +1,4 @@
-"""Extract a segment's share of a reading: all of it, or the usage of its processes on a shared device."""
+"""Extract the part of a reading that belongs to a segment: on a shared device, its processes' usage."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from slurm_gpu.node.process.process_jobs import NO_JOB
 
 
 class Owners:
-    """The processes that a shared device lists, by job (ProcessJobs.owner_of).
+    """The processes that are listed for a shared device, by job (ProcessJobs.owner_of).
 
-    Some drivers list nonexistent processes instead of real ones. A job is therefore known to have no process
+    Some drivers list nonexistent processes instead of real ones. Therefore, a job certainly has no process
     only if every listed process belongs to another known job.
     """
 
@@ -52,7 +52,7 @@ def part(reading: Reading, own: Sequence[GpuProcess] | None, *, detailed: bool) 
 
 
 def _process_memory(processes: Sequence[GpuProcess] | None, memory: DeviceMemory | None) -> int | None:
-    """Return the memory of these processes, at most the device's used memory, or None if unknown."""
+    """Return the memory that the processes use, limited to the device's used memory, or None if unknown."""
     if processes is None or memory is None:
         return None
     used = [process.used for process in processes]

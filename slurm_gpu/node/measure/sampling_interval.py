@@ -1,6 +1,6 @@
-"""Schedule samples of a device: frequent while a segment is young or has just ended, then at the interval.
+"""Schedule samples of a device, more frequently while a segment is young or has just ended.
 
-Expensive values are read only in every tenth sample (detailed samples).
+Expensive values are read only in every tenth sample; these samples are called detailed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ AGAIN_S = 0.1
 class SamplingPace:
     """Schedules the samples of one device; `interval_s` is the sampling interval of older segments.
 
-    `settling` is whether an ended segment waits for the driver's last samples, `asked_s` the time of the last
-    request.
+    `settling` is true while an ended segment waits for the driver's last samples; `asked_s` is the time of
+    the last request.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -41,16 +41,16 @@ class SamplingPace:
 
     @property
     def gap_s(self) -> float:
-        """Return the maximum time between two samples, which depends on the pace up to the last one."""
+        """Return the time between two samples above which it is a gap; it depends on the previous pace."""
         return max(GAP_S, GAP_SAMPLES * self._expected_s)
 
     @property
     def detail_gap_s(self) -> float:
-        """Return the maximum time between two detailed samples."""
+        """Return the time between two detailed samples above which it is a gap."""
         return max(self.gap_s, GAP_DETAILS * min(self._detail_max_s, DETAIL_SHARE * self._expected_s))
 
     def set_youngest(self, start_s: float | None) -> None:
-        """Set when the youngest segment on the device began (Clock.monotonic()), or None if there is none."""
+        """Set the time when the youngest segment on the device began, or None if there is no segment."""
         self._youngest_s = start_s
         # If only older segments are left, the pace slows down until another one starts.
         if self.asked_s is not None:
@@ -61,7 +61,7 @@ class SamplingPace:
         self._detailed_s = None
 
     def next_sample_s(self, now_s: float) -> float:
-        """Return when the next sample is due; samples at full intervals coincide on all devices."""
+        """Return when the next sample is due; samples at the full interval coincide on all devices."""
         if self.asked_s is None:
             return now_s
         # Use the age at the last sample: with the current age, the due time would keep moving.
@@ -75,7 +75,7 @@ class SamplingPace:
         return (self.asked_s // step + 1) * step
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether a sample is due, or nearly due, so that several devices are sampled together."""
+        """Return whether a sample is due, or will be soon enough to be taken together with others."""
         next_s = self.next_sample_s(now_s)
         if next_s <= now_s or self.asked_s is None:
             return True
@@ -83,7 +83,7 @@ class SamplingPace:
         return step < self._interval_s and next_s - now_s <= EARLY_SHARE * step
 
     def is_steady(self) -> bool:
-        """Return whether samples have full intervals and no sample is due at once."""
+        """Return whether samples are taken at the full interval and no sample is due immediately."""
         if self.asked_s is None or self._detailed_s is None or self._skipped or self.settling:
             return False
         return self._pace_s(self.asked_s) >= self._interval_s
@@ -94,7 +94,7 @@ class SamplingPace:
         return self._detailed_s is None or now_s - self._detailed_s >= 0.99 * detail_s
 
     def ask(self, now_s: float) -> None:
-        """Record a request now."""
+        """Record that a request was made at `now_s`."""
         # A job that starts or ends speeds up only later samples; this one was expected at the previous pace.
         pace_s = self._pace_s(now_s)
         self._expected_s, self._paced_s = max(self._paced_s, pace_s), pace_s
@@ -114,6 +114,6 @@ class SamplingPace:
         return self._pace_s(now_s)
 
     def _pace_s(self, now_s: float) -> float:
-        """Return the interval while no segment is settling."""
+        """Return the sampling interval while no segment is settling."""
         age_s = 0.0 if self._youngest_s is None else now_s - self._youngest_s
         return min(self._interval_s, max(YOUNGEST_S, YOUNG_SHARE * age_s))

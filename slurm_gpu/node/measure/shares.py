@@ -28,17 +28,17 @@ class AllocatedSpan(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Return the length in seconds."""
+        """Return the duration in seconds."""
         return self.end_s - self.start_s
 
     def longer_by(self, other: AllocatedSpan) -> AllocatedSpan:
-        """Return a span as long as both spans together; they must not overlap."""
+        """Return a span whose duration is the sum of both durations; the spans must not overlap."""
         start_s = min(self.start_s, other.start_s)
         return AllocatedSpan(start_s, start_s + self.seconds + other.seconds)
 
 
 def allocated_part(span: UtilizationSpan, start_s: float, end_s: float | None) -> AllocatedSpan | None:
-    """Return the overlap of the span with [start, end], if any."""
+    """Return the part of the span from `start_s` to `end_s`, or None if they do not overlap."""
     start = max(span.start_s, start_s)
     end = span.end_s if end_s is None else min(span.end_s, end_s)
     return AllocatedSpan(start, end) if end > start else None
@@ -46,9 +46,10 @@ def allocated_part(span: UtilizationSpan, start_s: float, end_s: float | None) -
 
 @dataclass(frozen=True, slots=True)
 class JobSample:
-    """The percentage used by a process up to `at_s` (monotonic), and its job (NO_JOB; None if unknown).
+    """The percentage of a device that a process used up to `at_s` (Clock.monotonic()).
 
-    If `is_mean`, it is the mean over a longer time, in which the device's use may have changed.
+    `job_id` is the process's job, NO_JOB, or None if unknown. If `is_mean` is true, the percentage is the
+    mean over a longer time, during which the device's use may have changed.
     """
 
     at_s: float
@@ -58,7 +59,7 @@ class JobSample:
 
 
 class JobSamples:
-    """The recent usage by jobs of one device, from the driver's ring of process samples.
+    """The recent usage of one device by jobs, from the driver's ring of process samples.
 
     `known` is None if the device has no such ring.
     """
@@ -73,12 +74,12 @@ class JobSamples:
         self._is_first = True
 
     def begin(self, after_us: int) -> None:
-        """Read the ring from that time on; known samples are kept."""
+        """Read the ring's samples after `after_us` from now on; keep the known samples."""
         self._last_us, self._is_first = after_us, True
         self._from_before.clear()
 
     def after_us(self, now_us: int) -> int:
-        """Return the wall-clock time after which to read the ring."""
+        """Return the wall-clock time in µs after which samples are to be read from the ring."""
         # If the wall clock was set back, new timestamps are earlier than the last one seen.
         self._last_us = min(self._last_us, now_us)
         return self._last_us
@@ -90,14 +91,15 @@ class JobSamples:
         offset_s: float,
         now_us: int,
     ) -> None:
-        """Keep new samples of jobs' processes (ProcessJobs.owner_of); `offset_s` is wall minus monotonic.
+        """Add new samples; `offset_s` is the wall-clock time minus Clock.monotonic().
 
-        Samples after `now_us` (wall clock) were made before the clock was set back. All samples use one clock
-        offset, so that samples of the same tick keep a common timestamp.
+        `owner_of` is ProcessJobs.owner_of. Samples after `now_us` (wall clock) were made before the clock was
+        set back. The same offset applies to all samples, so that samples of one driver tick keep the same
+        timestamp.
 
         Some drivers reportedly list each process once, with the time of its last work and its mean since the
-        last read. Such samples get one timestamp: they are means of the same time, and show only the
-        proportion in which jobs used the device.
+        last read. Such samples get the same timestamp, because they are means over the same time. They show
+        only the proportion in which jobs used the device.
         """
         if ring is None:
             self.known = None
@@ -128,17 +130,17 @@ class JobSamples:
         return bool(self.known) and self.known[-1].at_s >= span.end_s - _SAME_S
 
     def forget(self, before: UtilizationSpan) -> None:
-        """Drop samples that are needed only for spans up to this one."""
+        """Drop the samples that only earlier spans and this span need."""
         if self.known is not None:
             oldest = before.end_s - 2 * SAMPLE_MAX_S
             self.known = [s for s in self.known if s.at_s > oldest]
 
 
 def alone(span: UtilizationSpan, part: AllocatedSpan) -> float:
-    """Return the percentage during `part`, given that no other job had the device in this span.
+    """Return the percentage during `part`, if no other job had the device during the span.
 
-    An unallocated device is idle, so all activity in the span belongs to the allocated part; the driver's
-    samples do not start with a job.
+    The driver's samples do not begin when a job starts. An unallocated device is idle, so all activity in the
+    span belongs to the allocated part.
     """
     return min(100.0, span.percent * (span.end_s - span.start_s) / part.seconds)
 
@@ -150,16 +152,16 @@ def shared(
     *,
     unknown_jobs: bool = False,
 ) -> Mapping[int, float | None]:
-    """Return the percentage of each job during its part, from process samples, or None if unknown.
+    """Return each job's percentage during its part, from process samples; it is None if unknown.
 
-    The mean of the samples inside the span counts. Without any, the first sample after the span counts, which
-    also covers the time before. A job without samples was idle, unless no process has samples although the
-    device was busy.
+    The percentage is the mean of the samples inside the span. If there are none, the first sample after the
+    span is used, because it also covers the time before. A job without samples was idle, unless there are no
+    samples at all although the device was busy.
 
-    A process of an unknown job counts for the job if there is only one. With several jobs, or if
-    `unknown_jobs` are possible, all shares are unknown. The sum of the jobs never exceeds the utilization of
-    the device. Means over a longer time divide the device's usage among all; if jobs worked in turns, each
-    has its own share in the mean over that time.
+    If the job of a process is unknown, the process counts for the only job on the device. If there are
+    several jobs, or if `unknown_jobs` are possible, all shares are unknown. The sum over all jobs never
+    exceeds the utilization of the device. Means over a longer time divide the device's usage among all
+    processes in proportion to these means.
     """
     only = next(iter(parts)) if len(parts) == 1 and not unknown_jobs else None
     if samples is None:
@@ -197,9 +199,9 @@ def device_during(
     parts: Mapping[Holder, AllocatedSpan],
     own: Mapping[Holder, float | None],
 ) -> float:
-    """Return the device's percentage during `part` of a span, given each job's own percentage.
+    """Return the device's percentage during `part` of a span, given each holder's own percentage.
 
-    Activity of other processes is spread evenly over the span.
+    The activity of other processes is assumed to be constant over the span.
     """
     if part.start_s <= span.start_s and part.end_s >= span.end_s:
         return span.percent

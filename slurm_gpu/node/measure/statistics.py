@@ -27,7 +27,7 @@ class MeanSum:
         self._high = -math.inf
 
     def add(self, seconds: float, mean: float, low: float, high: float) -> None:
-        """Add `seconds` (> 0) with that mean and the extremes `low` and `high`."""
+        """Add an interval of `seconds` (> 0) with its mean and its extremes `low` and `high`."""
         self._seconds += seconds
         self._weighted += seconds * mean
         if low < self._low:
@@ -36,7 +36,7 @@ class MeanSum:
             self._high = high
 
     def add_all(self, values: Values) -> None:
-        """Add intervals, each with its value."""
+        """Add several intervals, each with its value."""
         for start_s, end_s, value in values:
             seconds = end_s - start_s
             self._seconds += seconds
@@ -47,14 +47,14 @@ class MeanSum:
                 self._high = value
 
     def take_back(self, seconds: float, mean: float) -> None:
-        """Undo an addition, or a part of one; the extremes are kept."""
+        """Undo an addition, or part of one; the extremes are not changed."""
         self._seconds -= seconds
         self._weighted = max(0.0, self._weighted - seconds * mean)
         if self._seconds < _NOTHING_S:
             self._seconds = self._weighted = 0.0
 
     def value(self, unit: float = 1.0) -> Mean | None:
-        """Return the mean in units of `unit`, or None until something was measured."""
+        """Return the mean in units of `unit`, or None if nothing has been measured yet."""
         if self._seconds == 0:
             return None
         mean = self._weighted / self._seconds
@@ -64,7 +64,7 @@ class MeanSum:
 
 
 class HistogramSum:
-    """Time spent at each whole percent, in whole microseconds so that sums remain exact."""
+    """The time spent at each whole percent, in whole microseconds so that sums remain exact."""
 
     __slots__ = ("_bins",)
 
@@ -72,7 +72,7 @@ class HistogramSum:
         self._bins: dict[int, int] = {}
 
     def add(self, seconds: float, percent: float) -> None:
-        """Add `seconds` at the nearest whole percent (halves are rounded up)."""
+        """Add `seconds` to the nearest whole percent; halves are rounded up."""
         self.add_all(((0.0, seconds, percent),))
 
     def add_all(self, percents: Values) -> None:
@@ -83,13 +83,13 @@ class HistogramSum:
             bins[whole] = bins.get(whole, 0) + round((end_s - start_s) * _US)
 
     def take_back(self, seconds: float, percent: float) -> None:
-        """Undo an addition, or a part of one."""
+        """Undo an addition, or part of one."""
         self.add(-seconds, percent)
         self._bins = {whole: us for whole, us in self._bins.items() if us > 0}
 
     @property
     def value(self) -> Mapping[int, int] | None:
-        """Return the histogram in ms; its sum is the total time to the nearest ms."""
+        """Return the histogram in ms; the sum over all bins is the total time, rounded to the nearest ms."""
         if not self._bins:
             return None
         histogram: dict[int, int] = {}

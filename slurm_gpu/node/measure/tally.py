@@ -39,7 +39,7 @@ class SegmentKey:
 
 
 class _Utilization(NamedTuple):
-    """A job's own utilization in percent (None if unknown), and the device's."""
+    """A job's own utilization in percent, or None if unknown, and the device's utilization."""
 
     start_s: float
     end_s: float
@@ -48,7 +48,7 @@ class _Utilization(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """Used memory in bytes, and as a fraction of the total."""
+    """The used memory in bytes, and as a fraction of the device's memory."""
 
     start_s: float
     end_s: float
@@ -60,9 +60,9 @@ class _Memory(NamedTuple):
 class DeviceSample:
     """One sample of a device, prepared for one segment.
 
-    `memory_used` (bytes) and the number of `processes` are the segment's own, or None if unknown. `alone` is
-    whether no other segment had the device since the last sample, `free_after` whether no segment has had it
-    since this segment's end. Without `detailed`, only memory was read.
+    `memory_used`, in bytes, and the number of `processes` are the segment's own, or None if unknown. `alone`
+    is true if no other segment has had the device since the last sample. `free_after` is true if no segment
+    has had it since this segment's end. If `detailed` is false, only memory was read.
     """
 
     reading: Reading
@@ -74,10 +74,10 @@ class DeviceSample:
 
 
 class DeviceTally:
-    """Statistics of one segment on one device, from `start_s` until `end_s` if it has ended.
+    """The statistics of one segment on one device, from `start_s` until `end_s` if it has ended.
 
     `start_wall_s` is the wall clock at `start_s`; later times follow from it and the monotonic clock. The
-    timeline has fractions of maxima in `facts`; series without a maximum are left out.
+    timeline contains fractions of the maxima in `facts`; series without a maximum are left out.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class DeviceTally:
     def end_s(self) -> float | None:
         """Return when the segment ended, or None while it continues.
 
-        If the end is set late, utilization and memory that were counted after it are subtracted.
+        If the end is set late, the utilization and memory that were counted after it are subtracted.
         """
         return self._end_s
 
@@ -129,9 +129,9 @@ class DeviceTally:
             self._take_back_memory(at_s)
 
     def utilization(self, begin_s: float, end_s: float, own: float | None, device: float) -> None:
-        """Add an interval with a utilization in percent; `own` is None if the job's share is unknown.
+        """Add an interval with its utilization in percent; `own` is None if the job's share is unknown.
 
-        A suspended job has no share. Calls must be in chronological order.
+        The share does not count while the job is suspended. Calls must be in chronological order.
         """
         for start_s, stop_s, running in self._by_suspension(begin_s, end_s):
             share = own if running else None
@@ -147,12 +147,12 @@ class DeviceTally:
         self._device_util.add(end_s - start_s, device, device, device)
 
     def can_take_back(self, since_s: float) -> bool:
-        """Return whether all usage since then can be subtracted."""
+        """Return whether all usage since `since_s` can be subtracted."""
         kept = [entries[-1].end_s for entries in (self._utilizations, self._memories) if entries]
         return max(kept, default=since_s) - since_s <= TAKEN_BACK_S
 
     def _take_back_utilization(self, since_s: float) -> None:
-        """Subtract later utilization; a sample that spans the end counts fully for the time before it."""
+        """Subtract later utilization; a sample that spans `since_s` counts fully for the time before it."""
         before = None
         while self._utilizations and self._utilizations[-1].end_s > since_s:
             start_s, end_s, own, device = before = self._utilizations.pop()
@@ -166,7 +166,7 @@ class DeviceTally:
             self._count_utilization(before.start_s, since_s, own, min(100.0, before.device * denser))
 
     def utilization_alone(self, spans: Sequence[UtilizationSpan]) -> None:
-        """Add spans in chronological order if their whole utilization is the job's own (the common case)."""
+        """Add spans in chronological order whose utilization is entirely the job's own (the common case)."""
         if self._pauses or self._is_suspended:
             for start_s, end_s, percent in spans:
                 self.utilization(start_s, end_s, percent, percent)
@@ -185,7 +185,7 @@ class DeviceTally:
         _forget(self._utilizations, since_s)
 
     def _by_suspension(self, begin_s: float, end_s: float) -> Sequence[tuple[float, float, bool]]:
-        """Split an interval at suspensions; return start, end, and whether the job ran."""
+        """Split an interval at suspensions; return each part's start and end, and whether the job ran."""
         if not self._pauses and not self._is_suspended:
             return ((begin_s, end_s, True),)
         while self._pauses and self._pauses[0][1] <= begin_s:
@@ -207,11 +207,11 @@ class DeviceTally:
         return parts
 
     def free_since(self, at_s: float) -> None:
-        """Set since when the device was unallocated before the segment's start."""
+        """Set the time since which the device was unallocated before the segment's start."""
         self._details.free_since(at_s)
 
     def add_sample(self, sample: DeviceSample, gap_s: float, detail_gap_s: float) -> None:
-        """Add a sample; the time since the last one is not measured if it is longer than the gap."""
+        """Add a sample; the time since the last one is unmeasured if it is longer than the given gap."""
         self._add_memory(sample, gap_s)
         if sample.detailed:
             interval, reading = self._detail_interval, sample.reading
@@ -253,7 +253,7 @@ class DeviceTally:
             self._timeline.take_back(start_s, end_s, "mem_used", part)
 
     def suspension(self, at_s: float, *, suspended: bool) -> None:
-        """Set whether the job is suspended as of `at_s`, until the next call."""
+        """Set whether the job is suspended from `at_s` until the next call."""
         if self._reported_s is None:
             self._reported_s, self._is_suspended = self.start_s, suspended
         if suspended or self._is_suspended:
@@ -270,11 +270,11 @@ class DeviceTally:
         return self._suspended_s + max(0.0, end_s - self._reported_s)
 
     def forget(self) -> None:
-        """Treat counters as reset after an outage of the device."""
+        """Treat the counters as reset, because the device was unavailable."""
         self._details.forget()
 
     def window(self) -> dict[str, Any] | None:
-        """Return the window in wire format, or None until something was measured."""
+        """Return the window in wire format, or None if nothing has been measured yet."""
         return self._window.to_wire(self.key.job_id, self.key.segment, self.device)
 
     def record(self, now_s: float, *, final: bool = False) -> Record:

@@ -1,7 +1,7 @@
 """Collect the timeline of one segment on one device: fractions in bins whose width doubles over time.
 
-A bin has the integral of its values and the measured time, so doubling loses nothing: the sum over all bins
-is the sum over all added values.
+A bin contains the integral of its values and the measured time. Doubling the width therefore preserves the
+sum over all added values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOTHING_S = 1e-6
 
 
 class _Bins:
-    """One series: integral (fraction × s), measured seconds and encoded level of each bin."""
+    """A series, with the integral (fraction × s), the measured seconds and the encoded level of each bin."""
 
     __slots__ = ("changed", "integrals", "levels", "seconds")
 
@@ -35,14 +35,14 @@ class _Bins:
         self.changed = MAX_BINS
 
     def merge_pairs(self, odd: bool) -> None:
-        """Merge pairs of bins; with `odd`, the first bin is the second one of a pair."""
+        """Merge pairs of bins; if `odd` is true, the first bin is the second of its pair."""
         self.integrals = _pairs(self.integrals, odd)
         self.seconds = _pairs(self.seconds, odd)
         self.levels = bytearray([GAP]) * MAX_BINS
         self.changed = 0
 
     def encoded(self, n: int) -> bytes:
-        """Return the first n bins, encoded; only changed bins are computed again."""
+        """Return the encoded levels of the first `n` bins; only changed bins are encoded again."""
         for index in range(self.changed, n):
             seconds = self.seconds[index]
             if seconds > 0:
@@ -52,9 +52,9 @@ class _Bins:
 
 
 class TimelineSum:
-    """Collects series from `start_s` (Clock.monotonic()) on, when the wall clock was `wall_s`.
+    """Collects series starting at `start_s` (Clock.monotonic()), when the wall clock was `wall_s`.
 
-    Bins follow the wall clock of that time, even if it is set later.
+    Bins are aligned to the wall clock at that time, even if the clock is set later.
     """
 
     def __init__(self, start_s: float, wall_s: float) -> None:
@@ -66,7 +66,7 @@ class TimelineSum:
         self._series: dict[str, _Bins] = {}
 
     def add(self, start_s: float, end_s: float, fractions: Mapping[str, float | None]) -> None:
-        """Add these fractions for the time from `start_s` to `end_s`; None means not measured."""
+        """Add the value of each series from `start_s` to `end_s`; None means that it was not measured."""
         begin, end = max(0.0, start_s - self._zero_s), end_s - self._zero_s
         if end <= begin:
             return
@@ -113,7 +113,7 @@ class TimelineSum:
                 bins.changed = index
 
     def take_back(self, start_s: float, end_s: float, name: str, fraction: float) -> None:
-        """Undo an addition to one series, or a part of one."""
+        """Undo an addition to one series, or part of one."""
         bins, width = self._series.get(name), self._width_s
         begin, end = max(0.0, start_s - self._zero_s), end_s - self._zero_s
         if bins is None:
@@ -139,7 +139,7 @@ class TimelineSum:
         self._width_s *= 2
 
     def timeline(self, leave_out: Collection[str] = ()) -> Timeline | None:
-        """Return the timeline to ship, with wider bins if it is too large, or None if it is empty.
+        """Return the timeline, or None if it is empty; if it is too large for a shipment, widen its bins.
 
         `leave_out` names series that turned out to be invalid.
         """
@@ -164,7 +164,7 @@ def _pairs(values: array[float], odd: bool) -> array[float]:
 
 
 def _wire_bytes(series: Collection[bytes]) -> int:
-    """Return an upper bound of the size in a compressed shipment."""
+    """Return an upper bound of the size of the series in a compressed shipment."""
     plain = sum(map(len, series))
     if plain <= MAX_WIRE_BYTES:
         return plain

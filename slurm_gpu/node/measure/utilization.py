@@ -1,9 +1,10 @@
-"""Convert a device's utilization to continuous spans, from the driver's ring if it has one.
+"""Convert a device's utilization to contiguous spans, using the driver's ring if there is one.
 
 Each sample of the ring covers the time since the previous one. Its wall-clock timestamps are converted to
 Clock.monotonic() with the clock offset at the time of reading. If the wall clock was set since the last
-sample, the current content of the ring is dropped. If the clock was set back, old timestamps are ahead of it.
-They identify the old samples, so the ring has to be read again at once.
+sample, the current content of the ring is dropped. If the clock was set back, the timestamps of old samples
+are ahead of it. The ring has to be read again immediately, while these timestamps still identify the old
+samples.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _US = 1_000_000
 
 
 class UtilizationSpan(NamedTuple):
-    """Utilization in percent from `start_s` to `end_s`, Clock.monotonic() seconds."""
+    """The utilization in percent from `start_s` to `end_s` (Clock.monotonic())."""
 
     start_s: float
     end_s: float
@@ -32,13 +33,13 @@ class UtilizationSpan(NamedTuple):
 
 
 class UtilizationSpans:
-    """Spans of one device; `covered_s` is the time up to which they were returned.
+    """The spans of one device; `covered_s` is the time up to which they have been returned.
 
-    `has_ring` is False if the device has only a current value, which has to be read more often.
+    `has_ring` is false if the device has only a current value, which has to be read more often.
     """
 
     def __init__(self, clock: Clock, since_s: float, *, was_set: bool = False) -> None:
-        """If `was_set`, the wall clock was set, so the ring may have timestamps from before and after."""
+        """If `was_set` is true, the ring may contain timestamps from before and after a clock step."""
         self._clock = clock
         self._offset_s = wall_ahead_s(clock)
         self._since_s = since_s
@@ -57,17 +58,17 @@ class UtilizationSpans:
 
     @property
     def after_us(self) -> int:
-        """Return the wall-clock time after which to read the ring."""
+        """Return the wall-clock time in µs after which samples are to be read from the ring."""
         return self._last_us
 
     def take(
         self, reading: Reading, gap_s: float, *, detailed: bool, to_the_end: bool = False
     ) -> Sequence[UtilizationSpan]:
-        """Return new spans, oldest first, from a reading whose ring begins after `after_us`.
+        """Return new spans, oldest first, from a reading whose ring contains samples after `after_us`.
 
-        A detailed reading also has the current value, which is used if the ring has had nothing new for a
-        while, or at once with `to_the_end`. The time between readings further apart than `gap_s` is covered
-        only by the ring.
+        A detailed reading also contains the current value. It is used if the ring has had no new samples for
+        a while, or immediately if `to_the_end` is true. Only the ring can cover the time between two readings
+        that are more than `gap_s` apart.
         """
         now_s = reading.at_s
         if self._answered_s is None or now_s - self._answered_s > gap_s:
@@ -108,14 +109,14 @@ class UtilizationSpans:
         return [] if percent is None else [UtilizationSpan(start_s, now_s, percent)]
 
     def interrupt(self) -> None:
-        """Record an outage, so that the next current value does not cover the time before it."""
+        """Record an outage, so that the next current value does not cover the time of the outage."""
         self._answered_s = None
 
     def clock_was_set(self, now_s: float) -> bool:
-        """Return whether the wall clock was set since the last sample; call it before taking each reading.
+        """Return whether the wall clock was set since the last sample; call this before each `take`.
 
-        If so, the ring of that reading is useless, since it was requested with a time of the old clock. Read
-        the ring again at once: timestamps ahead of the clock identify the old samples.
+        If it was set, the ring of that reading is useless, because it was requested with a time of the old
+        clock. Read the ring again immediately: timestamps ahead of the clock identify the old samples.
         """
         offset_s = wall_ahead_s(self._clock)
         moved = abs(offset_s - self._offset_s) > _CLOCK_STEP_S

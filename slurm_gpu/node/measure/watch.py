@@ -41,18 +41,18 @@ class _WatchedSegment:
     seen: deque[_PendingSample] = field(default_factory=deque)
 
     def count(self, until_s: float) -> None:
-        """Count the samples up to that time."""
+        """Count the samples that were taken up to `until_s`."""
         while self.seen and self.seen[0].sample.reading.at_s <= until_s:
             seen = self.seen.popleft()
             self.tally.add_sample(seen.sample, seen.gap_s, seen.detail_gap_s)
 
 
 class DeviceWatch:
-    """Samples one device while it has segments: `request` returns what to read, `take` counts it.
+    """Samples one device while it has segments: `request` returns a request, and `take` counts its reading.
 
-    Times are Clock.monotonic() seconds; `interval_s` is the sampling interval. `failure` is the reason of an
-    outage until `recover`; that time is unmeasured. The time before `placed_since_s` is unmeasured, too,
-    since the wall clock of the driver's timestamps may have been set.
+    Times are Clock.monotonic() seconds; `interval_s` is the sampling interval. `failure` is the reason for an
+    outage, which lasts until `recover` is called and is unmeasured. Utilization before `placed_since_s` is
+    also unmeasured, because the wall clock may have been set since the driver's timestamps.
     """
 
     def __init__(
@@ -81,11 +81,11 @@ class DeviceWatch:
 
     @property
     def is_allocated(self) -> bool:
-        """Return whether the device has any segment that requires samples."""
+        """Return whether any segment requires samples of the device."""
         return bool(self._segments)
 
     def start_segment(self, tally: DeviceTally) -> None:
-        """Start a segment; the driver's ring still covers the time since its start."""
+        """Start a segment; the driver's ring still covers the time since the segment's start."""
         if not self._segments:
             tally.free_since(self._free_since_s)
             self._attribution.begin(tally.start_s)
@@ -93,19 +93,19 @@ class DeviceWatch:
         self.request_detail()
 
     def mark_unobserved_until(self, until_s: float) -> None:
-        """Mark the time until then as possibly shared with an unobserved job."""
+        """Mark the time until `until_s` as possibly shared with an unobserved job."""
         self._others.unobserved_until_s = max(self._others.unobserved_until_s, until_s)
         self._free_since_s = max(self._free_since_s, until_s)
 
     def set_unknown_jobs_until(self, at_s: float) -> None:
-        """Assume unknown jobs on the device until then, so that no segment counts as alone.
+        """Assume that unknown jobs use the device until `at_s`, so that no segment counts as alone.
 
-        Each segment gets the use of its own processes, as on a shared device.
+        Only the use of its own processes counts for each segment, as on a shared device.
         """
         self._others.unknown_jobs_until_s = at_s
 
     def recover(self, now_s: float) -> None:
-        """Resume after an outage of the device; that time is unmeasured."""
+        """Resume after an outage of the device; the time of the outage is unmeasured."""
         self.failure = None
         for segment in self._segments:
             segment.count(now_s)
@@ -122,12 +122,12 @@ class DeviceWatch:
         self.request_detail()
 
     def drop_segment(self, tally: DeviceTally) -> None:
-        """Remove a segment that ended long ago, without further samples."""
+        """Remove a segment that ended a while ago, without taking further samples."""
         self._set_segments([segment for segment in self._segments if segment.tally is not tally])
         self._free_since_s = self._clock.monotonic()
 
     def settled(self, now_s: float) -> Sequence[DeviceTally]:
-        """Remove and return ended segments whose last samples are counted."""
+        """Remove ended segments whose last samples have been counted; return their tallies."""
         done = [segment for segment in self._segments if self._is_settled(segment)]
         for segment in done:
             segment.count(now_s)
@@ -169,7 +169,7 @@ class DeviceWatch:
         return self._pace.is_due(now_s)
 
     def request(self, now_s: float) -> ReadRequest | None:
-        """Return the request for the next reading; None if the device has failed or has no segment."""
+        """Return the request for the next reading, or None if the device has failed or has no segments."""
         if self.failure is not None or not self._segments:
             return None
         detailed = self._pace.wants_details(now_s) or self._settles_by(now_s)
@@ -221,7 +221,7 @@ class DeviceWatch:
             self._pace.detailed()
 
     def is_steady(self, now_s: float) -> bool:
-        """Return whether, until jobs change, only samples of memory at full intervals are due."""
+        """Return whether only memory samples at the full interval are due until jobs change."""
         return (
             self.failure is None
             and len(self._segments) == 1
@@ -233,7 +233,8 @@ class DeviceWatch:
     def take_followed(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> None:
         """Take a memory reading that the reader made by itself.
 
-        The reading is counted with the next one, since an epilog that precedes it may not have been read yet.
+        The reading is counted with the next one, because an epilog that precedes it may not have been read
+        yet.
         """
         at_s = reading.at_s
         if not self._segments or self.failure is not None or at_s <= self._read_s:
@@ -246,7 +247,7 @@ class DeviceWatch:
         self._sampled_s = self._read_s = at_s
 
     def skip(self) -> None:
-        """Record that the device could not be read; the time until the next answer is unmeasured."""
+        """Record that the device could not be read; the time until its next answer is unmeasured."""
         self._pace.skip()
         self._interrupt()
 
@@ -305,7 +306,7 @@ class DeviceWatch:
             segment.seen.append(_PendingSample(sample, gap_s, detail_gap_s))
 
     def _had_unknown_jobs(self) -> bool:
-        """Return whether unknown jobs have been possible at any time since the last sample."""
+        """Return whether unknown jobs were possible at any time since the last sample."""
         return (-math.inf if self._sampled_s is None else self._sampled_s) < self._others.unknown_jobs_until_s
 
     def _may_run_others(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> bool:

@@ -1,8 +1,8 @@
-"""Record the window of one segment on one device: the last ten minutes of each field, per second.
+"""Record the window of one segment on one device: one value per field and second for ten minutes.
 
-Seconds follow the wall clock at the segment's start. Utilization is the mean of a second; other fields are
-interpolated between the two samples around the middle of the second. A field takes 2,400 bytes once it has
-been measured: about 50 KB for all fields, 20 KB on a shared device.
+Seconds are aligned to the wall clock at the segment's start. Utilization is the mean over each second; other
+fields are interpolated between the two samples around the middle of the second. Each field that has been
+measured takes 2,400 bytes: about 50 KB for all fields, or 20 KB on a shared device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GAP = math.nan
 
 
 class Columns:
-    """A ring of the last SECONDS with one value per field and second; `newest` is the last second set."""
+    """A ring buffer with one value per field and second of the last SECONDS; `newest` is the last second."""
 
     __slots__ = ("_columns", "newest")
 
@@ -30,7 +30,7 @@ class Columns:
         self.newest = -1
 
     def put(self, second: int, values: Mapping[str, float | None]) -> None:
-        """Set the values of a second later than all previous ones; None or no value means not measured."""
+        """Set the values of a second after all previous ones; a missing value or None was not measured."""
         slot = second % SECONDS
         n_set = 0
         for name, value in values.items():
@@ -50,7 +50,7 @@ class Columns:
         self.newest = second
 
     def put_between(self, begin_s: float, end_s: float, values: Mapping[str, float | None]) -> None:
-        """Set the seconds whose middle is in the interval."""
+        """Set the values of the seconds whose middle is in the interval."""
         last = math.ceil(end_s - 0.5) - 1
         first = max(math.ceil(begin_s - 0.5), self.newest + 1, last - SECONDS + 1)
         for second in range(first, last + 1):
@@ -83,7 +83,7 @@ class _Average:
 
 
 class WindowRecorder:
-    """Collects samples from `start_s` (Clock.monotonic()) on, when the wall clock was `wall_s`."""
+    """Collects samples starting at `start_s` (Clock.monotonic()), when the wall clock was `wall_s`."""
 
     __slots__ = (
         "_details",

@@ -1,1 +1,1 @@
-"""Read the owners and the usage of jobs' processes from /proc and cgroups."""
+"""Read the jobs of processes, and the usage of jobs, from /proc and cgroups."""

@@ -30,16 +30,16 @@ class JobOwner:
 
 @dataclass(frozen=True, slots=True)
 class CgroupJob:
-    """The job to which a cgroup belongs, by its raw id or its SLUID."""
+    """The job to which a cgroup belongs, identified by its raw ID or its SLUID."""
 
     job_id: int | None = None
     sluid: str | None = None
 
 
 def job_in_cgroup(text: str) -> CgroupJob | None:
-    """Return the job in /proc/PID/cgroup, or None for a process outside job cgroups.
+    """Return the job in the text of /proc/PID/cgroup, or None for a process outside job cgroups.
 
-    Only the outermost directory counts, since a job may create directories below it.
+    Only the outermost directory counts, because jobs can create directories below it.
     """
     for line in text.splitlines():
         hierarchy, _, rest = line.partition(":")
@@ -67,7 +67,7 @@ def job_in_environment(environment: bytes) -> int | None:
 
 
 def raw_id(found: CgroupJob, jobs: Mapping[int, JobOwner]) -> int | None:
-    """Return the raw id of the job; if only its SLUID is known, look it up in `jobs`."""
+    """Return the raw ID of the job, or None if only its SLUID is known and missing from `jobs`."""
     if found.job_id is not None:
         return found.job_id
     return next((job for job, owner in jobs.items() if owner.sluid == found.sluid), None)

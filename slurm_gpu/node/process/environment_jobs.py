@@ -1,4 +1,4 @@
-"""Find a job's processes by their environment on a node without job cgroups.
+"""Find a job's processes by their environment variables on a node without job cgroups.
 
 A process counts only if the job's own user runs it.
 """
@@ -33,7 +33,7 @@ class _Claim(NamedTuple):
 
 
 class EnvironmentJobs:
-    """Caches the jobs in processes' environments; each is read once, or a few times if it has no job."""
+    """Caches the jobs in processes' environments; each is read once, or a few times if it names no job."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

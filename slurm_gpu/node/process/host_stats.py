@@ -5,8 +5,8 @@
   processes' RSS
 - bytes read and written: the sum over the job's processes
 
-Storage traffic never comes from cgroups, since Slurm enables neither blkio nor io for jobs. Both controllers
-also miss network file systems, and v1 does not charge later write-back to any job.
+Storage traffic is never read from cgroups, because Slurm enables neither blkio nor io for jobs. Moreover,
+both controllers ignore network file systems, and v1 does not attribute later write-back to any job.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _SOME = 256
 
 
 class CgroupGrowth:
-    """The growth of a cgroup counter since the observation started, across recreated cgroups."""
+    """The growth of a cgroup counter since the observation started, even if the cgroup is recreated."""
 
     def __init__(self, *, from_zero: bool, left: int | None = None) -> None:
-        """With `from_zero`, the first value counts in full, unless the group was `left` by an earlier run."""
+        """If `from_zero`, the first value counts in full, unless an earlier run `left` the cgroup behind."""
         self.total: float | None = None
         self._from_zero, self._left = from_zero, left
         self._last: CgroupCounter | None = None
 
     def feed(self, counted: CgroupCounter | None) -> None:
-        """Add the current value, or None if it is unreadable; a later value then covers that time."""
+        """Add the current value, or None if it cannot be read; a later value then covers that time."""
         if counted is None:
             if self._last is None:
                 self._from_zero = True  # a later group started during the observation
@@ -47,15 +47,15 @@ class CgroupGrowth:
 
     @property
     def group(self) -> int | None:
-        """Return the last cgroup that was counted."""
+        """Return the identity of the last cgroup that was counted."""
         return None if self._last is None else self._last.identity
 
 
 class HostStats:
-    """One job's sums on this node since `since_s`, or with `from_start` since the job started.
+    """The usage of one job on this node since `since_s`, or since the job started if `from_start` is true.
 
-    Older processes of a `requeued` job belong to its earlier run; the cgroup `left_group` may also belong to
-    it. `in_cgroup` is whether Slurm puts the job into a cgroup, or None until a process has been seen.
+    Older processes of a `requeued` job belong to its earlier run, and so may the cgroup `left_group`.
+    `in_cgroup` is true if Slurm puts the job into a cgroup, or None if no process has been observed yet.
     """
 
     def __init__(
@@ -80,28 +80,28 @@ class HostStats:
 
     @property
     def cpu_s(self) -> float | None:
-        """Return CPU seconds."""
+        """Return the CPU seconds used, or None if they were not measured."""
         return self._sums.cpu_s if self._cpu.total is None else self._cpu.total
 
     @property
     def group(self) -> int | None:
-        """Return the cgroup from which CPU time was last read, if any."""
+        """Return the identity of the cgroup from which CPU time was last read, or None."""
         return self._cpu.group
 
     @property
     def read_bytes(self) -> int | None:
-        """Return bytes read from storage."""
+        """Return the bytes read from storage, or None if they were not measured."""
         return self._sums.read_bytes
 
     @property
     def write_bytes(self) -> int | None:
-        """Return bytes written to storage."""
+        """Return the bytes written to storage, or None if they were not measured."""
         return self._sums.write_bytes
 
     def sample(self, now_s: float, on_gpu: Sequence[int] = (), *, storage: bool = True) -> None:
         """Add the usage since the last sample; `on_gpu` is used if no other process is known.
 
-        Without `storage`, storage traffic is left for a later sample.
+        If `storage` is false, storage traffic is left for a later sample.
         """
         pids = self._cgroups.pids(self._job, MAX_PROCESSES)
         if pids is not None:
@@ -121,5 +121,5 @@ class HostStats:
             self.rss_max_mib = memory if self.rss_max_mib is None else max(self.rss_max_mib, memory)
 
     def busiest(self) -> Sequence[int]:
-        """Return the job's processes by descending CPU time, or 256 of them if there are too many."""
+        """Return the job's processes by descending CPU time, or any 256 of them if there are too many."""
         return self._sums.busiest() or self._some

@@ -1,10 +1,10 @@
 """Find a job's cgroups on this node and read their processes and counters.
 
-cgroup v1   cpuacct|memory|freezer|…/slurm[_NODE]/uid_U/job_J/step_S/task_T
-cgroup v2   system.slice/[NODE_]slurmstepd.scope/job_J/step_S/…
-Slurm 26.05 names the job's directory in v2 by its SLUID. (cgroup.py maps a process to its job.) A requeued
-job gets another SLUID, which neither the earlier epilog (measured on 26.05.5) nor slurm-gpudbd reports. In
-that case, the title of slurmstepd, such as `slurmstepd: [4.batch]`, contains the job id.
+cgroup v1 cpuacct|memory|freezer|…/slurm[_NODE]/uid_U/job_J/step_S/task_T cgroup v2
+system.slice/[NODE_]slurmstepd.scope/job_J/step_S/… Slurm 26.05 names the job's directory in v2 by its SLUID.
+(cgroup.py maps a process to its job.) A requeued job gets another SLUID, which neither the earlier epilog
+(measured on 26.05.5) nor slurm-gpudbd reports. The job ID is then read from the title of a slurmstepd, such
+as `slurmstepd: [4.batch]`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CgroupCounter:
 
 @dataclass(frozen=True, slots=True)
 class JobName:
-    """The identifiers that may be in the name of a job's directory."""
+    """The identifiers that the name of a job's directory may contain."""
 
     job_id: int
     uid: int | None = None
@@ -57,13 +57,13 @@ class JobName:
 
     @property
     def directories(self) -> Sequence[str]:
-        """Return all possible directory names, beginning with the most likely one."""
+        """Return all possible directory names, the most likely one first."""
         by_id = f"job_{self.job_id}"
         return (by_id,) if self.sluid is None else (by_id, self.sluid, f"job_{self.sluid}")
 
 
 class JobCgroups:
-    """The job cgroups of the slurmd of `node` below `mount`."""
+    """The cgroups below `mount` in which the slurmd of `node` puts jobs."""
 
     def __init__(self, node: str, mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
         self._mount, self._proc = str(mount), str(proc)
@@ -81,7 +81,7 @@ class JobCgroups:
         return None if directory is None else _pids(directory, limit)
 
     def age_s(self, job: JobName, wall_s: float) -> float | None:
-        """Return the age of the job's cgroup by the wall clock, or None if it has no cgroup here."""
+        """Return the age of the job's cgroup in seconds, or None if the job has no cgroup here."""
         directory = self._of_processes(job)
         try:
             return None if directory is None else wall_s - os.stat(directory).st_ctime  # noqa: PTH116
@@ -89,13 +89,13 @@ class JobCgroups:
             return None
 
     def cpu_s(self, job: JobName) -> CgroupCounter | None:
-        """Return the CPU seconds of the job's processes, including ended ones."""
+        """Return the CPU seconds of the job's processes, including those that have ended."""
         if self._is_v2():
             return _counted(self._v2(job), "cpu.stat", _v2_cpu_s)
         return _counted(self._v1("cpuacct", job), "cpuacct.usage", lambda text: int(text) / 1e9)
 
     def memory_mib(self, job: JobName) -> float | None:
-        """Return the memory of the job's processes without page cache."""
+        """Return the memory of the job's processes, excluding the page cache."""
         if self._is_v2():
             found = _counted(self._v2(job), "memory.stat", lambda text: _sum(text, _V2_MEMORY))
         else:
@@ -103,11 +103,11 @@ class JobCgroups:
         return None if found is None else found.value / 2**20
 
     def frozen(self, job: JobName) -> bool | None:
-        """Return whether Slurm has suspended the job by freezing all its steps, or None without steps.
+        """Return whether Slurm has suspended the job by freezing all its steps; None if it has no steps.
 
         As measured on 22.05 with proctrack/cgroup, `scontrol suspend` sends SIGTSTP and freezes each step,
         including the external one, 2 s later. It never freezes the job's directory. Resuming thaws the steps
-        at once. Only root can resume or suspend.
+        immediately. Only root can suspend or resume jobs.
         """
         # A single step that is not frozen decides; usually it is the same one as last time.
         if (known := self._running.get(job)) is not None and _is_frozen(known) is False:
@@ -126,14 +126,14 @@ class JobCgroups:
         return frozen
 
     def is_alone(self, job: JobName) -> bool:
-        """Return whether no other job has a process in a cgroup here; true if the job has no cgroup."""
+        """Return whether no other job has processes in a cgroup here; true if the job has no cgroup."""
         directory = self._of_processes(job)
         own = {*job.directories, os.path.basename(directory or "")}  # noqa: PTH119
         others = (path for path in self._jobs(job) if os.path.basename(path) not in own)  # noqa: PTH119
         return not any(_pids(other, 0) for other in others)
 
     def job_of_sluid(self, sluid: str) -> int | None:
-        """Return the raw id of the job whose directory has that name, or None if it cannot be found."""
+        """Return the raw ID of the job whose directory is named by that SLUID, or None if it is not found."""
         found = (self._job_in(f"{scope}/{sluid}") for scope in self._scopes())
         return next((job for job in found if job is not None), None)
 
@@ -171,7 +171,7 @@ class JobCgroups:
                     yield f"{scope}/{name}"
 
     def _job_in(self, directory: str) -> int | None:
-        """Return the job in the title of a slurmstepd in that directory; users have no processes there."""
+        """Return the job ID in the title of a slurmstepd of the directory; user processes are not read."""
         if (known := self._titled.get(directory)) is not None:
             return known
         for step in _names(directory):
@@ -186,7 +186,7 @@ class JobCgroups:
         return None
 
     def _found(self, controller: str, job: JobName, candidates: Iterator[str]) -> str | None:
-        """Return the first candidate that exists; the last known path is tried first."""
+        """Return the last known path if it still exists, or else the first candidate that exists."""
         known = self._known.get((controller, job))
         if known is not None and os.path.isdir(known):  # noqa: PTH112
             return known
@@ -196,7 +196,7 @@ class JobCgroups:
         return found
 
     def _scopes(self) -> Iterator[str]:
-        """Yield the scopes of slurmstepd in system.slice, in other slices, and at the top."""
+        """Yield slurmstepd's scopes in system.slice, in other slices, and at the top level."""
         slices = ["system.slice", *(n for n in _names(self._mount) if n.endswith(".slice")), "."]
         for root in self._v2_roots:
             for name in dict.fromkeys(slices):
@@ -205,7 +205,7 @@ class JobCgroups:
                     yield scope
 
     def _jobs(self, job: JobName) -> Iterator[str]:
-        """Yield the directories of all jobs in the hierarchy of that job."""
+        """Yield the directories of all jobs in the job's cgroup hierarchy."""
         own = self._of_processes(job)
         if own is None:
             return
@@ -229,10 +229,10 @@ def _names(directory: str) -> list[str]:
 
 
 def _pids(directory: str, limit: int) -> Sequence[int]:
-    """Return the processes in the directory and below, at most `limit` + 1.
+    """Return the IDs of at most `limit` + 1 processes in the directory and its subdirectories.
 
     If there are more than 2,000 directories, the list is padded to `limit` + 1, so that callers do not
-    mistake a part for the whole.
+    mistake it for a complete list.
     """
     found: list[int] = []
     waiting = [directory]
@@ -252,7 +252,7 @@ def _pids(directory: str, limit: int) -> Sequence[int]:
 
 
 def _is_frozen(file: str) -> bool | None:
-    """Return whether a step is frozen, or None if it has ended or is not a step."""
+    """Return whether the step with this state file is frozen, or None if there is no such step."""
     try:
         return read(file, _STAT_LIMIT).strip() in _FROZEN
     except OSError:
@@ -284,7 +284,7 @@ def _v2_cpu_s(text: bytes) -> float | None:
 
 
 def _sum(text: bytes, names: Sequence[bytes]) -> float | None:
-    """Return the sum of these values in a file of `name value` lines, or None if the first is missing."""
+    """Return the sum of the named values in `name value` lines, or None if the first is missing."""
     values = dict(line.split(b" ", 1) for line in text.splitlines() if b" " in line)
     if names[0] not in values:
         return None

@@ -20,9 +20,9 @@ _DEVICES_FRESH_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReading:
-    """One sample. `cpu_pct` (0–100, of all CPUs) and rates cover the time since the previous sample.
+    """One sample of the node. `cpu_pct` (0–100, of all CPUs) and rates are since the previous sample.
 
-    Bytes are totals since this process started; they never decrease. Missing hardware is None.
+    Bytes are totals since this process started; they never decrease. Values of missing hardware are None.
     """
 
     at_s: float
@@ -40,7 +40,7 @@ class NodeReading:
 
 
 class _Traffic:
-    """The sum of counters that may appear, vanish or restart."""
+    """The sum of counters that may appear, disappear or restart."""
 
     def __init__(self) -> None:
         self.total: int | None = None
@@ -129,7 +129,7 @@ class NodeCounters:
         return (total - available) / 1024, total / 1024
 
     def _is_physical(self, name: str) -> bool:
-        """Return whether an interface is a network card, not loopback, bridge, bond, VLAN, veth or IPoIB."""
+        """Return whether an interface is a network card, and not a virtual interface or IPoIB."""
         if not os.path.exists(f"{self._net}/{name}/device"):  # noqa: PTH110
             return False
         try:

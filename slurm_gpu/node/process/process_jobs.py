@@ -1,7 +1,7 @@
-"""Find the job of a process, which is read from /proc once and cached until after the process has ended.
+"""Find the job of a process; it is read from /proc once and cached until after the process's end.
 
-The cgroup, owner and program come from the kernel and are trusted. The environment, which a process can write
-itself, counts only if the process is in no job's cgroup, and only for a job of the same user.
+The cgroup, owner and program come from the kernel and are trusted. The environment, which a process can
+change, is used only if the process is not in a job's cgroup, and only for jobs of the same user.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _REAL_UID = re.compile(rb"^Uid:\s+(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class ProcessOrigin:
-    """The origin of a process; `started` distinguishes it from a later one with the same pid.
+    """The origin of a process; `started` distinguishes it from a later process with the same pid.
 
-    `cgroup` is the job of the process's cgroup; if it is in no job's cgroup, `claimed` is the job in its
-    environment. `uid` is the user who started the process, even after setuid. `program` is the name of the
-    executable if root owns the file, so that no user can forge the name.
+    `cgroup` is the job of the process's cgroup; if there is none, `claimed` is the job in its environment.
+    `uid` is the user who started the process, even after setuid. `program` is the name of the executable if
+    root owns the file; users cannot forge it.
     """
 
     started: bytes
@@ -57,7 +57,7 @@ class ProcessOrigin:
     program: str | None
 
     def job(self, jobs: Mapping[int, JobOwner]) -> int | None:
-        """Return the job among `jobs` to which the process belongs, if any."""
+        """Return the job in `jobs` to which the process belongs, or None if there is none."""
         if self.cgroup is not None:
             job = raw_id(self.cgroup, jobs)
             return job if job in jobs else None
@@ -74,9 +74,9 @@ class _KnownProcess:
 
 
 class ProcessJobs:
-    """Caches the jobs of process ids, so that the last samples of an ended process still count.
+    """Caches the jobs of processes, so that the last samples of an ended process still count.
 
-    `monotonic` returns seconds. `job_of_sluid` finds a job by the name of its cgroup on this node.
+    `monotonic` returns seconds. `job_of_sluid` returns the job with a given SLUID on this node.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ProcessJobs:
         self._environments = _Environments()
 
     def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
-        """Return the job of a process among `jobs`, the open jobs of this node, or None.
+        """Return the job of a process if it is in `jobs`, which are the open jobs of this node, or None.
 
         The result stays the same after the job is closed, because the job's last samples arrive later.
         """
@@ -103,12 +103,12 @@ class ProcessJobs:
         return known.job
 
     def owner_of(self, pid: int, jobs: Mapping[int, JobOwner], allocated: Collection[int]) -> int | None:
-        """Return the job to charge for a process on a GPU that the `allocated` jobs share.
+        """Return the job to which to attribute a process on a GPU that the `allocated` jobs share.
 
         The result is NO_JOB if the process does not belong to any of these jobs. It is None if the job is
         unknown: the process ended before it was read, belongs to MPS (which serves all clients), or names no
-        job while several of these jobs belong to its user. If only one of them does, the process counts for
-        that job, like a container that a daemon started for it.
+        job while several of these jobs belong to its user. If only one of the jobs belongs to its user, the
+        process counts for that job, because a daemon may have started a container for it.
         """
         job = self.job_of(pid, jobs)
         known = self._known.get(pid)
@@ -125,7 +125,7 @@ class ProcessJobs:
         return NO_JOB if not its else its[0] if len(its) == 1 else None
 
     def look_up(self, pids: Iterable[int], jobs: Mapping[int, JobOwner]) -> None:
-        """Look up unknown processes now, since their jobs cannot be found after they end."""
+        """Look up unknown processes now, because their jobs cannot be found after they have ended."""
         for pid in pids:
             if pid not in self._known:
                 self.job_of(pid, jobs)
@@ -190,7 +190,7 @@ class ProcessJobs:
 
 
 class _Environments:
-    """Reads environments, each in a separate thread; after one blocks, its user is skipped."""
+    """Reads each environment in a separate thread; if a read blocks, its user is skipped from then on."""
 
     def __init__(self) -> None:
         self._stuck: set[int] = set()

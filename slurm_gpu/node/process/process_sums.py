@@ -1,8 +1,8 @@
-"""Sum CPU time and storage traffic of a changing set of processes, each exactly once.
+"""Sum the CPU time and storage traffic of a changing set of processes without counting any twice.
 
-The kernel keeps the times of an ended process only in the sums of the parent that waited for it. So each
-sample adds the usage of a process and its children, minus the usage that the children had already shown
-before they ended.
+The kernel keeps the times of an ended process only in the sums of the parent that waited for it. Therefore,
+each sample adds the usage of a process and its children, minus the children's usage that was counted before
+they ended.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_IO = ProcessIo(0, 0)
 
 @dataclass(slots=True)
 class _EndedDescendants:
-    """Usage that ended descendants had shown and that appears again in the parent's sums."""
+    """The usage of ended descendants that was already counted and appears again in their parent's sums."""
 
     ticks: int = 0
     read_bytes: int = 0
@@ -42,14 +42,14 @@ class _EndedDescendants:
         self.samples_of_ticks = self.samples_of_storage = 0
 
     def without_ticks(self, grown: int) -> int:
-        """Return the part of the growth of the children's ticks that was not counted before."""
+        """Return the part of `grown`, the growth of the children's ticks, that was not counted before."""
         again = min(grown, self.ticks)
         self.samples_of_ticks += 1
         self.ticks = self.ticks - again if self.samples_of_ticks < _SAMPLES_TO_WAIT else 0
         return grown - again
 
     def without_storage(self, grown: ProcessIo) -> ProcessIo:
-        """Return the new part of `grown`, the traffic of a process together with its children."""
+        """Return the part of `grown`, a process's and its children's traffic, that was not counted before."""
         again = ProcessIo(min(grown.read_bytes, self.read_bytes), min(grown.write_bytes, self.write_bytes))
         self.samples_of_storage += 1
         waits = self.samples_of_storage < _SAMPLES_TO_WAIT
@@ -68,9 +68,9 @@ class _ProcessSample:
 
 
 class ProcessSums:
-    """Sums since `since_s` (Clock.monotonic()), or since the processes started if 0; None if not measured.
+    """The sums since `since_s` (Clock.monotonic()), or since the processes started if it is 0.
 
-    The usage of an older process up to its first sample is left out.
+    The usage of older processes before their first sample is left out. Sums are None if not measured.
     """
 
     def __init__(self, processes: Processes, since_s: float) -> None:
@@ -83,22 +83,22 @@ class ProcessSums:
 
     @property
     def cpu_s(self) -> float | None:
-        """Return CPU seconds."""
+        """Return the CPU seconds used, or None if they were not measured."""
         return self._ticks / TICKS_PER_S if self._measured else None
 
     @property
     def read_bytes(self) -> int | None:
-        """Return bytes read from storage."""
+        """Return the bytes read from storage, or None if they were not measured."""
         return self._read_bytes if self._measured and self._io_read and not self._io_denied else None
 
     @property
     def write_bytes(self) -> int | None:
-        """Return bytes written to storage."""
+        """Return the bytes written to storage, or None if they were not measured."""
         return self._write_bytes if self._measured and self._io_read and not self._io_denied else None
 
     @property
     def resident_mib(self) -> float | None:
-        """Return the sum of the processes' resident memory; shared pages count for each."""
+        """Return the sum of the processes' resident memory; shared pages count for each process."""
         if not self._measured:
             return None
         return sum(known.stat.resident_pages for known in self._known.values()) * PAGE_BYTES / 2**20
@@ -114,7 +114,7 @@ class ProcessSums:
     def sample(self, pids: Sequence[int], *, storage: bool = True) -> None:
         """Add the usage of the job's processes since the last sample.
 
-        Without `storage`, traffic is left for a later sample; this halves the cost.
+        If `storage` is false, traffic is left for a later sample; this halves the cost.
         """
         if len(pids) > MAX_PROCESSES:
             self._too_many = True
@@ -135,7 +135,7 @@ class ProcessSums:
         self._has_sampled = True
 
     def _read(self, pids: Sequence[int], *, storage: bool) -> dict[int, tuple[ProcessStat, ProcessIo | None]]:
-        """Read the processes that are due in this sample; ended processes are absent."""
+        """Read the processes that are due in this sample; processes that have ended are absent."""
         if len(pids) > PER_SAMPLE:
             turns = -(-len(pids) // PER_SAMPLE)
             self._turn = (self._turn + 1) % turns
@@ -161,7 +161,7 @@ class ProcessSums:
         return io
 
     def _drop_ended(self, alive: set[int], fresh: dict[int, tuple[ProcessStat, ProcessIo | None]]) -> None:
-        """Drop ended processes and pass their recorded usage to the nearest living ancestor."""
+        """Drop ended processes and pass their recorded usage to their nearest running ancestors."""
         gone = {
             pid: known
             for pid, known in self._known.items()

@@ -1,7 +1,7 @@
-"""Read /proc within bounds, since jobs control its content.
+"""Read files in /proc with size limits, because jobs control their content.
 
 `read` blocks only where the kernel blocks. Reads of `maps`, `environ` and `cmdline` wait for a lock that a
-stuck process may keep indefinitely, so callers that must not wait read them in a thread.
+stuck process may keep indefinitely. Callers that must not wait read these files in a thread.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def _read_small(path: str) -> bytes:
 
 
 class ProcessStat(NamedTuple):
-    """Fields of /proc/PID/stat; `started` (ticks since boot) distinguishes processes with the same pid.
+    """The fields of /proc/PID/stat; `started` (ticks since boot) distinguishes processes with equal pids.
 
-    Times are in ticks, for the process itself and for all descendants that were waited for.
+    Times are in ticks: `own_ticks` of the process itself, `children_ticks` of all descendants that were
+    waited for.
     """
 
     ppid: int
@@ -57,7 +58,7 @@ class ProcessStat(NamedTuple):
 
 
 class ProcessIo(NamedTuple):
-    """Storage traffic in bytes of a process and the children that it waited for."""
+    """The storage traffic in bytes of a process and of the children for which it waited."""
 
     read_bytes: int
     write_bytes: int
@@ -65,13 +66,13 @@ class ProcessIo(NamedTuple):
 
 # psutil takes 64 µs for the values of `stat` and 15 µs for those of `io`; this takes 10 µs and 8 µs.
 class Processes:
-    """The processes below `root`; all methods raise OSError for an ended process."""
+    """The processes below `root`; all methods raise OSError if the process has ended."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = str(root)
 
     def path(self, pid: int, name: str) -> str:
-        """Return the path of a file of a process."""
+        """Return the path of the process's file with that name."""
         return f"{self._root}/{pid}/{name}"
 
     def ids(self) -> list[int]:
@@ -79,7 +80,7 @@ class Processes:
         return [int(name) for name in os.listdir(self._root) if name.isdecimal()]  # noqa: PTH208
 
     def uid(self, pid: int) -> int:
-        """Return the effective user of a process."""
+        """Return the effective user ID of a process."""
         return os.stat(f"{self._root}/{pid}").st_uid  # noqa: PTH116
 
     def stat(self, pid: int) -> ProcessStat:

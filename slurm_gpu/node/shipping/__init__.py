@@ -1,1 +1,1 @@
-"""Store shipments on disk until slurm-gpudbd has them."""
+"""Store items on disk until slurm-gpudbd has stored them."""

@@ -1,4 +1,4 @@
-"""Record events of this node, each with a number and a time, and keep them until they are shipped."""
+"""Record numbered events of this node with their time, and keep them until they are shipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.wire import Event
 
 
 class EventRecorder:
-    """Writes events into the spool; `node` is the node's name in Slurm."""
+    """Writes events to the spool; `node` is the node's name in Slurm."""
 
     def __init__(self, node: str, clock: Clock, spool: Spool) -> None:
         self._node, self._clock, self._spool = node, clock, spool
@@ -26,7 +26,7 @@ class EventRecorder:
         at_s: float | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record an event, at wall-clock time `at_s` or now."""
+        """Record an event that happened at wall-clock time `at_s`, or now."""
         now_s = self._clock.wall()
         # The number is the time in µs, so that it is unique even if the spool was lost.
         self._last_n = max(self._last_n + 1, int(now_s * 1e6))

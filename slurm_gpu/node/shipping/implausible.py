@@ -1,4 +1,4 @@
-"""Replace implausible values with None, count them by field, and report them once an hour."""
+"""Replace implausible values with None, count them by field, and report each field at most once an hour."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HOST_FIELDS = (
 
 
 class ImplausibleValues:
-    """Counts implausible values by field; `report` records an event of a device, or of the node (None)."""
+    """Counts implausible values by field; `report` records an event for a device, or for the node if None."""
 
     def __init__(self, clock: Clock, report: Callable[[str | None, Mapping[str, Any]], None]) -> None:
         self._clock, self._report = clock, report
@@ -30,7 +30,7 @@ class ImplausibleValues:
         self.counts: Counter[str] = Counter()
 
     def note(self, device: str | None, found: Mapping[str, str] | None) -> None:
-        """Count values by field, for a device or (with None) for the node."""
+        """Count implausible values of a device, or of the node if `device` is None."""
         for field, value in (found or {}).items():
             self.counts[field] += 1
             now_s = self._clock.monotonic()
@@ -46,14 +46,14 @@ class ImplausibleValues:
                 self._report(device, {"field": field, "value": value})
 
     def host(self, host: Host) -> Host:
-        """Return a host record without implausible fields."""
+        """Return the host record with implausible fields replaced by None."""
         wrong = _implausible({name: getattr(host, name) for name in _HOST_FIELDS})
         self.note(None, wrong)
         gaps: dict[str, Any] = dict.fromkeys(wrong)
         return replace(host, **gaps) if gaps else host
 
     def of_node(self, values: Mapping[str, float | None]) -> dict[str, float]:
-        """Return the live values of the node by name, without unknown and implausible ones."""
+        """Return the node's live values by name, leaving out unknown and implausible values."""
         wrong = _implausible(values)
         self.note(None, wrong)
         return {name: value for name, value in values.items() if value is not None and name not in wrong}

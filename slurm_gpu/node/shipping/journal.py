@@ -1,9 +1,9 @@
 """Store a small map durably in an append-only log of checksummed lines, which is compacted when it grows.
 
 Each line is one change: the CRC-32 of its JSON in eight hexadecimal digits, a space, and {"key": …, "value":
-…}; a value of null removes the key. A kill -9 or a power cut can leave a torn last line, which is cut off at
-the next start. Memory holds only the offsets of values, and values that are not on disk yet, since a day's
-records of thousands of jobs may wait here.
+…}. A value of null removes the key. A kill -9 or a power cut can leave an incomplete last line, which is cut
+off at the next start. Memory contains only the offsets of values, and the values that are not on disk yet,
+because a day's records of thousands of jobs may be waiting here.
 
 On a full disk, changes remain in memory. A reserve file is then deleted to free space, and the log is
 rewritten without outdated and low-priority values.
@@ -46,15 +46,15 @@ _MOST_LINE_BYTES = 16 << 20
 
 
 class DurableMap:
-    """A map of str to JSON values. Changes are in memory at once, and on disk after `commit` returns True.
+    """A map of str to JSON values. Changes are in memory at first, and on disk once `commit` returns True.
 
     `is_whole` is False if damaged lines were dropped.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Open or create the log in `directory` (created with mode 0700).
+        """Open the log in `directory`; create both if they do not exist.
 
-        Raise OSError on failure, BlockingIOError if another process has the log open.
+        Raise OSError on failure, or BlockingIOError if another process has the log open.
         """
         self._lock = StateLock(directory)
         self._directory = directory
@@ -79,7 +79,7 @@ class DurableMap:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size in bytes of all values, on disk or not."""
+        """Return the size in bytes of all values, on disk or in memory."""
         return self._live - self._outdated + self._staged_bytes
 
     @property
@@ -92,7 +92,7 @@ class DurableMap:
         return self._staged.get(key) is not None
 
     def get(self, key: str) -> Any:
-        """Return the value, or None if it is absent or unreadable."""
+        """Return the value, or None if it is absent or cannot be read."""
         if key in self._staged:
             line = self._staged[key]
             return None if line is None else json.loads(line[9:])["value"]
@@ -106,7 +106,7 @@ class DurableMap:
             return None
 
     def keys(self, prefix: str) -> list[str]:
-        """Return the keys with a prefix, roughly in insertion order."""
+        """Return the keys that begin with `prefix`, roughly in insertion order."""
         staged = (key for key in self._staged if key not in self._places)
         every = itertools.chain(self._places, staged)
         return [key for key in every if key.startswith(prefix) and key in self]
@@ -118,14 +118,14 @@ class DurableMap:
         return text
 
     def remove(self, key: str) -> None:
-        """Remove a key, if present."""
+        """Remove a key if it is present."""
         if key in self._places:
             self._stage(key, None)
         else:
             self._unstage(key)
 
     def commit(self, spared: Callable[[str], bool] = lambda _: False) -> bool:
-        """Write all changes to disk; on failure return False, log it once, and keep them for the next call.
+        """Write all changes to disk; on failure, log the error once, keep the changes and return False.
 
         On a full disk, keys that are `spared` are written last.
         """
@@ -184,9 +184,10 @@ class DurableMap:
         self._live -= _length(self._places.pop(key, 0))
 
     def _write_staged(self, spared: Callable[[str], bool], piece_bytes: int) -> None:
-        """Append the changes in pieces, so that as much as possible is written.
+        """Append the changes piece by piece, so that as many as possible are written.
 
-        Replacements come before removals, so that an allocation is not removed without its record.
+        Replacements are written before removals, so that no allocation is removed before its record is
+        written.
         """
         changes = sorted(self._staged.items(), key=lambda change: (change[1] is None, spared(change[0])))
         for piece in _pieces(changes, piece_bytes, lambda change: len(change[1] or change[0])):
@@ -207,7 +208,7 @@ class DurableMap:
                 self._size += len(written)
 
     def _stay_in_place(self) -> None:
-        """Rewrite the log from the still open file if it was removed."""
+        """If the log was removed or replaced, rewrite it from the file that is still open."""
         if not self._lock.is_in_place():
             lock = StateLock(self._directory)
             self._lock.close()
@@ -223,7 +224,7 @@ class DurableMap:
         return False
 
     def _make_room(self, spared: Callable[[str], bool]) -> None:
-        """Free space: delete the reserve, and rewrite the log without outdated and spared values."""
+        """Free disk space: delete the reserve, and rewrite the log without outdated and spared values."""
         self._reserve.unlink(missing_ok=True)
         if self._size - self._live + self._outdated < _GAIN_BYTES:
             return
@@ -292,7 +293,7 @@ class DurableMap:
         self._compact_at = COMPACT_BYTES
 
     def _rewrite(self, places: dict[str, int]) -> None:
-        """Replace the log with one that has only these lines; on OSError, the old log is kept."""
+        """Replace the log with one that contains only these lines; on an OSError, the old log is kept."""
         new = self._directory / "log.new"
         file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         moved: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""Send one POST to slurm-gpudbd in a separate thread, so that a hung server blocks nothing.
+"""Send POST requests to slurm-gpudbd from a separate thread, so that a hung server blocks nothing.
 
-This module implements HTTP itself, since http.client would load the mail parser and OpenSSL (6 MB). With
-HTTP/1.0, the body ends when the connection is closed.
+This module implements HTTP itself, because http.client would load the mail parser and OpenSSL (6 MB). It uses
+HTTP/1.0, in which the body ends when the connection is closed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PIECE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP status with its body; without an answer, the status is 0 and `failure` has the reason."""
+    """An HTTP status and body; if there was no answer, the status is 0 and `failure` is the reason."""
 
     status: int
     body: bytes = b""
@@ -46,14 +46,14 @@ class Sender(Protocol):
     """Sends one body at a time."""
 
     def send(self, body: bytes) -> None:
-        """Start to send a gzipped body; do not call again before `reply` has returned its reply."""
+        """Start sending a gzipped body; call this again only after `reply` has returned the reply."""
 
     def reply(self) -> Reply | None:
-        """Return the reply to the last body once it is available, and only once; never block."""
+        """Return the reply to the last body, or None if it is not available or was already returned."""
 
 
 class HttpPost:
-    """POSTs bodies to slurm-gpudbd's address `url`; `credential` returns a MUNGE credential for a payload.
+    """POSTs bodies to slurm-gpudbd at `url`; `credential` returns a MUNGE credential for a payload.
 
     If the Unix socket `local` accepts connections, it belongs to slurm-gpudbd on this host and requires no
     credential.
@@ -75,7 +75,7 @@ class HttpPost:
         self._credential, self._local = credential, local
 
     def __call__(self, body: bytes) -> Reply:
-        """Send a body and wait for the reply, about TIMEOUT_S per step at most."""
+        """Send a body and wait for the reply, at most TIMEOUT_S for each step."""
         where = str(self._local)
         try:
             connection = self._connect_here()
@@ -114,7 +114,7 @@ class HttpPost:
 
 
 def _exchange(connection: socket.socket, request: bytes) -> bytes:
-    """Send a request and read the whole answer; raise OSError, or ValueError if it is too long."""
+    """Send a request and read the whole answer; raise OSError, or ValueError if the answer is too long."""
     # The server may answer with an error before it has read everything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(request)
@@ -130,7 +130,7 @@ def _exchange(connection: socket.socket, request: bytes) -> bytes:
 
 
 def parse_reply(answer: bytes) -> Reply:
-    """Parse an HTTP/1.x answer; raise ValueError if malformed or truncated."""
+    """Parse an HTTP/1.x answer; raise ValueError if it is malformed or truncated."""
     head, blank, body = answer.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
     protocol, _, rest = lines[0].partition(" ")
@@ -159,11 +159,11 @@ class ThreadSender:
         threading.Thread(target=self._run, name="post", daemon=True).start()
 
     def send(self, body: bytes) -> None:
-        """Hand the body to the thread."""
+        """Pass the body to the thread."""
         self._bodies.put(body)
 
     def reply(self) -> Reply | None:
-        """Return the reply from the thread, if any."""
+        """Return the reply from the thread, or None if there is none yet."""
         try:
             return self._replies.get_nowait()
         except queue.Empty:
@@ -186,14 +186,14 @@ class ThreadSender:
 
 
 class DirectSender:
-    """Posts a body and waits for the reply; used by --once and --print."""
+    """Posts bodies and waits for the replies; --once and --print use it."""
 
     def __init__(self, post: Callable[[bytes], Reply]) -> None:
         self._post = post
         self._reply: Reply | None = None
 
     def send(self, body: bytes) -> None:
-        """Post and keep the reply."""
+        """Post the body and keep the reply."""
         self._reply = self._post(body)
 
     def reply(self) -> Reply | None:

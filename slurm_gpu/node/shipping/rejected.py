@@ -1,4 +1,4 @@
-"""Store items that slurm-gpudbd rejects as files for admins."""
+"""Store the items that slurm-gpudbd rejects in files, so that admins can inspect them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class RejectedFiles:
-    """One file per item in `directory`, which is created with the first."""
+    """Files in `directory`, one per item; the directory is created with the first file."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,9 +1,9 @@
 """Schedule shipments to slurm-gpudbd, and apply its replies to the spool.
 
-Final records and events are sent at once, with random delays between nodes. Live values are sent as often as
-slurm-gpudbd requires, but within LIVE_S after changes on the node. The first records of a running job are
-sent within LIVE_S with the live values, and then every PERIOD_S ± JITTER_S. Temporary failures are retried
-after a growing pause with jitter; only live values are dropped.
+Final records and events are sent immediately, after a short delay that is random for each node. Live values
+are sent as often as slurm-gpudbd requires, but within LIVE_S after changes on the node. The first records of
+a running job are sent with the live values within LIVE_S, later ones every PERIOD_S ± JITTER_S. After a
+temporary failure, everything except live values is sent again after a growing pause with jitter.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ PLAIN_S = 300.0
 
 
 class ShipmentSource:
-    """Provides data to send in addition to the spool, and receives answers; this base class does neither."""
+    """Provides data to send in addition to the spool, and applies answers; this base class does nothing."""
 
     def open_jobs(self) -> Sequence[int]:
-        """Return the raw ids of jobs with GPUs here, as far as known."""
+        """Return the raw IDs of the known jobs with GPUs on this node."""
         return ()
 
     def devices(self) -> Sequence[DeviceFacts]:
-        """Return all present devices with one `at_s`; they are sent if anything else in them changed."""
+        """Return all present devices with a common `at_s`; they are sent if anything else has changed."""
         return ()
 
     def live(self) -> Mapping[str, Any] | None:
@@ -66,18 +66,18 @@ class ShipmentSource:
         return None
 
     def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
-        """Return the windows of these jobs, one per device."""
+        """Return the windows of the jobs, one per device."""
         return ()
 
     def update_jobs(self, jobs: JobFacts) -> None:
-        """Apply reports on the jobs of this node that hooks cannot provide."""
+        """Apply slurm-gpudbd's report on the jobs of this node."""
 
     def end_jobs(self, jobs: JobFacts) -> None:
-        """Apply Slurm's report on ended jobs: {restart, end_s}."""
+        """Apply the report on ended jobs, which contains `restart` and `end_s` of each job."""
 
 
 class ShipmentScheduler:
-    """Sends one shipment at a time from the queue of a spool through a Sender."""
+    """Sends the items of a spool's queue through a Sender, one shipment at a time."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ShipmentScheduler:
     ) -> None:
         self._queue, self._sender, self._clock, self._node = queue, sender, clock, node
         self._no_values = OutageLog(
-            log, "the last values could not be sent: %s", clock, over="the last values are sent again"
+            log, "the live values could not be sent: %s", clock, over="the live values are sent again"
         )
         self._wire = WireVersion() if wire is None else wire
         self._switched = False
@@ -150,7 +150,7 @@ class ShipmentScheduler:
         return self._due_s()
 
     def _grown_up(self, keys: Iterable[str]) -> set[str]:
-        """Return the keys without records of new segments, which would be outdated for minutes."""
+        """Return the keys except those of new segments, whose records would be outdated for minutes."""
         return {key for key in keys if not self._queue.is_young(key, FIRST_RECORD_S)}
 
     def _due_s(self) -> float:
@@ -195,7 +195,7 @@ class ShipmentScheduler:
         return True
 
     def _has(self) -> Mapping[str, Any]:
-        """Return the items that slurm-gpudbd should have and that are not sent again by default."""
+        """Return the items that slurm-gpudbd should have stored and that are not sent again by default."""
         has: dict[str, Any] = {}
         if self._devices and not self._devices_due:
             has["devices"] = {
@@ -220,7 +220,7 @@ class ShipmentScheduler:
                 self._queue.ship_open_runs_again()
 
     def _is_live_due(self, jobs: Sequence[int], has_items: bool, now_s: float) -> bool:
-        """Return whether to send live values now: they are due, there is news, or items are sent anyway."""
+        """Return whether to send live values now: they are due, data has changed, or items are sent."""
         try:
             devices = self._source.devices()
         except Exception as error:  # must not prevent sending records
@@ -239,7 +239,7 @@ class ShipmentScheduler:
         return goes
 
     def _values(self) -> Mapping[str, Any] | None:
-        """Return the live values, or None on an error."""
+        """Return the live values, or None if they cannot be determined."""
         try:
             live = self._source.live()
         except Exception as error:  # must not prevent sending records
@@ -301,7 +301,7 @@ class ShipmentScheduler:
         self._max_items = min(MAX_ITEMS, 2 * self._max_items)
 
     def _negotiate(self, reply: Reply, now_s: float) -> None:
-        """Switch to a wire version that both sides support, and retry at once, but only once in a row."""
+        """Switch to a wire version that both sides support, and retry immediately, but only once in a row."""
         theirs = spoken(reply)
         if not self._wire.negotiate(theirs):
             self._failed(self._wire.gap(theirs), reply, now_s)

@@ -26,10 +26,10 @@ JobFacts = Mapping[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingShipment:
-    """The content of one request: `items` remain in the spool until stored, the rest is only in memory.
+    """The content of one request. `items` remain in the spool until stored; the rest is only in memory.
 
-    `wire` is a wire version that both sides support. `has` are items that slurm-gpudbd should have, so that
-    it can report missing ones, or None if it does not support the key.
+    `wire` is a wire version that both sides support. `has` lists the items that slurm-gpudbd should have
+    stored, so that it can report missing items; it is None if slurm-gpudbd does not support the key.
     """
 
     node: str
@@ -44,7 +44,7 @@ class OutgoingShipment:
 
     @property
     def extras(self) -> bool:
-        """Return whether there is any content except items of the spool."""
+        """Return whether the shipment contains anything except items of the spool."""
         return bool(self.devices or self.windows or self.live)
 
     def without_extras(self) -> OutgoingShipment:
@@ -52,7 +52,7 @@ class OutgoingShipment:
         return replace(self, devices=(), windows=(), live=None)
 
     def fitting(self) -> tuple[OutgoingShipment, bytes]:
-        """Return the shipment, cut to the maximum size, and its body; windows are cut first, then items."""
+        """Return the shipment, reduced to the maximum size, and its body; drop windows first, then items."""
         shipment = self
         while len(body := shipment.body()) > MAX_BODY_BYTES:
             if shipment.windows:
@@ -66,7 +66,7 @@ class OutgoingShipment:
         return shipment, body
 
     def body(self) -> bytes:
-        """Return compressed JSON (docs/contracts.md)."""
+        """Return the shipment as compressed JSON (docs/contracts.md)."""
         wire: dict[str, Any] = {"wire": self.wire, "node": self.node, "boot_id": self.boot_id}
         wire |= {"version": __version__, "records": [], "hosts": [], "events": [], "runs": []}
         for item in self.items:
@@ -86,17 +86,17 @@ class OutgoingShipment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipmentReply:
-    """The answer of slurm-gpudbd to a shipment that it accepted.
+    """slurm-gpudbd's answer to a shipment that it accepted.
 
-    - `refused`: keys of items that it rejects permanently, with the reason
-    - `jobs`: reports on the node's jobs that hooks cannot provide
+    - `refused`: the reasons for permanent rejections, by the key of the item
+    - `jobs`: reports on the node's jobs
     - `ended`: the open jobs that have ended, according to Slurm
-    - `want`: the jobs whose windows it requests
-    - `ignored`: unknown keys by kind
-    - `dropped`: fields that it did not store, by kind and name, with the reason
-    - `version`, `wire`: its release and its wire versions
-    - `lacks`: the kinds of items that it lost or never received, or None if it does not report them
-    - `live_interval_s`: the interval at which it requires live values, or None if it does not report one
+    - `want`: the jobs whose windows slurm-gpudbd requests
+    - `ignored`: the keys that slurm-gpudbd does not support, by kind of item
+    - `dropped`: the reasons why fields were not stored, by kind of item and name of the field
+    - `version`, `wire`: slurm-gpudbd's release and wire versions
+    - `lacks`: the kinds of items that slurm-gpudbd lost or never received, or None if not reported
+    - `live_interval_s`: the interval at which live values are required, or None if not reported
     """
 
     refused: Mapping[str, str]
@@ -112,10 +112,10 @@ class ShipmentReply:
 
 
 def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
-    """Parse the body of a 200; malformed parts are left out.
+    """Parse the body of a response with status 200; leave out malformed parts.
 
-    Return None if there is no count of stored items: an answer of another server, such as a proxy, must not
-    cause items to be dropped.
+    Return None if the body contains no count of stored items: the answer of another server, such as a proxy,
+    must not cause items to be dropped.
     """
     try:
         answer = json.loads(reply.body)
@@ -148,7 +148,7 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
 
 
 def spoken(reply: Reply) -> Range | None:
-    """Return the wire versions in an answer of any status, or None if they are absent."""
+    """Return the wire versions in an answer with any status, or None if they are absent."""
     try:
         answer = json.loads(reply.body)
     except (ValueError, RecursionError):

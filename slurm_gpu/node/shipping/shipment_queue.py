@@ -1,8 +1,8 @@
 """Queue records, host records, runs and events until slurm-gpudbd has stored them.
 
-For each segment, only the newest records of its devices and of the host wait. An item that slurm-gpudbd
-rejects is kept as a file in `rejected/`. The bytes that may wait, on disk and in memory while the disk is
-full, are limited. Above the limits, the oldest items are dropped and counted.
+For each segment, only the newest records of its devices and of the host are kept. Items that slurm-gpudbd
+rejects are kept as files in `rejected/`. The size of the waiting items is limited on disk and, while the disk
+is full, in memory. Above the limits, the oldest items are dropped and counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DROPPED = "dropped"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A record (with its `seq`), host record, run or event to ship, as it was when selected."""
+    """A record, host record, run or event to ship, in the version that it had when selected."""
 
     key: str
     seq: int
@@ -47,10 +47,10 @@ class Item:
 
 
 class ShipmentQueue:
-    """The items in a journal that must be shipped, the oldest first; `len` counts them.
+    """The items in a journal that have to be shipped, oldest first; `len` returns their number.
 
-    Final records, runs and events are urgent: they are shipped at once. `open_segments` are the segments
-    whose allocation is open. Nothing is committed here (`Spool.commit`).
+    Final records, runs and events are urgent: they are shipped immediately. `open_segments` are the segments
+    whose allocations are open. `Spool.commit` commits the changes.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ShipmentQueue:
                 self._waiting[key] = wire["final"] or wire["segment"] not in self._of_open
 
     def _sound(self, prefix: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield valid values by key; log and remove others, which a damaged disk or an edit may leave."""
+        """Yield valid values by key; log and remove the others, caused by a damaged disk or by editing."""
         for key in self._journal.keys(prefix):
             value = self._journal.get(key)
             if is_sound(value):
@@ -96,11 +96,11 @@ class ShipmentQueue:
     # Adding
 
     def open_segment(self, segment: str) -> None:
-        """Keep the records of that segment after they are shipped, until it is closed."""
+        """Keep the records of that segment, even after they are shipped, until the segment is closed."""
         self._of_open.setdefault(segment, set())
 
     def close_segment(self, segment: str) -> None:
-        """Make the records of that segment urgent, and remove those that were shipped."""
+        """Make the unshipped records of that segment urgent, and remove its shipped records."""
         for key in self._of_open.pop(segment, ()):
             if key in self._waiting:
                 self._waiting[key] = True
@@ -136,7 +136,7 @@ class ShipmentQueue:
     # Shipping
 
     def urgent(self, limit: int) -> int:
-        """Return the number of urgent items, at most `limit`."""
+        """Return the number of urgent items, counting at most `limit`."""
         found = (key for key, urgent in self._waiting.items() if urgent)
         return sum(1 for _ in itertools.islice(found, limit))
 
@@ -153,7 +153,7 @@ class ShipmentQueue:
         return [key for key in self._waiting if f"shipped/{key}" not in self._journal]
 
     def is_young(self, key: str, least_allocated_s: float) -> bool:
-        """Return whether the key belongs to an open segment's record with less allocated time than that."""
+        """Return whether the key is that of an open segment's record with less allocated time than given."""
         if not key.startswith("record/") or self._waiting.get(key) is not False:
             return False
         match self._journal.get(key):
@@ -162,16 +162,16 @@ class ShipmentQueue:
         return False
 
     def shipped_open_runs(self) -> dict[int, int]:
-        """Return the seq, by job id, of each run that has not ended and that slurm-gpudbd has."""
+        """Return the seq of each run that slurm-gpudbd has stored and that has not ended, by job ID."""
         found = (item for item in self._open_runs.items() if item[0] not in self._waiting)
         return {int(key.removeprefix("run/")): seq for key, seq in found}
 
     def ship_open_runs_again(self) -> None:
-        """Send all runs that have not ended again, since slurm-gpudbd has lost some."""
+        """Send all runs that have not ended again, because slurm-gpudbd has lost some of them."""
         self._waiting.update(dict.fromkeys(self._open_runs, True))
 
     def waiting(self, limit: int, also: Set[str] = frozenset()) -> Sequence[Item]:
-        """Return at most `limit` items, oldest first: urgent ones, and those with keys in `also`."""
+        """Return at most `limit` items, oldest first: urgent items, and those whose keys are in `also`."""
         keys = (key for key, urgent in self._waiting.items() if urgent or key in also)
         items = []
         for key in list(itertools.islice(keys, limit)):
@@ -195,7 +195,7 @@ class ShipmentQueue:
             self._forget(item.key)
 
     def reject(self, item: Item, why: str) -> None:
-        """Keep a rejected item as a file, and never send it again."""
+        """Keep a rejected item as a file, and do not send it again."""
         log.warning("%s was rejected: %s; kept in %s", item.key, why, self._rejected.directory)
         text = json.dumps({"why": why, "item": item.wire})
         try:
@@ -214,11 +214,11 @@ class ShipmentQueue:
     # Limits
 
     def gives_way(self, key: str) -> bool:
-        """Return whether the key belongs to a running job's record, which has low priority on a full disk."""
+        """Return whether the key is that of a running job's record, which is written last on a full disk."""
         return key.startswith(("record/", "host/")) and self._waiting.get(key) is not True
 
     def keep_within_limits(self) -> None:
-        """Drop the oldest urgent items above the limits; the few records of running jobs are kept."""
+        """Drop the oldest urgent items while a limit is exceeded; keep the few records of running jobs."""
         journal = self._journal
         if journal.size_bytes <= self._max_bytes and journal.bytes_in_memory <= self._max_bytes_in_memory:
             return
@@ -234,7 +234,7 @@ class ShipmentQueue:
             log.error("the spool is full: the %d oldest waiting records and events were dropped", dropped)
 
     def take_dropped(self) -> int:
-        """Return the number of items dropped since the last call, or 0 while there is no space yet."""
+        """Return the number of items dropped since the last call, or 0 until there is space again."""
         if self._journal.failing or self._journal.size_bytes > _SPACE_FRACTION * self._max_bytes:
             return 0
         dropped = self._journal.get(_DROPPED)

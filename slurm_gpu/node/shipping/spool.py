@@ -35,14 +35,14 @@ _CLOCK = "clock"
 
 
 class NewerSpoolError(OutsideError):
-    """The spool has a format that a newer release wrote."""
+    """The spool was written in a format of a newer release."""
 
 
 class Spool:
-    """`<state-dir>/spool`; changes are durable once `commit` has returned True.
+    """The spool directory of slurm-gpud; changes are durable once `commit` has returned True.
 
-    `queue` has the items that must be shipped. Raise OSError like Journal, and NewerSpoolError if a newer
-    release wrote it.
+    `queue` contains the items that have to be shipped. The constructor raises OSError like DurableMap, and
+    NewerSpoolError if a newer release wrote the spool in a newer format.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Spool:
         max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY,
         mark: Path | None = None,
     ) -> None:
-        """`mark` is a file outside the spool, created with the first spool; it reveals a lost spool."""
+        """`mark` is a file outside the spool, created with it; it shows whether the spool was lost."""
         self._journal = DurableMap(directory)
         self._is_whole = self._journal.is_whole and _OPENED in self._journal
         self.was_lost = mark is not None and _was_lost(directory, mark, is_new=_OPENED not in self._journal)
@@ -68,7 +68,7 @@ class Spool:
         )
 
     def _sign(self, directory: Path) -> bool:
-        """Save the format and return whether it is on disk; raise NewerSpoolError if the spool's is newer."""
+        """Save the format and return whether it is on disk; raise NewerSpoolError if the old one is newer."""
         written = self._journal.get(_FORMAT)  # None means that 0.1 wrote the spool in format 1
         match written:
             case {"format": int(number), "version": str(version)} if number > FORMAT:
@@ -76,7 +76,7 @@ class Spool:
                 raise NewerSpoolError(
                     f"{directory}: slurm-gpud {version} wrote this in format {number}, but slurm-gpud "
                     f"{__version__} supports formats up to {FORMAT}: install {version} or a later release "
-                    "again, or move the directory away with the records that wait in it"
+                    "again, or move the directory away, together with the records waiting in it"
                 )
         ours = {"format": FORMAT, "version": __version__}
         if written != ours:
@@ -86,16 +86,17 @@ class Spool:
         return self._journal.commit()
 
     def commit(self) -> bool:
-        """Flush to disk; return False while the disk is full. Records of running jobs are written last.
+        """Write all changes to disk; return False on failure, for example if the disk is full.
 
-        Ended runs are also written last, never before the run's final record.
+        The records of running jobs are written last, and so are ended runs, which must not precede their
+        final records.
         """
         self.queue.keep_within_limits()
         return self._journal.commit(lambda key: key.startswith(_ENDED) or self.queue.gives_way(key))
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the spool has all data of earlier processes: it is not new, emptied or damaged."""
+        """Return whether the spool contains all earlier data: it is not new, emptied or damaged."""
         return self._is_whole
 
     @property
@@ -117,7 +118,7 @@ class Spool:
     def allocations(self) -> list[Allocation]:
         """Return the allocations that were open when the spool was last written.
 
-        Unreadable ones are left out; Slurm will report the job, which is then recorded again.
+        Allocations that cannot be read are left out; their jobs are recorded again once Slurm reports them.
         """
         found = []
         for key in self._journal.keys("allocation/"):
@@ -136,7 +137,7 @@ class Spool:
         self.queue.open_segment(allocation.key.segment)
 
     def drop_allocation(self, allocation: Allocation) -> None:
-        """Remove an allocation that is closed or continues as another segment; ship its records."""
+        """Remove an allocation that was closed or continues as another segment; ship its records."""
         segment = allocation.key.segment
         self._journal.remove(f"allocation/{segment}")
         self.queue.close_segment(segment)
@@ -153,13 +154,13 @@ class Spool:
         self._journal.put(f"{_ENDED}{job_id}", value)
 
     def drop_ended_run(self, job_id: int) -> None:
-        """Remove the saved end of a job's last run, if any."""
+        """Remove the saved end of a job's last run, if there is one."""
         self._journal.remove(f"{_ENDED}{job_id}")
 
     # Clock offset (slurm_gpu.node.clock_step)
 
     def clock_offset(self) -> Offset | None:
-        """Return the saved offset, or None if it is missing or unreadable."""
+        """Return the saved offset, or None if it is missing or cannot be read."""
         match self._journal.get(_CLOCK):
             case {"boot_id": str(boot_id), "ahead_s": int() | float() as ahead_s}:
                 return Offset(boot_id, ahead_s)
@@ -186,7 +187,7 @@ class Spool:
         return None if wire is None else restored(Record.from_wire, wire)
 
     def last_host(self, segment: str) -> Host | None:
-        """Return the newest saved host record likewise, or None if there is no readable one."""
+        """Return the segment's newest saved host record, or None if there is none or it cannot be read."""
         wire = self._journal.get(f"host/{segment}")
         try:
             return None if wire is None else restored(Host.from_wire, wire)
@@ -199,7 +200,7 @@ class Spool:
         self.queue.put_run(f"run/{run.job_id}", run)
 
     def last_run(self, job_id: int) -> HostRun | None:
-        """Return the newest version of a run that continues or waits, or None if there is no readable one."""
+        """Return the newest saved version of a run, or None if there is none or it cannot be read."""
         wire = self._journal.get(f"run/{job_id}")
         try:
             return None if wire is None else HostRun.from_wire(wire)
@@ -208,7 +209,7 @@ class Spool:
             return None
 
     def next_job_id(self, first: int) -> int:
-        """Return a new job id on a machine without Slurm; the first job gets `first`."""
+        """Return a new job ID on a machine without Slurm; `first` is the ID of the first job."""
         last = self._journal.get(_LAST_JOB_ID)
         job_id = last + 1 if is_count(last) else first
         self._journal.put(_LAST_JOB_ID, job_id)
@@ -220,10 +221,10 @@ class Spool:
 
 
 def _was_lost(spool: Path, mark: Path, *, is_new: bool) -> bool:
-    """Return and log whether a new spool replaces a lost one, according to a mark outside the spool.
+    """Return and log whether the spool is new although the mark shows that there was one before.
 
-    If a spool is empty, the node is new or the spool's records were lost. If the mark is lost with the spool,
-    for example with the whole disk, the loss cannot be detected.
+    If the spool is empty and there is no mark, the node is considered new. The loss cannot be detected if the
+    mark was lost together with the spool, for example with the whole disk.
     """
     was_here = mark.exists()
     if is_new and was_here:
@@ -234,7 +235,7 @@ def _was_lost(spool: Path, mark: Path, *, is_new: bool) -> bool:
 
 
 def _leave_mark(mark: Path) -> None:
-    """Create the mark once the spool is on disk; before that, a killed start would count as a loss."""
+    """Create the mark once the spool is on disk; if created earlier, a killed start would count as a loss."""
     try:
         mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mark.touch(0o600)

@@ -1,4 +1,4 @@
-"""Perform minimal checks of values in the spool; slurm-gpudbd checks the rest."""
+"""Check the values in the spool as far as slurm-gpud uses them; slurm-gpudbd checks the rest."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def is_of_segment(value: Any) -> bool:
 
 
 def restored(read: Callable[[Any, dict[str, str]], T], value: dict[str, Any]) -> T:
-    """Return the record in a value; raise RecordError if it is invalid.
+    """Convert a value to a record; raise RecordError if it is invalid.
 
     Implausible fields, which older versions wrote, are left out.
     """
     dropped: dict[str, str] = {}
     item = read(value, dropped)
     for why in dropped.values():
-        log.warning("a record of segment %s in the spool loses a field: %s", value["segment"], why)
+        log.warning("a field of a record of segment %s in the spool is dropped: %s", value["segment"], why)
     return item

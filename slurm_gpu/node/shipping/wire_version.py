@@ -18,7 +18,7 @@ Range = tuple[int, int]
 
 
 class WireVersion:
-    """The wire version of the next shipment, initially the highest one of this node."""
+    """The wire version of the next shipment; initially the highest version that this node supports."""
 
     def __init__(self, own: Range = WIRE_RANGE) -> None:
         self._own = own
@@ -27,9 +27,9 @@ class WireVersion:
         self._dropped: set[tuple[str, str]] = set()
 
     def negotiate(self, theirs: Range | None) -> bool:
-        """Switch to the highest common version; return whether this changed the version.
+        """Switch to the highest version that both sides support; return whether the version changed.
 
-        `theirs` is None if unknown.
+        `theirs` is None if slurm-gpudbd's versions are unknown.
         """
         if theirs is None:
             return False
@@ -47,28 +47,28 @@ class WireVersion:
         return True
 
     def gap(self, theirs: Range | None) -> str:
-        """Return the error message for two sides without a common version."""
+        """Return the error message if there is no version that both sides support."""
         if theirs is None:
-            return f"slurm-gpudbd does not speak version {self.version} of the wire"
+            return f"slurm-gpudbd does not support wire version {self.version}"
         older = "slurm-gpudbd" if theirs[1] < self._own[0] else "slurm-gpud on this node"
         return (
-            f"slurm-gpudbd speaks version {_span(theirs)} of the wire, slurm-gpud {__version__} speaks "
+            f"slurm-gpudbd supports wire version {_span(theirs)}, but slurm-gpud {__version__} supports "
             f"{_span(self._own)}: upgrade {older}"
         )
 
     def ignored(self, ignored: Mapping[str, Sequence[str]], version: str | None) -> None:
-        """Log the keys that slurm-gpudbd did not recognise, each once."""
+        """Log each key that slurm-gpudbd does not support once."""
         new = {(kind, key) for kind, keys in ignored.items() for key in keys} - self._logged
         if new:
             self._logged |= new
             log.warning(
-                "slurm-gpudbd %s does not support %s, and has not stored it: upgrade it",
+                "slurm-gpudbd %s does not support %s and did not store it; upgrade slurm-gpudbd",
                 version or "",
                 ", ".join(f"{key} of {kind}" for kind, key in sorted(new)),
             )
 
     def dropped(self, dropped: Mapping[tuple[str, str], str]) -> None:
-        """Log each field that slurm-gpudbd left out of stored items once, with its kind and the reason."""
+        """Log each field that slurm-gpudbd did not store once, with the kind of item and the reason."""
         for (kind, name), why in dropped.items():
             if (kind, name) not in self._dropped and len(self._dropped) < _MAX_LOGGED:
                 self._dropped.add((kind, name))
@@ -76,7 +76,7 @@ class WireVersion:
 
 
 def read_range(value: Any) -> Range | None:
-    """Parse `wire` of an answer; return None if it is malformed."""
+    """Parse `wire` in an answer; return None if it is malformed."""
     match value:
         case [int(low), int(high)] if 0 < low <= high:
             return low, high
@@ -85,13 +85,13 @@ def read_range(value: Any) -> Range | None:
 
 
 def read_ignored(value: Any) -> dict[str, list[str]]:
-    """Parse `ignored` of an answer: names by kind; malformed entries are left out."""
+    """Parse `ignored` in an answer and return names by kind; leave out malformed entries."""
     kinds = value.items() if isinstance(value, dict) else ()
     return {kind: [str(key)[:100] for key in keys] for kind, keys in kinds if isinstance(keys, list) and keys}
 
 
 def read_dropped(value: Any) -> dict[tuple[str, str], str]:
-    """Parse `dropped` of an answer: reasons by kind and field; malformed entries are left out."""
+    """Parse `dropped` in an answer and return reasons by kind and field; leave out malformed entries."""
     found = {}
     for item in value if isinstance(value, list) else ():
         match item:
