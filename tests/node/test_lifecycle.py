@@ -258,7 +258,7 @@ def test_an_invalid_granted_share_is_ignored_and_logged_once(
     for granted in (odd, odd, 500, odd):
         machine.run(10)
         machine.node.update_jobs(running(machine, granted_mgpu=granted))
-        assert caplog.text.count("granted") == 1
+        assert caplog.text.count("GPU share") == 1
     machine.hook("epilog", 7, "0")
     machine.run(2)
     (record,) = machine.records()

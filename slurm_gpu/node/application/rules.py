@@ -147,14 +147,12 @@ class ApplicationRule:
 
     name: Annotated[str, FromPlace(lambda at: str(at[-1]))]
     field: Annotated[str | None, _FIELD, "The field of science."] = None
-    priority: Annotated[
-        int, whole_number(0, MAX_PRIORITY), "The matching rule with the highest priority wins."
-    ] = 50
+    priority: Annotated[int, whole_number(0, MAX_PRIORITY), "The highest priority wins."] = 50
     traces: Annotated[
         tuple[Annotated[Trace, Items(least=1)], ...],
         Items(least=1, most=64),
         Key("any"),
-        "The alternatives; at least one of them must match.",
+        "Alternatives, one of which must match.",
     ]
     parameters: Annotated[
         Mapping[Annotated[str, _PARAMETER_NAME], Annotated[ApplicationParameter, _PARAMETER]],
