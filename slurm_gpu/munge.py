@@ -48,7 +48,7 @@ def _sha256() -> Any:
 
 
 def encode(payload: bytes, socket: str | None = None) -> str:
-    """Return a new credential of the calling user for `payload`; `socket` is munged's if not the default."""
+    """Return a new credential of the calling user for `payload`; `socket` is None for munged's default."""
     lib = _library()
     credential = ctypes.c_char_p()
     with _Context(socket) as context:

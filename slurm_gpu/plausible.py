@@ -102,7 +102,7 @@ def greatest_total(name: str, seconds: float) -> float:
 
 
 def is_word(value: str) -> bool:
-    """Return whether the value is a name of Slurm, Linux or NVIDIA: letters, digits and _.:+/-."""
+    """Return whether the value can be a name in Slurm, Linux or NVML: letters, digits and _.:+/-."""
     return _WORD.fullmatch(value) is not None
 
 

@@ -42,7 +42,7 @@ class Heap:
 
 @contextlib.contextmanager
 def giving_back(do: Callable[[], None] = give_back, every_s: float = EVERY_S) -> Iterator[None]:
-    """Return freed memory every `every_s` in a thread until the context ends; for programs with threads."""
+    """In a separate thread, return freed memory every `every_s` until the context ends."""
     stop = threading.Event()
 
     def go_on() -> None:

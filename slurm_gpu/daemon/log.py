@@ -37,8 +37,8 @@ class LineLimit(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write the line; note in a minute's last line that lines are omitted from now on.
 
-        The first line after that minute contains the number of omitted lines. Handlers call this method while
-        they have their lock.
+        The first line after that minute contains the number of omitted lines. Handlers call this method under
+        their lock.
         """
         use = self._uses.setdefault((record.name, record.lineno), _LineCount())
         note = ""

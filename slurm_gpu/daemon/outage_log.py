@@ -24,8 +24,8 @@ class OutageLog:
         """Log an outage as `what`, with the reason instead of its %s, and the end of the outage as `over`."""
         self._log, self._what, self._over, self._clock = log, what, over, clock
         self._lock = threading.Lock()
+        # Whether the last attempt failed, even if that was not logged.
         self.lasts = False
-        """Whether the last attempt failed, reported or not."""
         self._n_unreported = 0
         self._next_s = -math.inf
         self._types: set[type] = set()

@@ -1,4 +1,4 @@
-"""Notify systemd (sd_notify(3)) of readiness, of a status line, and that the main loop is running."""
+"""Send notifications to systemd (sd_notify(3)): readiness, a status line, and watchdog keep-alives."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import MutableMapping
 log = logging.getLogger(__name__)
 
 STATUS_EACH_S = 10.0
+# Seconds until a notification is repeated if systemd's queue was full.
 AGAIN_AFTER_S = 1.0
-"""Seconds until a notification is repeated if systemd's queue was full."""
 _OUT_OF_LOOP_S = 1.0
 
 
@@ -37,7 +37,7 @@ class Notifier:
 
     @property
     def listens(self) -> bool:
-        """Whether systemd started this process."""
+        """Return whether systemd receives notifications of this process."""
         return bool(self._address)
 
     def ready(self) -> None:

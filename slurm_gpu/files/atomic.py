@@ -62,7 +62,7 @@ def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> 
 
 
 def _may_be_replaced(path: Path) -> bool:
-    """Return whether to replace the path, which is false for devices and links such as /dev/stdout."""
+    """Return whether the path may be replaced; this is false for devices and links such as /dev/stdout."""
     if path.is_symlink() and path.readlink().is_relative_to("/proc"):
         return False
     return path.is_file() or path.is_dir() or not path.exists()  # replacing a directory fails

@@ -17,11 +17,11 @@ PAUSE_S = 60.0
 # Timestamps with a larger error than this are useless, since the driver takes up to six samples per second.
 _PLACED_WITHIN_S = 0.05
 _WRITTEN_WITHIN_S = 0.01
-_LEFT_OUT = "earlier samples of the driver are dropped; that time is recorded as a gap"
+_LEFT_OUT = "the driver's earlier samples are dropped; their time is recorded as a gap"
 
 
 class Offset(NamedTuple):
-    """The wall clock minus Clock.monotonic() in a boot."""
+    """The wall-clock time minus Clock.monotonic(), which is valid in one boot."""
 
     boot_id: str
     ahead_s: float
@@ -44,10 +44,10 @@ class Stamped(Protocol):
 
 
 class KeptOffset(Protocol):
-    """Storage of the clock offset for the next process (slurm_gpu.node.shipping.spool)."""
+    """Stores the clock offset for the next process (slurm_gpu.node.shipping.spool)."""
 
     def clock_offset(self) -> Offset | None:
-        """Return the saved offset, or None if it is missing or unreadable."""
+        """Return the saved offset, or None if it is missing or cannot be read."""
 
     def save_clock_offset(self, offset: Offset) -> None:
         """Save the offset."""
@@ -67,8 +67,8 @@ class ClockSteps:
     def was_unchanged(self, events: Iterable[Stamped]) -> bool:
         """Return whether the wall clock was certainly not set since an earlier process saved its offset.
 
-        Hook events in between (`events`) have timestamps of both clocks, so a step and its reversal are also
-        detected. Call this at the start; it logs why the result is false.
+        Hook events in between (`events`) have timestamps of both clocks, so that steps that were reversed are
+        also detected. Call this at the start. If the result is false, the reason is logged.
         """
         if self._written is None:
             log.info("it is unknown whether the wall clock was set recently: %s", _LEFT_OUT)
@@ -86,7 +86,7 @@ class ClockSteps:
         return True
 
     def step_s(self) -> float | None:
-        """Return the step of the wall clock since the last reported one, or None if there was none."""
+        """Return the step of the wall clock since the last reported step, or None if there was none."""
         now_s = self._clock.monotonic()
         moved_s = wall_ahead_s(self._clock) - self._offset_s
         if abs(moved_s) < STEP_S or now_s < self._not_before_s:

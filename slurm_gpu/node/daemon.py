@@ -109,7 +109,7 @@ class NodeDaemon:
         self._commit(self._clock.monotonic())
 
     def step(self) -> None:
-        """Do all due work; `due_s` returns when to call again."""
+        """Do all due work; `due_s` returns when to call this again."""
         self._take_followed()
         for event in self._hooks.take():
             self._life.apply(event)
@@ -166,7 +166,7 @@ class NodeDaemon:
         return [allocation.key.job_id for allocation in self._life.allocations]
 
     def jobs_by_device(self) -> Mapping[str, list[int]]:
-        """Return the raw job IDs of each allocated device."""
+        """Return the raw IDs of the jobs on each allocated device."""
         jobs_by_device: dict[str, list[int]] = {}
         for allocation in self._life.allocations:
             for uuid in allocation.devices.values():
@@ -185,7 +185,7 @@ class NodeDaemon:
         return [window for tally in tallies if (window := tally.window()) is not None]
 
     def due_s(self) -> float:
-        """Return when to call `step` again (Clock.monotonic()); `update_jobs` may make it sooner."""
+        """Return when to call `step` again (Clock.monotonic()); `update_jobs` may bring this time forward."""
         now_s = self._clock.monotonic()
         due = [self._checkpoint_at_s, now_s + RETRY_S]
         if self._follower is not None and self._is_followed(now_s):

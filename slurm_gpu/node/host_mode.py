@@ -38,7 +38,7 @@ _REMEMBERED = 10_000
 
 
 class HostOrder:
-    """Numbers GPUs in the order in which they were found; replaces Slurm's order (node.allocation.gres)."""
+    """Numbers GPUs in the order in which they are found, instead of Slurm's order (node.allocation.gres)."""
 
     assumed: bool = False
     # GPUs are shared, but the user of each process is known.
@@ -135,7 +135,7 @@ class HostJobs:
         return self._pids.get(uid, frozenset())
 
     def take(self) -> list[HookEvent]:
-        """Return the starts and ends of allocations; sample the GPUs at most every POLL_S."""
+        """Return the starts and ends of allocations as events; sample the GPUs at most once every POLL_S."""
         now_s = self._clock.monotonic()
         if now_s < self.due_s:
             return []

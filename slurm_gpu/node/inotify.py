@@ -29,7 +29,7 @@ class DirectoryWaiter:
             self._poll.register(self._inotify, select.POLLIN)
 
     def wait(self, timeout_s: float) -> None:
-        """Return on an event, on `wake`, or after the timeout; without inotify, only on the latter two."""
+        """Return on an event (if inotify is available), when `wake` is called, or after the timeout."""
         self._watch()
         ready = self._poll.poll(max(0.0, timeout_s) * 1000)
         for descriptor, _ in ready:

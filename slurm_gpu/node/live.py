@@ -82,7 +82,7 @@ class CachingReader:
         return results
 
     def read_extra(self, requests: Sequence[ReadRequest]) -> Mapping[str, Reading]:
-        """Read devices outside the daemon's schedule; the daemon still receives all XIDs."""
+        """Read devices outside the daemon's schedule; the daemon receives the XIDs with its next read."""
         results = self._read(requests) if requests else Results(readings={}, failures={})
         self._xids += results.xids
         if len(self._xids) > _MOST_XIDS:
@@ -95,7 +95,7 @@ class CachingReader:
         for xid in self._xids:
             first.setdefault((xid.uuid, xid.code), xid)
         log.warning(
-            "of %d XIDs between two reads, the first of each code and device are kept", len(self._xids)
+            "of %d XIDs between two reads, only the first of each code and device is kept", len(self._xids)
         )
         self._xids = list(first.values())
 

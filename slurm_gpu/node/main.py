@@ -63,11 +63,11 @@ def _piped(command: Callable[[], int]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line, except for the command `applications`."""
+    """Return the command-line parser, which does not include the command `applications`."""
     parser = argparse.ArgumentParser(
         prog="slurm-gpud",
         description="Sample the GPUs of this node and send records of jobs to slurm-gpudbd.",
-        epilog="`slurm-gpud applications --help` describes the recognition of applications.",
+        epilog="See `slurm-gpud applications --help` for the recognition of applications.",
     )
     add = parser.add_argument
     add("--config", type=Path, default=default_path(), metavar="FILE", help="site file (default %(default)s)")
@@ -109,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _address(text: str) -> str:
-    """Parse an IP address strictly; the system would also accept 1.2.3 as 1.2.0.3."""
+    """Parse an IP address strictly; the C library would also accept 1.2.3 and mean 1.2.0.3."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

@@ -111,7 +111,7 @@ def _expose_devices(out: Exposition, node: str, seen: CachingReader, now_s: floa
     out.family(
         "slurm_gpu_utilization_ratio",
         "gauge",
-        "Fraction of time in which a kernel ran; many SMs may be idle even at 1.",
+        "Fraction of time in which a kernel ran; even at 1, many SMs may be idle.",
         [(labels, _scaled(last.util_pct, 0.01)) for labels, last in known],
     )
     out.family(

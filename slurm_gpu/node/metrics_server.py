@@ -104,7 +104,7 @@ class MetricsServer:
     def _response(self, request: str) -> bytes:
         method, _, rest = request.partition(" ")
         if rest.partition(" ")[0].partition("?")[0] != "/metrics":
-            return _http("404 Not Found", "there is only /metrics\n")
+            return _http("404 Not Found", "only /metrics is available\n")
         if method not in ("GET", "HEAD"):
             return _http("405 Method Not Allowed", "only GET\n")
         place: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -115,7 +115,7 @@ class MetricsServer:
         except queue.Empty:
             return _http("503 Service Unavailable", "slurm-gpud is busy\n")
         if text is None:
-            return _http("500 Internal Server Error", "slurm-gpud's log contains the reason\n")
+            return _http("500 Internal Server Error", "see the log of slurm-gpud for the reason\n")
         return _http("200 OK", text, with_body=method == "GET")
 
 

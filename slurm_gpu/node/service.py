@@ -55,7 +55,7 @@ class AlreadyRunningError(OutsideError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """The command-line options; `node` is None if the option was not given."""
+    """The command-line options; `node` is None if --node was not given."""
 
     config: Path
     node: str | None

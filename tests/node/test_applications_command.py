@@ -170,7 +170,7 @@ def test_an_array_task_id_is_rejected_with_a_hint(job: str, capsys: pytest.Captu
         main(["applications", "--job", job])
     assert stopped.value.code == 2
     output = capsys.readouterr().err
-    assert f"'{job}' has its own job id on a node; get it with `squeue -j {job} -o '%i %A'`" in output
+    assert f"'{job}' has its own job ID on a node; get it with `squeue -j {job} -o '%i %A'`" in output
 
 
 @pytest.mark.parametrize("address", ["1.2.3", "n1", ""])

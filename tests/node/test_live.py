@@ -179,7 +179,9 @@ def test_the_first_xid_of_each_device_is_kept_in_a_storm(
         node.seen.read_extra([ReadRequest(uuid="GPU-0", processes=True)])
     node.gpus.results = Results(readings={}, failures={})
     assert node.seen.read([ReadRequest(uuid="GPU-0")]).xids == [cause, storm[0]]
-    assert caplog.messages == ["of 1201 XIDs between two reads, the first of each code and device are kept"]
+    assert caplog.messages == [
+        "of 1201 XIDs between two reads, only the first of each code and device is kept"
+    ]
 
 
 def test_devices_are_reported_with_one_time_and_in_mib(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""Map Slurm's GPU numbers to device files, minor numbers and MIG instances, and UUIDs.
+"""Map Slurm's GPU numbers to device files, to minor numbers and MIG instances, and to UUIDs.
 
 SLURM_JOB_GPUS contains positions in the order of the `Name=gpu` lines that `slurmd -G` prints. They are
 neither minor numbers nor NVML indices: gres.conf may list files in any order, and AutoDetect uses its own
@@ -110,7 +110,7 @@ def _expand(name: str) -> Iterator[str]:
 
 
 def minor_of(file: str) -> int | None:
-    """Return the minor number of a device file, or the number in its name if it does not exist here."""
+    """Return a device file's minor number, or the number in its name if the file does not exist here."""
     try:
         status = Path(file).stat()
     except OSError:
@@ -142,7 +142,7 @@ class DevicePosition:
 
 
 def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> DevicePosition | None:
-    """Return the device to which the files of one position give access, or None if it is ambiguous."""
+    """Return the device to which the files of one position give access, or None if that is ambiguous."""
     caps = [file for file in files if _CAPABILITY.search(file)]
     gpus = [file for file in files if file not in caps]
     # A GPU may have other files, such as those of its display.

@@ -70,7 +70,7 @@ class HookEvent:
 
 
 def read_event(path: Path) -> HookEvent:
-    """Read one event file; raise HookFileError."""
+    """Read one event file; raise HookFileError if it is invalid."""
     name = _FILE_NAME.fullmatch(path.name)
     if name is None:
         raise HookFileError("the name is not TIME-JOBID-prolog or TIME-JOBID-epilog")
@@ -99,7 +99,7 @@ def read_event(path: Path) -> HookEvent:
 
 
 def parse_positions(text: str) -> tuple[int, ...]:
-    """Parse SLURM_JOB_GPUS such as "0,1", "0-3" or ""; raise HookFileError."""
+    """Parse a value such as "0,1", "0-3" or "" of SLURM_JOB_GPUS; raise HookFileError if it is invalid."""
     positions: list[int] = []
     for part in text.split(",") if text else ():
         match = _POSITIONS.fullmatch(part)
@@ -108,7 +108,7 @@ def parse_positions(text: str) -> tuple[int, ...]:
         first = int(match[1])
         positions.extend(range(first, int(match[2] or first) + 1))
     if len(positions) > MAX_POSITIONS or len(set(positions)) != len(positions):
-        raise HookFileError(f"SLURM_JOB_GPUS={text[:80]!r} names a GPU twice, or too many GPUs")
+        raise HookFileError(f"SLURM_JOB_GPUS={text[:80]!r} lists a GPU twice or too many GPUs")
     return tuple(positions)
 
 
@@ -220,7 +220,7 @@ class HookDirectory:
         return replace(event, uptime_s=self._finer(event))
 
     def _finer(self, event: HookEvent) -> float:
-        """Return the uptime with a finer resolution than 10 ms, by the wall clock if it was not set since."""
+        """Return the uptime more precisely than to 10 ms, using the wall clock unless it was set since."""
         if event.boot_id != self._clock.boot_id():
             return event.uptime_s
         by_wall_s = event.at_s - wall_ahead_s(self._clock)

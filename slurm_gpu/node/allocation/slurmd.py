@@ -41,7 +41,7 @@ _ENV = "/usr/bin/env"
 
 
 def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHIN_S) -> str:
-    """Run slurmd; return its output and error output (-G prints to stderr), or raise SlurmError.
+    """Run slurmd and return its output, including stderr, to which -G prints; raise SlurmError on failure.
 
     `ends_within_s` limits the wait for a killed process to end, in seconds; None means no limit.
     """
@@ -68,7 +68,8 @@ def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHI
     text = output.decode("utf-8", "replace")
     if process.returncode != 0:
         reason = text.strip()[-300:] or (
-            "no output; check that --node is the name in slurm.conf, or that slurmd runs on a dynamic node"
+            "no output; check that --node is the name in slurm.conf, "
+            "or, on a dynamic node, that slurmd is running"
         )
         raise SlurmError(f"{command_line}: exit status {process.returncode}: {reason}")
     return text
@@ -111,8 +112,8 @@ def _has_conf_server(proc: Path) -> bool:
 class SlurmdQuery:
     """Runs `command` in a separate thread, one query at a time.
 
-    The pause before the next query grows with each answer that does not help. The thread calls `wake` when an
-    answer is available.
+    The pause before the next query grows with each failed or unhelpful answer. The thread calls `wake` when
+    an answer is available.
     """
 
     def __init__(
@@ -161,12 +162,12 @@ class SlurmdQuery:
         return True
 
     def wait(self, seconds: float) -> None:
-        """Wait for the answer, at most for `seconds`."""
+        """Wait at most `seconds` for the answer."""
         if self._since_s is not None:
             self._came.wait(seconds)
 
     def answer(self) -> str | None:
-        """Return a new answer, if any; raise SlurmError if the query failed."""
+        """Return a new answer, or None if there is none; raise SlurmError if the query failed."""
         result, self._result = self._result, None
         if result is None:
             return None

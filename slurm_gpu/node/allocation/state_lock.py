@@ -57,7 +57,7 @@ class StateLock:
             return
 
     def is_in_place(self) -> bool:
-        """Return whether the path is still that of the locked file; otherwise the lock has no effect."""
+        """Return whether the locked file is still at its path; otherwise, the lock has no effect."""
         return is_same_file(self._file, self._path)
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class StateLock:
 
 
 def is_same_file(descriptor: int, path: Path) -> bool:
-    """Return whether `path` is the file that is open as `descriptor`."""
+    """Return whether `path` refers to the file that is open as `descriptor`."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except OSError:

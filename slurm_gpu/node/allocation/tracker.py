@@ -164,7 +164,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class EndedAllocation:
-    """An allocation that ended at `end_s` (Clock.monotonic()), with its `epilog` if there was one."""
+    """An allocation that ended at `end_s` (Clock.monotonic()); `epilog` is None if there was no epilog."""
 
     allocation: Allocation
     end_s: float
@@ -172,7 +172,7 @@ class EndedAllocation:
 
 
 class Allocations:
-    """The open allocations of this node, at most one per raw job id."""
+    """The open allocations of this node, at most one per raw job ID."""
 
     def __init__(self) -> None:
         self._open: dict[int, Allocation] = {}
@@ -185,10 +185,10 @@ class Allocations:
         self._open[allocation.key.job_id] = allocation
 
     def of_job(self, job_id: int) -> Allocation | None:
-        """Return the open allocation of that raw job id.
+        """Return the open allocation of the job with that raw ID, or None if there is none.
 
-        Epilogs are matched only by id, because the epilog of a requeued job has the restart count of the next
-        run.
+        Epilogs are matched by job ID only, because the epilog of a requeued job contains the restart count of
+        the next run.
         """
         return self._open.get(job_id)
 
@@ -208,7 +208,7 @@ def is_of_run(event: HookEvent, allocation: Allocation) -> bool:
 
 
 def epilog_between(before: Allocation, after: Allocation, events: Iterable[HookEvent]) -> HookEvent | None:
-    """Return the epilog between two runs of a job, if its file still exists."""
+    """Return the epilog that ran between two runs of a job, or None if its file no longer exists."""
     ends = [
         event
         for event in events

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the command-line parser."""
     parser = argparse.ArgumentParser(
         prog="slurm-gpud applications",
         description="Show which application is recognised in running processes, and why; or check the rules.",
@@ -137,16 +137,16 @@ def _number(text: str) -> int:
 
 
 def _job_number(text: str) -> int:
-    """Parse a raw job id, as in cgroup names; raise ArgumentTypeError for a task or component."""
+    """Parse a raw job ID, as in cgroup names; raise ArgumentTypeError for array tasks and het components."""
     if re.fullmatch(r"[0-9]+[_+][0-9]+", text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} has its own job id on a node; get it with `squeue -j {text} -o '%i %A'`"
+            f"{text!r} has its own job ID on a node; get it with `squeue -j {text} -o '%i %A'`"
         )
     return _number(text)
 
 
 def without_slurms_own(processes: Processes, pids: Sequence[int]) -> Sequence[int]:
-    """Return the job's processes, without those that Slurm runs as root unless the job belongs to root."""
+    """Return the job's processes; leave out those of Slurm, which run as root, unless root owns the job."""
     of_users = [pid for pid in pids if _uid(processes, pid) not in (None, 0)]
     return of_users or pids
 
@@ -175,7 +175,7 @@ def judge(processes: Processes, pid: int, rules: ApplicationRules) -> ProcessVer
 
 
 def best_of(verdicts: Sequence[ProcessVerdict]) -> ProcessVerdict:
-    """Return the result with the highest priority; if no process is recognised, prefer a readable one."""
+    """Return the result with the highest priority, or else that of a process that could be read."""
     found = [verdict for verdict in verdicts if verdict.finding is not None]
     if found:
         return max(found, key=lambda v: -1 if v.finding is None else v.finding.rule.priority)
@@ -183,7 +183,7 @@ def best_of(verdicts: Sequence[ProcessVerdict]) -> ProcessVerdict:
 
 
 def explained_job(verdicts: Sequence[ProcessVerdict]) -> Iterator[Iterator[str]]:
-    """Yield the result for a job: the best process, and the number of others."""
+    """Yield the output for a job: the best process, and the number of other processes."""
     best = best_of(verdicts)
     yield explained(best)
     others = Counter(_name_of(verdict) for verdict in verdicts if verdict is not best)

@@ -1,8 +1,8 @@
 """Detect containers of Apptainer, Singularity, Enroot (Pyxis), Docker, Podman and Kubernetes.
 
-A process in the daemon's mount namespace is not in a container. Another mount namespace does not prove a
-container, since Slurm's job_container/tmpfs also creates one; in that case, the process must also show traces
-of a container runtime.
+A process in the daemon's mount namespace is not in a container. A different mount namespace is not sufficient
+evidence, because Slurm's job_container/tmpfs also creates one; the process must also show traces of a
+container runtime.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _MODULE = re.compile(r"\s*([A-Za-z_]\w{0,63})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEvidence:
-    """The evidence of one process, with names of files without their directories.
+    """The evidence of one process; file names do not include directories.
 
     `arguments` has at most 4,096 characters. `libraries` are mapped files, `packages` are the Python packages
     that contain mapped files, and `imports` are the packages that the script imports or `-m` names.
@@ -133,7 +133,7 @@ def imports_in(text: str) -> frozenset[str]:
 
 
 def files_in_maps(maps: bytes) -> frozenset[str]:
-    """Return the files in /proc/PID/maps; if there are over 8,192, only libraries and Python packages."""
+    """Return the files in /proc/PID/maps; if there are over 8,192, only those of libraries and packages."""
     paths = set(_MAPPED_FILE.findall(maps))
     if len(paths) > _MOST_LIBRARIES:
         # A job may map that many data files.

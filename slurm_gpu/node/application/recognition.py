@@ -60,7 +60,7 @@ def recognise(
 
 
 def fits(rule: ApplicationRule, evidence: ProcessEvidence) -> Sequence[str] | None:
-    """Return the traces by which the rule matches this process, or None if it does not match."""
+    """Return the traces that make the rule match this process, or None if it does not match."""
     for trace in rule.traces:
         because = _found(trace, evidence)
         if because is not None:
@@ -94,7 +94,7 @@ def _found(trace: Trace, evidence: ProcessEvidence) -> Sequence[str] | None:
 
 
 def _first(names: re.Pattern[str], having: Iterable[str | None]) -> str | None:
-    """Return the matching name that is first in alphabetical order, if any."""
+    """Return the alphabetically first name that matches, or None if there is none."""
     hits = [name for name in having if name is not None and names.match(name)]
     return min(hits) if hits else None
 

@@ -94,8 +94,8 @@ def _parse_parameter(value: Any) -> re.Pattern[str]:
     pattern = _parse_pattern(value)
     if pattern.groups != 1:
         raise InvalidValueError(
-            f"must have one group, the part to store, but has {pattern.groups};"
-            r" write it as in --batch-size[= ](\d{1,7}), others as (?:…)"
+            f"must have one group, which captures the part to store, but has {pattern.groups};"
+            r" write it as in --batch-size[= ](\d{1,7}), and other groups as (?:…)"
         )
     return pattern
 
@@ -106,7 +106,7 @@ _PATTERN_WHAT = f"a regular expression of at most {_LONGEST_PATTERN} characters"
 _PATTERN = ValueType(_PATTERN_WHAT, r"'--batch-size[= ](\d{1,7})'", _parse_pattern)
 _NAME = ValueType(f"at most {_LONGEST_NAME} printable characters", "deep learning", _parse_name)
 _FIELD = ValueType(f"{_NAME.what}, or null", _NAME.example, _parse_field)
-_PARAMETER_NAME = pattern("batch_size", "a name of a-z, 0-9 and _, at most 32", "[a-z][a-z0-9_]{0,31}")
+_PARAMETER_NAME = pattern("batch_size", "at most 32 characters of a-z, 0-9 and _", "[a-z][a-z0-9_]{0,31}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

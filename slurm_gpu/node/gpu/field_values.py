@@ -70,7 +70,7 @@ class FieldValues:
         return name in self._fields and not self._misses[name] and not out
 
     def read(self) -> Mapping[str, DeviceCounter]:
-        """Return the available counters by their names in Reading; raise GoneError."""
+        """Return the available counters by their names in Reading; raise GoneError if the device is gone."""
         found: dict[str, DeviceCounter] = {}
         if not self._get(self._values):
             return found

@@ -1,6 +1,7 @@
 """Read GPM: the activity of a Hopper or later GPU, or of a MIG instance, between two samples.
 
-GPM also has PCIe rates: the driver's byte counters have 32 bits and may wrap more than once per second.
+GPM also provides PCIe rates, because the driver's byte counters have 32 bits and may wrap more than once per
+second.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Gpm:
         self._at_s: float | None = None
 
     def read(self, now_s: float) -> Activity | None:
-        """Return the activity since the previous sample; `now_s` is Clock.monotonic(). Raise GoneError."""
+        """Return the activity since the previous sample. Raise GoneError if the device is gone."""
         if self._at_s is not None and now_s - self._at_s < _MIN_S:
             return None
         if not self._samples and not self._start():

@@ -36,7 +36,7 @@ def _to_stderr(priority: int, text: str) -> None:
 class NvmlReader:
     """Reads the GPUs and MIG instances of the loaded driver.
 
-    `log` receives messages for the admin, `now_s` is Clock.monotonic. A call that hangs in the driver also
+    `log` receives messages for the admin; `now_s` is Clock.monotonic. A call that hangs in the driver also
     blocks this object; see ReaderProcess.
     """
 
@@ -62,7 +62,7 @@ class NvmlReader:
         """Yield each NVML index with the GPU and its MIG instances, or () if it does not answer.
 
         Indices in `leave_out` are not accessed. Do not read devices until the iterator is exhausted. Raise
-        NvmlError.
+        NvmlError if the driver does not work.
         """
         count = self.start()
         before, self._devices = self._devices, {}
@@ -127,7 +127,7 @@ class NvmlReader:
                 self._once(WARNING, f"NVML failed to release resources: {type(error).__name__}")
 
     def start(self) -> int:
-        """Initialise NVML if necessary and return the number of GPUs; raise NvmlError."""
+        """Initialise NVML if necessary and return the number of GPUs; raise NvmlError if this fails."""
         if self._stale:
             self.close()
             self._stale = False
@@ -171,7 +171,7 @@ class NvmlReader:
         return [its for _, its, _ in found]
 
     def _instances(self, gpu: Any, facts: DeviceProperties) -> Iterator[tuple[Any, DeviceProperties]]:
-        """Yield the MIG instances of a GPU; raise GoneError."""
+        """Yield the MIG instances of a GPU; raise GoneError if the GPU is gone."""
         for instance in instances(gpu):
             try:
                 yield instance, instance_facts(instance, facts)

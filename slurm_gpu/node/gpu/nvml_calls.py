@@ -98,7 +98,7 @@ def meaning(code: int) -> str:
 
 
 def explained(error: Exception) -> str:
-    """Return the text of an exception raised by the binding; getting it calls NVML and may fail."""
+    """Return the text of an exception that the binding raised; getting the text calls NVML and may fail."""
     try:
         return str(error) or type(error).__name__
     except Exception:
@@ -114,7 +114,7 @@ def twice(ask: Callable[..., T], *arguments: Any) -> T:
 
 
 def check_gone(code: int) -> None:
-    """Raise GoneError for the codes of a lost device or driver."""
+    """Raise GoneError if the code means that the device or the driver is gone."""
     kind = _ERRORS.get(code)
     if kind is not None:
         raise GoneError(kind, meaning(code))
@@ -148,9 +148,9 @@ class NvmlCalls:
         self._pauses: dict[str, tuple[int, int]] = {}
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Call a function and return its code; raise GoneError.
+        """Call a function and return its code; raise GoneError if the device is gone.
 
-        NOT_FOUND and INSUFFICIENT_SIZE are valid answers of functions that return a list. Other failures are
+        NOT_FOUND and INSUFFICIENT_SIZE are valid codes of functions that return a list. Other failures are
         retried once and then logged, because drivers occasionally fail.
         """
         if self.skips(name):

@@ -92,7 +92,7 @@ def since_boot_s() -> float:
 
 
 class NvmlDevice:
-    """Reads one device; `parent` is the GPU's handle for a MIG instance, `now_s` is Clock.monotonic."""
+    """Reads one device; `parent` is the GPU's handle if the device is a MIG instance, or None."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class NvmlDevice:
         self._counted_s = 0.0
 
     def read(self, request: ReadRequest) -> Reading:
-        """Read the requested fields; raise GoneError."""
+        """Read the requested fields; raise GoneError if the device is gone."""
         at_s, ask = self._now_s(), self._screen.ask
         if request.detailed:
             self._check_identity()
@@ -157,7 +157,7 @@ class NvmlDevice:
         )
 
     def is_same(self, handle: Any, facts: DeviceProperties) -> bool:
-        """Return whether a found device is this one; if so, update this object and end all pauses."""
+        """Return whether a found device is this one; if so, update it and retry unsupported calls."""
         same = address(handle) == address(self.handle)
         if not same or facts._replace(power_limit_w=None) != self.facts._replace(power_limit_w=None):
             return False
@@ -209,7 +209,7 @@ class NvmlDevice:
         return DeviceMemory(info.used, info.total)
 
     def _ring(self, after_us: int) -> Sequence[UtilizationSample] | None:
-        """Read nvmlDeviceGetSamples, oldest first; return [] if the driver has nothing newer (NOT_FOUND).
+        """Read nvmlDeviceGetSamples, oldest first; return [] if there are no newer samples (NOT_FOUND).
 
         Also return [] for an implausible answer, since the next sample reads the buffer again.
         """

@@ -66,7 +66,7 @@ def instance_facts(handle: Any, gpu: DeviceProperties) -> DeviceProperties:
 
 
 def instances(gpu: Any) -> list[Any]:
-    """Return the handles of a GPU's MIG instances, or [] without MIG mode. Raise GoneError."""
+    """Return the handles of a GPU's MIG instances, or [] without MIG mode. Raise GoneError if it is gone."""
     mode = _of(pynvml.nvmlDeviceGetMigMode, gpu)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return []
@@ -78,7 +78,7 @@ def instances(gpu: Any) -> list[Any]:
 
 
 def _of(ask: Callable[..., T], *arguments: Any) -> T | None:
-    """Call the binding; return None on an error. Raise GoneError."""
+    """Call the binding; return None on an error. Raise GoneError if the device is gone."""
     try:
         return twice(ask, *arguments)
     except pynvml.NVMLError as error:
@@ -135,7 +135,7 @@ def _pcie(handle: Any) -> float | None:
 
 
 def _nvlink(handle: Any) -> float | None:
-    """Return the total bandwidth of all active links, or None without NVLink."""
+    """Return the total bandwidth of all active links, or None if the GPU has no NVLink."""
     count, common = _fields(handle, [_NVLINK_COUNT, _NVLINK_SPEED])
     if not count or not is_plausible("nvlink_count", count):
         return None

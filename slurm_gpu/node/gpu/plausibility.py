@@ -22,7 +22,7 @@ class PlausibilityFilter:
     def ask(self, get: Callable[..., T], *arguments: object) -> T | None:
         """Return the result of `get`; retry once if it is implausible, because drivers occasionally fail.
 
-        The result is None if the binding raises. Raise GoneError if the device is gone.
+        The result is None if the binding raises an exception. Raise GoneError if the device is gone.
         """
         self._new = {}
         answer = self._answer(get, *arguments)

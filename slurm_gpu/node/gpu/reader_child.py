@@ -79,7 +79,7 @@ class ReaderChild:
 
     @property
     def pid(self) -> int:
-        """Return the process id."""
+        """Return the process ID."""
         return self._process.pid
 
     @property
@@ -102,7 +102,7 @@ class ReaderChild:
         return None if index == ASKS_NONE else index
 
     def find(self, leave_out: Collection[int]) -> None:
-        """Start another search for devices; raise ReaderFailedError."""
+        """Start another search for devices; raise ReaderFailedError if the process fails."""
         self._leave_out = frozenset(leave_out)
         self.count, self.found, self.ready = None, {}, False
         self.ask("find", sorted(leave_out))
@@ -132,7 +132,7 @@ class ReaderChild:
         return True
 
     def ask(self, *message: Any) -> None:
-        """Send a command; raise ReaderFailedError."""
+        """Send a command; raise ReaderFailedError if the process has ended."""
         self._received_s = time.monotonic()
         self.unfollowed = False
         try:
@@ -141,7 +141,7 @@ class ReaderChild:
             raise ReaderFailedError(f"the NVML reader has ended{self._cause()}: {error.strerror}") from error
 
     def receive(self, timeout_s: float) -> list[Any] | None:
-        """Return the next message, or None after the timeout. Raise ReaderFailedError."""
+        """Return the next message, or None after the timeout. Raise ReaderFailedError on failure."""
         end_s = time.monotonic() + timeout_s
         while True:
             while self._messages:
@@ -168,7 +168,7 @@ class ReaderChild:
                 self._messages.extend(_decode(line))
 
     def _cause(self) -> str:
-        """Return why the process ended: its exception, signal or exit status, if known."""
+        """Return the reason why the process ended, if known: its exception, signal or exit status."""
         try:
             status = self._process.wait(_ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:

@@ -84,7 +84,7 @@ class ReaderProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of the current reader process."""
+        """Return the process ID of the current reader process, or None if there is none."""
         return None if self._child is None else self._child.pid
 
     def devices(self) -> Sequence[DeviceProperties]:
@@ -205,7 +205,7 @@ class ReaderProcess:
         readings: dict[str, Reading],
         failures: dict[str, Failure],
     ) -> Sequence[Xid]:
-        """Send a read request and receive its answers; raise ReaderFailedError."""
+        """Send a read request and receive its answers; raise ReaderFailedError if the process fails."""
         child.ask("read", wanted)
         for request in wanted:
             match child.receive(self._deadline_s):

@@ -200,7 +200,7 @@ class Follower(Protocol):
 
     @property
     def overdue_s(self) -> float:
-        """Return the time (Clock.monotonic()) from which a missing sample means that the reader hangs."""
+        """Return the time (Clock.monotonic()) at which the reader counts as hung if no sample has arrived."""
 
     def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
         """Sample the memory of these devices at multiples of `every_s` before `until_s`, if possible."""

@@ -18,7 +18,7 @@ _MOST = 64
 
 
 class XidEvents:
-    """The event set of all GPUs; `log` is a function returned by `once`."""
+    """The event set for all GPUs; `log` is a function returned by `once`."""
 
     def __init__(self, log: LogFunction) -> None:
         self._log = log
@@ -29,7 +29,7 @@ class XidEvents:
         self._instances: Mapping[tuple[str, int, int], str] = {}
 
     def listen(self, gpus: Mapping[str, tuple[Any, DeviceProperties]]) -> None:
-        """Register for the events of these devices, given as handles and properties by UUID."""
+        """Register for the events of the devices, whose handles and properties are given by UUID."""
         self._kept.extend(self._waiting())
         self.close()
         try:

@@ -1,4 +1,4 @@
-"""Create the host records of all segments; jobs are sampled in a thread, since reads of /proc may block."""
+"""Create the host records of all segments. Jobs are sampled in a thread, since reads of /proc may block."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class HostRecorder:
             self._worker.start(lambda: self._run_round(this))
 
     def _run_round(self, this: _Round) -> None:
-        """Sample the jobs of a round in the worker thread; the main thread does not access them meanwhile."""
+        """Sample the jobs of a round in the worker thread; the main thread does not use them meanwhile."""
         try:
             if self._reading is None or this.began_s - self._reading.at_s >= _NODE_FRESH_S:
                 self._reading = self._counters.sample(this.began_s)

@@ -90,7 +90,7 @@ class HostWatch:
         self.next_sample_s = now_s + pause_s if pause_s < PAUSE_S else (now_s // pause_s + 1) * pause_s
 
     def host(self, now_s: float, *, final: bool = False) -> Host:
-        """Create the record as of the last sample, with the next sequence number."""
+        """Create the record from the samples so far, with the next sequence number."""
         self._seq += 1
         finding = self._recognition.best
         return Host(

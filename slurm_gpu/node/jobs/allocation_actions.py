@@ -100,13 +100,13 @@ class AllocationActions(ABC):
         return allocation is not None and allocation.is_reported and is_of_run(prolog, allocation)
 
     def is_requeued(self, epilog: HookEvent) -> bool:
-        """Return whether the job was requeued; if so, its epilog has the restart count of the next run."""
+        """Return whether the job was requeued, so that its epilog contains the next run's restart count."""
         allocation = self.allocations.of_job(epilog.job_id)
         last = self.returning.restart(epilog.job_id) if allocation is None else allocation.key.restart
         return bool(epilog.positions) and epilog.restart > last
 
     def runs_again(self, epilog: HookEvent) -> bool:
-        """Return whether the run that ends now had been detected by its cgroup."""
+        """Return whether the start of the run that ends now was detected by its cgroup."""
         return bool(epilog.positions) and self.returning.is_seen(epilog.job_id)
 
     def runs_again_and_is_requeued(self, epilog: HookEvent) -> bool:
@@ -181,8 +181,7 @@ class AllocationActions(ABC):
     def exclude_unknown_jobs(self, epilog: HookEvent) -> None:
         """Set whether other jobs may have used the devices of a returned run.
 
-        If other jobs may have used them, the run's use is unknown, because ended processes cannot be
-        attributed.
+        If so, the run's own use is unknown, because ended processes cannot be attributed to jobs.
         """
         returned = self._open_one(epilog)
         may_have_others = self._unknown_jobs.may_run_with(returned.key.job_id)
@@ -225,7 +224,7 @@ class AllocationActions(ABC):
     # Conditions and actions on an allocation that ends
 
     def continue_in_new_segment(self, allocation: Allocation) -> None:
-        """Continue an allocation of an earlier slurm-gpud in a new segment."""
+        """Continue an allocation of an earlier slurm-gpud process in a new segment."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         self._open(self.segments.continue_segment(allocation, now_s, wall_s), began_before=True)
 
@@ -253,7 +252,7 @@ class AllocationActions(ABC):
         self._events.record("epilog_missing", job_id=job_id, at_s=self._clock.wall() - ago_s)
 
     def close_by_checkpoint(self, ended: EndedAllocation) -> None:
-        """Close the allocation with the last checkpoint before its end."""
+        """Close the allocation, using the last checkpoint before its end."""
         segment = self.segments.get(ended.allocation)
         allocation = ended.allocation.ended_before(ended.end_s)
         for device, tally in segment.tallies.items() if segment is not None else ():
@@ -267,7 +266,7 @@ class AllocationActions(ABC):
             self.taken.append(ended.epilog)
 
     def sample_once_more(self, ended: EndedAllocation) -> None:
-        """Stop the allocation, but keep its devices watched until the driver's last samples have arrived."""
+        """End the allocation, but keep watching its devices until the driver's last samples have arrived."""
         segment = self.segments.get(ended.allocation)
         assert segment is not None
         self._forget(ended.allocation)
@@ -291,7 +290,7 @@ class AllocationActions(ABC):
         self._unresolved.wait(ended, self._clock.monotonic())
 
     def close_by_last_record(self, ended: EndedAllocation) -> None:
-        """Close the allocation with its last record in the spool."""
+        """Close the allocation, using its last record in the spool."""
         self.segments.close_unwatched(ended.allocation, ended.end_s)
 
     def close_settled(self, segment: OpenSegment) -> None:
@@ -330,7 +329,7 @@ class AllocationActions(ABC):
             watch.set_unknown_jobs_until(until_s)
 
     def _mark_unobserved(self, allocation: Allocation, until_s: float) -> None:
-        """Mark the use of its devices until `until_s` as unattributable: this job may have used them."""
+        """Mark the use of the allocation's devices until `until_s` as possibly that of an unobserved job."""
         if allocation.key.boot_id != self._clock.boot_id():
             return
         devices: set[str | None] = set(allocation.devices.values())

@@ -6,9 +6,9 @@ A process that belongs to no job to which the GPU is allocated is reported as
 - `job_mismatch`, if it is in the cgroup of an unknown job: slurm-gpud's allocations or the order of positions
   may be wrong.
 
-Processes of system accounts (uid below 1000: root's monitoring, the display, nvidia-persistenced) are exempt,
-and so are MPS's daemon and server, whose executable root must own. Processes of the job's own user are
-exempt, since a daemon may have started containers for the job.
+The following processes are exempt: those of system accounts (uid below 1000), such as monitoring, the display
+and nvidia-persistenced; MPS's daemon and server, if root owns the executable; and those of the job's own
+user, because a daemon may have started containers for the job.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ProcessFinding:
 
 
 class Crosscheck:
-    """Checks the processes of devices and reports each unexpected one once."""
+    """Checks the processes on devices and reports each unexpected process once."""
 
     def __init__(self, processes: ProcessJobs, events: EventRecorder) -> None:
         self._processes, self._events = processes, events

@@ -66,7 +66,7 @@ class EndedRuns:
         had_gpus: bool = True,
         prolog_at_s: float | None = None,
     ) -> None:
-        """Record that a run and all earlier runs have ended; not `certain` if identified only by an epilog.
+        """Record that a run and all its earlier runs have ended; an epilog alone is not `certain`.
 
         The run is saved if it may have had GPUs. Slurm's reports on runs without GPUs do not start an
         allocation.

@@ -1,4 +1,4 @@
-"""Track the GPUs of this node: which of them answer, and which one is at each of Slurm's positions."""
+"""Track which GPUs of this node answer, and which GPU is at each of Slurm's positions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DeviceOrder(Protocol):
         """Query the order now and wait briefly for the answer."""
 
     def news(self) -> bool:
-        """Return whether there is a new answer since the last call."""
+        """Return whether there has been a new answer since the last call."""
 
     def uuids(self, positions: Sequence[int], devices: Sequence[DeviceProperties]) -> Mapping[int, str]:
         """Return UUIDs by position; positions without a match in `devices` are absent."""
@@ -65,7 +65,7 @@ class Inventory:
         self._has_found = False
 
     def find(self) -> bool:
-        """Search for devices; return False and keep the known devices if there is no driver.
+        """Search for devices; if there is no driver, return False and keep the known devices.
 
         `starting` is set if the driver is still starting.
         """
@@ -149,7 +149,7 @@ class Inventory:
         found = self._order.uuids(unknown, list(self._seen.values()))
         if self._order.assumed and not self._assumed_reported:
             self._assumed_reported = True
-            log.warning("slurmd -G names no GPU files; positions are assumed to follow minor numbers")
+            log.warning("slurmd -G lists no GPU files; positions are assumed to follow minor numbers")
             self._events.record("gres_order_assumed")
         if self._order.assumed and self._unnamed:
             return allocation  # the minor numbers of some GPUs are not known

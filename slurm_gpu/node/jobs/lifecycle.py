@@ -163,7 +163,7 @@ class LifeCycle(AllocationActions):
         self._unresolved.resolve()
 
     def known(self) -> KnownJobs:
-        """Return the known jobs for the process check (Crosscheck)."""
+        """Return the known jobs, which Crosscheck compares with processes."""
         return KnownJobs(
             owners=self.allocations.owners(),
             without_gpus=self._without_gpus,

@@ -1,7 +1,7 @@
 """Reconcile Slurm's reports on this node's jobs, sent by slurm-gpudbd, with the hooks.
 
 Hooks take precedence. Reports supply missing data: jobs that are older than slurm-gpud, and the ends of jobs
-without an epilog. Because a report may be older than the newest hook, newer hooks override it, and a job is
+without an epilog. Because reports may be older than the newest hook, newer hooks override them, and a job is
 accepted only after two reports.
 """
 
@@ -35,7 +35,7 @@ _MOST_POSITIONS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedJob:
-    """Slurm's report on a job with GPUs here, `age_s` ago; `start_s` is from the controller's clock."""
+    """Slurm's report on a job with GPUs here, made `age_s` ago; `start_s` is from the controller's clock."""
 
     job_id: int
     restart: int
@@ -121,7 +121,7 @@ class UnknownJobs:
         self._anyone = True
 
     def update_jobs(self, reported: Iterable[ReportedJob], allocations: Allocations, now_s: float) -> None:
-        """Apply a report; unknown jobs are ruled out only after two reports, like jobs are accepted."""
+        """Apply a report; unknown jobs are ruled out only after two reports, as many as a job requires."""
         if self._first_report_s is None:
             self._first_report_s = now_s
         ago_s = now_s - self._first_report_s
@@ -200,7 +200,7 @@ def _moment(value: Any) -> float | None:
 
 
 def _positions(index: Any) -> tuple[int, ...]:
-    """Return each position in {"gpu": [0, 1], "shard": [2]} once, or () if any position is invalid."""
+    """Return the positions in a value such as {"gpu": [0, 1], "shard": [2]}, or () if one is invalid."""
     if not isinstance(index, dict):
         return ()
     listed = [index.get(name) for name in _OF_GPUS]

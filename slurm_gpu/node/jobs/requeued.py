@@ -89,7 +89,7 @@ class RequeuedJobs:
         )
 
     def poll(self) -> None:
-        """Check which jobs have a cgroup again, if a check is due."""
+        """If a check is due, check which jobs have a cgroup again."""
         now_s = self._clock.monotonic()
         if now_s < self._poll_at_s:
             return

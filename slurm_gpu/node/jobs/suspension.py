@@ -1,4 +1,4 @@
-"""Detect suspended jobs (`scontrol suspend`, gang scheduling) using sources that users cannot change.
+"""Detect suspended jobs (`scontrol suspend`, gang scheduling) by means that users cannot influence.
 
 The cgroup freezer of a job's steps shows a suspension within POLL_S. If there is no freezer, because cgroups
 are not used or the job has no steps, Slurm's reports show it up to a minute late. Stopped processes are not

@@ -62,7 +62,7 @@ class CounterSum:
         return rate
 
     def add(self, rate: float, seconds: float) -> None:
-        """Add growth at a rate that was measured by other means, for `seconds`."""
+        """Add `seconds` of growth at a rate that was measured by other means."""
         self._seconds += seconds
         self._grown += rate * seconds
 

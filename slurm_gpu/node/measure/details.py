@@ -151,7 +151,7 @@ class DetailCollector:
     def _see_throttle(
         self, reasons: Sequence[str] | None, interval: Interval
     ) -> dict[str, CoveredMean | None]:
-        """Count throttle reasons; those that started or ended in the interval count for half of it."""
+        """Count throttle reasons; a reason that started or ended in the interval counts for half of it."""
         before, self._reasons_before = self._reasons_before, reasons
         if not interval.continues:
             before = None

@@ -29,7 +29,7 @@ _LATEST_S = 1.0
 
 @dataclass(slots=True)
 class _Stall:
-    """The totals since the counter stalled: total and allocated time, counted and sampled energy."""
+    """The total and allocated time, and the counted and sampled energy, since the counter stalled."""
 
     between_s: float = 0.0
     allocated_s: float = 0.0

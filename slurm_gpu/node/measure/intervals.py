@@ -62,7 +62,7 @@ class Interval:
     def step(self, at_s: float, end_s: float | None, gap_s: float) -> None:
         """Move to the interval that ends with a reading at `at_s`; the segment ended at `end_s` or continues.
 
-        If more than `gap_s` passed since the last reading, the time between them was not covered.
+        If more than `gap_s` passed since the last reading, the time in between was not covered.
         """
         before_s, self.at_s = self.at_s, at_s
         self.begin_s = before_s if before_s > self._start_s else self._start_s

@@ -33,19 +33,19 @@ class LinkSum:
         )
 
     def add(self, rx: float | None, tx: float | None, seconds: float) -> tuple[float | None, float | None]:
-        """Add traffic at rates that were measured by other means, for `seconds`; return the valid rates."""
+        """Add `seconds` of traffic at rates measured by other means; return the valid rates."""
         for total, rate in ((self._rx, rx), (self._tx, tx)):
             if rate is not None:
                 total.add(rate, seconds)
         return self._moving(rx, tx)
 
     def _moving(self, rx: float | None, tx: float | None) -> tuple[float | None, float | None]:
-        """Return the rates without that of a direction that has moved no byte although the other has."""
+        """Return the rates, but None for a direction that moved no bytes although the other one did."""
         rx_moved, tx_moved = self._rx.has_grown, self._tx.has_grown
         return rx if rx_moved or not tx_moved else None, tx if tx_moved or not rx_moved else None
 
     def load(self, rx: float | None, tx: float | None) -> float | None:
-        """Return the traffic in the directions that are known, as a fraction of their capacity."""
+        """Return the traffic in the directions whose rate is known, as a fraction of their capacity."""
         known = [rate for rate in (rx, tx) if rate is not None]
         if not known or self._per_s is None or self._per_s <= 0:
             return None

@@ -1,4 +1,4 @@
-"""Extract the part of a reading that belongs to a segment: on a shared device, its processes' usage."""
+"""Extract a segment's part of a reading: all of it or, on a shared device, its processes' usage."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from slurm_gpu.node.process.process_jobs import NO_JOB
 class Owners:
     """The processes that are listed for a shared device, by job (ProcessJobs.owner_of).
 
-    Some drivers list nonexistent processes instead of real ones. Therefore, a job certainly has no process
-    only if every listed process belongs to another known job.
+    Some drivers list nonexistent processes instead of real ones. Therefore, it is certain that a job has no
+    process only if every listed process belongs to another known job.
     """
 
     def __init__(self, processes: Sequence[GpuProcess], owner_of: Callable[[int], int | None]) -> None:

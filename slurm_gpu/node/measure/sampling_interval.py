@@ -41,12 +41,12 @@ class SamplingPace:
 
     @property
     def gap_s(self) -> float:
-        """Return the time between two samples above which it is a gap; it depends on the previous pace."""
+        """Return the time between two samples above which the time is a gap; it depends on the last pace."""
         return max(GAP_S, GAP_SAMPLES * self._expected_s)
 
     @property
     def detail_gap_s(self) -> float:
-        """Return the time between two detailed samples above which it is a gap."""
+        """Return the time between two detailed samples above which the time is a gap."""
         return max(self.gap_s, GAP_DETAILS * min(self._detail_max_s, DETAIL_SHARE * self._expected_s))
 
     def set_youngest(self, start_s: float | None) -> None:
@@ -75,7 +75,7 @@ class SamplingPace:
         return (self.asked_s // step + 1) * step
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether a sample is due, or will be soon enough to be taken together with others."""
+        """Return whether a sample is due, or will be due soon enough to be taken together with others."""
         next_s = self.next_sample_s(now_s)
         if next_s <= now_s or self.asked_s is None:
             return True

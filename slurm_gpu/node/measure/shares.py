@@ -74,7 +74,7 @@ class JobSamples:
         self._is_first = True
 
     def begin(self, after_us: int) -> None:
-        """Read the ring's samples after `after_us` from now on; keep the known samples."""
+        """Read only samples after `after_us` from the ring from now on; keep the known samples."""
         self._last_us, self._is_first = after_us, True
         self._from_before.clear()
 

@@ -47,7 +47,7 @@ class MeanSum:
                 self._high = value
 
     def take_back(self, seconds: float, mean: float) -> None:
-        """Undo an addition, or part of one; the extremes are not changed."""
+        """Undo all or part of an addition; the extremes are not changed."""
         self._seconds -= seconds
         self._weighted = max(0.0, self._weighted - seconds * mean)
         if self._seconds < _NOTHING_S:
@@ -83,7 +83,7 @@ class HistogramSum:
             bins[whole] = bins.get(whole, 0) + round((end_s - start_s) * _US)
 
     def take_back(self, seconds: float, percent: float) -> None:
-        """Undo an addition, or part of one."""
+        """Undo all or part of an addition."""
         self.add(-seconds, percent)
         self._bins = {whole: us for whole, us in self._bins.items() if us > 0}
 

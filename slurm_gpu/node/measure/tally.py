@@ -77,7 +77,7 @@ class DeviceTally:
     """The statistics of one segment on one device, from `start_s` until `end_s` if it has ended.
 
     `start_wall_s` is the wall clock at `start_s`; later times follow from it and the monotonic clock. The
-    timeline contains fractions of the maxima in `facts`; series without a maximum are left out.
+    timeline contains values as fractions of the maxima in `facts`; series without a maximum are left out.
     """
 
     def __init__(

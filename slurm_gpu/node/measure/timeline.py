@@ -113,7 +113,7 @@ class TimelineSum:
                 bins.changed = index
 
     def take_back(self, start_s: float, end_s: float, name: str, fraction: float) -> None:
-        """Undo an addition to one series, or part of one."""
+        """Undo an addition to one series, or part of such an addition."""
         bins, width = self._series.get(name), self._width_s
         begin, end = max(0.0, start_s - self._zero_s), end_s - self._zero_s
         if bins is None:
@@ -164,7 +164,7 @@ def _pairs(values: array[float], odd: bool) -> array[float]:
 
 
 def _wire_bytes(series: Collection[bytes]) -> int:
-    """Return an upper bound of the size of the series in a compressed shipment."""
+    """Return an upper bound for the size of the series in a compressed shipment."""
     plain = sum(map(len, series))
     if plain <= MAX_WIRE_BYTES:
         return plain

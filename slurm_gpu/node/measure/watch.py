@@ -52,7 +52,7 @@ class DeviceWatch:
 
     Times are Clock.monotonic() seconds; `interval_s` is the sampling interval. `failure` is the reason for an
     outage, which lasts until `recover` is called and is unmeasured. Utilization before `placed_since_s` is
-    also unmeasured, because the wall clock may have been set since the driver's timestamps.
+    also unmeasured, because the wall clock may have been set after the driver's timestamps were made.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class DeviceWatch:
             self._pace.detailed()
 
     def is_steady(self, now_s: float) -> bool:
-        """Return whether only memory samples at the full interval are due until jobs change."""
+        """Return whether, as long as jobs do not change, only memory samples at the full interval are due."""
         return (
             self.failure is None
             and len(self._segments) == 1

@@ -21,7 +21,7 @@ _GAP = math.nan
 
 
 class Columns:
-    """A ring buffer with one value per field and second of the last SECONDS; `newest` is the last second."""
+    """A ring buffer with one value per field and second for the last SECONDS; `newest` is the last second."""
 
     __slots__ = ("_columns", "newest")
 
@@ -30,7 +30,7 @@ class Columns:
         self.newest = -1
 
     def put(self, second: int, values: Mapping[str, float | None]) -> None:
-        """Set the values of a second after all previous ones; a missing value or None was not measured."""
+        """Set the values of a second later than all previous ones; None or no value means not measured."""
         slot = second % SECONDS
         n_set = 0
         for name, value in values.items():
@@ -133,7 +133,7 @@ class WindowRecorder:
             self._utilization.put(self._second, {"util_pct": own, "device_util_pct": device})
 
     def memory(self, start_s: float, end_s: float, values: Mapping[str, float | None]) -> None:
-        """Add memory fields between two times."""
+        """Add the memory fields between two times."""
         self._memory.put_between(start_s - self._zero_s, end_s - self._zero_s, values)
 
     def details(self, start_s: float, end_s: float, values: Mapping[str, float | None]) -> None:

@@ -59,7 +59,7 @@ def job_in_cgroup(text: str) -> CgroupJob | None:
 
 
 def job_in_environment(environment: bytes) -> int | None:
-    """Return SLURM_JOB_ID from /proc/PID/environ, which the process's owner can forge."""
+    """Return SLURM_JOB_ID from the content of /proc/PID/environ, which the process's owner can forge."""
     for entry in environment.split(b"\0"):
         if entry.startswith(b"SLURM_JOB_ID=") and entry[13:].isdigit() and len(entry) < 32:
             return int(entry[13:])

@@ -25,7 +25,7 @@ class CgroupGrowth:
     """The growth of a cgroup counter since the observation started, even if the cgroup is recreated."""
 
     def __init__(self, *, from_zero: bool, left: int | None = None) -> None:
-        """If `from_zero`, the first value counts in full, unless an earlier run `left` the cgroup behind."""
+        """If `from_zero`, the first value counts in full, except in the cgroup `left` by an earlier run."""
         self.total: float | None = None
         self._from_zero, self._left = from_zero, left
         self._last: CgroupCounter | None = None
@@ -99,7 +99,7 @@ class HostStats:
         return self._sums.write_bytes
 
     def sample(self, now_s: float, on_gpu: Sequence[int] = (), *, storage: bool = True) -> None:
-        """Add the usage since the last sample; `on_gpu` is used if no other process is known.
+        """Add the usage since the last sample; if no processes are found, those `on_gpu` are used.
 
         If `storage` is false, storage traffic is left for a later sample.
         """

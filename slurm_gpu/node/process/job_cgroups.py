@@ -171,7 +171,7 @@ class JobCgroups:
                     yield f"{scope}/{name}"
 
     def _job_in(self, directory: str) -> int | None:
-        """Return the job ID in the title of a slurmstepd of the directory; user processes are not read."""
+        """Return the job ID in the title of a slurmstepd, whose own cgroup contains no user processes."""
         if (known := self._titled.get(directory)) is not None:
             return known
         for step in _names(directory):

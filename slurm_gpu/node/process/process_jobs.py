@@ -90,7 +90,7 @@ class ProcessJobs:
         self._environments = _Environments()
 
     def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
-        """Return the job of a process if it is in `jobs`, which are the open jobs of this node, or None.
+        """Return the job of a process, or None if it is not in `jobs`, the open jobs of this node.
 
         The result stays the same after the job is closed, because the job's last samples arrive later.
         """

@@ -1,4 +1,4 @@
-"""Sum the CPU time and storage traffic of a changing set of processes without counting any twice.
+"""Sum the CPU time and storage traffic of a changing set of processes, without counting any usage twice.
 
 The kernel keeps the times of an ended process only in the sums of the parent that waited for it. Therefore,
 each sample adds the usage of a process and its children, minus the children's usage that was counted before

@@ -19,7 +19,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def read(path: str, limit: int) -> bytes:
-    """Return at most the first `limit` bytes of a file; raise OSError."""
+    """Return at most the first `limit` bytes of a file; raise OSError if it cannot be read."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = os.read(descriptor, min(limit, _CHUNK))
@@ -76,7 +76,7 @@ class Processes:
         return f"{self._root}/{pid}/{name}"
 
     def ids(self) -> list[int]:
-        """Return all current process ids."""
+        """Return the IDs of all current processes."""
         return [int(name) for name in os.listdir(self._root) if name.isdecimal()]  # noqa: PTH208
 
     def uid(self, pid: int) -> int:

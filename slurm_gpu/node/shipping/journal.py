@@ -280,7 +280,7 @@ class DurableMap:
             )
             self._rewrite(self._places)
         elif torn:
-            log.info("%s: cut off a torn last line of %d bytes", self._path, torn)
+            log.info("%s: cut off an incomplete last line of %d bytes", self._path, torn)
             os.ftruncate(self._file, self._size)
 
     def _compact(self) -> None:

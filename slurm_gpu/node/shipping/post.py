@@ -114,7 +114,7 @@ class HttpPost:
 
 
 def _exchange(connection: socket.socket, request: bytes) -> bytes:
-    """Send a request and read the whole answer; raise OSError, or ValueError if the answer is too long."""
+    """Send a request and return the answer; raise OSError on failure, or ValueError if it is too long."""
     # The server may answer with an error before it has read everything.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.sendall(request)
@@ -147,7 +147,7 @@ def parse_reply(answer: bytes) -> Reply:
 
 
 class ThreadSender:
-    """Runs a blocking post in a thread and calls `wake` when the reply is available.
+    """Runs the blocking `post` in a thread and calls `wake` when the reply is available.
 
     The thread is a daemon thread, so that a hung server does not prevent the process from exiting.
     """

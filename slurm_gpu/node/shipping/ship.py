@@ -2,8 +2,8 @@
 
 Final records and events are sent immediately, after a short delay that is random for each node. Live values
 are sent as often as slurm-gpudbd requires, but within LIVE_S after changes on the node. The first records of
-a running job are sent with the live values within LIVE_S, later ones every PERIOD_S ± JITTER_S. After a
-temporary failure, everything except live values is sent again after a growing pause with jitter.
+a running job are sent with the live values within LIVE_S, and later records every PERIOD_S ± JITTER_S. After
+a temporary failure, everything except live values is sent again after a growing pause with jitter.
 """
 
 from __future__ import annotations

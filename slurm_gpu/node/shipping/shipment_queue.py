@@ -153,7 +153,7 @@ class ShipmentQueue:
         return [key for key in self._waiting if f"shipped/{key}" not in self._journal]
 
     def is_young(self, key: str, least_allocated_s: float) -> bool:
-        """Return whether the key is that of an open segment's record with less allocated time than given."""
+        """Return whether the key is of an open segment's record that is shorter than `least_allocated_s`."""
         if not key.startswith("record/") or self._waiting.get(key) is not False:
             return False
         match self._journal.get(key):
@@ -167,7 +167,7 @@ class ShipmentQueue:
         return {int(key.removeprefix("run/")): seq for key, seq in found}
 
     def ship_open_runs_again(self) -> None:
-        """Send all runs that have not ended again, because slurm-gpudbd has lost some of them."""
+        """Send again all runs that have not ended, because slurm-gpudbd has lost some of them."""
         self._waiting.update(dict.fromkeys(self._open_runs, True))
 
     def waiting(self, limit: int, also: Set[str] = frozenset()) -> Sequence[Item]:

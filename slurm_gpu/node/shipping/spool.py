@@ -35,7 +35,7 @@ _CLOCK = "clock"
 
 
 class NewerSpoolError(OutsideError):
-    """The spool was written in a format of a newer release."""
+    """The spool was written by a newer release, in a newer format."""
 
 
 class Spool:

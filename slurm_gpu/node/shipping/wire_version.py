@@ -57,7 +57,7 @@ class WireVersion:
         )
 
     def ignored(self, ignored: Mapping[str, Sequence[str]], version: str | None) -> None:
-        """Log each key that slurm-gpudbd does not support once."""
+        """Log once each key that slurm-gpudbd does not support."""
         new = {(kind, key) for kind, keys in ignored.items() for key in keys} - self._logged
         if new:
             self._logged |= new
@@ -68,7 +68,7 @@ class WireVersion:
             )
 
     def dropped(self, dropped: Mapping[tuple[str, str], str]) -> None:
-        """Log each field that slurm-gpudbd did not store once, with the kind of item and the reason."""
+        """Log once each field that slurm-gpudbd did not store, with the kind of item and the reason."""
         for (kind, name), why in dropped.items():
             if (kind, name) not in self._dropped and len(self._dropped) < _MAX_LOGGED:
                 self._dropped.add((kind, name))
