@@ -128,7 +128,7 @@ def test_driver_samples_stamped_by_a_different_clock_are_a_gap(
     percent, sampled_s = _utilization_of_a_job_in_an_outage(tmp_path, {5: step_s}, prolog_s=prolog_s)
     assert percent == pytest.approx(80, abs=0.5)
     assert sampled_s == pytest.approx(10, abs=0.3)
-    assert sum("earlier samples of the driver" in message for message in caplog.messages) == 1
+    assert sum("the driver's earlier samples" in message for message in caplog.messages) == 1
 
 
 def test_a_hook_reveals_a_clock_step_that_was_undone(tmp_path: Path) -> None:
