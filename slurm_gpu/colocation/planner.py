@@ -16,7 +16,7 @@ class Member:
     application: int
     """Index into the profiles."""
     left_s: float
-    """Estimated remaining work, in seconds alone."""
+    """Estimated remaining work, in seconds of running alone."""
     done_s: float = 0.0
     """Completed work, which determines the phase."""
     submit_s: float = 0.0
@@ -46,7 +46,7 @@ class PlannerView:
 
     now_s: float
     waiting: tuple[Member, ...]
-    """In the order of submission."""
+    """The waiting jobs, in the order of submission."""
     gpus: tuple[PlannerGpu, ...]
 
 

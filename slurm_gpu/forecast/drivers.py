@@ -44,8 +44,8 @@ class Driver:
 def drivers(forecaster: Forecaster, sample: QueueSamples, typical: Floats) -> list[Driver]:
     """Return the drivers of the forecast of one job, strongest first.
 
-    `typical` contains the features of a typical job. If the tables forecast, a driver is a group of jobs
-    whose history changed the forecast.
+    `typical` contains the features of a typical job. If the forecast comes from the tables, a driver is a
+    group of jobs whose history changed it.
     """
     predicted = forecaster.forecast(sample)
     if predicted.source[0] == LEARNED and forecaster.regression is not None:

@@ -32,7 +32,7 @@ class Errors:
     n_jobs: Floats
     """The number of jobs that each error represents, weighted by age.
 
-    It determines the interval, which is to contain a share of all jobs.
+    Intervals use these numbers, since they cover a share of all jobs.
     """
     n_groups: int
     """Number of groups of similar jobs, such as tasks of one array; errors in a group are correlated."""
@@ -50,7 +50,7 @@ class Errors:
     def spread(self) -> Floats:
         """Return the distribution of the errors, computed by `wait_grid.error_distribution`.
 
-        An array has the weight of the square root of its tasks, because their errors are correlated.
+        An array of n tasks has the weight √n, because the errors of its tasks are correlated.
         """
         return error_distribution(self.log2_ratio, np.sqrt(self.weight * self.n_jobs))
 
@@ -175,8 +175,8 @@ def train(
     """Return a forecaster trained on the known past.
 
     `order` contains the groupings for the tables, widest first; `names` contains the features for the
-    `learner`. Without a learner, or without enough history for an evaluation, the tables forecast. More
-    `blocks` evaluate more recent training data and take longer.
+    `learner`. Without a learner, or without enough history for an evaluation, forecasts come from the tables.
+    With more `blocks`, the evaluation uses more recent training data and takes longer.
     """
     sample, weight, _ = _sample(past)
     tables = wait_tables(sample, order, weight)

@@ -25,7 +25,10 @@ class ForecastModel:
     since_s: float
     """Time of the first sample."""
     read_error: str = ""
-    """The error if the stored regression cannot be read, so that the tables forecast; otherwise empty."""
+    """The error if the stored regression cannot be read; otherwise empty.
+
+    With an error, forecasts come from the tables.
+    """
 
     def forecast(self, queue: Runs, wanted: Runs, now_s: float) -> ForecastIntervals:
         """Return the remaining waits of the `wanted` jobs, given the current queue."""

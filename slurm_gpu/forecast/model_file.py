@@ -1,7 +1,7 @@
-"""Convert a site's model to bytes for a database, and read the bytes with a check of every part.
+"""Convert a site's model to bytes for a database, and read them back, checking every part.
 
 A model that passes the checks forecasts a finite wait for any job, even if the bytes were forged. If only the
-regression is damaged, the tables forecast.
+regression is damaged, forecasts come from the tables.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def read_model(body: bytes) -> ForecastModel:
         model = _without_regression(packed, header)
     except DamagedError as error:
         raise DatabaseError(
-            f"the stored forecast model cannot be read: {error}; run `slurm-gpu forecast train`"
+            f"the stored forecast model cannot be read: {error}; run `slurm-gpu forecast train` again"
         ) from error
     if not header.features:
         return _of_tables(model, "")
@@ -146,7 +146,7 @@ def _without_regression(packed: PackedArchive, header: _ModelFile) -> ForecastMo
 
 
 def _of_tables(model: ForecastModel, read_error: str) -> ForecastModel:
-    """Return the model without a regression: the tables forecast, and their errors determine the interval."""
+    """Return the model without a regression: forecasts and their intervals come from the tables."""
     corrections = {kind: replace(one, source=TABLES) for kind, one in model.forecaster.corrections.items()}
     return replace(
         model, forecaster=replace(model.forecaster, corrections=corrections), read_error=read_error
@@ -165,7 +165,7 @@ def _correction(kind: str, judged: _Judged) -> Correction:
 
 
 def _counts(packed: PackedArchive, what: str) -> Mapping[str, Floats]:
-    """Return counts by grouping, each (groups, N_BINS)."""
+    """Return the counts (groups, N_BINS) of each grouping."""
     found = {}
     for name in TABLE_ORDER:
         counts = packed.array(f"{what}.{name}", np.float32).astype(float)
@@ -190,10 +190,10 @@ def _regression(packed: PackedArchive, header: _ModelFile) -> tuple[Regression, 
         raise DamagedError(f"typical has {len(typical)} values for {len(known)} features")
     # Features are float32.
     if (np.abs(typical) > np.finfo(np.float32).max).any():
-        raise DamagedError("typical has values out of range")
+        raise DamagedError("typical contains values out of range")
     slopes = packed.array("slopes", np.float64)
     if len(slopes) != len(header.features) or (np.abs(slopes) > _MAX_SLOPE).any():
-        raise DamagedError(f"slopes does not have a valid slope for each of {len(header.features)} features")
+        raise DamagedError(f"slopes must contain a valid slope for each of {len(header.features)} features")
     trees = Trees(**{name: packed.array(name, dtype) for name, dtype in _TREES.items()})
     _check_trees(trees, len(header.features))
     return Regression(header.features, trees, LinearRegression(slopes, header.intercept)), typical
@@ -206,15 +206,15 @@ def _check_trees(trees: Trees, n_columns: int) -> None:
     if not 0 < len(trees.roots) <= _MAX_TREES or not _within(trees.roots, 0, n):
         raise DamagedError(f"roots must contain 1 to {_MAX_TREES} of the {n} nodes")
     if not _within(trees.feature, -1, n_columns):
-        raise DamagedError(f"feature has an index outside of {n_columns} features")
+        raise DamagedError(f"feature contains an index outside the {n_columns} features")
     _check_paths(trees)
     n_entries = len(trees.bins)
     if len(trees.first) != n + 1 or not _within(trees.first, 0, n_entries + 1):
-        raise DamagedError("first does not have an index of bins for each node")
+        raise DamagedError("first must contain an index into bins for each node")
     if (np.diff(trees.first) < 0).any() or len(trees.shares) != n_entries:
         raise DamagedError("first or shares do not match bins")
     if not _within(trees.bins, 0, N_BINS) or (trees.shares < 0).any() or (trees.shares > 2).any():
-        raise DamagedError("bins or shares have values out of range")
+        raise DamagedError("bins or shares contain values out of range")
 
 
 def _check_paths(trees: Trees) -> None:
@@ -226,8 +226,8 @@ def _check_paths(trees: Trees) -> None:
             return
         at = np.concatenate([trees.left[at], trees.right[at]])
         if not _within(at, 0, n):
-            raise DamagedError(f"left or right has an index outside of {n} nodes")
-    raise DamagedError(f"a path by left and right has more than {_MAX_DEPTH} nodes")
+            raise DamagedError(f"left or right contains an index outside the {n} nodes")
+    raise DamagedError(f"a path along left and right has more than {_MAX_DEPTH} nodes")
 
 
 def _within(values: NDArray[Any], least: int, below: int) -> bool:

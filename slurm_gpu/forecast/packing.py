@@ -78,7 +78,7 @@ class PackedArchive:
             )
         values = np.frombuffer(content, wanted.newbyteorder("<")).astype(wanted)
         if wanted.kind == "f" and not np.isfinite(values).all():
-            raise DamagedError(f"{name} has NaN or infinite values")
+            raise DamagedError(f"{name} contains NaN or infinite values")
         return values
 
     def _read(self, name: str) -> bytes:

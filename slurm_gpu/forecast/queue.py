@@ -39,10 +39,10 @@ class Runs:
     cores: Floats
     memory_mib: Floats
     gpus: Floats
-    """Shards as fractions."""
+    """GPUs of each run; shards count as fractions of a GPU."""
     nodes: Floats
     limit_s: Floats
-    """NaN for no limit."""
+    """NaN if there is no limit."""
     account: NDArray[np.str_]
     partition: NDArray[np.str_]
 
@@ -50,12 +50,12 @@ class Runs:
         return len(self.eligible_s)
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Runs:
-        """Return some of the rows."""
+        """Return the given rows."""
         return Runs(**{field.name: getattr(self, field.name)[rows] for field in fields(Runs)})
 
     @staticmethod
     def joined(parts: Sequence[Runs]) -> Runs:
-        """Return all rows of `parts`."""
+        """Return the rows of all `parts`."""
         return Runs(
             **{
                 field.name: np.concatenate([getattr(part, field.name) for part in parts])
@@ -66,7 +66,10 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The names that the codes of groupings stand for. Any other name has the code -1."""
+    """The names of accounts and partitions, by their codes in groupings.
+
+    Any other name has the code -1.
+    """
 
     account: NDArray[np.str_]
     partition: NDArray[np.str_]
@@ -219,7 +222,10 @@ def _scopes(runs: Runs) -> dict[str, Codes]:
 
 
 def _ahead(runs: Runs, taken: NDArray[np.intp], waits: NDArray[np.intp], scope: Codes) -> Floats:
-    """Return the amounts (taken, amounts) of the jobs that were eligible before each job in its scope."""
+    """Return for each job in `taken` the amounts of the jobs in its scope that were eligible before it.
+
+    The result has one row per job in `taken` and one column per amount.
+    """
     order = waits[np.lexsort((waits, runs.eligible_s[waits], scope[waits]))]
     totals = np.concatenate([np.zeros((1, len(_AMOUNTS))), np.cumsum(_amounts(runs[order]), axis=0)])
     # One number combines both, so that sorting is by scope, then by time.
@@ -238,7 +244,10 @@ def _ahead(runs: Runs, taken: NDArray[np.intp], waits: NDArray[np.intp], scope: 
 
 
 def _running(runs: Runs, taken: NDArray[np.intp], runs_now: NDArray[np.intp], scope: Codes) -> Floats:
-    """Return the amounts (taken, amounts) of the running jobs in the scope of each job."""
+    """Return for each job in `taken` the amounts of the running jobs in its scope.
+
+    The result has one row per job in `taken` and one column per amount.
+    """
     amounts, n_scopes = _amounts(runs[runs_now]), int(scope.max(initial=-1)) + 1
     totals = np.stack(
         [np.bincount(scope[runs_now], amounts[:, i], n_scopes) for i in range(len(_AMOUNTS))], axis=1

@@ -1,6 +1,6 @@
-"""A learned forecast as plain arrays: trees and a linear regression, which predict log2 of the wait.
+"""Define the learned forecast with plain arrays: trees and a line that predict log2 of the wait.
 
-`learn` trains them with scikit-learn. Forecasts need only numpy, and reading a stored model executes nothing
+`learn` trains both with scikit-learn. Forecasts need only numpy, and reading a stored model executes nothing
 from the file.
 """
 
@@ -33,7 +33,7 @@ class Trees:
     left: NDArray[np.int32]
     right: NDArray[np.int32]
     value: NDArray[np.float32]
-    """In a leaf, log2 of the wait in seconds."""
+    """In a leaf, the predicted log2 of the wait in seconds."""
     first: NDArray[np.int32]
     """(nodes + 1): the first index of each leaf in `bins` and `shares`; inner nodes have no entries."""
     bins: NDArray[np.uint8]
@@ -87,10 +87,10 @@ class LinearRegression:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """The learned forecast: the mean of the trees and the line, because their errors differ."""
+    """The learned forecast, which is the mean of trees and line, since their errors differ."""
 
     names: Sequence[str]
-    """Its feature columns."""
+    """The feature columns of the regression."""
     trees: Trees
     line: LinearRegression
 

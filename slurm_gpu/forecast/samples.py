@@ -43,7 +43,7 @@ class QueueSamples:
         return len(self.at_s)
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> QueueSamples:
-        """Return some of the rows."""
+        """Return the given rows."""
         groups = {name: codes[rows] for name, codes in self.groups.items()}
         arrays = ("at_s", "start_s", "gone_s", "features", "alike")
         return replace(self, groups=groups, **{name: getattr(self, name)[rows] for name in arrays})
@@ -61,9 +61,9 @@ class QueueSamples:
 
     @staticmethod
     def joined(parts: Sequence[QueueSamples]) -> QueueSamples:
-        """Return all rows of `parts`, which must have the same features and groupings.
+        """Return the rows of all `parts`, which must have the same features and groupings.
 
-        Codes in `alike` are renumbered, so that different parts share none.
+        Codes in `alike` are renumbered, so that no code occurs in two parts.
         """
         first = parts[0]
         arrays = {

@@ -75,7 +75,10 @@ def around(log2_wait: Floats, errors: Floats) -> Floats:
 
 
 def quantile(mass: Floats, share: float | Floats) -> Floats:
-    """Return the quantile `share` of each distribution (…, N_BINS) in seconds, (…)."""
+    """Return the quantile `share` of each distribution, in seconds.
+
+    The result has the shape (…) for distributions of the shape (…, N_BINS).
+    """
     total = np.cumsum(mass, axis=-1)
     total /= total[..., -1:]
     wanted = np.broadcast_to(np.asarray(share, dtype=float), total.shape[:-1])[..., None]
@@ -88,7 +91,7 @@ def quantile(mass: Floats, share: float | Floats) -> Floats:
 
 
 def likeliest(mass: Floats, factor: float = 2.0, wider: float = 3.0) -> Floats:
-    """Return the wait in seconds that is most likely within `factor` of the true wait: (n) for (n, N_BINS).
+    """Return for each distribution the wait in seconds that is most likely within `factor` of the true wait.
 
     The result is the centre of the window with the highest probability. A second, wider window has the same
     weight, so that the broader of two equal peaks is chosen. The median could lie between the peaks.
@@ -111,7 +114,7 @@ def _total(mass: Floats) -> Floats:
 
 
 def _total_at(total: Floats, exponents: Floats) -> Floats:
-    """Return `total` at log2 of waits, (n, k) or (1, k), by linear interpolation."""
+    """Interpolate `total` linearly at the exponents, which are log2 of waits, (n, k) or (1, k)."""
     found = np.clip(np.searchsorted(_BOUNDS, exponents, side="right") - 1, 0, N_BINS - 1)
     found = np.broadcast_to(found, (len(total), found.shape[1]))
     share = ((exponents - _BOUNDS[found]) / (_BOUNDS[found + 1] - _BOUNDS[found])).clip(0.0, 1.0)

@@ -1,5 +1,5 @@
-"""Model a cluster and its queue by discrete events; equal input gives equal output.
+"""Simulate a cluster and its queue by discrete events; equal input gives equal output.
 
-`model.simulate` runs `jobs.Jobs` on a `cluster.ModelCluster`. docs/simulate.md lists what it models like
-Slurm and what it omits.
+`model.simulate` runs `jobs.Jobs` on a `cluster.ModelCluster`. docs/simulate.md lists which behaviour of Slurm
+the model includes and which it omits.
 """

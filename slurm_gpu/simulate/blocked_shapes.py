@@ -24,7 +24,7 @@ class BlockedShapes:
         self._blocked: dict[tuple[int, str, str, int, bool], list[tuple[float, _Needs]]] = {}
         """Minimal blocked needs by partition, QOS, GPU type, share of a GPU, and requirement of one zone."""
         self._refused: dict[int, float] = {}
-        """The earliest end time for each shape after which the placement refused it."""
+        """For each shape, the earliest end time past which the placement refused a job."""
 
     def begin(self) -> None:
         """Start a pass: clear the records of the previous pass."""

@@ -66,7 +66,9 @@ class ModelCluster:
 
     def _check_index(self, index: int, where: str) -> None:
         if not 0 <= index < len(self.nodes):
-            raise ValueError(f"{where} names node {index}, but there are {len(self.nodes)}, numbered from 0")
+            raise ValueError(
+                f"{where} names node {index}, but there are {len(self.nodes)} nodes, numbered from 0"
+            )
 
     @cached_property
     def total_gpus(self) -> int:

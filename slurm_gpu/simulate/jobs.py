@@ -1,4 +1,4 @@
-"""Store the jobs of a simulation in columns for millions of jobs, and each distinct request once."""
+"""Store millions of simulated jobs in columns; each distinct request is stored once."""
 
 from __future__ import annotations
 

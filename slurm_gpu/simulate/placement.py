@@ -51,7 +51,7 @@ class FirstFit:
     """Slurm's default: nodes with the lowest weight first, then the order of the configuration."""
 
     def choose(self, state: ModelState, request: ResourceRequest, fitting: Nodes) -> Nodes:
-        """Return the first nodes with the lowest weight; one zone is that of the first node."""
+        """Return the nodes with the lowest weight, all in the first node's zone if one zone is required."""
         weights = state.weight[fitting]
         if weights[0] != weights[-1] or weights.min() != weights.max():
             fitting = fitting[np.argsort(weights, kind="stable")]

@@ -35,5 +35,5 @@ class ResourceRequest:
 
     @property
     def mgpu(self) -> int:
-        """Thousandths of a GPU over all nodes."""
+        """Total thousandths of a GPU over all nodes."""
         return self.nodes * (self.gpus * GPU_MGPU + self.share_mgpu)

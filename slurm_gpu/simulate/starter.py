@@ -27,7 +27,7 @@ class StartResult(Enum):
 
     STARTED = "started"
     NO_ROOM = "no room"
-    """There is no room now, neither for this job nor for any that needs more for at least as long."""
+    """There is no room now for this job, nor for any job that needs more for at least as long."""
     NOT_PLACED = "not placed"
     """The request fits, but the placement makes it wait."""
 

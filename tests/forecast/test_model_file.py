@@ -235,7 +235,7 @@ def test_trees_that_never_end_are_refused():
         "right": np.zeros(1, "<i4"),
     }
     model = read_model(packed(PARTS | {name: array.tobytes() for name, array in loop.items()}))
-    assert model.read_error == "a path by left and right has more than 1000 nodes"
+    assert model.read_error == "a path along left and right has more than 1000 nodes"
 
 
 def test_a_zip_bomb_is_not_unpacked(monkeypatch):

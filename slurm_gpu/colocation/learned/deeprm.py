@@ -34,7 +34,7 @@ SHOWN = {
     "deeprm_mean": ImageContent.MEAN,
     "dqngpu_thesis": ImageContent.COURSE,
 }
-"""By planner."""
+"""The content of each planner's images."""
 
 
 class DeepRmEncoder:
@@ -156,7 +156,7 @@ class ImageMethod:
         return episodes.delay[kept.episode] - kept.delay
 
     def judged(self, episodes: Episodes) -> float:
-        """Return the mean time of a job in the system, divided by its time alone; see training.Method."""
+        """Return the mean time of a job in the system ÷ its duration alone; see training.Method."""
         there = episodes.queues.place != episodes.beliefs.empty
         return float((episodes.delay / there.sum(axis=1)).mean())
 

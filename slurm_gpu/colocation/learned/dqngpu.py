@@ -176,7 +176,7 @@ class DqnGpu:
             self._beliefs.ask_threes()
         usual = usual_prices(self._beliefs)
         self._price: dict[int, float] = dict(zip(self._beliefs.applications, usual.tolist(), strict=False))
-        """By application."""
+        """The price of each application."""
         self._account = Account(belief)
 
     def choose(self, view: PlannerView) -> list[Start]:

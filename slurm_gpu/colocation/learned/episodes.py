@@ -26,7 +26,7 @@ class Queues:
     place: Places
     """(n, N) place of each job's application, padded with the empty place."""
     work_s: Floats
-    """(n, N) each job's work, in seconds alone."""
+    """(n, N) each job's work, in seconds of running alone."""
     submit_s: Floats
     """(n, N) each job's submit time."""
 
@@ -62,7 +62,7 @@ class Episodes:
         """(n, N) whether each job must run alone because it has run out of memory."""
         self.ran_out = np.zeros(n, dtype=np.intp)
         self.delay = np.zeros(n, dtype=np.float64)
-        """(n) DeepRM's cost so far: the sum over all jobs of time in the system ÷ time alone."""
+        """(n) DeepRM's cost so far: the sum over all jobs of time in the system ÷ duration alone."""
 
     def __len__(self) -> int:
         return len(self.now_s)

@@ -55,11 +55,11 @@ class Moment:
     running: Places
     """(n, r) places of the running jobs."""
     running_left: Floats
-    """(n, r) remaining work of the running jobs, in seconds alone."""
+    """(n, r) remaining work of the running jobs, in seconds of running alone."""
     waiting: Places
     """(n, w) places of the waiting jobs, padded with the empty place."""
     waiting_left: Floats
-    """(n, w) work of the waiting jobs in seconds alone, padded with 0."""
+    """(n, w) work of the waiting jobs in seconds of running alone, padded with 0."""
     price: Floats
     """(n, places) price of each application; 0 for the empty place."""
 
@@ -83,7 +83,7 @@ class GroupRows:
 
 
 def work_of(beliefs: ApplicationPlaces, moment: Moment) -> tuple[Floats, Floats]:
-    """Return the work of each application in seconds alone, and its number of waiting jobs.
+    """Return the work of each application in seconds of running alone, and its number of waiting jobs.
 
     Both have the shape (n, places).
     """

@@ -21,7 +21,7 @@ class Account:
     def __init__(self, belief: Belief) -> None:
         self._belief = belief
         self.gained_s = 0.0
-        """Completed work, in seconds alone, minus busy time, summed over all GPUs."""
+        """Completed work, in seconds of running alone, minus busy time, summed over all GPUs."""
         self._running: dict[object, tuple[float, tuple[Member, ...]]] = {}
         """The time of the last view of each GPU, and the jobs that ran on it then."""
 

@@ -51,7 +51,7 @@ class SharingOutcome:
     first_start_s: Floats
     end_s: Floats
     alone_s: Floats
-    """Work of each job, in seconds alone."""
+    """Work of each job, in seconds of running alone."""
     kills: NDArray[np.int32]
     """Number of times that each job ran out of memory."""
     utilisation: float | None

@@ -47,7 +47,7 @@ class SharingStretch(NamedTuple):
     from_s: float
     to_s: float
     ran: tuple[RanPart, ...]
-    """In the order of their starts."""
+    """The jobs, in the order of their starts."""
     memory_mib: float | None
     """Memory of all jobs together, as a GPU reports it; None if unknown."""
 
@@ -126,7 +126,7 @@ class SharedGpu:
         self._world, self._gpu, self._now_s = world, gpu, now_s
         self._memory: tuple[float | None, ...] = ()
         self.courses: list[PhaseProgress] = []
-        """In the order of their starts."""
+        """The jobs, in the order of their starts."""
         self.next_s = math.inf
         """The time when the next phase or job ends."""
 

@@ -33,7 +33,7 @@ class SharingJob:
     application: int
     """Index into the world's profiles."""
     work_s: float
-    """Work in seconds alone.
+    """Work in seconds of running alone.
 
     A job that is longer than its profile remains in the last phase; a shorter job ends within the profile.
     """

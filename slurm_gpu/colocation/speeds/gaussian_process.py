@@ -93,7 +93,7 @@ class Entries:
     one: NDArray[np.intp]
     """The application that has this speed."""
     other: NDArray[np.intp]
-    """Its co-runner."""
+    """The co-runner of this application."""
     speed: Floats
     count: Floats
     """Number of measurements of which `speed` is the mean."""
