@@ -1,4 +1,4 @@
-"""Choose nodes for jobs so that whole GPUs and nodes remain for jobs that need many.
+"""Choose nodes for jobs so that whole GPUs and nodes remain free for jobs that need many of them.
 
-Pure functions of `state.Nodes`. docs/placement.md explains the scores and their sources.
+The functions are pure and operate on `state.Nodes`. docs/placement.md explains the scores and their sources.
 """

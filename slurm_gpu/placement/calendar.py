@@ -35,7 +35,7 @@ class BusySpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CalendarWindow:
-    """Nodes reserved for a span."""
+    """A span in which nodes can be reserved."""
 
     start_s: int
     end_s: int
@@ -53,8 +53,8 @@ def earliest_window(
     """Return the first window of `duration_s` on `n_nodes` nodes that starts within [earliest_s, latest_s].
 
     Return None if there is none. Among the free nodes, prefer those of a single zone, namely the one with the
-    fewest spare nodes; then the nodes with the fewest GPUs, in the order of `candidates`. O(n log n) in the
-    number of spans.
+    fewest spare nodes; then the nodes with the fewest GPUs, in the order of `candidates`. The search takes
+    O(n log n) time for n spans.
     """
     spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for one in taken:
@@ -82,7 +82,7 @@ def earliest_window(
 def _starts(
     spans: Collection[tuple[int, int]], duration_s: int, earliest_s: int, latest_s: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the first and last second at which a window may start, per free interval of a node."""
+    """Yield, for each free interval of a node, the first and last second at which a window may start."""
     free_s = earliest_s
     for from_s, until_s in sorted(spans):
         last_s = min(from_s - duration_s, latest_s)

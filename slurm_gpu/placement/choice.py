@@ -1,7 +1,7 @@
-"""Choose the nodes of a job by rules with one protocol: baselines, and the project's own rule.
+"""Choose the nodes of a job by interchangeable rules: baselines and the project's own rules.
 
-Rules are pure: the same state, request and random numbers give the same answer. A rule puts the nodes in
-order, and a job for several nodes gets the first ones, one part of the job on each.
+Rules are pure: the same state, request and random numbers give the same answer. A rule orders the nodes. A
+job for several nodes gets the first nodes in this order, and each of them takes one part of the job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PlacementRule(Protocol):
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Return `request.nodes` different nodes (of `among`, if given); an empty tuple if too few fit."""
+        """Return `request.nodes` different nodes (in `among`, if given); an empty tuple if too few fit."""
         ...
 
 
@@ -51,12 +51,12 @@ class MostAllocated:
 
 
 class LeastFragmentation:
-    """Prefer the node where the expected stranded GPUs grow least: fragmentation gradient descent.
+    """Prefer the node where the number of stranded GPUs is expected to grow least.
 
-    With our measure (FED), ties are broken by the resources left over on the node. With FGD's measure the
-    first node wins, since the paper leaves ties open. With `whole_last`, a node with no GPU in use is chosen
-    only if no other node fits. The measure considers only the next job, and a whole node is easier to keep
-    than to restore.
+    This is fragmentation gradient descent (see `fragmentation`). With our measure (FED), ties are broken by
+    the resources left over on the node. With FGD's measure, the first node wins, since the paper leaves ties
+    open. With `whole_last`, a node with no GPU in use is chosen only if no other node fits. The measure
+    considers only the next job, but a whole node is easier to keep than to restore.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LeastFragmentation:
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Order by growth, then by fullness, then by index."""
+        """Order the nodes by growth, then by fullness, then by index."""
         best = self._scorer.best(nodes, request)
         rooms = np.isfinite(best.increase_mgpu)
         fits = np.flatnonzero(rooms if among is None else rooms & among)
@@ -94,7 +94,7 @@ class LeastFragmentation:
 
 
 def left_over(nodes: Nodes, at: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the mean of free CPUs and free GPUs of these nodes, each as a fraction of the largest node's."""
+    """Return for each node the mean of its free CPUs and GPUs, as fractions of those of the largest node."""
     cpus = nodes.free_cpus[at] / max(int(nodes.cpus.max(initial=0)), 1)
     gpus = nodes.free_mgpu[at].sum(axis=1) / (max(int(nodes.n_gpus.max(initial=0)), 1) * GPU_MGPU)
     mean: NDArray[np.float64] = (cpus + gpus) / 2
@@ -113,7 +113,7 @@ def first_device(nodes: Nodes, node: int, request: ResourceRequest) -> int:
 
 
 def fitting(nodes: Nodes, request: ResourceRequest, among: Mask | None) -> NDArray[np.intp]:
-    """Return the nodes (of `among`, if given) with room for one part of the request."""
+    """Return the nodes (in `among`, if given) with room for one part of the request."""
     fits = nodes.fits(request)
     return np.flatnonzero(fits if among is None else fits & among)
 
@@ -125,7 +125,7 @@ def in_order(
     key: NDArray[np.float64],
     device: Callable[[Nodes, int, ResourceRequest], int],
 ) -> tuple[NodeShare, ...]:
-    """Return the fitting nodes with the smallest keys."""
+    """Return as many of the fitting nodes as the request needs, those with the smallest keys."""
     if len(fits) < request.nodes:
         return ()
     order = [int(key.argmin())] if request.nodes == 1 else np.argsort(key, kind="stable")[: request.nodes]

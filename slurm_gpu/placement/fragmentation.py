@@ -1,16 +1,16 @@
-"""Measure how many free GPUs the recent mix of jobs cannot use, and how each placement changes that.
+"""Measure how many free GPUs the recent mix of jobs cannot use, and how each placement changes this number.
 
 Both measures sum over the classes of a mix, weighted by popularity.
 
 FGD is the measure of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent", USENIX ATC 2023. All free GPUs of a node are stranded for a class if the node
-cannot host one such job; otherwise only GPUs with too little free for it are stranded. Here, memory
-counts as CPUs do in the paper. Classes without GPUs, for which FGD regards all GPUs as stranded, are omitted.
-Neither difference changes which placement is best.
+cannot host one such job; otherwise only GPUs with too little free capacity for it are stranded. This module
+treats memory as the paper treats CPUs, and omits classes without GPUs, for which FGD regards all GPUs as
+stranded. Neither difference changes which placement is best.
 
-FED, ours, also requires enough of the other resources: a class can use at most as many of a node's GPUs as
-the node's free CPUs and memory can feed. A node with eight free GPUs and the CPUs of one job strands seven
-GPUs by FED and none by FGD.
+FED, the project's own measure, also requires enough of the other resources. A class can use only as many of a
+node's GPUs as the node's free CPUs and memory suffice for. On a node with eight free GPUs and CPUs for one
+single-GPU job, FED counts seven stranded GPUs, and FGD counts none.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class StrandedMeasure(Enum):
 
     FGD = "fgd"
     FED = "fed"
-    """Our measure, which also counts GPUs for which CPUs or memory are lacking."""
+    """Our measure, which also counts GPUs for which too few CPUs or too little memory is free."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Nodes, real or hypothetical: k rows, g GPUs."""
+    """Real or hypothetical states of nodes, in k rows with g GPUs each."""
 
     gpu_type: NDArray[np.int16]
     free_mgpu: NDArray[np.int32]
@@ -65,7 +65,7 @@ class Candidates:
 
     node: NDArray[np.intp]
     device: NDArray[np.intp]
-    """The GPU of a share; -1 for a request without GPUs or for whole GPUs, which are the first free ones."""
+    """The GPU of a share; otherwise -1, since whole GPUs are always the first free ones."""
     increase_mgpu: Floats
     """Newly stranded capacity; below 0 if a placement uses GPUs that few other classes can use."""
 
@@ -73,9 +73,9 @@ class Candidates:
 def stranded_mgpu(
     nodes: Nodes, mix: Mix, measure: StrandedMeasure = StrandedMeasure.FED, at: NDArray[np.intp] | None = None
 ) -> Floats:
-    """Return the expected stranded part of each node's free GPUs (of `at`, if given), in mgpu.
+    """Return the expected stranded part of each node's free GPUs, in mgpu; 0 for nodes that are down.
 
-    0 for nodes that are down.
+    If `at` is given, only these nodes are measured.
     """
     at = np.arange(len(nodes)) if at is None else at
     found = np.zeros(len(at))
@@ -91,7 +91,7 @@ def candidates(
     measure: StrandedMeasure = StrandedMeasure.FED,
     among: NDArray[np.intp] | None = None,
 ) -> Candidates:
-    """Return all ways to place one node's part of a request on the nodes with room (of `among`, if given)."""
+    """Return all ways to place one node's part of a request on the nodes with room (in `among`, if given)."""
     fits = np.flatnonzero(nodes.fits(request))
     if among is not None:
         fits = np.intersect1d(fits, among, assume_unique=True)

@@ -1,4 +1,4 @@
-"""The recent mix of jobs: classes of requests that decide whether a free GPU is usable."""
+"""The recent mix of jobs: classes of requests that determine whether a free GPU is usable."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Mix:
-    """Classes of single-node requests and the popularity of each (sums to 1).
+    """Classes of single-node requests, and their popularities, which sum to 1.
 
-    Only requests for GPUs count: a job that needs no GPU strands none. With an empty mix nothing is stranded.
+    Only requests for GPUs count: a job that needs no GPU strands none. With an empty mix, nothing is
+    stranded.
     """
 
     requests: tuple[ResourceRequest, ...] = ()
@@ -42,7 +43,7 @@ class Mix:
         return cls(tuple(weights), tuple(weight / total for weight in weights.values()))
 
     def most_popular(self, share: float, at_most: int | None = None) -> Mix:
-        """Return the fewest classes that make up this share (0 to 1) of the mix, the most popular first.
+        """Return the fewest classes that make up at least this share (0 to 1) of the mix, most popular first.
 
         Return at most `at_most` classes, if given.
         """
@@ -57,7 +58,7 @@ class Mix:
 
     @cached_property
     def needs(self) -> Needs:
-        """The mix as arrays."""
+        """The classes of the mix as arrays."""
         from slurm_gpu.placement.needs import Needs
 
         return Needs.of(self.requests, self.popularity)

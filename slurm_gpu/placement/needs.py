@@ -1,4 +1,4 @@
-"""Represent a mix as arrays."""
+"""Represent the classes of a mix as arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Needs:
     """A mix as arrays: m classes with d distinct levels (GPU type, part of each GPU)."""
 
     gpu_types: tuple[str, ...]
-    """(d,): "" for any."""
+    """(d,): GPU type of each level; "" for any type."""
     per_gpu_mgpu: NDArray[np.int32]
     """(d,): required free part of each GPU."""
     level: NDArray[np.intp]

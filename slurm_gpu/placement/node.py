@@ -1,4 +1,4 @@
-"""Free resources of one node at one moment; without numpy, for daemons."""
+"""The free resources of one node at one moment, without numpy, which the daemons do not have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NodeState:
     free_memory_mib: int
     zone: str = ""
     up: bool = True
-    """Whether it accepts jobs."""
+    """Whether the node accepts jobs."""
 
     def __post_init__(self) -> None:
         if len(self.gpu_types) != len(self.free_mgpu):
@@ -41,9 +41,9 @@ def gpus_by_type(
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return `gpu_types` and `free_mgpu` of a node for which only sums by type are known.
 
-    `allocated`: whole GPUs; `shared_mgpu`: allocated shards in total. Slurm fills one GPU with shards
-    after another, so they are assigned to the fewest GPUs that are not allocated whole. Anything in excess of
-    the node's GPUs, possible while one job replaces another, is ignored.
+    `allocated` counts whole GPUs, and `shared_mgpu` is the total of allocated shards. Slurm fills one GPU
+    with shards after another, so the shards are assigned to as few GPUs as possible. Amounts that exceed the
+    node's GPUs, which occur while one job replaces another, are ignored.
     """
     types: list[str] = []
     free: list[int] = []

@@ -1,12 +1,13 @@
-"""Order nodes for a mix of jobs in which the next job is unknown.
+"""Order nodes for a mix of jobs when the next job is unknown.
 
-Node weights can express only one order for all jobs. The position of a node in it is its stake, the sum of
+Node weights can express only one order for all jobs. A node's position in this order is its stake, the sum of
 two numbers. The first is the number of its free GPUs that the jobs of a mix can use (those not stranded by
 `fragmentation.StrandedMeasure.FED`). The second is the number that the next small job is expected to strand.
-Nodes whose GPUs are of little use therefore come first, and the fullest among equal nodes with enough cores.
-bench/results/placement_orders.md compares it with other orders.
+Nodes whose GPUs are of little use therefore come first; among equal nodes with enough cores, the fullest
+comes first. bench/results/placement_orders.md compares this order with others.
 
-In plain Python, because the daemon has no numpy. Each state is computed only once.
+The module is written in plain Python because the daemon has no numpy. The stake of each state is computed
+only once.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ class FreeCapacity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stake:
-    """The stake on a node, in GPUs."""
+    """The stake of a node, in GPUs."""
 
     useful: float
-    """Free GPUs that the jobs of the mix can use: the expected part that is not stranded."""
+    """Expected number of free GPUs that the jobs of the mix can use."""
     strands: float | None
-    """Expected GPUs that the next job of at most one GPU strands; None if no such job has room."""
+    """Expected number of GPUs that the next job with one GPU or less strands; None if none has room."""
     place: float
     """Sort key of nodes."""
     fits: bool
@@ -76,7 +77,7 @@ class NodeOrder:
     """The order of nodes of some kinds for one mix."""
 
     def __init__(self, mix: Mix, n_seen: float, kinds: Mapping[NodeKind, int]) -> None:
-        """`n_seen`: number of jobs in the mix; `kinds`: number of nodes of each kind."""
+        """`n_seen` is the number of jobs in the mix, and `kinds` the number of nodes of each kind."""
         mix = Mix.of(
             (coarse(request), times) for request, times in zip(mix.requests, mix.popularity, strict=True)
         )
@@ -88,13 +89,14 @@ class NodeOrder:
         self._whole_ranks = _ranks({kind: judge.empty().place for kind, judge in self._judges.items()})
 
     def stake(self, kind: NodeKind, room: FreeCapacity) -> Stake:
-        """Return the stake on a node; raise KeyError for an unknown kind."""
+        """Return the stake of a node; raise KeyError for an unknown kind."""
         return self._judges[kind].stake(room)
 
     def gpus_left(self, stake: Stake) -> float:
-        """Convert a stake to GPUs left on a node of the kind with the most GPUs; 0 if no job has room.
+        """Convert a stake to a number of GPUs left; 0 if no job has room.
 
-        A node of that kind with this number of free GPUs, and their share of cores and memory, has the stake.
+        A node of the kind with the most GPUs has this stake if this number of its GPUs is free, with their
+        share of cores and memory.
         """
         if not stake.fits:
             return 0.0
@@ -107,7 +109,7 @@ class NodeOrder:
         return index + (stake.place - low) / (high - low)
 
     def whole_rank(self, kind: NodeKind) -> int:
-        """Return the rank of a kind among whole nodes: 0 for the kinds with the least at stake."""
+        """Return the rank of a kind among whole nodes: 0 for the kinds with the lowest stakes."""
         return self._whole_ranks[kind]
 
     @property
@@ -133,7 +135,10 @@ _Enough = tuple[int, int]
 
 
 class _Judge:
-    """Computes stakes on nodes of one kind from the classes that fit it when empty, and one GPU's share."""
+    """Computes stakes of nodes of one kind from the classes that fit an empty node and an assumed job.
+
+    The assumed job requests one GPU and its share of the node.
+    """
 
     def __init__(self, kind: NodeKind, mix: Mix, prior: float) -> None:
         self.kind = kind
@@ -177,11 +182,11 @@ class _Judge:
         return enough and request.cpus <= self.kind.cpus and request.memory_mib <= self.kind.memory_mib
 
     def empty(self) -> Stake:
-        """Return the stake on an empty node."""
+        """Return the stake of an empty node."""
         return self.stake(self._empty)
 
     def stake(self, room: FreeCapacity) -> Stake:
-        """Return the stake on a node with this room."""
+        """Return the stake of a node with these free resources."""
         known = self._known.get(room)
         if known is None:
             if len(self._known) >= _MOST_REMEMBERED:
@@ -254,7 +259,7 @@ class _Judge:
         return found
 
     def _share(self, room: FreeCapacity) -> float:
-        """Return the free GPUs, limited by the cores and memory left at each GPU's share of the node."""
+        """Return for how many free GPUs the node has their share of cores and memory left."""
         kind = self.kind
         parts = [
             of and free / of for free, of in ((room.cpus, kind.cpus), (room.memory_mib, kind.memory_mib))
@@ -262,14 +267,14 @@ class _Judge:
         return min(sum(room.free_mgpu) / GPU_MGPU, len(kind.gpu_types) * min(parts))
 
     def with_share(self, n_free: int) -> FreeCapacity:
-        """Return the room of a node with `n_free` free GPUs and their share of cores and memory."""
+        """Return the free resources of a node with `n_free` free GPUs and their share of cores and memory."""
         n = len(self.kind.gpu_types)
         free_mgpu = (0,) * (n - n_free) + (GPU_MGPU,) * n_free
         return FreeCapacity(free_mgpu, self.kind.cpus * n_free // n, self.kind.memory_mib * n_free // n)
 
 
 def _scale(judge: _Judge) -> list[float]:
-    """Return the places of a node with 1, 2, … GPUs left, sorted and strictly rising."""
+    """Return the places of a node with 1, 2, … GPUs left, in strictly ascending order."""
     places = sorted(judge.stake(judge.with_share(n)).place for n in range(1, len(judge.kind.gpu_types) + 1))
     rising: list[float] = []
     for place in places:
@@ -278,7 +283,7 @@ def _scale(judge: _Judge) -> list[float]:
 
 
 def _ranks(places: Mapping[NodeKind, float]) -> dict[NodeKind, int]:
-    """Rank kinds of whole nodes, merging the closest until at most `_MOST_WHOLE` ranks are left."""
+    """Rank kinds of whole nodes, merging the closest ranks until at most `_MOST_WHOLE` are left."""
     distinct = sorted(set(places.values()))
     while len(distinct) > _MOST_WHOLE:
         gaps = [high - low for low, high in pairwise(distinct)]

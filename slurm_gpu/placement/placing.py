@@ -71,7 +71,7 @@ class ByRule:
         self._rule, self._view = rule, ModelView(cluster)
 
     def choose(self, state: ModelState, request: ResourceRequest, fitting: NDArray[np.intp]) -> list[int]:
-        """Apply the rule to the lightest nodes first, then to heavier ones until there are enough.
+        """Apply the rule to the lightest nodes first, then to heavier ones until enough nodes are chosen.
 
         For a job that requires one zone, use the zone with room and the fewest free GPUs.
         """
@@ -101,7 +101,7 @@ class ByRule:
 
 
 def _in_one_zone(nodes: Nodes, request: ResourceRequest, fitting: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the nodes of the zone with room and the fewest free GPUs; all nodes if several zones will do."""
+    """Return the nodes of the zone with room and the fewest free GPUs, or all for jobs in several zones."""
     if not request.one_zone or request.nodes == 1:
         return fitting
     rooms = np.bincount(nodes.zone[fitting], minlength=len(nodes.zones))

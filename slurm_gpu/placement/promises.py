@@ -9,7 +9,10 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class PromiseDelays:
-    """Delays of the first jobs of reservations after the guaranteed start, in s; None without such jobs."""
+    """Delays in seconds of the first jobs of reservations after the guaranteed starts.
+
+    The delays are None if no job started.
+    """
 
     n: int
     """Reservations whose first job started."""
@@ -22,7 +25,7 @@ class PromiseDelays:
 
 
 def lateness_s(promised_s: int, started_s: int | None, submitted_s: int | None = None) -> int | None:
-    """Return a job's delay after the guaranteed start or its later submission; None if no job started."""
+    """Return a job's delay after the guaranteed start or, if later, its submission; None if none started."""
     if started_s is None:
         return None
     due_s = promised_s if submitted_s is None else max(promised_s, submitted_s)

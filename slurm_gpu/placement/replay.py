@@ -19,13 +19,13 @@ from slurm_gpu.simulate.outcome import JobTransition, ModelEvent, ModelOutcome
 from slurm_gpu.simulate.state import ModelState
 
 _SCALES = ((GPU_MGPU, "1 GPU or less"), (8 * GPU_MGPU, "2 to 8 GPUs"), (32 * GPU_MGPU, "9 to 32 GPUs"))
-_LARGEST_SCALE = "33 GPUs and more"
+_LARGEST_SCALE = "33 GPUs or more"
 _NO_GPU = "no GPU"
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleWaits:
-    """Waiting times in hours of the started jobs of one scale."""
+    """Waiting times, in hours, of the jobs of one scale that started."""
 
     jobs: int
     mean_h: float
@@ -35,16 +35,16 @@ class ScaleWaits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The figures of one simulation; rates and GPU-hours are from the first submission to the last."""
+    """The figures of one simulation; rates and GPU-hours cover the time from first to last submission."""
 
     jobs: int
     never_started: int
     utilisation: float
     """Mean share (0 to 1) of GPUs in use."""
     stranded_gpu_hours: float
-    """Free GPUs that the submitted jobs cannot use, expected over their mix (`StrandedMeasure.FED`)."""
+    """Expected GPU-hours that the mix of the submitted jobs could not use (`StrandedMeasure.FED`)."""
     idle_gpu_hours_while_waiting: float
-    """Free GPUs while at least one job that requests GPUs waited."""
+    """Hours of free GPUs while at least one job that requests GPUs waited."""
     straddling: int
     """Number of multi-node jobs that ran in more than one zone."""
     longest_as_first_h: float
@@ -94,10 +94,10 @@ def longest_as_first_s(jobs: Jobs, outcome: ModelOutcome, among: Mask | None = N
 def figures(
     cluster: ModelCluster, jobs: Jobs, outcome: ModelOutcome, asked_mgpu: NDArray[np.int64] | None = None
 ) -> Figures:
-    """Return the figures of a simulation with a log; raise ValueError if it has none.
+    """Return the figures of a simulation with a log; raise ValueError if it has no log.
 
-    `asked_mgpu`: total request of each job, for jobs whose nodes differ. The model allocates as much on each
-    node of a job as on the largest of them.
+    `asked_mgpu` is the total request of each job, for jobs that request different amounts on their nodes. The
+    model allocates the largest of these amounts on each node.
     """
     if len(jobs) and not outcome.log:
         raise ValueError("figures need a log: simulate(…, log=True)")
@@ -121,7 +121,10 @@ def _span_h(jobs: Jobs) -> float:
 
 
 def _integrals(cluster: ModelCluster, jobs: Jobs, outcome: ModelOutcome) -> tuple[float, float, float]:
-    """Return the GPU-hours in use, stranded, and idle while jobs waited, from first to last submission."""
+    """Return the GPU-hours that were in use, stranded, and idle while jobs waited.
+
+    They cover the time from the first to the last submission.
+    """
     state, view, mix = ModelState(cluster), ModelView(cluster), mix_of(jobs)
     stranded = np.zeros(len(cluster.nodes))
     totals = np.zeros(3)

@@ -1,4 +1,4 @@
-"""Free resources of all nodes of a cluster at one moment: arrays inside, `NodeState` at the edge.
+"""The free resources of all nodes of a cluster at one moment, built from `NodeState` and stored as arrays.
 
 Requests are `simulate.jobs.ResourceRequest`, as in the model of a cluster. Nodes are addressed by index.
 """
@@ -22,13 +22,13 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class RunningUntil:
-    """The running jobs of each of n nodes, and their latest end; both are 0 for idle nodes."""
+    """The number of running jobs on each of n nodes, and their latest end; both are 0 for idle nodes."""
 
     now_s: float
     until_s: NDArray[np.float64]
-    """(n,): when the last job of each node reaches its time limit; inf without a limit."""
+    """(n,): time at which the last job of each node reaches its time limit; inf without a limit."""
     n_jobs: NDArray[np.int64]
-    """(n,): running jobs of each node."""
+    """(n,): number of running jobs on each node."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,11 +131,17 @@ class Nodes:
         return mask
 
     def take(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> Nodes:
-        """Return the state after allocating one node's part of a request; raise ValueError without room."""
+        """Return the state after allocating one node's part of a request.
+
+        Raise ValueError if that part does not fit.
+        """
         return self._changed(node, request, devices, -1)
 
     def give_back(self, node: int, request: ResourceRequest, devices: Sequence[int]) -> Nodes:
-        """Return the state after releasing it; raise ValueError if it cannot have been allocated."""
+        """Return the state after releasing one node's part of a request.
+
+        Raise ValueError if that part cannot have been allocated.
+        """
         return self._changed(node, request, devices, 1)
 
     def _changed(self, node: int, request: ResourceRequest, devices: Sequence[int], sign: int) -> Nodes:

@@ -30,9 +30,9 @@ class _Node:
 class NodeWeights:
     """Choose the lightest nodes with room and, like Slurm, the one with the fewest free CPUs among equals.
 
-    Levels, bands and ranks are those of the daemon; without a mix, levels follow only the fullness. The
-    remaining time of jobs counts if the nodes report it and `timed` is true. Weights are updated only every
-    `every` decisions, as Slurm uses the previous weights in between.
+    Levels, bands and ranks are those of the daemon; without a mix, levels depend only on fullness. The
+    remaining time of jobs counts if the nodes report it and `timed` is true. Weights are updated once per
+    `every` decisions, since Slurm uses the previous weights in between.
     """
 
     def __init__(

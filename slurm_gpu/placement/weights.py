@@ -1,14 +1,14 @@
-"""Compute node weights that make Slurm fill the node with the least at stake and keep whole nodes free.
+"""Compute node weights that make Slurm fill the nodes with the lowest stakes and keep whole nodes free.
 
 Slurm uses the nodes with the lowest Weight among those that fit a job. The fewer useful GPUs a node has left,
-the lower its weight: by the mix of jobs (`order.NodeOrder`) or, if the mix is unknown, by its share of cores
-and memory. Slurm itself skips nodes that a job does not fit. The longer the jobs of a node may still run, the
-lower its weight: a node that will soon be whole is not used. bench/results/placement_orders.md compares
+the lower is its weight. Which GPUs are useful depends on the mix of jobs (`order.NodeOrder`) or, if the mix
+is unknown, on the node's free cores and memory. The longer the jobs of a node may still run, the lower is its
+weight, so that nodes that will soon be whole are kept free. bench/results/placement_orders.md compares
 orders.
 
-Each level costs a call of slurmctld, so there are few. A site's own order of nodes is kept: nodes with one
-Weight get weights between it and the next higher Weight of another node. Pure functions without numpy,
-because login nodes run them too.
+Each level costs a call of slurmctld, so there are few levels. A site's own order of nodes is kept: nodes with
+the same Weight get weights between this Weight and the next higher Weight of other nodes. The functions are
+pure and do not use numpy, because login nodes run them too.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class NodeCapacity:
     memory_mib: int
     memory_free_mib: int
     worth: float | None = None
-    """Useful GPUs left by the mix of jobs, 0 if none has room; None if unknown: all GPUs left count."""
+    """Useful GPUs left for the mix of jobs, 0 if no job has room; if None (unknown), all GPUs left count."""
     whole_rank: int = 0
     """Rank among whole nodes; 0 is used first."""
     whole_in_s: float | None = None
     """Seconds until its jobs reach their time limits; inf without a limit, None if unknown."""
     one_job: bool = False
-    """Whether exactly one job runs there."""
+    """Whether exactly one job runs on the node."""
 
     @property
     def usable_gpus(self) -> float:
@@ -69,7 +69,7 @@ class NodeCapacity:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all GPUs are free, with cores and memory for all of them but half a GPU's share."""
+        """Whether all GPUs are free, with cores and memory for all GPUs except at most half a GPU's share."""
         return self.gpus_used == 0 and self.usable_gpus >= self.gpus - 0.5
 
     @property
@@ -85,7 +85,7 @@ class WeightScale:
     largest: int
     """GPUs of the node with the most GPUs."""
     whole_ranks: int = 1
-    """Levels of whole nodes, above all others."""
+    """Number of levels of whole nodes, which are above all other levels."""
     timed: bool = False
     """Whether the remaining time of jobs counts."""
 
@@ -108,7 +108,7 @@ class WeightScale:
 def level_of(room: NodeCapacity, scale: WeightScale, before: int | None = None) -> int:
     """Return a level from FULL to the last of the scale; those from `below_whole` on are for whole nodes.
 
-    `before` is the previous level, which is kept unless the node moved far enough.
+    `before` is the previous level, which is kept unless the node has moved far enough from it.
     """
     if room.is_whole or (scale.timed and room.is_whole_next):
         return scale.below_whole + min(room.whole_rank, scale.whole_ranks - 1)
@@ -125,7 +125,7 @@ def level_of(room: NodeCapacity, scale: WeightScale, before: int | None = None) 
 
 
 def _place(usable: float, most: int, largest: int) -> float:
-    """Map the GPUs left to a level: one level each, or above the first few compressed."""
+    """Map the GPUs left to a level; on large nodes, numbers above the first few share levels."""
     if largest - 1 <= most or usable <= min(_EXACT, most):
         return min(usable, most)
     exact = min(_EXACT, most)
@@ -135,7 +135,7 @@ def _place(usable: float, most: int, largest: int) -> float:
 def _timed_place(worth: float, room: NodeCapacity, most: int, scale: WeightScale) -> float:
     """Map GPUs left, minus one per doubling of the time until the node is whole, linearly to the levels.
 
-    The lowest is FULL, for no GPU left and jobs that run for very long.
+    The lowest level is FULL, for nodes with no GPU left whose jobs run for very long.
     """
     left_s = _UNKNOWN_S if room.whole_in_s is None else max(0.0, room.whole_in_s)
     doublings = min(math.log2(1 + left_s / _UNIT_S), _MOST_DOUBLINGS)
@@ -144,11 +144,11 @@ def _timed_place(worth: float, room: NodeCapacity, most: int, scale: WeightScale
 
 
 def layout(managed: Collection[int], others: Collection[int], levels: int) -> Mapping[int, tuple[int, ...]]:
-    """Return our weights, one per level and rising, for each original Weight of managed nodes.
+    """Return our weights, one per level in ascending order, for each original Weight of managed nodes.
 
     `others` are the weights of nodes that are not managed: our weights are on the same side of them as the
-    original Weight. If there are too few integers in between, levels share weights; with none, all levels get
-    the original Weight.
+    original Weight. If there are too few integers in between, levels share weights; if there are none, all
+    levels get the original Weight.
     """
     found: dict[int, tuple[int, ...]] = {}
     low = -1.0
@@ -161,7 +161,7 @@ def layout(managed: Collection[int], others: Collection[int], levels: int) -> Ma
 
 
 def _between(classes: list[int], start: int, end: float, levels: int) -> dict[int, tuple[int, ...]]:
-    """Return weights in [start, end), class above class, each starting at its original Weight if possible."""
+    """Return weights in [start, end), each class above the last, from its original Weight on if possible."""
     each = int(min(levels, (end - start) // len(classes)))
     if each == 0:
         return {weight: (weight,) * levels for weight in classes}
@@ -184,7 +184,7 @@ def _squeezed(level: int, levels: int, weights: int) -> int:
 
 
 def changes(wanted: Mapping[str, int], now: Mapping[str, int]) -> Mapping[int, list[str]]:
-    """Return the nodes to change by new Weight, the lowest first, because it is needed soonest."""
+    """Return the nodes to change by new Weight, the lowest first, because Slurm uses those nodes next."""
     found: dict[int, list[str]] = {}
     for name, weight in wanted.items():
         if name in now and now[name] != weight:

@@ -1,9 +1,9 @@
 """Append zones to the --constraint of a job, and separate them again.
 
-job_submit.lua writes `[zone1|zone2]`, `a100&[zone1|zone2]` or `(a100|h100)&[zone1|zone2]`: all nodes of the
-job come from one of these zones, the first with room, and each node satisfies the job's own constraint. It
-does not change a constraint if Slurm would reject the result or if the user's own text could not be recovered
-exactly.
+job_submit.lua writes `[zone1|zone2]`, `a100&[zone1|zone2]` or `(a100|h100)&[zone1|zone2]`. All nodes of the
+job then come from the first of these zones with room, and each node satisfies the job's own constraint. The
+script does not change a constraint if Slurm would reject the result or if the user's own text could not be
+recovered exactly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_zone_name(name: str) -> bool:
 
 
 def can_be_joined(own: str, zones: Iterable[str]) -> bool:
-    """Return whether zones can be appended: the constraint is names joined by & or |, not both.
+    """Return whether zones can be appended: the constraint consists of names joined by either & or |.
 
     A constraint that contains a zone is not changed: the user has already chosen one.
     """

@@ -1,8 +1,8 @@
 """Score zones for jobs by scale, and extend roles with demand.
 
-Zones separate small jobs from large ones, so that GPUs freed in a zone suit the next job there. A
-role is not a barrier: if jobs of a scale need more than their own zones have, they may use the free capacity
-of the nearest other roles, until those need it themselves. Pure functions; GPU amounts are in mgpu.
+Zones separate small jobs from large ones, so that GPUs freed in a zone suit the next job there. A role is not
+a barrier. If jobs of a scale need more than their own zones have, they may use the free capacity of the
+nearest other roles until jobs of those roles need it. The functions are pure; GPU amounts are in mgpu.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class JobScale(StrEnum):
     """The size of a job, and the role of a zone for such jobs."""
 
     SMALL = "small"
-    """Fits one node."""
+    """Needs one node."""
     MEDIUM = "medium"
-    """Several nodes, at most half of the largest zone."""
+    """Needs several nodes, but at most half of the largest zone."""
     LARGE = "large"
 
 
@@ -36,7 +36,7 @@ _ORDER = tuple(JobScale)
 
 @dataclass(frozen=True, slots=True)
 class ZoneLoad:
-    """A zone at one moment; only nodes with GPUs that accept jobs count."""
+    """The load of a zone at one moment; only nodes that have GPUs and accept jobs count."""
 
     name: str
     role: str | None
@@ -53,7 +53,7 @@ class ZoneLoad:
 
     @property
     def fullness(self) -> float:
-        """0 if all nodes are free, 1 if none is."""
+        """From 0 if all nodes are free to 1 if all are in use."""
         return 1 - self.free_nodes / self.nodes if self.nodes else 1.0
 
 
@@ -72,8 +72,9 @@ def scale_of(nodes: int, most_medium: int) -> JobScale:
 def scores(zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]) -> dict[str, dict[JobScale, int]]:
     """Return for each zone and scale how well the zone suits such a job, 0 to 1000.
 
-    `demand`: mgpu allocated to, or requested by, jobs of each scale. A zone for a scale always scores higher
-    than other zones. Among equal zones the fuller scores higher, so that whole nodes stay free together.
+    `demand` is the mgpu allocated to, or requested by, jobs of each scale. For each scale, its own zones
+    score higher than other zones. Among equal zones, the fuller one scores higher, so that free nodes stay
+    together.
     """
     welcome = welcome_by_zone(zones, demand)
     return {
@@ -88,7 +89,7 @@ def scores(zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]) -> dict[st
 def welcome_by_zone(
     zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]
 ) -> dict[str, dict[JobScale, float]]:
-    """Return how suitable each zone is for each scale, from 0 to 1 (the zone is for this scale)."""
+    """Return how suitable each zone is for each scale, from 0 (not at all) to 1 (it is for this scale)."""
     capacity = {scale: sum(zone.mgpu for zone in zones if zone.scale is scale) for scale in _ORDER}
     taken_in = stretched(capacity, demand, sum(zone.mgpu for zone in zones if zone.scale is None))
 
@@ -111,9 +112,9 @@ def stretched(
 ) -> dict[tuple[JobScale, JobScale], float]:
     """Return by (guest, host) the mgpu of the host's zones that jobs of the guest's scale may use.
 
-    Demand over a scale's own zones goes first to zones without a role (`common` mgpu in total), then to the
-    next role, then to the one after it. It never takes capacity that the host's own jobs need. Guests of one
-    host share its capacity in proportion to their demand.
+    Demand that exceeds a scale's own zones goes first to zones without a role (`common` mgpu in total), then
+    to the next role, then to the one after it. It never takes capacity that the host's own jobs need. Guests
+    of one host share its capacity in proportion to their demand.
     """
     over = {scale: float(max(0, demand.get(scale, 0) - capacity.get(scale, 0))) for scale in _ORDER}
     left = {scale: float(max(0, capacity.get(scale, 0) - demand.get(scale, 0))) for scale in _ORDER}
@@ -149,8 +150,8 @@ def _asks(
 def reordered(offered: Sequence[str], points: Mapping[str, int], margin: int) -> list[str] | None:
     """Return a job's alternative zones, the best first; None if their order need not change.
 
-    It changes only if one is better by `margin` than one before it, because each change costs a call of
-    slurmctld. Zones without a score come last.
+    The order changes only if a zone is better by `margin` than one before it, because each change costs a
+    call of slurmctld. Zones without a score come last.
     """
 
     def score(name: str) -> int:
