@@ -272,7 +272,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "hostlist of a long name": (
         lambda path: written(path / "h", b"n" * 60_000 + b"[1-99999]"),
         HOSTS,
-        "255 characters at most",
+        "at most 255 characters",
     ),
 }
 

@@ -1,1 +1,1 @@
-"""Client of slurm-gpudbd, through which all other parts read the database."""
+"""Provide the client of slurm-gpudbd, through which all other packages read the database."""

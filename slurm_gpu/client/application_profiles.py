@@ -1,4 +1,4 @@
-"""Profiles of applications from the runs that the caller may see in the database."""
+"""Build application profiles from the runs in the database that the caller may see."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 _FINISHED = ("COMPLETED",)
 _WHOLE_GPU = 1.0
 SIZES = ("batch_size", "atoms", "input_bytes", "topology_bytes")
-"""The parameters that contain the input size of an application; the first known one is used."""
+"""The parameters that contain the input size of an application; the first one with a known value is used."""
 
 
 def recorded_profiles(client: DatabaseClient, **filters: Any) -> Iterator[ApplicationProfile]:
-    """Return a profile of each finished run of a known application on one whole GPU, newest first.
+    """Yield a profile of each finished run of a known application on one whole GPU, newest first.
 
-    `filters` are those of DatabaseClient.runs, such as since_s. Runs on several GPUs, on parts of a GPU or
-    without a GPU are left out, and so are those without a stored timeline or with an empty one. Each run has
-    its own profile; colocation.library merges those of one application and input. Raise the errors of
+    `filters` are the filters of DatabaseClient.runs, such as since_s. Runs on several GPUs, on a part of a
+    GPU or without a GPU are omitted, and so are runs whose timeline is missing or empty. Each run has its own
+    profile; colocation.library merges the profiles of one application and input. Raise the same errors as
     DatabaseClient.
     """
     for run in client.all_runs(**{"states": _FINISHED, **filters}):
@@ -39,7 +39,7 @@ def _of_run(client: DatabaseClient, listed: Run) -> ApplicationProfile | None:
 
 
 def profile_of(run: Run, recorded: RunTimeline) -> ApplicationProfile | None:
-    """Return the profile of a run of DatabaseClient.run; None if too little was recorded."""
+    """Return the profile of a run, or None if too little was recorded."""
     devices = [one for one in recorded.devices or () if one.timeline is not None]
     if run.app is None or len(devices) != 1 or devices[0].timeline is None:
         return None
@@ -63,7 +63,7 @@ def profile_of(run: Run, recorded: RunTimeline) -> ApplicationProfile | None:
 
 
 def _parameters(run: Run) -> dict[str, str]:
-    """Return the parameters of its application from the first segment that recognised it."""
+    """Return the parameters of the run's application from the first segment that recognised it."""
     for host in run.hosts or ():
         if host.app == run.app and host.app_params:
             return dict(host.app_params)

@@ -1,4 +1,4 @@
-"""Connections to slurm-gpudbd for daemons that rarely need one."""
+"""Open connections to slurm-gpudbd for daemons that rarely need one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class DatabaseConnector:
-    """Connects to the site's slurm-gpudbd for each call."""
+    """Opens a new connection to the site's slurm-gpudbd for each call."""
 
     config: SiteConfig
 
     def __call__(self, use: Callable[[DatabaseClient], T]) -> T:
-        """Call `use` with a connection, and return its result."""
+        """Call `use` with a new connection, and return its result."""
         # Imported here: httpx takes memory that many sites' slurm-gpuctld never needs.
         from slurm_gpu.client.database_client import DatabaseClient
 

@@ -1,4 +1,4 @@
-"""Read slurm-gpudbd's API: by Unix socket on its own host, with MUNGE from other hosts."""
+"""Call slurm-gpudbd's API: over its Unix socket on the same host, with MUNGE from other hosts."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class MungeAuth(httpx.Auth):
 
 
 class DatabaseClient:
-    """slurm-gpudbd with the rights of the calling user; a context manager.
+    """A client of slurm-gpudbd with the rights of the calling user; a context manager.
 
     Every method raises DatabaseError if slurm-gpudbd is unreachable or rejects the request, MungeError if no
     credential is available, and UsageError if the request is invalid.
@@ -119,9 +119,10 @@ class DatabaseClient:
         needs_all: bool = False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Configure access; `needs_all`: fail, with a remedy, unless the caller may see every run.
+        """Configure access.
 
-        `timeout_s` limits the duration of a request, including the waits for the user's rate limit (429).
+        `timeout_s` limits the duration of a request, including the waits for the user's rate limit (429). If
+        `needs_all` is true, requests fail with a remedy unless the caller may see every run.
         """
         self._timeout_s, self._sleep = timeout_s, sleep
         path = config.database_socket
@@ -166,9 +167,9 @@ class DatabaseClient:
         limit: int | None = None,
         cursor: str | None = None,
     ) -> RunPage:
-        """Return one page of runs, the last submitted first, or as specified by `sort`.
+        """Return one page of runs, the last submitted first unless `sort` is given.
 
-        RunPage.cursor requests the next page. docs/api.md explains each filter.
+        Pass RunPage.cursor as `cursor` to get the next page. docs/api.md explains each filter.
         """
         values = {
             "user": user,
@@ -192,7 +193,7 @@ class DatabaseClient:
         return self._get(RunPage, "/v1/runs", query)
 
     def all_runs(self, **filters: Any) -> Iterator[Run]:
-        """Yield every run that matches `filters` (those of `runs`), page by page."""
+        """Yield every run that matches `filters`, which are the filters of `runs`."""
         cursor: str | None = None
         while True:
             page = self.runs(**{**filters, "cursor": cursor})
@@ -202,80 +203,84 @@ class DatabaseClient:
             cursor = page.cursor
 
     def run(self, job: str) -> Sequence[Run]:
-        """Return the runs of `run_page`."""
+        """Return only the runs of `run_page`."""
         return self.run_page(job).runs
 
     def run_page(self, job: str) -> RunPage:
-        """Return the runs of JOBID, JOBID_TASK or JOBID+OFFSET with devices, newest first; () if unknown."""
+        """Return the runs of JOBID, JOBID_TASK or JOBID+OFFSET with devices, newest first."""
         missing: dict[str, Any] = {}
         answer = self._get(dict[str, Any], _job_path(job), missing=missing)
         return RunPage(runs=(), cursor=None) if answer is missing else RunPage.from_json(answer)
 
     def timelines(self, job: str) -> Sequence[RunTimeline]:
-        """Return the timelines of every run of `job`, as in `run`, on each device; () if unknown."""
+        """Return the timelines of every run of `job`, newest first; () if the job is unknown."""
         return self._list(tuple[RunTimeline, ...], "runs", _job_path(job, "/timeline"), or_none=True)
 
     def windows(self, job: str) -> Sequence[NodeWindow]:
         """Return the last ten minutes of `job` at full resolution.
 
-        The result is () if its nodes have just been asked for them: repeat the call in 10 s. Raise
-        DatabaseError if the job is not running and no window was kept.
+        The result is () if the windows have just been requested from the nodes; repeat the call in 10 s.
+        Raise DatabaseError if the job is not running and no window is stored.
         """
         return self._list(tuple[NodeWindow, ...], "windows", _job_path(job, "/window"))
 
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
-        """Return the host values of the nodes of `job` for the last ten minutes, while it was alone on them.
+        """Return ten minutes of host metrics of the nodes of `job`, only while it was alone on them.
 
-        The result is () if the job is not running, shares a node, or is unknown; also with an older
-        slurm-gpudbd.
+        The result is () if the job is not running, shares a node, or is unknown. It is also () if
+        slurm-gpudbd is too old to support this request.
         """
         return self._list(tuple[NodeMinutes, ...], "hosts", _job_path(job, "/hosts"), or_none=True)
 
     def live(self, refresh: Refresh = "all") -> Mapping[str, Live]:
-        """Return the live values of each node's devices, and their jobs, by node.
+        """Return, by node, the live values and the jobs of its devices.
 
-        `refresh`: the nodes that post every 10 s because of this request; the others post every 60 s.
+        `refresh` selects the nodes that post every 10 s because of this request; the other nodes post every
+        60 s.
         """
         return self._get(_LiveNodes, "/v1/live", {"refresh": refresh}).nodes
 
     def nodes(self) -> Sequence[NodeReport]:
-        """Return the nodes with slurm-gpud: the time of their last shipment, and their devices."""
+        """Return the nodes with slurm-gpud, with the time of their last shipment and their devices."""
         return self._list(tuple[NodeReport, ...], "nodes", "/v1/nodes")
 
     def cluster(self) -> ClusterState:
-        """Return all nodes, the jobs on them and pending jobs, from a recent report of slurmctld."""
+        """Return all nodes, the jobs on them and the pending jobs, as recently reported by slurmctld."""
         return self._get(ClusterState, "/v1/cluster")
 
     def running(self) -> Running:
-        """Return how running jobs have used their GPUs: the caller's, or all for operators."""
+        """Return the GPU use of the caller's running jobs, or of all running jobs for operators."""
         return self._get(Running, "/v1/running")
 
     def verdicts(self) -> Verdicts:
-        """Return the current verdicts on running jobs: the caller's, or all for operators."""
+        """Return the current verdicts on the caller's running jobs, or on all running jobs for operators."""
         return self._get(Verdicts, "/v1/verdicts")
 
     def forecast(self, job: str) -> Forecast | str:
-        """Return how long a pending job will wait, or why that is unknown.
+        """Return the forecast of a pending job's waiting time, or the reason why there is none.
 
         Raise UsageError if the job is not pending.
         """
         return self._forecast(_job_path(job, of="forecast"), {})
 
     def forecast_asked(self, **asked: str | float | None) -> Forecast | str:
-        """Return the forecast of a job that is not submitted; docs/api.md has the parameters."""
+        """Return the forecast of a job that has not been submitted; docs/api.md lists the parameters."""
         query = {name: str(value) for name, value in asked.items() if value is not None}
         return self._forecast("/v1/forecast", query)
 
     def acts(self, limit: int = 100) -> Sequence[AuditEvent]:
-        """Return the last changes to the cluster, newest first; for operators."""
+        """Return the last changes to the cluster, newest first; only operators may call this."""
         return self._list(tuple[AuditEvent, ...], "audit", "/v1/audit", {"limit": str(limit)})
 
     def send_audit_events(self, acts: Sequence[AuditEvent]) -> None:
-        """Store audit events; only root and SlurmUser may. Repetition is harmless."""
+        """Store audit events; only root and SlurmUser may call this.
+
+        A repeated call has no effect.
+        """
         self._post_controller(audit=acts)
 
     def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
-        """Return open reservations, the last `past` that are over, and those in `ids`, by number."""
+        """Return open reservations, the last `past` ended reservations, and those in `ids`, sorted by ID."""
         query = {"past": str(past), "ids": ",".join(map(str, ids))}
         return self._list(tuple[Reservation, ...], "reservations", "/v1/reservations", query)
 
@@ -284,11 +289,14 @@ class DatabaseClient:
         return self._reserve("", asked)
 
     def decide_reservation(self, number: int, act: str, **more: str | int | None) -> Reservation:
-        """Send the decision on a reservation: `approve` (start_s, end_s, nodes), `deny` or `cancel` (why)."""
+        """Approve (with start_s, end_s and nodes), deny or cancel (with why) a reservation."""
         return self._reserve(f"/{number}", {"act": act, **more})
 
     def send_reservation_reports(self, reports: Sequence[Report]) -> None:
-        """Report the outcome of reservations; only root and SlurmUser may. Repetition is harmless."""
+        """Report the state of reservations; only root and SlurmUser may call this.
+
+        A repeated call is harmless.
+        """
         self._post_controller(reservations=reports)
 
     def _reserve(self, path: str, asked: Mapping[str, str | int | None]) -> Reservation:
@@ -297,32 +305,33 @@ class DatabaseClient:
         return self._ask(_Reserved, "POST", f"/v1/reservations{path}", content=content).reservation
 
     def decisions(self, token: str) -> Sequence[Decision]:
-        """Return the decisions with this token; () if unknown or expired."""
+        """Return the decisions with this token; () if the token is unknown or expired."""
         path = f"/v1/decisions/{quote(token, safe='')}"
         return self._list(tuple[Decision, ...], "decisions", path, or_none=True)
 
     def refusals(self, rule: str | None = None, limit: int = 100) -> Sequence[Decision]:
-        """Return the last rejected jobs and updates, or those of one rule, newest first; for operators."""
+        """Return the last refusals, or only those by `rule`, newest first; only operators may call this."""
         query = {"limit": str(limit), **({} if rule is None else {"rule": rule})}
         return self._list(tuple[Decision, ...], "decisions", "/v1/decisions", query)
 
     def send_decisions(self, decisions: Sequence[Decision], after: str | None = None) -> bool:
-        """Store decisions, as root or SlurmUser; harmless when repeated.
+        """Store decisions; only root and SlurmUser may call this.
 
-        Return whether the decision with the id `after`, which was stored before these, is missing.
+        A repeated call has no effect. Return True if the decision with the ID `after`, which was sent before
+        these decisions, is missing in the database.
         """
         return "decisions" in self._post_controller(decisions=decisions, decisions_after=after).lacks
 
     def quota(self, user: str) -> Quota:
-        """Return a user's limits and usage after some seconds; operators may request those of all users."""
+        """Return a user's limits and their use, or request them; operators may do so for all users."""
         return self._get(Quota, f"/v1/quota/{quote(user, safe='')}")
 
     def quotas_wanted(self) -> Sequence[str]:
-        """Return the users whose limits were requested; only root and SlurmUser may."""
+        """Return the users whose limits were requested; only root and SlurmUser may call this."""
         return self._list(tuple[str, ...], "wanted", "/v1/quota")
 
     def send_quotas(self, quotas: Sequence[Quota]) -> None:
-        """Report limits of users; only root and SlurmUser may."""
+        """Report limits of users; only root and SlurmUser may call this."""
         self._post_controller(quotas=quotas)
 
     def close(self) -> None:
@@ -353,7 +362,7 @@ class DatabaseClient:
         *,
         or_none: bool = False,
     ) -> T:
-        """Return a list of an answer; with `or_none`, empty if slurm-gpudbd does not support the path."""
+        """Return the list `name` of an answer; with `or_none`, return an empty list for status 404."""
         answer = self._get(dict[str, Any], path, query, {name: []} if or_none else None)
         return from_json(kind, answer.get(name))
 
@@ -376,7 +385,7 @@ class DatabaseClient:
             value = response.json()
         except ValueError as error:
             raise DatabaseError(
-                f"{self.where} answered {response.status_code} and no JSON; is that slurm-gpudbd?"
+                f"{self.where} answered {response.status_code}, but not in JSON; is it slurm-gpudbd?"
             ) from error
         if response.status_code == 404 and missing is not None:
             return missing
@@ -387,13 +396,13 @@ class DatabaseClient:
             raise NotAllowedError(f"not allowed: {why} (reported by slurm-gpudbd at {self.where})")
         if response.status_code == 429:
             raise DatabaseError(
-                f"slurm-gpudbd at {self.where} serves no more requests of this user now: {why}"
+                f"slurm-gpudbd at {self.where} temporarily rejects requests of this user: {why}"
             )
         if (retry_after_s := response.headers.get("retry-after")) is not None:
             # The cause is last: `slurm-gpu doctor` uses it to name the daemon to start.
             raise DatabaseError(
-                f"slurm-gpudbd at {self.where} cannot answer just now; try again in {retry_after_s} s, "
-                f"and if that lasts, run slurm-gpu doctor: {why}"
+                f"slurm-gpudbd at {self.where} cannot answer at the moment; try again in {retry_after_s} s, "
+                f"and if this persists, run slurm-gpu doctor: {why}"
             )
         failure = NotFoundError if response.status_code == 404 else DatabaseError
         raise failure(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
@@ -408,7 +417,7 @@ class DatabaseClient:
 
 
 def _retry_after_s(response: httpx.Response) -> float:
-    """Return the seconds in Retry-After; infinite if it has another form."""
+    """Return the seconds in the header Retry-After, or infinity if it does not contain seconds."""
     text = response.headers.get("retry-after", "")
     return int(text) if _SECONDS.fullmatch(text) else math.inf
 
@@ -420,7 +429,7 @@ def _job_path(job: str, part: str = "", of: str = "runs") -> str:
 
 
 def _connectable(path: Path) -> bool:
-    """Return whether a daemon listens there: a killed one leaves its socket behind."""
+    """Return whether a daemon listens on the socket, since a killed daemon leaves its socket behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_S)
         try:

@@ -1,1 +1,1 @@
-"""slurm-gpu.yaml, and decoding YAML into settings with the position of every value."""
+"""Read slurm-gpu.yaml, and decode YAML into settings with the position of every value."""

@@ -44,14 +44,14 @@ class YamlCheck:
         self.failed: set[Location] = set()
 
     def fail(self, location: Location, message: str, *, key: bool = False) -> None:
-        """Record an error in the value (or the key) at that place; raise InvalidFileError after too many."""
+        """Record an error in the value or key at `location`; raise InvalidFileError after too many."""
         self.failed.add(location)
         self.errors.append(self.source.error(location, message, key=key))
         if len(self.errors) == _MOST_ERRORS:
             self.finish()
 
     def finish(self) -> None:
-        """Raise InvalidFileError with every error, in the order of the file, if there are any."""
+        """If errors were recorded, raise InvalidFileError with all of them in the order of the file."""
         if self.errors:
             errors = sorted(self.errors, key=lambda error: (error.line, error.column))
             if len(errors) >= _MOST_ERRORS:
@@ -62,14 +62,15 @@ class YamlCheck:
     def mapping(
         self, location: Location, value: Any, known: Collection[str] | None, name: str | None = None
     ) -> dict[Any, Any]:
-        """Return the entries of a mapping whose keys are known (None: all); {} if the value is not a mapping.
+        """Return the entries of a mapping with known keys; {} if the value is not a mapping.
 
-        `name` describes it to users; by default its position does.
+        All keys are accepted if `known` is None. `name` is the name of the mapping in messages; by default,
+        it is derived from the location.
         """
         name = (".".join(map(str, location)) or "the file") if name is None else name
         if not isinstance(value, dict):
             hint = f"; allowed: {few(known, _MOST_LISTED)}" if known else ""
-            self.fail(location, f"{name} must hold `key: value` lines, not {shown(value)}{hint}")
+            self.fail(location, f"{name} must contain `key: value` lines, not {shown(value)}{hint}")
             return {}
         if known is None:
             return value
@@ -81,7 +82,7 @@ class YamlCheck:
         return {key: item for key, item in value.items() if key in known}
 
     def seconds(self, location: Location, value: Any) -> float | None:
-        """Return a duration in seconds; None if the value is not a duration, or its unit is ambiguous."""
+        """Return a duration in seconds, or None if the value is not a duration or its unit is ambiguous."""
         if self.is_ambiguous(location, value):
             return None
         try:
@@ -90,13 +91,13 @@ class YamlCheck:
             return None
 
     def is_ambiguous(self, location: Location, value: Any) -> bool:
-        """Return whether a time is written as 12:00 without quotes; in quotes it means 12 minutes."""
+        """Return whether a duration is written like 12:00 without quotes; in quotes, it means 12 minutes."""
         is_clock = isinstance(value, str) and _AMBIGUOUS.fullmatch(value) is not None
         return is_clock and self.source.texts.get(location) == value
 
 
 def did_you_mean(value: Any, allowed: Collection[object]) -> str:
-    """Return the end of a message about an invalid value: similar or valid names."""
+    """Return the end of a message about an invalid value: a similar name, or the valid names."""
     # Imported here because most files have no errors, and memory matters to the programs that read them.
     import difflib
 
@@ -108,6 +109,6 @@ def did_you_mean(value: Any, allowed: Collection[object]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message, shortened if it is long."""
+    """Return the text of a value for a message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

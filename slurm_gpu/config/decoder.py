@@ -1,8 +1,9 @@
 """Decode a YAML file into dataclasses whose fields declare keys, values and descriptions once.
 
 A field is declared as `Annotated[type, value type, description]`. Its type determines how it is decoded: a
-dataclass is a table, `Mapping[str, X]` a table of any names, `tuple[X, ...]` and `frozenset[X]` are lists, an
-enum is a choice. A field without a default is required; one without a description is not in the file.
+dataclass is a table, `Mapping[str, X]` is a table of any names, `tuple[X, ...]` and `frozenset[X]` are lists,
+and an enum is a choice. A field without a default is required. A field without a description cannot be set in
+the file.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The number of entries that a list or table may have.
+    """The number of entries that a list or table may contain.
 
-    With `or_one` a single value may be written without a list; with `keyed` a tuple is written as a table.
+    If `or_one` is true, a single value may be written without a list. If `keyed` is true, a tuple is written
+    as a table.
     """
 
     least: int = 0
@@ -48,7 +50,7 @@ ANY_NUMBER = Items()
 
 @dataclass(frozen=True, slots=True)
 class OneOrTable:
-    """One value, or a table of them; `make` receives the table, or {None: value}."""
+    """A single value or a table of such values; `make` receives the table, or {None: value}."""
 
     one: ValueType
     key: ValueType
@@ -57,20 +59,20 @@ class OneOrTable:
 
 @dataclass(frozen=True, slots=True)
 class FromPlace:
-    """The value of a field that the file does not set, derived from the place of its table."""
+    """Derives the value of a field that the file does not set from the location of its table."""
 
     value: Callable[[Location], Any]
 
 
 class Required(NamedTuple):
-    """A field that a file must set, although the class has a default."""
+    """Marks a field that a file must set, although it has a default in the class."""
 
 
 REQUIRED = Required()
 
 
 class Shape(NamedTuple):
-    """The decoding of a value: `type` without annotations and None, and the annotations."""
+    """The decoding rule of a value: its `type` without annotations and None, and the annotations."""
 
     type: Any
     value_type: ValueType | None
@@ -79,7 +81,7 @@ class Shape(NamedTuple):
 
 
 class SettingField(NamedTuple):
-    """One field of a settings class; `default` is MISSING if it is required."""
+    """A field of a settings class; `default` is MISSING if the class has no default for it."""
 
     name: str
     key: str
@@ -113,7 +115,7 @@ def shape_of(hint: Any) -> Shape:
 
 @cache
 def fields_of(settings_class: type) -> tuple[SettingField, ...]:
-    """Return the fields of the class, in its order; those that a file may set have a description."""
+    """Return the fields of the class in order; those that a file may set have a description."""
     hints = get_type_hints(settings_class, include_extras=True)
     found = []
     for item in fields(settings_class):
@@ -132,7 +134,7 @@ def fields_of(settings_class: type) -> tuple[SettingField, ...]:
 
 
 def decode(source: YamlSource, settings_class: type[_T]) -> _T:
-    """Return the settings in the file; raise InvalidFileError with all errors if it is invalid."""
+    """Decode a file; if it is invalid, raise InvalidFileError with all errors."""
     decoder = Decoder(source)
     settings = decoder.read(settings_class)
     decoder.finish()
@@ -143,12 +145,12 @@ class Decoder(YamlCheck):
     """Decodes one file and collects its errors; `finish` raises them."""
 
     def read(self, settings_class: type[_T]) -> _T:
-        """Return the whole file; after an error, invalid values are defaults, or None."""
+        """Decode the whole file; invalid values are replaced with their defaults or None."""
         settings: _T = self._table((), {} if self.source.value is None else self.source.value, settings_class)
         return settings
 
     def at(self, *place: str | int) -> Any:
-        """Return the value of the file at that location; MISSING if it is absent."""
+        """Return the value at a location in the file, or MISSING if there is none."""
         value = self.source.value
         for part in place:
             try:
@@ -158,15 +160,15 @@ class Decoder(YamlCheck):
         return value
 
     def has(self, *place: str | int) -> bool:
-        """Return whether the file has a value at that location."""
+        """Return whether the file has a value at a location."""
         return self.at(*place) is not MISSING
 
     def has_failed(self, at: Location) -> bool:
-        """Return whether there is an error at or below that location."""
+        """Return whether an error was recorded at or below a location."""
         return any(place[: len(at)] == at for place in self.failed)
 
     def fail_once(self, at: Location, message: str, *, key: bool = False) -> None:
-        """Record an error, unless the value there already has one."""
+        """Record an error unless one was recorded at or below its location."""
         if not self.has_failed(at):
             self.fail(at, message, key=key)
 
@@ -214,7 +216,7 @@ class Decoder(YamlCheck):
         return self._list(at, value, shape, origin)
 
     def single(self, at: Location, value: Any, value_type: ValueType) -> Any:
-        """Return one value; raise an error if it is invalid."""
+        """Parse a single value; if it is invalid, record an error and return _INVALID."""
         try:
             if value_type.suffix != "_s" or not self.is_ambiguous(at, value):
                 return value_type.parse(value)
@@ -239,7 +241,7 @@ class Decoder(YamlCheck):
             hint = f"allowed: {', '.join(known)}" if known else f"write {kind or '`name: …` lines'}"
             self.fail(at, f"{name_of(at)} is empty; {hint}")
         if items.most is not None and len(table) > items.most:
-            self.fail(at, f"{name_of(at)} has {len(table)} entries; at most {items.most} are possible")
+            self.fail(at, f"{name_of(at)} has {len(table)} entries; at most {items.most} are allowed")
         found: dict[Any, Any] = {}
         for key, one in table.items():
             place = (*at, key if isinstance(key, str | int) else str(key))
@@ -282,7 +284,7 @@ def _label(at: Location) -> str:
 
 
 def name_of(at: Location) -> str:
-    """Return a readable location: ("rules", 1, "limits") is limits of rule 2, ("zones", "z") is zones.z."""
+    """Return a location for messages: "limits of rule 2" for ("rules", 1, "limits")."""
     index = next((index for index in range(len(at) - 1, 0, -1) if isinstance(at[index], int)), 0)
     if not index:
         return ".".join(map(str, at)) or "the file"

@@ -1,4 +1,4 @@
-"""Groups of nodes in slurm-gpu.yaml: server types, zones and racks."""
+"""Find the groups of nodes in slurm-gpu.yaml: server types, zones and racks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from slurm_gpu.text.hostlist import expand
 
 
 def group_by_node(section: str, groups: Mapping[str, ServerType | Zone | Rack]) -> dict[str, str]:
-    """Return the group of each node.
+    """Return the name of the group of each node.
 
-    Raise UsageError naming a hostlist that cannot be read, or a node that is in two groups.
+    Raise UsageError if a hostlist is invalid, or if a node is in two groups.
     """
     found: dict[str, str] = {}
     for name, group in groups.items():
@@ -23,7 +23,7 @@ def group_by_node(section: str, groups: Mapping[str, ServerType | Zone | Rack]) 
         for node in nodes:
             if node in found:
                 raise UsageError(
-                    f"slurm-gpu.yaml: {section}: {node} is in {found[node]} and in {name}; leave it in one"
+                    f"slurm-gpu.yaml: {section}: {node} is in {found[node]} and in {name}; keep it in one"
                 )
             found[node] = name
     return found

@@ -1,4 +1,4 @@
-"""slurm-gpu.yaml, the one site file, without secrets (docs/configuration.md)."""
+"""Read slurm-gpu.yaml, the only site file, which contains no secrets (docs/configuration.md)."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The time for which detail is kept; aggregates are kept indefinitely."""
+    """The times for which detailed data is kept; aggregates are kept indefinitely."""
 
     timelines_s: Annotated[float, _DURATION, "Timelines."] = 90 * 86400.0
     windows_s: Annotated[float, _DURATION, "Windows."] = 7 * 86400.0
@@ -135,7 +135,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class SpoolSettings:
-    """Limits of the records that a node stores until slurm-gpudbd has them."""
+    """Limits on the records that a node stores until slurm-gpudbd has stored them."""
 
     max_size_mib: Annotated[float, _SIZE, "Over this size, the oldest shipments are dropped."] = 256.0
 
@@ -149,7 +149,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """Points that jobs earn by waiting, in units of Slurm's priority."""
+    """Points that jobs receive for waiting, in units of Slurm's priority."""
 
     per_hour: Annotated[
         Mapping[Annotated[str, choice(SCALES)], Annotated[float, number(0, _MOST_POINTS, "20")]],
@@ -163,10 +163,12 @@ class Reservations:
     """Reservations for medium and large trainings."""
 
     required_gpus: Annotated[
-        int | None, _COUNT, "Jobs of this many GPUs require one; by default none do."
+        int | None, _COUNT, "Jobs with at least this many GPUs require a reservation; default: none."
     ] = None
-    release_unused_s: Annotated[float, _DURATION, "An unused one is released after this time."] = 1800.0
-    horizon_s: Annotated[float, _DURATION, "The longest time ahead, and the longest duration."] = 60 * 86400.0
+    release_unused_s: Annotated[float, _DURATION, "Unused reservations are released after this time."] = (
+        1800.0
+    )
+    horizon_s: Annotated[float, _DURATION, "The longest lead time and the longest duration."] = 60 * 86400.0
     open_per_user: Annotated[int, _COUNT, "Open reservations per user."] = 3
 
 
@@ -187,12 +189,12 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class SiteConfig:
-    """The whole of slurm-gpu.yaml."""
+    """The settings in slurm-gpu.yaml."""
 
     cluster: Annotated[str, _CLUSTER, "The cluster."]
     database: Annotated[str, _DATABASE, "The address of slurm-gpudbd."] = "http://localhost:6829"
     database_socket: Annotated[
-        Path, text("/run/x.sock", make=Path), "Its Unix socket, used on its own host."
+        Path, text("/run/x.sock", make=Path), "slurm-gpudbd's Unix socket, used on its host."
     ] = Path("/run/slurm-gpu/slurm-gpudbd.sock")
     munge_socket: Annotated[
         str | None, text("/run/munge/munge.socket.2"), "munged's socket, if not MUNGE's default."

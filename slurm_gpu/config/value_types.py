@@ -1,4 +1,4 @@
-"""Types of single values in configuration files: their parsers and valid values."""
+"""Define the types of single values in configuration files, with their parsers and valid values."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _T = TypeVar("_T")
 
 
 class InvalidValueError(ValueError):
-    """A value is invalid; the message continues its name and text: `must be …`, `is not …`."""
+    """Raised if a value is invalid; the message follows its name and text: `must be …`, `is not …`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # hashable, as a part of type hints
 class ValueType:
     """A type of value; `parse` raises InvalidValueError, ValueError, LookupError or TypeError.
 
-    `plural` is the noun for several values; `suffix` is the unit that a field's name has and its key lacks.
+    `plural` is the noun for several values. `suffix` is the unit at the end of a field's name, which its key
+    does not have.
     """
 
     what: str
@@ -46,7 +47,7 @@ class ValueType:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address that listens for TCP connections."""
+    """An address on which a daemon listens for TCP connections."""
 
     host: str
     port: int
@@ -56,7 +57,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Parse HOST:PORT, [IPv6]:PORT or :PORT, where port 0 is any free one; raise ValueError if invalid."""
+    """Parse HOST:PORT, [IPv6]:PORT or :PORT, where port 0 is any free port; raise ValueError if invalid."""
     parts = urlsplit(f"//{require(isinstance(text, str), text)}")
     port = parts.port
     if port is None or parts.path or parts.query or parts.fragment or parts.username:
@@ -65,14 +66,14 @@ def parse_address(text: str) -> Address:
 
 
 def fixed_address(text: str) -> Address:
-    """Parse HOST:PORT as in `parse_address`, without port 0; raise ValueError if invalid."""
+    """Parse an address like `parse_address`, but reject port 0; raise ValueError if it is invalid."""
     address = parse_address(text)
     require(address.port, text)
     return address
 
 
 def listen_option(text: str) -> Address:
-    """Return the address of `--listen`; raise UsageError if invalid."""
+    """Parse the address given by `--listen`; raise UsageError if it is invalid."""
     try:
         return parse_address(text)
     except ValueError:
@@ -80,7 +81,7 @@ def listen_option(text: str) -> Address:
 
 
 def page_address(text: str) -> str:
-    """Return the address of a page, perhaps with a path, without a final slash; raise ValueError."""
+    """Return the URL of a page without a trailing slash; raise ValueError if it is invalid."""
     parts = urlsplit(text)
     require(parts.scheme in ("http", "https") and parts.hostname and parts.port != 0, text)
     require(not (parts.query or parts.fragment or parts.username or parts.password), text)
@@ -88,26 +89,26 @@ def page_address(text: str) -> str:
 
 
 def require(condition: object, value: _T) -> _T:
-    """Return the value; raise ValueError unless the condition is met."""
+    """Return `value` if the condition is met; otherwise raise ValueError."""
     if not condition:
         raise ValueError
     return value
 
 
 def choice(allowed: Iterable[str]) -> ValueType:
-    """Accept one of a few words, converted to members if `allowed` is an enum."""
+    """Accept one of the words `allowed`, and convert it to a member if `allowed` is an enum."""
     members = {str(member): member for member in allowed}
 
     def parse(value: Any) -> str:
         if isinstance(value, str) and value in members:
             return members[value]
-        raise InvalidValueError(f"is not possible; {did_you_mean(value, members)}")
+        raise InvalidValueError(f"is not valid; {did_you_mean(value, members)}")
 
     return ValueType(f"one of {', '.join(members)}", "", parse, {"enum": [*members]})
 
 
 def fixed(value: int) -> ValueType:
-    """Accept one number only, such as the version of a format."""
+    """Accept only one number, such as the version of a format."""
     return ValueType(
         str(value), "", lambda given: require(given == value and given is not True, given), {"const": value}
     )
@@ -116,20 +117,20 @@ def fixed(value: int) -> ValueType:
 def text(
     example: str, what: str = "a text in one line", plural: str = "texts", make: Callable[[str], Any] = str
 ) -> ValueType:
-    """Accept non-empty text, without the white space around it."""
+    """Accept non-empty text in one line, and strip surrounding white space."""
     return ValueType(
         what, example, lambda value: make(one_line(value)), {"type": "string", "pattern": r"\S"}, plural
     )
 
 
 def one_line(value: Any) -> str:
-    """Return text in one line, without the white space around it; raise ValueError for several lines."""
+    """Return text without surrounding white space; raise ValueError if it is empty or has several lines."""
     stripped: str = require(isinstance(value, str), value).strip()
     return str(require(stripped and not CONTROL.search(stripped), stripped))
 
 
 def pattern(example: str, what: str, expression: str) -> ValueType:
-    """Accept text that matches a regular expression as a whole."""
+    """Accept text that fully matches a regular expression."""
     compiled = re.compile(expression)
     return ValueType(
         what,
@@ -140,7 +141,7 @@ def pattern(example: str, what: str, expression: str) -> ValueType:
 
 
 def path(example: str) -> ValueType:
-    """Accept an absolute path of a file or directory, which need not exist."""
+    """Accept an absolute path of a file or directory that need not exist."""
 
     def parse(value: Any) -> Path:
         return Path(require(value.startswith("/") and not CONTROL.search(value), value))
@@ -149,7 +150,7 @@ def path(example: str) -> ValueType:
 
 
 def whole_number(least: int, most: int, example: str = "") -> ValueType:
-    """Accept a whole number within bounds."""
+    """Accept a whole number from `least` to `most`."""
     return ValueType(
         f"a whole number from {least} to {most}",
         example,
@@ -159,7 +160,7 @@ def whole_number(least: int, most: int, example: str = "") -> ValueType:
 
 
 def number(least: float, most: float = math.inf, example: str = "") -> ValueType:
-    """Accept a finite number within bounds."""
+    """Accept a finite number from `least` to `most`."""
     # YAML's yes and no are Python's 1 and 0.
     return ValueType(
         f"a number from {least:g} to {most:.7g}" if most < math.inf else f"a number ≥ {least:g}",
@@ -172,7 +173,7 @@ def number(least: float, most: float = math.inf, example: str = "") -> ValueType
 
 
 def or_none(value_type: ValueType) -> ValueType:
-    """Accept the same values, or null, which has the same effect as omitting the key."""
+    """Accept the same values and null, which has the same effect as omitting the key."""
     return replace(value_type, parse=lambda value: None if value is None else value_type.parse(value))
 
 
@@ -182,7 +183,7 @@ def duration(
     example: str = "10m",
     make: Callable[[float], float] = float,
 ) -> ValueType:
-    """Accept a duration with its unit, except 0, and convert it to seconds."""
+    """Accept a duration with a unit, but not 0, and convert it to seconds."""
     bounds = f" from {format_duration(least_s)} to {format_duration(most_s)}" if least_s else ""
 
     def parse(value: Any) -> float:

@@ -1,9 +1,9 @@
-"""YAML with the position of every value, so that an error can name file:line:column.
+"""Read YAML with the position of every value, so that errors can state file:line:column.
 
-PyYAML's safe composer returns nodes with marks. They are converted to plain values once, and the marks are
-kept by path. Duplicate keys are errors; YAML loaders silently use the last one. Size, number of values,
-nesting and integers are limited while reading. Numbers that only YAML 1.1 reads in base 60 or 8 (1:30 is 90,
-010 is 8) remain text, so that no check accepts them as numbers.
+PyYAML's safe composer returns nodes with marks. The nodes are converted to plain values once, and the marks
+are stored by location. Duplicate keys are errors, although YAML loaders silently use the last one. Size,
+number of values, nesting and integers are limited while reading. Numbers that only YAML 1.1 reads in base 60
+or 8 (1:30 is 90, 010 is 8) remain text, so that no check accepts them as numbers.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _SHOWN_CHARACTERS = 80
 
 @dataclass(frozen=True, slots=True)
 class YamlSource:
-    """A parsed YAML document and the place of each of its parts.
+    """A parsed YAML document and the position of each of its parts.
 
-    `value` is made of dicts, lists, strings, numbers, booleans, None and dates, like the result of
+    `value` consists of dicts, lists, strings, numbers, booleans, None and dates, like the result of
     yaml.safe_load. `positions` maps a location such as ("rules", 0, "limits") to the (line, column) of the
-    value there, `key_positions` to that of the key; both count from 1.
+    value, and `key_positions` maps it to that of the key. Lines and columns count from 1.
     """
 
     path: str
@@ -46,12 +46,12 @@ class YamlSource:
     positions: Mapping[Location, tuple[int, int]] = field(repr=False)
     key_positions: Mapping[Location, tuple[int, int]] = field(repr=False)
     texts: Mapping[Location, str] = field(default_factory=dict, repr=False)
-    """The text of each scalar value in the file, with its quotes."""
+    """The text of each scalar value as in the file, with its quotes."""
     converted: Mapping[tuple[Location, bool], str] = field(default_factory=dict, repr=False)
-    """The text of values (False) and keys (True) that Python prints differently, such as yes for True."""
+    """The file's text of values (False) and keys (True) that Python prints differently: yes for True."""
 
     def error(self, location: Sequence[str | int], message: str, *, key: bool = False) -> InputError:
-        """Return an error at the value (or key) of `location`, or at its nearest existing parent."""
+        """Return an error at the value or key of `location`, or at its nearest existing parent."""
         place = tuple(location)
         if (written := self.converted.get((place, key))) is not None:
             message += f" (written as {written[:_SHOWN_CHARACTERS]})" if written else " (no value is written)"
@@ -74,7 +74,7 @@ class _Loader(yaml.SafeLoader):
         self._open_anchors: list[str | None] = []
 
     def error(self, mark: Any, message: str) -> InputError:
-        """Return an error at a mark of PyYAML."""
+        """Return an error at the position of a PyYAML mark."""
         return InputError(self._path, mark.line + 1, mark.column + 1, message)
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
@@ -100,12 +100,12 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
             kind = node.tag.rpartition(":")[2]
-            kind = "whole number of 64 bits" if kind == "int" else kind
+            kind = "64-bit integer" if kind == "int" else kind
             value = node.value[:80] if isinstance(node.value, str) else "a list or mapping"
-            raise self.error(node.start_mark, f"{value!r} is no {kind}") from error
+            raise self.error(node.start_mark, f"{value!r} is not a valid {kind}") from error
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Bound merges before they are carried out: a merge of merges grows with each level."""
+        """Limit merges before they are carried out, since merges of merges multiply with each level."""
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue
@@ -114,7 +114,9 @@ class _Loader(yaml.SafeLoader):
                     self.flatten_mapping(part)
                     self._n_merged += len(part.value)
             if self._n_merged > _MOST_VALUES:
-                raise self.error(key.start_mark, f"merges (<<) make this more than {_MOST_VALUES} values")
+                raise self.error(
+                    key.start_mark, f"merges (<<) expand this to more than {_MOST_VALUES} values"
+                )
         super().flatten_mapping(node)
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
@@ -130,7 +132,7 @@ class _Loader(yaml.SafeLoader):
         return value
 
     def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
-        """Leave an invalid calendar date as text, so that its reader can report the position."""
+        """Return an invalid calendar date as text, so that later checks can report its position."""
         try:
             return super().construct_yaml_timestamp(node)
         except (ValueError, OverflowError):
@@ -142,16 +144,19 @@ _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_ti
 
 
 def read_yaml(path: Path) -> YamlSource:
-    """Read a YAML file; raise InputError naming the place if it is missing, unreadable or not YAML."""
+    """Read a YAML file; raise InputError with the position if it is missing, unreadable or invalid."""
     return parse_yaml(read_text(path, _MOST_BYTES), str(path))
 
 
 def parse_yaml(text: str, path: str) -> YamlSource:
-    """Parse one YAML document; `path` is only for messages. Raise InputError naming the place if invalid."""
+    """Parse one YAML document; raise InputError with the position if it is invalid.
+
+    `path` is used only in messages.
+    """
     try:
         loader = _Loader(text, path)
     except yaml.reader.ReaderError as error:
-        what = f"holds U+{ord(text[error.position]):04X}, a character that YAML does not allow"
+        what = f"contains U+{ord(text[error.position]):04X}, a character that YAML does not allow"
         raise InputError(path, *_place_of(text, error.position), what) from error
     try:
         root = loader.get_single_node()
@@ -163,7 +168,7 @@ def parse_yaml(text: str, path: str) -> YamlSource:
         converted: dict[tuple[Location, bool], str] = {}
         for location, node in _walk(root, (), keys, converted, loader):
             if len(positions) >= _MOST_VALUES:
-                raise loader.error(node.start_mark, f"aliases make this more than {_MOST_VALUES} values")
+                raise loader.error(node.start_mark, f"aliases expand this to more than {_MOST_VALUES} values")
             if isinstance(node, yaml.ScalarNode):
                 if _is_converted(node, loader.construct_object(node)):
                     converted[location, False] = node.value

@@ -1,1 +1,1 @@
-"""HTTP of slurm-gpudbd and slurm-gpuweb: the server, its limits, identity of the caller."""
+"""Provide the HTTP server of slurm-gpudbd and slurm-gpuweb, its limits, and the identification of callers."""

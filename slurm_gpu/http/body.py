@@ -1,4 +1,4 @@
-"""The body of a request, up to a size and within a time."""
+"""Read the body of a request with limits on size and time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 
 async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes:
-    """Return the body; raise HTTPException if it is larger or slower."""
+    """Return the body; raise HTTPException if it is too large or takes too long."""
     body = bytearray()
     try:
         async with asyncio.timeout(within_s):

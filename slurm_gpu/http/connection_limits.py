@@ -1,4 +1,4 @@
-"""Limit connections, so that no sender takes all of them, or keeps one without sending a request."""
+"""Limit connections, so that no sender uses all of them or keeps one without sending a request."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ class ConnectionLimits:
     """Limits that a server enforces on its clients."""
 
     request_within_s: float
-    """Maximum time from a connection, or the beginning of a request, until its headers are complete."""
+    """Maximum time from the connection, or from the first byte of a later request, to complete headers."""
     body_within_s: float | None
-    """Maximum time for a body; None if the application limits it."""
+    """Maximum time for the body of a request; None if the application limits it."""
     keep_alive_s: int
     always_of_sender: int
     share_of_sender: int
-    """The number of free connections for each one that a sender may have."""
+    """Divisor of the number of free connections; the quotient is the number that one sender may have."""
     is_unlimited: Callable[[Sender], bool]
-    """Selects senders that may have any number of connections."""
+    """Returns whether a sender may have any number of connections."""
     most_of_sender: float = math.inf
     connections: int = 4000
     more_on_unix: int = 500
-    """Connections reserved for users of this host while senders on the network wait."""
+    """Additional connections that only users of this host may have."""
     backlog_s: float = math.inf
-    """A connection that has waited in the kernel for longer is closed."""
+    """A connection that has waited in the kernel for longer than this is closed."""
     unread_ms: int = 60_000
-    """The milliseconds after which a client that does not read its answer is disconnected."""
+    """Time in milliseconds after which a client that does not read its answer is disconnected."""
 
     def room(self, family: int) -> int:
-        """Return the number of connections above which those of a family must wait."""
+        """Return the number of open connections up to which another one of `family` is accepted."""
         return self.connections + (self.more_on_unix if family == socket.AF_UNIX else 0)
 
     def most(self, free: int) -> float:
-        """Return the number of connections that one sender may have while this many are free."""
+        """Return the number of connections that one sender may have while `free` connections are free."""
         return min(self.most_of_sender, max(self.always_of_sender, free // self.share_of_sender))
 
 
 class Senders:
-    """The number of connections of each sender."""
+    """Counts the connections of each sender."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
@@ -59,7 +59,7 @@ class Senders:
         self._crowded = OutageLog(log, "%s", SystemClock())
 
     def come(self, sender: Sender, free: int) -> bool:
-        """Count a connection until `go` is called, and return whether it is accepted."""
+        """Count a connection until `go` is called, and return whether it may be accepted."""
         self._open[sender] += 1
         if sender is None:
             return False

@@ -1,4 +1,4 @@
-"""Authentication and rights of callers: by MUNGE over the network, by the kernel over the Unix socket."""
+"""Authenticate callers by MUNGE over TCP or by the kernel over the Unix socket, and look up their rights."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MAX_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A system user and their rights: `sees_all` reads every run in full, `writes` may ship records.
+    """A system user with rights: `sees_all` to read every run in full, `writes` to send records.
 
-    `is_web` is slurm-gpuweb itself, which may only add audit events.
+    `is_web` marks slurm-gpuweb itself, which may write only audit events.
     """
 
     uid: int
@@ -36,7 +36,7 @@ class Caller:
     is_web: bool = False
 
     def may_see(self, uid: int | None) -> bool:
-        """Return whether a run of this uid is shown in full.
+        """Return whether the caller may see a run of the user `uid` in full.
 
         A run of an unknown uid is shown only to users who see all runs. The name is not compared, since it
         may have been reassigned.
@@ -45,17 +45,18 @@ class Caller:
 
 
 class NotAuthenticatedError(Exception):
-    """The request had no valid credential."""
+    """Raised if a request has no valid credential; answered with 401."""
 
 
 class NotPermittedError(Exception):
-    """The caller is known and has no permission; answered with 403."""
+    """Raised if an identified caller does not have the permission; answered with 403."""
 
 
 class Authenticator:
-    """Turns a credential into a Caller; `slurm_uid` returns SlurmUser's uid, or None if unknown.
+    """Converts credentials to callers; `slurm_uid` returns SlurmUser's uid, or None if unknown.
 
-    `web` determines how slurm-gpuweb is recognised, which reads everything and filters its pages itself.
+    `web` determines how slurm-gpuweb is recognised. slurm-gpuweb may read everything, and shows each user
+    only what the user may see.
     """
 
     def __init__(
@@ -78,8 +79,8 @@ class Authenticator:
     ) -> Caller:
         """Return the sender of a request with this Authorization header.
 
-        Without `origin` it is not recognised as slurm-gpuweb. Raise NotAuthenticatedError if the credential
-        is invalid, or MungedUnavailableError if munged does not answer.
+        Without `origin`, the sender is not recognised as slurm-gpuweb. Raise NotAuthenticatedError if the
+        credential is invalid, or MungedUnavailableError if munged does not answer.
         """
         scheme, _, credential = authorization.partition(" ")
         if scheme.upper() != "MUNGE" or not credential.strip():
@@ -91,11 +92,11 @@ class Authenticator:
         except MungeError as error:
             raise NotAuthenticatedError(str(error)) from None
         if vouched.payload != munge.request_digest(method, target, body):
-            raise NotAuthenticatedError("the credential was made for another request")
+            raise NotAuthenticatedError("the credential was created for another request")
         return self.by_uid(vouched.uid, origin)
 
     def by_uid(self, uid: int, origin: Origin | None = THIS_HOST) -> Caller:
-        """Return the rights of a user who sends a request from that origin."""
+        """Return the caller with this uid and its rights for a request from `origin`."""
         slurm = uid == 0 or uid == self._slurm_uid()
         user, is_operator = self._known(uid)
         is_web = origin is not None and self._web.has_user(uid, user) and self._web.has_host(origin)
@@ -104,13 +105,13 @@ class Authenticator:
         return Caller(uid, user, sees_all=slurm or is_operator, writes=slurm)
 
     def require_sees_all(self, caller: Caller, origin: Origin) -> None:
-        """Raise NotPermittedError, and log it, if a caller requires every run in full and may not see it."""
+        """Raise and log NotPermittedError if the caller may not see every run in full."""
         if not caller.sees_all:
             raise NotPermittedError(self.web_refusals.refuse(caller.uid, caller.user, origin))
         self.web_refusals.admit(caller.uid, origin)
 
     def _known(self, uid: int) -> tuple[str | None, bool]:
-        """Return a user's name and whether the user is an operator, at most a minute old."""
+        """Return a user's name and whether the user is an operator, from a cache for up to a minute."""
         now = self._clock.monotonic()
         until, known = self._kept.get(uid, (now, None))
         if known is not None and until > now:
@@ -128,7 +129,7 @@ class Authenticator:
 
 
 def uid_of(user: str) -> int | None:
-    """Return the uid of a user of this host; None if it does not exist."""
+    """Return the uid of a user on this host, or None if the user does not exist."""
     try:
         return pwd.getpwnam(user).pw_uid
     except (KeyError, ValueError):
@@ -136,7 +137,7 @@ def uid_of(user: str) -> int | None:
 
 
 def is_operator(operators: Operators, user: str) -> bool:
-    """Return whether slurm-gpu.yaml lists this user, or a UNIX group of theirs."""
+    """Return whether `operators` contains the user, or a UNIX group to which the user belongs."""
     return user in operators.users or bool(operators.unix_groups and _in_groups(user, operators.unix_groups))
 
 

@@ -1,4 +1,4 @@
-"""Addresses and networks of peers, in the syntax of settings."""
+"""Parse networks in settings, and compare them with the addresses of peers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NETWORK = ValueType("an address or a network", "10.1.0.0/24", _parse, {"type": "
 
 
 def is_among(address: str, networks: Iterable[Network]) -> bool:
-    """Return whether a peer's address is in one of the networks."""
+    """Return whether the address of a peer is in one of the networks."""
     try:
         peer = ipaddress.ip_address(address)
     except ValueError:
@@ -31,5 +31,5 @@ def is_among(address: str, networks: Iterable[Network]) -> bool:
 
 
 def plain(address: str) -> str:
-    """Return an IPv4 address as such, even if it arrived on an IPv6 socket."""
+    """Return an IPv4 address without the prefix that it has on an IPv6 socket."""
     return address.removeprefix("::ffff:")

@@ -1,4 +1,4 @@
-"""HTTP/1.1 with limits on time, headers and requests in progress."""
+"""Implement HTTP/1.1 with limits on time, headers and requests in progress."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection: uvicorn's protocol, which by itself would wait indefinitely for a request.
+    """A connection with uvicorn's protocol and time limits; uvicorn would wait indefinitely for a request.
 
-    The uid of a Unix socket's peer, as the kernel saw it connect, is in the state of its requests.
+    The state of each request contains the uid that a Unix socket's peer had when it connected.
     """
 
     def __init__(self, server: HttpServer, early: bytes = b"") -> None:
-        """Prepare for a connection, from which `early` has already been read."""
+        """Prepare for a connection from which `early` has already been read."""
         super().__init__(server.config, server.server_state, server.lifespan.state)
         self._limits, self._senders, self._early = server.limits, server.senders, early
         self._sender: Sender = None
@@ -63,7 +63,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of a request."""
+        """Handle received bytes, which are a part of a request."""
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
             # The data may be empty lines, or the rest of an answered request. uvicorn sets no time limit for
             # either.
@@ -74,7 +74,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def on_message_begin(self) -> None:
-        """Begin a request, perhaps the next one on this connection."""
+        """Begin a request, which may be a later one on this connection."""
         if len(self.pipeline) >= _AHEAD:
             # This error ends the parsing, and the client receives the status 400.
             raise ValueError(f"more than {_AHEAD} requests wait for the answer to the first")
@@ -83,7 +83,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._require_within(self._limits.request_within_s)
 
     def on_headers_complete(self) -> None:
-        """Begin the body, which may be empty."""
+        """Begin the body of a request, which may be empty."""
         self._stop_timer()
         if self._limits.body_within_s is not None:
             self._require_within(self._limits.body_within_s)

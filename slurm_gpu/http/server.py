@@ -1,4 +1,4 @@
-"""The HTTP server of the daemons: uvicorn, with limits, on TCP and Unix sockets."""
+"""Run the HTTP server of the daemons: uvicorn with limits on TCP and Unix sockets."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _LAST_RECEIVED_MS = struct.Struct("52xI")
 
 
 class FirstReader(Protocol):
-    """Reads each TCP connection first; answers it, or passes it to `others` with the bytes read so far."""
+    """Reads each TCP connection first, and answers it or passes it to `others` with the bytes read so far."""
 
     others: Callable[[socket.socket, bytes], None]
     ended: Callable[[str], None]
-    """Called with the address of a connection that it has closed or passed on."""
+    """Called with the peer's address when a connection was closed or passed on."""
 
     def __len__(self) -> int: ...
 
     def open(self, connection: socket.socket, address: str, within_s: float) -> None:
-        """Read a connection, whose peer must send data within `within_s`."""
+        """Read a connection, and close it if its request head takes longer than `within_s`."""
 
     async def watch(self) -> None:
         """Close connections that take too long, until cancelled."""
@@ -52,7 +52,7 @@ class FirstReader(Protocol):
 
 
 class HttpServer(uvicorn.Server):
-    """A server for `app`; `serve(sockets)` ends, and calls `on_stop`, when `should_exit` is set."""
+    """A server for `app`; when `should_exit` is set, it calls `on_stop`, and `serve(sockets)` returns."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class HttpServer(uvicorn.Server):
         first: FirstReader | None = None,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Prepare the server; `headers` are added to every answer, including uvicorn's own."""
+        """Prepare the server; `headers` are added to every answer, including those from uvicorn itself."""
         config = uvicorn.Config(
             app,
             http=LimitedProtocol,
@@ -91,10 +91,11 @@ class HttpServer(uvicorn.Server):
         self._beginning: set[asyncio.Task[Any]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections, up to the limit.
+        """Start to accept connections up to the limit.
 
-        uvicorn would accept all, and answer 503 to those over a limit: a thousand nodes that retry cost as
-        much as a thousand that are served. Here they wait in the kernel, and are served in turn.
+        uvicorn would accept all connections, and answer 503 above a limit. A thousand nodes that retry would
+        then cost as much as a thousand nodes that are served. Here, excess connections wait in the kernel and
+        are served in order.
         """
         await super().startup([])
         self._loop = asyncio.get_running_loop()
@@ -136,7 +137,7 @@ class HttpServer(uvicorn.Server):
             self._pause(listener, _FULL_S)
 
     def _free(self, family: int) -> int:
-        """Return the number of further connections within the limit."""
+        """Return the number of connections that may still be opened."""
         n_first = 0 if self._first is None else len(self._first)
         n_open = len(self.server_state.connections) + len(self._beginning) + n_first
         return self.limits.room(family) - n_open
@@ -156,7 +157,7 @@ class HttpServer(uvicorn.Server):
             connection.close()
 
     def adopt(self, connection: socket.socket, early: bytes) -> None:
-        """Take over a connection of another process, or close it at the limit; for any thread."""
+        """Take over a connection from another process, or close it if the limit is reached. Thread-safe."""
 
         def begin() -> None:
             if self._free(connection.family) > 0:
@@ -181,7 +182,7 @@ class HttpServer(uvicorn.Server):
         task.add_done_callback(self._beginning.discard)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; `on_stop` must end answers that would take long."""
+        """Stop the server; `on_stop` must end answers that would take long."""
         self._on_stop()
         for listener in self._listeners:
             asyncio.get_running_loop().remove_reader(listener)
@@ -195,12 +196,12 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to `run`: uvicorn would raise them again, and SIGTERM would end the daemon."""
+        """Leave signals to `run`: uvicorn would raise them again, and SIGTERM would kill the daemon."""
         yield
 
 
 def _waited_s(connection: socket.socket) -> float:
-    """Return for how long a TCP connection has waited to be accepted."""
+    """Return for how long a TCP connection has waited since its peer last sent data."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED_MS.size)
     last_ms: int = _LAST_RECEIVED_MS.unpack(info)[0]
     return last_ms / 1000
@@ -215,7 +216,7 @@ async def run(
     """Serve until SIGTERM or SIGINT; requests in progress have two seconds to end.
 
     `beat` is called repeatedly and returns the seconds until its next call, like Notifier.turned. `others`
-    run meanwhile, and are cancelled at the end.
+    run at the same time, and are cancelled at the end.
     """
 
     def stop() -> None:

@@ -1,4 +1,4 @@
-"""Listening sockets."""
+"""Open listening sockets."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def listen_tcp(address: Address) -> socket.socket:
 
 
 def listen_unix(path: Path) -> socket.socket:
-    """Return a listening Unix socket that every user may connect to; replaces one that no process serves."""
+    """Return a listening Unix socket for all users; replace an existing one that no process serves."""
     if _answers(path):
-        raise OutsideError(f"another slurm-gpudbd already listens on {path}")
+        raise OutsideError(f"another slurm-gpudbd is already listening on {path}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if not path.parent.exists():

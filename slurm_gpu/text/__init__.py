@@ -1,1 +1,1 @@
-"""Formats and parsers of amounts, times, tables and host lists."""
+"""Format and parse amounts, times, tables and hostlists."""

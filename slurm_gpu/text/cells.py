@@ -1,4 +1,4 @@
-"""Format values for tables: 0 is a measurement and prints as 0, None prints as –."""
+"""Format values for tables; a measured 0 is printed as 0, and None as –."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ GAP = "–"
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """Format a number with at most `digits` decimals; exactly 0 prints as 0, a rounded 0 as 0.0."""
+    """Format a number with `digits` decimals; exactly 0 is printed as 0, a value rounded to 0 as 0.0."""
     if value is None:
         return GAP
     return "0" if value == 0 else f"{value:.{digits}f}"
 
 
 def hours(value: float | None) -> str:
-    """Format hours, with a precision of a few seconds below one hour."""
+    """Format hours with two decimals, or with three decimals below one hour."""
     return number(value, 2 if value is not None and value >= 1 else 3)
 
 
 def count(value: float | None) -> str:
-    """Format GPUs: 2 as 2, a quarter as 0.25."""
+    """Format a number of GPUs: 2 as 2, a quarter as 0.25."""
     return GAP if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def gpus(number: float | None) -> str:
-    """Format GPUs with their noun: 1 GPU, 0.25 GPUs, 8 GPUs."""
+    """Format a number of GPUs with the noun: 1 GPU, 0.25 GPUs, 8 GPUs."""
     shown = count(number)
     return f"{shown} GPU" if shown == "1" else f"{shown} GPUs"
 
@@ -42,7 +42,7 @@ def memory(mib: float | None) -> str:
 
 
 def volume(n_bytes: float | None) -> str:
-    """Format bytes as 512 MB, 1.5 TB: powers of 1000, as usual for links and disks."""
+    """Format bytes as 512 MB or 1.5 TB, in powers of 1000 as usual for links and disks."""
     if n_bytes is None:
         return GAP
     for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
@@ -53,12 +53,12 @@ def volume(n_bytes: float | None) -> str:
 
 
 def percent(fraction: float | None, digits: int = 1) -> str:
-    """Format a fraction as a percentage without a sign, for a column in percent."""
+    """Format a fraction as a percentage without the percent sign, for a column whose unit is percent."""
     return number(None if fraction is None else 100 * fraction, digits)
 
 
 def energy(joule: float | None) -> str:
-    """Format joules as kWh, or Wh if small."""
+    """Format joules in Wh, or in kWh from 1 kWh up."""
     if joule is None:
         return GAP
     watt_hours = joule / 3600
@@ -66,7 +66,7 @@ def energy(joule: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """Return a duration with its two largest units: 0.4s, 45s, 12m30s, 3h05m, 2d04h; only 0 prints as 0s."""
+    """Format a duration with its two largest units: 0.4s, 45s, 12m30s, 3h05m, 2d04h."""
     if seconds is None:
         return GAP
     if 0 < seconds < 0.95:  # values that round to one second print as one
@@ -79,27 +79,27 @@ def span(seconds: float | None) -> str:
 
 
 def moment(epoch_s: float | None, zone: ZoneInfo) -> str:
-    """Return a time in the site's zone, such as 2026-11-21 09:30:00."""
+    """Format a time in the site's time zone as 2026-11-21 09:30:00."""
     return GAP if epoch_s is None else f"{dt.datetime.fromtimestamp(epoch_s, zone):%Y-%m-%d %H:%M:%S}"
 
 
 def minute(epoch_s: float, zone: dt.tzinfo) -> str:
-    """Return a time in a zone, to the minute: 2026-11-21 09:30."""
+    """Format a time in a time zone without seconds: 2026-11-21 09:30."""
     return f"{dt.datetime.fromtimestamp(epoch_s, zone):%Y-%m-%d %H:%M}"
 
 
 def time_of_day(minutes: int) -> str:
-    """Return minutes since midnight as 09:30."""
+    """Format minutes since midnight as 09:30."""
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
 
 def utc_stamp(epoch_s: float) -> str:
-    """Return a time for file names, so that they sort by time: 20261121T093000Z."""
+    """Format a UTC time for file names that sort by time: 20261121T093000Z."""
     return f"{dt.datetime.fromtimestamp(epoch_s, dt.UTC):%Y%m%dT%H%M%SZ}"
 
 
 def text(value: str | None) -> str:
-    """Return a user's text without control characters; "" and None print as –."""
+    """Replace control characters in a user's text; "" and None are printed as –."""
     if not value:
         return GAP
     return "".join(character if character.isprintable() else "�" for character in value)

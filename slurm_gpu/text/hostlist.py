@@ -1,22 +1,22 @@
-"""Slurm's hostlist expressions: "n[1-4,7]", "a[01-10]b", "r[1-2]n[1-3],login"."""
+"""Parse and build Slurm's hostlist expressions: "n[1-4,7]", "a[01-10]b", "r[1-2]n[1-3],login"."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 
+# Larger than any cluster. A range such as n[1-999999999] is a mistake and would exhaust the memory.
 MAX_HOSTS = 100_000
 # DNS allows 253. An expression of 60 KB could otherwise expand to 6 GB of names.
 _LONGEST_NAME = 255
 _MOST_BRACKETS = 16
-"""Larger than any cluster; a range such as n[1-999999999] is a mistake and would exhaust the memory."""
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
 
 
 def expand(expression: str) -> list[str]:
-    """Return host names in the order of the expression; [] for "". Raise ValueError if it is invalid."""
+    """Return the host names in an expression in order; raise ValueError if the expression is invalid."""
     names: list[str] = []
     for part in _split(expression):
         if part.count("[") > _MOST_BRACKETS:
@@ -25,15 +25,17 @@ def expand(expression: str) -> list[str]:
             )
         for name in _product(part, expression):
             if len(name) > _LONGEST_NAME:
-                raise ValueError(f"hostlist {name[:100]!r}…: a name has {_LONGEST_NAME} characters at most")
+                raise ValueError(
+                    f"hostlist {name[:100]!r}…: a name may have at most {_LONGEST_NAME} characters"
+                )
             names.append(name)
             if len(names) > MAX_HOSTS:
-                raise ValueError(f"hostlist {expression[:100]!r} names more than {MAX_HOSTS} hosts")
+                raise ValueError(f"hostlist {expression[:100]!r} contains more than {MAX_HOSTS} hosts")
     return names
 
 
 def compress(names: Iterable[str]) -> str:
-    """Return the sorted hostlist expression of distinct names; "" without names.
+    """Return the sorted hostlist expression for a set of names; "" if there are no names.
 
     Brackets enclose the last number of a name, as in Slurm.
     """
@@ -54,19 +56,19 @@ def compress(names: Iterable[str]) -> str:
 
 
 def parse_indices(text: str) -> list[int]:
-    """Return the numbers of a list without names, such as "0-2,5" (Slurm's IDX); [] for "" and "N/A"."""
+    """Parse a list of numbers such as "0-2,5" (Slurm's IDX); return [] for "", "N/A" and "(null)"."""
     if text in ("", "N/A", "(null)"):
         return []
     return [int(number) for number in _numbers(text, text)]
 
 
 def count_tasks(expression: str) -> int:
-    """Return the number of tasks of an array expression: "0-9%4" → 10, "1,3,5" → 3, "0-10:5" → 3."""
+    """Return the number of tasks in an array expression: 10 for "0-9%4", 3 for "1,3,5" or "0-10:5"."""
     return sum(len(tasks) for tasks in task_ranges(expression))
 
 
 def task_ranges(expression: str) -> list[range]:
-    """Return the task ids of an array expression; raise ValueError if it is invalid."""
+    """Return the ranges of task IDs in an array expression; raise ValueError if it is invalid."""
     ranges = []
     for part in expression.partition("%")[0].split(","):
         match = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18})(?::([0-9]{1,18}))?)?", part)
@@ -78,7 +80,7 @@ def task_ranges(expression: str) -> list[range]:
 
 
 def _split(expression: str) -> Iterator[str]:
-    """Split at commas outside brackets."""
+    """Split an expression at commas outside brackets."""
     depth, start = 0, 0
     for position, character in enumerate(expression):
         if character == "[":
@@ -99,7 +101,7 @@ def _split(expression: str) -> Iterator[str]:
 
 
 def _product(part: str, whole: str) -> Iterator[str]:
-    """Return every name of one part; the leftmost bracket varies slowest."""
+    """Yield every name of one part; the leftmost bracket varies slowest."""
     head, opened, rest = part.partition("[")
     if not opened:
         if not part:
@@ -130,7 +132,7 @@ def _numbers(ranges: str, whole: str) -> Iterator[str]:
 
 
 def _ranges(numbers: Iterable[str]) -> Iterator[str]:
-    """Yield runs of consecutive numbers; "09" and "10" are consecutive, "9" and "010" are not."""
+    """Yield ranges of consecutive numbers; "09" and "10" are consecutive, "9" and "010" are not."""
     ordered = sorted(numbers, key=lambda number: (len(number), number))
     first = last = ordered[0]
     for number in ordered[1:]:
@@ -145,7 +147,7 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key for natural order: n2 before n10."""
+    """Return a sort key for natural order, in which n2 precedes n10."""
     return tuple(
         (0, int(part), part) if part.isdecimal() and part.isascii() else (1, 0, part)
         for part in _NUMBER.split(name)

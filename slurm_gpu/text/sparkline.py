@@ -1,4 +1,4 @@
-"""The timeline of a quantity in one line of characters."""
+"""Draw the timeline of a quantity in one line of characters."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ GAP = "·"
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """Return fractions (0–1) as at most `width` blocks, each the mean of equally many values.
+    """Return at most `width` blocks for fractions (0–1); each block is the mean of equally many values.
 
-    0 is the lowest block, and a dot is a missing value.
+    The lowest block stands for 0, and a dot for a missing value.
     """
     per_sign = values_per_sign(len(values), width)
     return "".join(_sign(values[at : at + per_sign]) for at in range(0, len(values), per_sign))

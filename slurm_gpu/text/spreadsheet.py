@@ -1,4 +1,4 @@
-"""Prevent spreadsheets from evaluating texts as formulas, since users choose the names of jobs."""
+"""Prevent spreadsheets from evaluating texts that users choose, such as job names, as formulas."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _FORMULA = re.compile("^\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]")
 
 
 def defused(text: str) -> str:
-    """Return text that a spreadsheet does not evaluate: a formula gets an apostrophe."""
+    """Put an apostrophe in front of a formula, so that a spreadsheet does not evaluate it."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def armoured(text: str) -> str:
-    """Like `defused`, but reversible by `bare`."""
+    """Defuse text like `defused`, but so that `bare` can restore it."""
     return f"'{text}" if text.startswith("'") else defused(text)
 
 
 def bare(text: str) -> str:
-    """Return the original text of a cell from `armoured`."""
+    """Return the original of a text that `armoured` returned."""
     return text.removeprefix("'")

@@ -1,4 +1,4 @@
-"""Fit columns of styled text to a width: narrow ones are kept whole, wide ones are cut."""
+"""Fit columns of styled text to a width: keep narrow columns complete, and cut wide columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from rich.text import Text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridColumn:
-    """A column; `least` is its minimum width (None: never cut), `spare` its rank in being left out."""
+    """A column; `least` is its minimum width (None: never cut).
+
+    Columns with a small `spare` are omitted first; columns without one are never omitted.
+    """
 
     title: str
     right: bool = False
@@ -21,7 +24,7 @@ class GridColumn:
 def grid(columns: Sequence[GridColumn], rows: Sequence[Sequence[Text]], width: int | None) -> list[Text]:
     """Return a heading and a line for each row, at most `width` wide (None: unlimited).
 
-    If necessary, columns are cut to their `least`, then left out in the order of `spare`; finally the line is
+    If necessary, columns are cut down to `least`, then omitted in the order of `spare`; finally, lines are
     cut.
     """
     shown = list(range(len(columns)))
@@ -75,7 +78,7 @@ def _width(widths: Sequence[int], shown: Sequence[int], gap: int) -> int:
 
 
 def _shared_out(width: int, shown: Sequence[int], least: Sequence[int], natural: Sequence[int]) -> list[int]:
-    """Distribute the remaining width to the columns that lack the least, to complete as many as possible."""
+    """Give the remaining width to the columns that need the least, to complete as many as possible."""
     widths, left = list(least), width - _width(least, shown, 1)
     for at in sorted(shown, key=lambda at: natural[at] - widths[at]):
         more = max(0, min(left, natural[at] - widths[at]))

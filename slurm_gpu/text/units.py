@@ -1,4 +1,4 @@
-"""Parse and format amounts in the notation of admins and Slurm: memory in MiB, durations in seconds."""
+"""Convert amounts between Slurm's notation and numbers: memory in MiB, durations in seconds."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _MEMORY_MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 def parse_whole(text: str, least: int = 0, most: int = 2**63 - 1) -> int:
-    """Parse a whole number in ASCII digits; raise ValueError for other text or a number out of range."""
+    """Parse ASCII digits as a whole number; raise ValueError for other text or a number out of range."""
     if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS and least <= int(text) <= most:
         return int(text)
     raise ValueError(f"{text[:40]!r} must be a whole number from {least} to {most}")
 
 
 def parse_duration(text: str) -> float:
-    """Parse seconds: "90s", "10m", "4h", "7d", "2w", or Slurm's D-HH:MM:SS forms with a colon or dash.
+    """Return the seconds of "90s", "10m", "4h", "7d", "2w", or of a Slurm time with a colon or dash.
 
-    A bare number is rejected: 60 is minutes to Slurm and seconds to most other programs.
+    A number without a unit is rejected, since 60 means minutes to Slurm and seconds to most other programs.
     """
     stripped = text.strip()
     if match := _DURATION.fullmatch(stripped):
@@ -40,7 +40,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_slurm_time(text: str) -> float:
-    """Return the seconds of a time limit in sbatch's forms: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    """Return the seconds of a time limit in a format of sbatch: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
     match = _SLURM_TIME.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a Slurm time; write minutes, H:MM:SS or D-HH:MM:SS")
@@ -56,7 +56,10 @@ def parse_slurm_time(text: str) -> float:
 
 
 def parse_memory_mib(text: str) -> float:
-    """Return MiB of "64G", "512M", "1.5T" (powers of 1024, like Slurm). A bare number is rejected."""
+    """Return the MiB of "64G", "512M" or "1.5T", in powers of 1024 like Slurm.
+
+    A number without a unit is rejected.
+    """
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
         raise ValueError(
@@ -66,7 +69,7 @@ def parse_memory_mib(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Return the shortest exact spelling: "7d", "4h", "90s"."""
+    """Format whole seconds in the largest exact unit: "7d", "4h", "90s"."""
     whole = int(seconds)
     for unit in ("d", "h", "m"):
         size = _DURATION_S[unit]
@@ -84,7 +87,7 @@ def format_slurm_time(seconds: int) -> str:
 
 
 def format_memory_mib(mib: float) -> str:
-    """Return the size in the largest unit with at most one decimal: "64G", "1.5T", "512M"."""
+    """Format MiB in the largest unit with at most one decimal: "64G", "1.5T", "512M"."""
     for unit in ("T", "G"):
         size = _MEMORY_MIB[unit]
         if mib >= size:
@@ -93,22 +96,22 @@ def format_memory_mib(mib: float) -> str:
 
 
 def format_mgpu(mgpu: int) -> str:
-    """Format GPUs: 2000 → "2", 250 → "0.25"."""
+    """Format thousandths of GPUs as a number: "2" for 2000, "0.25" for 250."""
     return f"{mgpu / 1000:.3f}".rstrip("0").rstrip(".")
 
 
 def format_gpus(mgpu: int) -> str:
-    """Return the number with its noun: "1 GPU", "0.25 GPUs"."""
+    """Format thousandths of GPUs with the noun: "1 GPU", "0.25 GPUs"."""
     return f"{format_mgpu(mgpu)} GPU{'' if mgpu == 1000 else 's'}"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: "1 job", "2 jobs"."""
+    """Format a number with its noun: "1 job", "2 jobs"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def few(names: Iterable[object], most: int) -> str:
-    """Return the first `most` names and the number of others: "n1, n2 and 3 more"."""
+    """Format the first `most` names and the number of the others: "n1, n2 and 3 more"."""
     every = [str(name) for name in names]
     rest = len(every) - most
     return ", ".join(every[:most]) + (f" and {rest} more" if rest > 0 else "")

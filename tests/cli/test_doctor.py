@@ -71,7 +71,7 @@ def test_a_node_in_two_groups_is_reported(installed: Installation, section: str)
     finding = worst(site_file.same_cluster(installed.at()))
     assert (finding.level, finding.message, finding.remedy) == (
         Level.FAIL,
-        f"slurm-gpu.yaml: {section}: n2 is in a and in b; leave it in one",
+        f"slurm-gpu.yaml: {section}: n2 is in a and in b; keep it in one",
         f"fix {section} in {installed.site_file}",
     )
 

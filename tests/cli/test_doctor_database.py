@@ -277,7 +277,7 @@ def test_a_refused_slurm_gpuweb_is_reported_with_the_setting_to_write(installed:
         "user": None,
         "address": "10.0.0.7",
         "at_s": NOW_S - 3,
-        "why": "web_hosts has no 10.0.0.7",
+        "why": "web_hosts does not contain 10.0.0.7",
         "write": "web_hosts: [10.0.0.7]",
     }
     installed.database.state = make_health(web_refused=[refused])
@@ -285,7 +285,7 @@ def test_a_refused_slurm_gpuweb_is_reported_with_the_setting_to_write(installed:
     assert (finding.level, finding.message) == (
         Level.FAIL,
         "slurm-gpudbd refuses uid 987 from 10.0.0.7, which requests every run as slurm-gpuweb does: "
-        "web_hosts has no 10.0.0.7; the last request was 3s ago",
+        "web_hosts does not contain 10.0.0.7; the last request was 3s ago",
     )
     # Any user can send the header, so the request may not be slurm-gpuweb's.
     assert str(finding.remedy).startswith(

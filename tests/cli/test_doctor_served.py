@@ -195,7 +195,7 @@ def test_a_wrong_port_is_reported_on_the_database_host(host: Installation):
 
 
 def test_a_slurm_gpudbd_that_reports_an_outage_is_skipped(host: Installation):
-    (finding,) = _address(host, DatabaseError("slurm-gpudbd at x cannot answer just now: MUNGE: down"))
+    (finding,) = _address(host, DatabaseError("slurm-gpudbd at x cannot answer at the moment: MUNGE: down"))
     assert finding.level is Level.SKIPPED
 
 

@@ -45,7 +45,7 @@ def test_wrong_usage_exits_with_2(slurm_gpu: CommandLine, argv: tuple[str, ...])
 def test_an_invalid_site_file_exits_with_2_and_lists_every_mistake(slurm_gpu: CommandLine):
     slurm_gpu.config.write_text("cluster: neuron\nzones: 5\nteam: 6\n")
     assert slurm_gpu("jobs") == 2
-    assert f"{slurm_gpu.config}:2:8: zones must hold" in slurm_gpu.err
+    assert f"{slurm_gpu.config}:2:8: zones must contain" in slurm_gpu.err
     assert f"{slurm_gpu.config}:3:7: team: 6" in slurm_gpu.err
     assert slurm_gpu.out == ""
 
@@ -63,7 +63,7 @@ def test_a_named_site_file_is_read_even_if_no_setting_is_needed(
     broken = tmp_path / "broken.yaml"
     broken.write_text("zones: 5\n")
     assert slurm_gpu("--config", str(broken), *argv) == 2
-    assert f"{broken}:1:8: zones must hold" in slurm_gpu.err
+    assert f"{broken}:1:8: zones must contain" in slurm_gpu.err
     assert slurm_gpu.out == ""
 
 

@@ -31,7 +31,7 @@ def test_sharing_that_takes_too_long_saves_nothing() -> None:
     ("text", "complaint"),
     [
         ("instances: {a: 1}", r"p.yaml:1:1: the file lacks compare"),
-        ("[]", r"the file must hold `key: value` lines, not \[\]"),
+        ("[]", r"the file must contain `key: value` lines, not \[\]"),
         ("instances: {}\ncompare: {}", r"p.yaml:1:12: instances is empty"),
         (
             "instances: {a: 0}\ncompare: {}",
@@ -53,11 +53,11 @@ def test_sharing_that_takes_too_long_saves_nothing() -> None:
         ),
         (
             f"instances: {{a: {'9' * 400}}}\ncompare: {{}}",
-            r"p.yaml:1:16: '9+' is no whole number of 64 bits",
+            r"p.yaml:1:16: '9+' is not a valid 64-bit integer",
         ),
         (
             f"instances: {{a: 1}}\ncompare: {{x: {{alone: a, shared: a, parts: {'9' * 400}}}}}",
-            r"p.yaml:2:43: '9+' is no whole number of 64 bits",
+            r"p.yaml:2:43: '9+' is not a valid 64-bit integer",
         ),
         (
             "instances: {a: 1}\ncompare: {x: {alone: [a], shared: a, parts: 1}}",

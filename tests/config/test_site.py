@@ -112,7 +112,7 @@ def test_the_example_that_is_shipped_is_valid():
         ("cluster: n\ntimezone: Mars/North\n", "2:11: timezone: 'Mars/North' must be a time zone"),
         (
             "cluster: n\nplacement: {mode: on}\n",
-            "2:19: mode: True is not possible; allowed: observe, advise, enforce (written as on)",
+            "2:19: mode: True is not valid; allowed: observe, advise, enforce (written as on)",
         ),
         (
             "cluster: n\nplacement: {partitions: gpu}\n",
@@ -132,7 +132,7 @@ def test_the_example_that_is_shipped_is_valid():
         ),
         ("cluster: n\nplacement: {nodes: [n1]}\n", "2:20: nodes: ['n1'] must be a hostlist, such as n[1-4]"),
         ("cluster: n\nimport_interval: 60\n", "2:18: import_interval: 60 must be a duration, such as 10m"),
-        ("cluster: n\noperators: carol\n", "2:12: operators must hold `key: value` lines, not 'carol'"),
+        ("cluster: n\noperators: carol\n", "2:12: operators must contain `key: value` lines, not 'carol'"),
         ("cluster: n\noperators: {users: carol}\n", "2:20: users: 'carol' must be a list of names"),
         ("cluster: n\noperators: {groups: []}\n", "2:13: 'groups' is not a setting of operators"),
         ("cluster: n\nteam: 5\n", "2:7: team: 5 must be the word account, or a map"),
@@ -187,7 +187,7 @@ def test_the_example_that_is_shipped_is_valid():
             "cluster: n\nplacement: {priority: {max_points: 2.5}}\n",
             "2:36: max_points: 2.5 must be a whole number",
         ),
-        ("- cluster\n", "1:1: the file must hold `key: value` lines"),
+        ("- cluster\n", "1:1: the file must contain `key: value` lines"),
     ],
 )
 def test_a_mistake_is_named_with_its_place_its_value_and_what_is_right(text: str, message: str):

@@ -74,7 +74,7 @@ def test_a_killed_daemons_socket_is_not_taken_for_a_daemon(server: Running, shor
     assert stale.is_socket()
     with DatabaseClient(replace(server.config, database_socket=stale)) as client:
         assert client.where == server.config.database
-    with pytest.raises(OutsideError, match="already listens"):
+    with pytest.raises(OutsideError, match="is already listening"):
         listen_unix(server.config.database_socket)
     listen_unix(stale).close()
 
@@ -86,13 +86,13 @@ def _none_ships(visit: IngestConnection) -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "body", "complaint"),
     [
-        (200, {}, b"<html>", "answered 200 and no JSON; is that slurm-gpudbd?"),
-        (503, {}, b"<html>", "answered 503 and no JSON; is that slurm-gpudbd?"),
+        (200, {}, b"<html>", "answered 200, but not in JSON; is it slurm-gpudbd?"),
+        (503, {}, b"<html>", "answered 503, but not in JSON; is it slurm-gpudbd?"),
         (
             503,
             {b"retry-after": b"10"},
             b'{"error": "the database does not answer: gone"}',
-            "cannot answer just now; try again in 10 s, and if that lasts, run slurm-gpu doctor: "
+            "cannot answer at the moment; try again in 10 s, and if this persists, run slurm-gpu doctor: "
             "the database does not answer: gone$",
         ),
         (500, {}, b'{"error": "odd"}', "answered 500: odd$"),

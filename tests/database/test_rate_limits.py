@@ -290,7 +290,7 @@ def test_the_client_waits_as_requested_and_fails_in_the_end(strict: Running) -> 
         with contextlib.suppress(DatabaseError):
             client.runs()
         with pytest.raises(
-            DatabaseError, match=r"serves no more requests of this user now: .* rows a second"
+            DatabaseError, match=r"temporarily rejects requests of this user: .* rows a second"
         ):
             client.runs()
     assert sum(waits) <= 2 * 8

@@ -53,7 +53,7 @@ def test_without_a_password_anyone_may_read_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- x\n", "must hold `key: value` lines"),
+        ("- x\n", "must contain `key: value` lines"),
         ("ulr: x\n", r":1:1: 'ulr' is not a setting of the file; did you mean url"),
         ("url: 5\n", r":1:6: url: 5 must be a text"),
         ("url: sqlite:////x\nlisten: 6829\n", r":2:9: listen: 6829 must be HOST:PORT, such as"),

@@ -42,7 +42,7 @@ def test_all_settings_are_read(tmp_path: Path):
         ("url: http://me:secret@x", "1:6: url:"),
         ("refresh: 5m", "1:10: refresh: '5m' must be a duration from 1s to 1m, such as 3s"),
         ("refersh: 5s", "1:1: 'refersh' is not a setting of the file; did you mean refresh?"),
-        ("- listen", "must hold `key: value` lines"),
+        ("- listen", "must contain `key: value` lines"),
     ],
 )
 def test_a_mistake_is_reported_with_its_place_and_what_would_be_right(

@@ -64,14 +64,14 @@ def test_without_the_file_there_are_no_settings(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("mode: on", "mode: True is not possible; allowed: observe, send"),
+        ("mode: on", "mode: True is not valid; allowed: observe, send"),
         ("mode: send", "notices.yaml:1:7: mode: send requires mail: or webhook:"),
         ("modes: send", "'modes' is not a setting of the file; did you mean mode?"),
         (
             "per_user_a_day: 3",
             "'per_user_a_day' is not a setting of the file; did you mean max_per_user_per_day?",
         ),
-        ("alerts: [held]", "alerts: 'held' is not possible"),
+        ("alerts: [held]", "alerts: 'held' is not valid"),
         ("after: 1m", "after: '1m' must be a duration from 5m to 7d, such as 30m"),
         ("after: 30", "after: 30 must be a duration"),
         ("max_per_user_per_day: 0", "max_per_user_per_day: 0 must be a whole number from 1 to 100"),
@@ -95,7 +95,7 @@ def test_without_the_file_there_are_no_settings(tmp_path: Path) -> None:
         ("webhook: {secret_file: /x}", "webhook lacks url"),
         ("webhook: {url: 'https://x.edu/', secret_file: x}", "secret_file: 'x' must be an absolute path"),
         ("templates: notices", "templates: 'notices' must be an absolute path"),
-        ("[]", "the file must hold `key: value` lines"),
+        ("[]", "the file must contain `key: value` lines"),
     ],
 )
 def test_errors_are_reported_with_their_place(text: str, complaint: str) -> None:

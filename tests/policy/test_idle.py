@@ -121,7 +121,7 @@ MISTAKES = [
     ("{warn: [30m], after: 2h, why: x, exempt: []}", "exempt: [] must be a list of names"),
     (
         "{warn: [30m], after: 2h, why: x, action: kill}",
-        "action: 'kill' is not possible; allowed: cancel, hold",
+        "action: 'kill' is not valid; allowed: cancel, hold",
     ),
     ("{warn: [30m], after: 2h, why: x, mode: on}", "mode"),
     ("{warn: [30m], after: 2h, why: x, who: y}", "who"),

@@ -214,7 +214,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         (
             "{day: 12.5, week: 500}",
             "500",
-            "limits.gpu_hours of rule 2 must hold `key: value` lines, not 500; allowed: day, week",
+            "limits.gpu_hours of rule 2 must contain `key: value` lines, not 500; allowed: day, week",
         ),
         (
             "{day: 12.5, week: 500}",
@@ -239,7 +239,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         ("gpus: 0, cpus: 16", "cpus: 16", "prep lacks gpus"),
         ("cpus: 16, partitions: [cpu]", "cpus: 0", "cpus: 0 must be a whole number from 1 to"),
         ("gpus: 0, cpus: 16", "gpus: 0, gpu_types: [a100]", "a bundle with gpus: 0 cannot have gpu_types"),
-        ("mode: fit", "mode: force", "mode: 'force' is not possible; did you mean enforce?"),
+        ("mode: fit", "mode: force", "mode: 'force' is not valid; did you mean enforce?"),
         ("/etc/slurm/site.lua", "site.lua", "before: 'site.lua' must be an absolute path"),
     ],
 )
@@ -260,7 +260,7 @@ def test_a_rule_has_the_policys_mode_by_default() -> None:
     assert (first.mode, first.on_error) == (Mode.OBSERVE, OnError.DENY)
     assert (second.mode, second.on_error) == (Mode.ENFORCE, OnError.ALLOW)
     assert mistakes(text.replace("mode: observe", "mode: fit")) == [
-        "p.yaml:2:7: mode: 'fit' is not possible; allowed: observe, advise, enforce"
+        "p.yaml:2:7: mode: 'fit' is not valid; allowed: observe, advise, enforce"
     ]
 
 

@@ -321,10 +321,10 @@ class TestFile:
             ("{why: x, max_wait: 5}", "max_wait: 5 must be a duration from 10s to 1h, such as 5m"),
             ("{why: x, max_wait: 2h}", "max_wait: '2h' must be a duration from 10s to 1h"),
             ("{why: x, max_gpu_fraction: 75}", "max_gpu_fraction: 75 must be a number from 0 to 1"),
-            ("{why: x, planner: annealed}", "planner: 'annealed' is not possible; did you mean annealing?"),
+            ("{why: x, planner: annealed}", "planner: 'annealed' is not valid; did you mean annealing?"),
             (
                 "{why: x, planner: [greedy]}",
-                "planner: ['greedy'] is not possible; did you mean",
+                "planner: ['greedy'] is not valid; did you mean",
             ),
             ("{why: x, planner: dqngpu}", "planner: dqngpu requires model:, a file that"),
             ("{why: x, model: /m.npz}", "model: planner annealing does not use a model; leave it out"),

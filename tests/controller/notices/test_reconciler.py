@@ -323,7 +323,7 @@ def test_an_error_in_notices_yaml_is_logged_once_and_stops_all_until_fixed(
     world.settings.write_text("mode: sned\n")
     world.hold(17)
     world.run_for(60)
-    assert caplog.text.count("mode: 'sned' is not possible; did you mean send?") == 1
+    assert caplog.text.count("mode: 'sned' is not valid; did you mean send?") == 1
     world.settings.write_text(SETTINGS)
     world.run_for(60)
     assert [kind for _, kind in world.reported()] == ["warning", "warning"]

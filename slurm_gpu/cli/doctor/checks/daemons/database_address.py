@@ -25,7 +25,7 @@ from slurm_gpu.text.hostlist import compress
 
 _DAEMON = "slurm-gpudbd"
 # slurm-gpudbd answers this if munged, slurmctld or its database is down: it is reachable.
-_UNABLE = "cannot answer just now"
+_UNABLE = "cannot answer at the moment"
 
 
 def database_host(at: DoctorContext) -> str:
