@@ -23,7 +23,7 @@ class Member:
     killed: int = 0
     """Number of restarts because the job ran out of memory with co-runners."""
     ran_s: float = 0.0
-    """Seconds since its start, if known; not less than its completed work."""
+    """Seconds since the start of the job, if known; never less than its completed work."""
 
     @property
     def lost_s(self) -> float:

@@ -32,7 +32,7 @@ class Setting:
     evaluations: int | None = None
     """Number of orders that annealing evaluates for a new plan; None for the default."""
     slowed: float = SLOWED
-    """Fraction of the jobs that annealing may slow down noticeably if the belief has a cap; 1 for all."""
+    """Fraction of the jobs that annealing may slow down noticeably if the belief has a cap; 1 permits all."""
     nets: Mapping[str, Net] = field(default_factory=dict)
     """Trained nets of the planners in LEARNED_PLANNERS, by name."""
 

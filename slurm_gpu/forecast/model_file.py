@@ -185,7 +185,7 @@ def _regression(packed: PackedArchive, header: _ModelFile) -> tuple[Regression, 
     """Return the regression, and the features of a typical job."""
     known, typical = feature_names(), packed.array("typical", np.float64)
     if unknown := set(header.features) - set(known):
-        raise DamagedError(f"this version has no features {', '.join(sorted(unknown))[:80]!r}")
+        raise DamagedError(f"this version lacks the features {', '.join(sorted(unknown))[:80]!r}")
     if len(typical) != len(known):
         raise DamagedError(f"typical has {len(typical)} values for {len(known)} features")
     # Features are float32.

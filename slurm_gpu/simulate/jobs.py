@@ -28,7 +28,7 @@ class ModelJob:
     limit_s: float = math.inf
     partition: int = 0
     priority: float = 0.0
-    """Jobs with higher priority start first, jobs with equal priority in the order of submission."""
+    """Jobs with higher priority start first; jobs with equal priority start in the order of submission."""
     cancel_s: float = math.inf
     """The job is cancelled if it has not started by this time."""
     counters: tuple[int, ...] = ()
@@ -79,7 +79,7 @@ class Jobs:
 
     @classmethod
     def of(cls, jobs: Iterable[ModelJob]) -> Jobs:
-        """Build the columns of these jobs, sorted by submission (stable)."""
+        """Build the columns of these jobs, sorted by submission time (stable)."""
         rows = sorted(jobs, key=lambda job: job.submit_s)
         requests = _Table[ResourceRequest]()
         counter_sets = _Table[tuple[int, ...]]()

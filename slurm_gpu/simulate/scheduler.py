@@ -17,7 +17,7 @@ class Scheduling:
 
     backfill: bool = True
     backfill_every_s: float = 0.0
-    """Seconds between backfill passes (bf_interval, in Slurm 30 by default); 0 for a pass at every event.
+    """Seconds between backfill passes (bf_interval, 30 by default in Slurm); 0 for a pass at every event.
 
     Between passes only the first job of each partition may start.
     """

@@ -115,7 +115,7 @@ def _repriced(beliefs: ApplicationPlaces, moment: Moment, work: Floats, waiting:
 
 
 class GroupMethod:
-    """Minimise the makespan; the bound by prices is the value of a state. See training.Method."""
+    """Minimise the makespan; a state's value is the bound computed from prices. See training.Method."""
 
     name = "dqngpu"
 

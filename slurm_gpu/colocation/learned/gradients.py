@@ -80,7 +80,7 @@ class NumpyLearner:
         self._layers = [
             array.copy() for layer in zip(net.weights, net.biases, strict=True) for array in layer
         ]
-        """Weights and biases of the layers, alternately."""
+        """The weights, then the biases, of each layer in turn."""
         self._n_steps = 0
         self._means = [np.zeros_like(array) for array in self._layers]
         self._squares = [np.zeros_like(array) for array in self._layers]

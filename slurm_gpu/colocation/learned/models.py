@@ -27,7 +27,8 @@ def inputs_of(name: str) -> tuple[str, ...]:
 def read_for(path: Path, name: str) -> PlannerModel:
     """Return the model of this planner in a file.
 
-    Raise InputError if the file contains no such model, or if the output of its net may not be a number.
+    Raise InputError if the file contains no such model, or if its net could output values that are not
+    numbers.
     """
     model = read_model(path, name, inputs_of(name))
     if name == "dqngpu":

@@ -118,7 +118,7 @@ def pairs_of(beliefs: ApplicationPlaces, counts: Floats, some: Places) -> Floats
 
 
 def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
-    """Return the value by price of each waiting job, (n, w).
+    """Return the value of each waiting job, (n, w): a sum of speeds, weighted by price.
 
     If jobs are running, it is the value of the job together with them. Otherwise, it is the value of the job
     with its best waiting partner, from `best`, the result of best_pair. The value is -inf for the empty
@@ -152,9 +152,10 @@ def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
 
 
 def best_pair(beliefs: ApplicationPlaces, moment: Moment, counts: Floats) -> Floats:
-    """Return the value by price of each application with its best waiting partner, (n, places).
+    """Return the value of each application with its best waiting partner, (n, places).
 
-    `counts` (n, places) contains the numbers of waiting jobs, as returned by work_of.
+    A value is a sum of speeds, weighted by price. `counts` (n, places) contains the numbers of waiting jobs,
+    as returned by work_of.
     """
     best = moment.price.copy()
     waits = np.flatnonzero(counts.any(axis=0))

@@ -59,7 +59,7 @@ class Annealing:
         self._plan: dict[str | int, list[int]] = {}
         """Numbers of the planned jobs by the GPU's name or position, including the jobs to be started."""
         self._apart: set[int] = set()
-        """The planned jobs that start apart from others."""
+        """The planned jobs that are kept apart from others."""
         self._history = StartHistory()
         self._wake_s = inf
         self._answered: tuple[object, ...] = ()

@@ -142,7 +142,7 @@ def parts_of(index: int, job: SharingJob, world: World) -> Iterator[PhaseWork]:
 def _sets(
     world: World, parts: Sequence[PhaseWork], n_alike: Sequence[int], most_together: int, cap: float
 ) -> Iterator[TimedSet]:
-    """Return all useful sets: each part alone, and parts that are faster together than consecutively."""
+    """Return all useful sets: each part alone, and parts that are faster together than in turn."""
     known: dict[tuple[tuple[int, int], ...], tuple[float, ...] | None] = {}
 
     @cache

@@ -92,7 +92,7 @@ class LinearProgram:
 
 
 class _Kinds:
-    """Kinds of jobs: waiting jobs with equal properties form one kind; each running job is its own kind."""
+    """The kinds of jobs. Waiting jobs with equal properties form one kind; each running job is its own."""
 
     def __init__(self, decision: PlannerDecision, waiting: Sequence[Member]) -> None:
         alike: dict[tuple[int, float], list[Member]] = {}

@@ -67,7 +67,7 @@ def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
 def _steps(profile: ApplicationProfile, use: str) -> list[float]:
     """Return a use in _STEPS equal parts of the run: that of the longest phase in each part; NaN if unknown.
 
-    For memory, it is the greatest value of all phases in the part.
+    For memory, the value is the greatest of all phases in the part.
     """
     parts = np.zeros((len(profile.phases), _STEPS))
     begin = 0.0

@@ -26,7 +26,7 @@ class Traits:
     size: float | None = None
     """Size of the input."""
     uses: tuple[float | None, ...] = ()
-    """Other values of the application when it runs alone, with the same number, order and scale for all."""
+    """Other values of the application when running alone, in the same order for all applications."""
 
 
 def traits_of_table(table: Measured) -> tuple[Traits, ...]:

@@ -1,4 +1,4 @@
-"""Define the belief of a planner that has the true values."""
+"""Define a belief that consists of the true values."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class SharedGpu:
         if any(speed == 0 for speed in speeds):
             return None
         if len(speeds) != len(running) or not all(speed > 0 for speed in speeds):
-            raise ValueError(f"the speeds of {running} must be one number from 0 to 1 each, not {speeds}")
+            raise ValueError(f"each of {running} must have one speed from 0 to 1, not {speeds}")
         return speeds
 
     def _memory_of(self, course: PhaseProgress) -> float | None:

@@ -71,7 +71,7 @@ class Scales:
     """Root mean square difference of speeds within which applications are similar in slowdowns or effects."""
 
     def of(self, variance: float) -> Scales:
-        """Return the scales for speeds of this variance."""
+        """Return the scales for speeds with this variance."""
         parts = {name: getattr(self, name) * variance for name in _VARIANCES}
         return replace(
             self, **parts, odd=self.odd * variance, speed_distance=self.speed_distance * math.sqrt(variance)
@@ -91,7 +91,7 @@ class Entries:
     """The m measurements, as arrays."""
 
     one: NDArray[np.intp]
-    """The application that has this speed."""
+    """The application whose speed was measured."""
     other: NDArray[np.intp]
     """The co-runner of this application."""
     speed: Floats
