@@ -35,7 +35,7 @@ class Rollback:
 
 
 class PolicyInstaller:
-    """Apply and roll back policies on one host; `no_rules` is the script that accepts every job."""
+    """Applies and rolls back policies on one host; `no_rules` is the script that accepts every job."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class PolicyInstaller:
             kind = SlurmRefusalError if isinstance(second, SlurmRefusalError) else OutsideError
             raise kind(
                 f"{error}\nThe apply could not be undone: {second}\n"
-                "Fix this error, and then undo the apply by `slurm-gpu policy rollback`"
+                "Fix this error, and then run `slurm-gpu policy rollback` to undo the apply"
             ) from error
 
     def _roll_back(self, entry: Entry) -> Rollback:

@@ -49,7 +49,9 @@ def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
             yield ("groups", group.name, "until"), message
     for exception in policy.exceptions:
         if exception.until < today:
-            message = f"the exception for {exception.user} from {exception.rule} expired on {exception.until}"
+            message = (
+                f"the exception for {exception.user} from rule {exception.rule} expired on {exception.until}"
+            )
             yield (*exception.location, "until"), message
 
 
@@ -161,8 +163,8 @@ def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:
                 shorter, longer = format_duration(before.limit_s), format_duration(step.limit_s)
                 gpus = format_gpus(step.from_mgpu)
                 message = (
-                    f"walltime increases from {shorter} to {longer} at {gpus}: usually, jobs with more GPUs "
-                    "get less time"
+                    f"walltime increases from {shorter} to {longer} at {gpus}; usually it decreases with the "
+                    "number of GPUs"
                 )
                 yield place, message
         most = None if rule.limits.gpus is None else rule.limits.gpus.all_mgpu

@@ -72,7 +72,7 @@ class ApplyJournal:
         self.directory, self._owner_uid, self._now = directory, owner_uid, now
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Exclude every other apply and rollback on this host."""
+        """Exclude every other apply and rollback on this host until the lock is released."""
         return self._lock("lock", "`slurm-gpu policy apply` or `rollback`")
 
     def adjust_lock(self) -> contextlib.AbstractContextManager[None]:

@@ -42,9 +42,9 @@ def test_a_complete_setup_is_ok(installed: Installation, tmp_path: Path) -> None
     ("key", "value", "message"),
     [
         ("PreemptType", "preempt/none", "urgent jobs cannot preempt others"),
-        ("PreemptMode", "OFF", "jobs that are preempted are not requeued"),
+        ("PreemptMode", "OFF", "preempted jobs are not requeued"),
         ("PriorityType", "priority/basic", "urgent jobs do not start before others"),
-        ("AccountingStorageEnforce", "associations,limits", "running urgent jobs are not limited"),
+        ("AccountingStorageEnforce", "associations,limits", "any number of urgent jobs can run"),
         ("AccountingStorageType", "accounting_storage/none", "urgent jobs require slurmdbd"),
     ],
 )

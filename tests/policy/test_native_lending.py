@@ -192,7 +192,7 @@ def test_rules_for_loans_apply_with_the_apply_that_creates_their_qos(store: Memo
     ("conf", "remark"),
     [
         ({"PreemptType": "preempt/none"}, "slurm.conf lacks PreemptType=preempt/qos: lent GPUs"),
-        ({"PreemptMode": "CANCEL"}, "slurm.conf has PreemptMode=CANCEL: jobs that are preempted are not"),
+        ({"PreemptMode": "CANCEL"}, "slurm.conf has PreemptMode=CANCEL: preempted jobs are not"),
         ({"JobRequeue": "0"}, "slurm.conf has JobRequeue=0: borrowing jobs without --requeue are cancelled"),
         ({"AccountingStorageEnforce": "limits"}, "any user can run in an owner's QOS"),
         ({"KillWait": "600 sec"}, "owner vision: return_within of 10m cannot be guaranteed: with"),
@@ -215,7 +215,7 @@ def test_the_return_time_follows_from_slurm_conf() -> None:
 @pytest.mark.parametrize(
     ("more", "n_gpus", "remark"),
     [
-        ([qos("normal"), qos("debug")], 16, "QOS debug: not managed (manages: qos), so its jobs"),
+        ([qos("normal"), qos("debug")], 16, "jobs in unmanaged QOS debug may use GPUs of owners"),
         ([qos("normal"), qos("sg-long")], 16, "ordinary jobs run in QOS normal, sg-long: each QOS may"),
         ([qos("normal")], 8, "owners own 12 GPUs, but the cluster has only 8"),
     ],
@@ -229,7 +229,7 @@ def test_risks_to_the_return_time_are_reported(more: list, n_gpus: int, remark: 
 def test_unmanaged_accounts_are_named(store: MemoryStore) -> None:
     remarks = plan(store, POLICY.replace(", accounts: [vision, nlp]", "")).difference.remarks
     assert remarks[0].startswith("account vision of owner vision is not managed")
-    assert remarks[1].startswith("account nlp: not managed (manages: accounts), so its users cannot borrow")
+    assert remarks[1].startswith("users of unmanaged account nlp cannot borrow")
 
 
 def test_users_with_their_own_list_of_qos_get_the_qos_of_loans() -> None:

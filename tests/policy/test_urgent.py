@@ -272,7 +272,7 @@ def test_missing_settings_are_reported_with_the_line_to_write() -> None:
     assert "PriorityType=priority/multifactor in slurm.conf" in message
     assert "AccountingStorageEnforce=associations,limits,qos in slurm.conf" in message
     assert "urgent jobs cannot preempt QOS long, which is not in slurmdbd" in message
-    assert "account vision: not managed (manages: accounts), so its users cannot use QOS urgent" in message
+    assert "users of unmanaged account vision cannot use QOS urgent" in message
 
 
 def test_without_slurmdbd_there_are_no_urgent_jobs_and_a_remark_states_it() -> None:

@@ -36,8 +36,8 @@ class _Form:
 def settled(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -> dict[str, int]:
     """Return the fields of job_desc that follow from the others: nodes, tasks, tasks per node.
 
-    `tres` has tres_per_job and similar fields. `numbers` has fields of job_desc by name; None if the user did
-    not specify them. The result is empty if the request does not divide evenly.
+    `tres` contains tres_per_job and similar fields. `numbers` contains numeric fields of job_desc, which are
+    None if the user did not specify them. The result is empty if the request does not divide evenly.
     """
     forms = _forms(tres)
     if any(_uneven(forms, numbers)):
@@ -64,7 +64,7 @@ def settled(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -
 
 
 def mistakes(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -> list[str]:
-    """Return the reasons why sbatch itself would refuse the GPU options of a request, with remedies."""
+    """Return the reasons why sbatch itself would refuse the GPU options of a request, and the remedies."""
     forms = _forms(tres)
     kinds = {form.kind is None for form in forms.values()}
     found = list(_uneven(forms, numbers))

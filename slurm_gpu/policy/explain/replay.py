@@ -215,7 +215,7 @@ class _Queue:
                 heapq.heappush(self._events, (job.end_s, job.job_id, "end"))
 
     def advance_to(self, now_s: int) -> None:
-        """Apply all events up to `now_s`, and show the script a new table if there were any."""
+        """Apply all events up to `now_s`, and give the script a new table if there were any."""
         while self._events and self._events[0][0] <= now_s:
             _, job_id, what = heapq.heappop(self._events)
             if job_id not in self._jobs:

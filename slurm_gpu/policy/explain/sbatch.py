@@ -280,7 +280,8 @@ def _long_option(
         raise UsageError(f"{where}: --{name} could be --{' or --'.join(fitting)}")
     if not fitting:
         close = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean --{close[0]}?" if close else f"leave it out if your {command.name} supports it"
+        unknown = f"leave it out of this command if your {command.name} supports it"
+        hint = f"did you mean --{close[0]}?" if close else unknown
         raise UsageError(f"{where}: --{name} is not a known option of {command.name}; {hint}")
     option = fitting[0]
     if option in command.with_value and not equals:

@@ -36,7 +36,7 @@ _FORMS = {
 
 @dataclass(frozen=True, slots=True)
 class RunningSlurm:
-    """The parts of a running Slurm that decide whether it accepts a job."""
+    """The parts of a running Slurm that determine whether it accepts a job."""
 
     settings: SlurmSettings
     nodes: Sequence[SlurmNode]

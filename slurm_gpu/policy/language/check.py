@@ -157,7 +157,7 @@ class _Check(Decoder):
         for exception in exceptions:
             pair = (exception.rule, exception.user)
             if all(pair) and pair in seen:
-                message = f"{exception.user} already has an exception to {exception.rule}"
+                message = f"{exception.user} already has an exception to rule {exception.rule}"
                 self.fail(exception.location, message)
             seen.add(pair)
             self.exception(exception, by_id)

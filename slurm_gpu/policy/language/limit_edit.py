@@ -15,8 +15,8 @@ _NO_END_OF_LINE = "\\ No newline at end of file"
 def edit_limit(text: str, path: str, rule_id: str, key: str, value: int) -> str:
     """Return the text with another value for one limit.
 
-    Raise InputError if the edit would change anything else, for example with an anchor that several rules
-    share.
+    Raise InputError if the edit would change anything else, for example because several rules share an
+    anchor.
     """
     source = parse_yaml(text, path)
     policy = check_policy(source)

@@ -160,7 +160,7 @@ LIMITS: Mapping[str, LimitKind] = MappingProxyType({kind.key: kind for kind in _
 
 
 def set_limits(limits: RuleLimits) -> Iterator[tuple[LimitKind, LimitValue]]:
-    """Yield the limits that are set with their values, in the order of `LIMITS`."""
+    """Yield each limit that is set, with its value, in the order of `LIMITS`."""
     for kind in _KINDS:
         value = kind.of(limits)
         if value is not None:
@@ -168,7 +168,7 @@ def set_limits(limits: RuleLimits) -> Iterator[tuple[LimitKind, LimitValue]]:
 
 
 def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
-    """Return the limits as the Lua code reads them, one value each.
+    """Return the limits as the Lua code reads them, with one value per key.
 
     `gpus:a100` is the limit of one type in mgpu, and `gpu_hours:week` that of one period in hours.
     `walltime` is a number of seconds or a list of {mgpu, s}. Names are {name: true}, memory is in MiB.

@@ -20,10 +20,10 @@ def end_of_day(day: dt.date, zone: ZoneInfo) -> int:
 
 @functools.cache
 def utc_offsets(zone: ZoneInfo, first_year: int) -> tuple[tuple[int, int], ...]:
-    """Return pairs (epoch second, seconds east of UTC from then on), ascending, from `first_year` on.
+    """Return the UTC offsets from `first_year` on: ascending pairs (epoch second, seconds east of UTC).
 
-    The first also applies to earlier times, and the last to later ones. A zone that does not change its
-    clocks has a single pair.
+    Each offset applies from its second on; the first one also applies to earlier times. A zone that does not
+    change its clocks has a single pair.
     """
 
     def offset(second: int) -> int:

@@ -211,7 +211,7 @@ def build_bundle(compiled: Mapping[str, Plain], directory: Path | None = None) -
 
 
 def required_modules(text: str) -> list[str]:
-    """Return the modules that the first line of a module names: `-- requires: NAME, NAME`."""
+    """Return the modules that a module requires, from its first line (`-- requires: NAME, NAME`)."""
     match = _REQUIRES.match(text)
     return [] if match is None else match[1].split(", ")
 

@@ -125,7 +125,7 @@ class DecisionLine:
 
     @classmethod
     def read(cls, line: str) -> DecisionLine | None:
-        """Parse a line; return None if it is incomplete: half written at the end, or cut off earlier."""
+        """Parse a line; return None if it is incomplete or two lines have run together."""
         words = line.split()
         if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not _SECOND.fullmatch(words[1]):
             return None

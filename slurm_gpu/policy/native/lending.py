@@ -47,7 +47,7 @@ class Lending:
 
 
 def derive_lending(policy: Policy, found: SlurmdbdLimits, n_gpus: int) -> Lending:
-    """Return the bounds and QOS that lending requires, given the accounting and the GPUs of the cluster."""
+    """Return the bounds and QOS that lending requires, given slurmdbd's contents and the cluster's GPUs."""
     return _LendingWish(policy, found, n_gpus).lending() if policy.owners else Lending()
 
 
@@ -132,8 +132,8 @@ class _LendingWish:
         left = [name for name in self._ordinary() if name not in ordinary]
         if left:
             yield (
-                f"QOS {', '.join(left)}: not managed (manages: qos), so its jobs may use GPUs of "
-                "owners and do not preempt loans"
+                f"jobs in unmanaged QOS {', '.join(left)} may use GPUs of owners and do not preempt loans "
+                "(see manages: qos)"
             )
         if len(ordinary) > 1:
             yield (
@@ -160,8 +160,8 @@ class _LendingWish:
         )
         if outside:
             yield (
-                f"account {', '.join(outside)}: not managed (manages: accounts), so its users cannot "
-                "borrow until you allow it by hand"
+                f"users of unmanaged account {', '.join(outside)} cannot borrow until you allow it by hand "
+                "(see manages: accounts)"
             )
 
 

@@ -57,7 +57,7 @@ def broken_promises(
 
 
 def lacks(settings: SlurmSettings, owners: Iterable[GpuOwner]) -> Iterator[Lack]:
-    """Yield the settings that slurm.conf lacks for these owners; none without owners."""
+    """Yield the settings that slurm.conf lacks for these owners; nothing if there are no owners."""
     owners = tuple(owners)
     if not owners:
         return
@@ -94,7 +94,7 @@ def preemption_lacks(settings: SlurmSettings, otherwise: str) -> Iterator[Lack]:
     elif "REQUEUE" not in raw.get("PreemptMode", "").upper():
         mode = raw.get("PreemptMode", "OFF")
         yield Lack(
-            f"slurm.conf has PreemptMode={mode}: jobs that are preempted are not requeued",
+            f"slurm.conf has PreemptMode={mode}: preempted jobs are not requeued",
             "set PreemptMode=REQUEUE in slurm.conf; restart slurmctld",
         )
 

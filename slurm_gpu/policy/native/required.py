@@ -87,12 +87,15 @@ def derive_required_limits(
     today: dt.date,
     uid_of: Callable[[str], int | None],
 ) -> RequiredLimits:
-    """Return the limits that `policy` requires on `today` in the site's time zone, given slurmdbd's data."""
+    """Return the limits that `policy` requires on `today`, given the contents of slurmdbd.
+
+    `today` is the day in the site's time zone.
+    """
     return _LimitDerivation(policy, names, found, today, uid_of).required()
 
 
 def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[UnmappedLimit, ...]:
-    """Return the gaps if Slurm enforces no limits of the policy: all its limits on running jobs."""
+    """Return the limits on running jobs as gaps, since nothing enforces them without Slurm's own limits."""
     return tuple(
         UnmappedLimit(rule.id, kind.key, why, unenforced=True)
         for rule in _enforced(policy, today)

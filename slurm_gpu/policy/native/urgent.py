@@ -34,7 +34,7 @@ class UrgentWish:
 
 
 def derive_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
-    """Return the bounds and the QOS that urgent jobs require, given the data of slurmdbd."""
+    """Return the bounds and the QOS that urgent jobs require, given the contents of slurmdbd."""
     urgent = policy.urgent
     if urgent is None:
         return UrgentWish()
@@ -66,7 +66,7 @@ def derive_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
 
 
 def lacks(settings: SlurmSettings, policy: Policy) -> Iterator[Lack]:
-    """Yield the settings that slurm.conf lacks for urgent jobs; none if the policy has no `urgent:`."""
+    """Yield the settings that slurm.conf lacks for urgent jobs, if the policy has `urgent:`."""
     if policy.urgent is None:
         return
     raw = settings.raw
@@ -80,7 +80,7 @@ def lacks(settings: SlurmSettings, policy: Policy) -> Iterator[Lack]:
     enforced = set(raw.get("AccountingStorageEnforce", "").lower().split(","))
     if "all" not in enforced and ("qos" not in enforced or enforced.isdisjoint({"limits", "safe"})):
         yield Lack(
-            "slurm.conf lacks AccountingStorageEnforce=…,limits,qos: running urgent jobs are not limited",
+            "slurm.conf lacks AccountingStorageEnforce=…,limits,qos: any number of urgent jobs can run",
             "set AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
         )
 
@@ -102,6 +102,6 @@ def _remarks(qos: str, missing: list[str], outside: list[str]) -> Iterator[str]:
         yield f"urgent jobs cannot preempt QOS {', '.join(missing)}, which is not in slurmdbd"
     if outside:
         yield (
-            f"account {', '.join(outside)}: not managed (manages: accounts), so its users cannot use "
-            f"QOS {qos} until you allow it by hand"
+            f"users of unmanaged account {', '.join(outside)} cannot use QOS {qos} until you allow it by "
+            "hand (see manages: accounts)"
         )
