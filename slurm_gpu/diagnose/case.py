@@ -228,7 +228,7 @@ def _shown(signal: Signal, value: float) -> str:
 def build_case(
     series: Series, groups: Groups | None, rules: DiagnosisThresholds, running: bool, cut_short: bool = False
 ) -> Case:
-    """Find peers, phases and deviations; raise ValueError if the groups have another size."""
+    """Find peers, phases and deviations; raise ValueError if the groups do not contain every worker."""
     n = len(series.workers)
     if groups is not None and len(groups.of) != n:
         raise ValueError(f"the groups contain {len(groups.of)} workers, but the job has {n}")

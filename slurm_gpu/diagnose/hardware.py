@@ -131,7 +131,7 @@ def _node_clocks(case: Case) -> Verdict | None:
     nodes = tuple(node for node, is_slow in zip(case.series.nodes, slow_nodes, strict=True) if is_slow)
     rows = np.array([worker.node in nodes for worker in case.series.workers], dtype=bool) & case.judged
     after, before = (float(np.median(side[slow_nodes])) for side in (found.after, found.before))
-    text = f"clocks of {', '.join(nodes)} fell from {before:.0%} to {after:.0%}, but not elsewhere"
+    text = f"clocks of {', '.join(nodes)} fell from {before:.0%} to {after:.0%}, unlike those of other nodes"
     return case.verdict(
         Cause.SLOW,
         0.85,
@@ -144,7 +144,7 @@ def _node_clocks(case: Case) -> Verdict | None:
 
 
 def contradicts(case: Case) -> str | None:
-    """Return why the lower clocks of some workers are no evidence against them; None if no clock is lower."""
+    """Return why the lower clocks of some workers are no evidence against them; None if they are."""
     rows = case.below(Signal.CLOCK, LEAST_CLOCK) & (_ahead(case, _AHEAD) | case.below(Signal.UTIL, _STARVED))
     if not rows.any():
         return None
@@ -200,7 +200,7 @@ def _verdict(
 
 
 def _throttled_everywhere(case: Case) -> Verdict | None:
-    """Find a fault that throttles most GPUs, such as one of the machine room's cooling or power supply."""
+    """Find a fault that throttles most GPUs, such as a failure of the machine room's cooling or power."""
     matrix = case.series.get(Metric.THROTTLE)
     if matrix is None:
         return None

@@ -147,7 +147,7 @@ def _too_little(case: Case) -> str | None:
 
 
 def _limits(case: Case, verdict: Verdict) -> Verdict:
-    """List missing data in the verdict, and reduce its confidence or replace it by Cause.INCONCLUSIVE."""
+    """List limitations in the verdict, and reduce its confidence or replace it by Cause.INCONCLUSIVE."""
     unknown = []
     if case.shared:
         unknown.append(f"{_names(case.shared)}: shared with other jobs and not judged")

@@ -61,7 +61,7 @@ def heavier_by_gaps(case: Case) -> Verdict | None:
     )
     verdict = case.verdict(Cause.IMBALANCE, SUSPICION, kind="workers", roles=names, evidence=evidence)
     return verdict.limited(
-        "without SM activity, only power and gaps between kernels are evidence", most=SUSPICION
+        "without SM activity, power and gaps between kernels are the only evidence", most=SUSPICION
     )
 
 

@@ -101,7 +101,7 @@ class LiveTable:
             self._values[:, rows, bins] = np.array(values, dtype=np.float32).T
 
     def keep_nodes(self, job_id: int, nodes: Collection[str]) -> None:
-        """Remove a job's GPUs on all other nodes after the job was resized."""
+        """Remove a job's GPUs on nodes other than `nodes`, after the job was resized."""
         job = self._jobs.get(job_id)
         if job is None:
             return

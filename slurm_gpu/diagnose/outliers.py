@@ -89,7 +89,7 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
 
 
 def utilisation_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
-    """Find the only worker whose utilisation did not rise when all others became busier.
+    """Find the only worker whose utilisation did not rise while that of all other workers rose.
 
     Between two kernels, a GPU has nothing to run for a moment. A spinning GPU has no such pauses. Utilisation
     therefore rises on workers that wait longer, but not on the worker that they wait for.
@@ -110,7 +110,7 @@ def utilisation_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) 
         return None
     rows = np.arange(case.n) == lowest
     names, who = case.named(rows)
-    text = f"{who}: utilisation changed by {own:+.1%} at the same time, and by {rose:+.1%} elsewhere"
+    text = f"{who}: utilisation changed by {own:+.1%} at the same time, and that of the others by {rose:+.1%}"
     found = Evidence(text=text, metric="util", value=own, expected=rose, workers=names)
     verdict = case.verdict(
         Cause.SLOW, 0.55, kind="never waits", culprits=case.workers(rows), evidence=(*evidence, found)

@@ -30,8 +30,8 @@ BAD_THROTTLES = (
 class JobWorker:
     """One GPU of a job.
 
-    `rank` is the launcher's rank, and `index` the GPU's index on the node, if known. `shared` is whether the
-    GPU is also allocated to other jobs.
+    `rank` is the launcher's rank, and `index` the GPU's index on the node, if known. `shared` states whether
+    the GPU is also allocated to other jobs.
     """
 
     node: str

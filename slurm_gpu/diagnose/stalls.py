@@ -143,7 +143,7 @@ def stalled_at_end(case: Case) -> str | None:
 def _longest_pause_s(case: Case, *, quiet: bool = False, waits: bool = False) -> float:
     """Return the longest previous pause that may have the same reason as the current one.
 
-    `quiet` is whether hosts report no traffic, and `waits` whether most workers spin.
+    `quiet` states whether hosts report no traffic, and `waits` whether most workers spin.
     """
     width_s = case.series.width_s
     pauses = [

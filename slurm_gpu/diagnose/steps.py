@@ -332,7 +332,7 @@ def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
 
 
 def _stage(stage: Matrix) -> Verdict | None:
-    """Find the stage of a pipeline that has far more work than the others."""
+    """Find the stage of a pipeline that has more work than the others."""
     known = np.flatnonzero(np.isfinite(stage))
     if len(known) < 2:
         return None

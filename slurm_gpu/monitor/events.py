@@ -56,8 +56,7 @@ def event_of(state: PageState) -> bytes:
 class Events:
     """An ASGI application that serves GET /api/v1/events.
 
-    A client that reads slowly next receives the newest state instead of each state that it missed, so events
-    do not queue up.
+    A client that reads slowly misses states and receives only the newest one, so events do not queue up.
     """
 
     def __init__(self, board: Board, viewer_of: ViewerOf, monotonic: Callable[[], float]) -> None:

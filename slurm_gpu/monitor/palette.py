@@ -1,8 +1,8 @@
 """Define the colours of squares and pages for the canvas, the style sheet and the SVG picture.
 
-The colours of a sequential scale are also distinguishable by users who do not distinguish red and green. A
-scale runs from light to dark on a light background, and from dark to light on a dark one. A few further
-colours mark categories. Background colours are shared with reports.
+Users with red-green colour blindness can also distinguish the colours of a sequential scale. A scale runs
+from light to dark on a light background, and from dark to light on a dark one. A few further colours mark
+categories. Background colours are shared with reports.
 """
 
 from __future__ import annotations

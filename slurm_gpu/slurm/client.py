@@ -275,7 +275,7 @@ class SlurmClient(Protocol):
         """Return the eligible jobs that are not held; None if PriorityType has no factors."""
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """Set the points that Slurm adds to the priority of jobs, as root.
+        """As root, set the points that Slurm adds to the priority of jobs.
 
         The points apply until the jobs start, even if slurmctld restarts. An error for one job, for example
         because it has just started, does not affect the others.

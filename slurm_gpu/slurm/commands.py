@@ -189,7 +189,7 @@ class CommandClient(SlurmCommands):
         environ: Mapping[str, str] = os.environ,
         stream: Stream | None = None,
     ) -> None:
-        """Use `stream` to run sacct; by default `run`, or stream_command if `run` is run_command."""
+        """Run sacct with `stream`, by default `run` or, if `run` is run_command, stream_command."""
         super().__init__(run, environ)
         self.stream = stream or (stream_command if run is run_command else _in_one_piece(run))
         self._columns: list[str] | None = None
@@ -234,7 +234,7 @@ class CommandClient(SlurmCommands):
         return list(waiting.parse_waiting(self._query(*waiting.SQUEUE), factors))
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """Set the points that Slurm adds to the priority of jobs, as root.
+        """As root, set the points that Slurm adds to the priority of jobs.
 
         An error for one job does not affect the others.
         """
@@ -341,5 +341,5 @@ class RunSubsetClient(CommandClient):
 
 
 def _mark() -> str:
-    """Return a random word, which no user can have put into a job's name or comment."""
+    """Return a random word that no user can have used in a job's name or comment."""
     return f"<{secrets.token_hex(8)}>"

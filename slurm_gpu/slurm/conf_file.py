@@ -82,7 +82,7 @@ def read_conf(path: Path) -> list[ConfLine]:
 
 
 def settings_named(lines: Iterable[ConfLine], key: str) -> list[ConfLine]:
-    """Return the lines with this key, ignoring case. If a key has one value, Slurm uses the last line."""
+    """Return the lines with this key, ignoring case. Slurm uses the last one for a key with one value."""
     return [line for line in lines if line.key.lower() == key.lower()]
 
 
@@ -105,7 +105,7 @@ def with_defaults(lines: Iterable[ConfLine], key: str) -> list[ConfLine]:
 def node_weights(lines: Iterable[ConfLine]) -> dict[str, int]:
     """Return the Weight that each node has after a reconfiguration.
 
-    Nodes of a line with an invalid hostlist or Weight are left out.
+    Nodes in lines with an invalid hostlist or Weight are left out.
     """
     weights: dict[str, int] = {}
     for line in with_defaults(lines, "NodeName"):

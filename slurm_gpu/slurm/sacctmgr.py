@@ -1,6 +1,6 @@
 """Read and change Slurm's own limits of associations and QOS in slurmdbd, through sacctmgr.
 
-Amounts are whole numbers: memory in MiB, wall time in minutes, all others as counts. A limit that is not set
+Amounts are whole numbers: MiB of memory, minutes of wall time, and counts otherwise. A limit that is not set
 is absent; the value None removes a limit, and the value 0 allows nothing.
 """
 
@@ -203,7 +203,7 @@ class Sacctmgr:
     def set_limits(
         self, cluster: str, entities: Sequence[Entity], values: Mapping[LimitField, int | None]
     ) -> None:
-        """Set limits of entities: several users of one account, or one QOS or account.
+        """Set limits of several users of one account, or of one QOS or account.
 
         None removes a limit; other limits are unchanged. Up to 200 users are changed in one transaction of
         slurmdbd. Raise SlurmError if an entity does not exist.

@@ -40,7 +40,7 @@ class Partition:
     root_only: bool = False
     needs_reservation: bool = False
     state: str = "UP"
-    """UP, DOWN (accepts jobs, starts none), DRAIN (starts jobs, accepts none), INACTIVE (neither)."""
+    """UP, DOWN (accepts jobs but starts none), DRAIN (starts jobs but accepts none) or INACTIVE (neither)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

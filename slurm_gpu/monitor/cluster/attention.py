@@ -72,7 +72,7 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
 
 
 def verdict_alerts(seen: DatabaseState) -> list[Alert]:
-    """Return alerts for slurm-gpudbd's verdicts on jobs that still run."""
+    """Return alerts for slurm-gpudbd's verdicts on jobs that are still running."""
     runs = {(job.job_id, job.start_s) for job in seen.cluster.jobs if job.state in _RUNS}
     return unhealthy(seen.verdicts, runs, seen.reports, seen.live)
 

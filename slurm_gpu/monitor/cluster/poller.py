@@ -48,7 +48,7 @@ class _Part(Generic[T]):
         self.last: T | None = None
 
     def refresh(self, now: float, ask: Callable[[], T]) -> None:
-        """Request a new answer if it is due. If `ask` raises an error, raise it and keep the last answer."""
+        """Request a new answer if it is due. If `ask` fails, raise its error and keep the last answer."""
         if now >= self._due:
             self._due = now + self._again_s
             self.last = ask()

@@ -147,12 +147,12 @@ def known_version(state: PageState, since: str) -> str:
 
 
 def read_version(text: str) -> int | None:
-    """Parse the version that a client sent; None for "". Raise UsageError."""
+    """Parse the version that a client sent; return None for "". Raise UsageError if it is invalid."""
     return read_whole("since", text, "the version of an earlier answer, a whole number")
 
 
 def read_whole(name: str, text: str, meaning: str = "a whole number") -> int | None:
-    """Parse a whole number; None for "". Raise UsageError."""
+    """Parse a whole number; return None for "". Raise UsageError if the text is invalid."""
     if text == "":
         return None
     try:

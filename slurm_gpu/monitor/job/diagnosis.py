@@ -1,4 +1,7 @@
-"""Serve GET /diagnosis?id=JOB: a page that explains why a job is slow to viewers who may see all of it."""
+"""Serve GET /diagnosis?id=JOB: a page that explains why a job is slow.
+
+The page is only for viewers who may see the job in full.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +131,7 @@ class DiagnosisPage:
 
 
 def _windows(source: DatabaseClient, job: str) -> Sequence[NodeWindow] | None:
-    """Return the windows of a job; empty if they have just been requested, None if there are none."""
+    """Return the windows of a job; empty if they have just been requested, None if unavailable."""
     try:
         return source.windows(job)
     except DatabaseError:

@@ -19,7 +19,7 @@ def to_json(answer: Any) -> Any:
 def from_json(kind: type[T], value: Any) -> T:
     """Convert decoded JSON to `kind`, ignoring keys of a newer version.
 
-    Raise DatabaseError, which names the invalid field.
+    Raise DatabaseError if a field is invalid. The error names the field.
     """
     try:
         return msgspec.convert(value, kind, str_keys=True)

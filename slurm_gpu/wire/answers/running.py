@@ -48,7 +48,7 @@ class Running:
     def uses_of(self, starts: Mapping[int, float | None]) -> dict[int, RunningUse]:
         """Return the use of the runs that started at `starts`, by job id.
 
-        This excludes runs from before a requeue.
+        Earlier runs of requeued jobs are excluded.
         """
         return {
             use.job_id: use
