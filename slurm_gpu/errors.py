@@ -91,7 +91,7 @@ class DatabaseError(OutsideError):
 
 
 class NotAllowedError(DatabaseError):
-    """slurm-gpudbd identified the caller, who lacks the permission."""
+    """The caller lacks a permission that slurm-gpudbd requires."""
 
     exit_code = 2
 
@@ -109,7 +109,7 @@ class MungedUnavailableError(MungeError):
 
 
 class NvmlError(OutsideError):
-    """The NVIDIA driver library failed as a whole, and not only for one reading of one GPU."""
+    """The NVIDIA driver library failed as a whole, not just for one reading of one GPU."""
 
 
 def exit_code_of(program: str, run: Callable[[], None]) -> int:

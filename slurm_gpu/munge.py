@@ -61,7 +61,7 @@ def encode(payload: bytes, socket: str | None = None) -> str:
 
 
 def decode(credential: str, socket: str | None = None) -> Credential:
-    """Check a credential's signature and age, and that it was not used on this host before; decode it."""
+    """Decode a credential after checking its signature, its age, and that it is new to this host."""
     lib = _library()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
@@ -115,7 +115,7 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def _nonblocking_library() -> ctypes.PyDLL:
-    """Return libmunge for calls of non-blocking functions, during which Python's GIL is kept.
+    """Return libmunge for calls of its non-blocking functions, which keep Python's GIL.
 
     Reacquiring the GIL takes time if other threads are busy, so it is released only once per credential.
     """

@@ -68,7 +68,7 @@ class _LineCount:
 
 
 def log_to_stderr(*, for_people: bool, line: str = "%(name)s: %(message)s") -> None:
-    """Log messages from level INFO in the format `line`; for people, prepend the time and the level."""
+    """Log messages of level INFO and above in the format `line`; for people, prepend the time and level."""
     handler = logging.StreamHandler()
     plain = logging.Formatter(f"%(asctime)s %(levelname)s {line}")
     handler.addFilter(LineLimit())

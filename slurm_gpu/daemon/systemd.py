@@ -49,7 +49,7 @@ class Notifier:
         self._notify(f"STATUS={status}\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}", _OUT_OF_LOOP_S)
 
     def turned(self, now_s: float, status: str) -> float:
-        """Notify the watchdog if that is due, and return the time at which to call this again."""
+        """Send a watchdog keep-alive if one is due, and return the time of the next call."""
         if self._ready_due:
             self.ready()
         if now_s >= self._feed_at_s:

@@ -15,7 +15,7 @@ _UNFINISHED = "unfinished"
 def write_whole(
     path: Path, text: str, *, mode: int = 0o600, owner_uid: int | None = None, durable: bool = True
 ) -> None:
-    """Replace a file with this text in one step; if root writes it, the file belongs to `owner_uid`.
+    """Replace a file with this text atomically; if root writes it, the file belongs to `owner_uid`.
 
     If `durable` is true, wait until the text is on disk; otherwise, it can be lost in a power cut. Raise
     OSError on failure.

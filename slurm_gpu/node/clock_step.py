@@ -67,8 +67,8 @@ class ClockSteps:
     def was_unchanged(self, events: Iterable[Stamped]) -> bool:
         """Return whether the wall clock was certainly not set since an earlier process saved its offset.
 
-        Hook events in between (`events`) have timestamps of both clocks, so that steps that were reversed are
-        also detected. Call this at the start. If the result is false, the reason is logged.
+        Hook events since then (`events`) have timestamps of both clocks, so reversed steps are also detected.
+        Call this at the start. If the result is false, the reason is logged.
         """
         if self._written is None:
             log.info("it is unknown whether the wall clock was set recently: %s", _LEFT_OUT)

@@ -1,4 +1,4 @@
-"""The main loop of slurm-gpud: read hook events, sample devices, save records. It never blocks."""
+"""The main loop of slurm-gpud: read hook events, sample devices and save records. It never blocks."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class NodeDaemon:
         )
 
     def _take_followed(self) -> None:
-        """Count the samples that the reader took by itself; callers apply later changes only afterwards."""
+        """Count the samples that the reader took by itself; call this before applying any later change."""
         if self._follower is None:
             return
         owners = self._life.allocations.owners()

@@ -38,7 +38,7 @@ _REMEMBERED = 10_000
 
 
 class HostOrder:
-    """Numbers GPUs in the order in which they are found, instead of Slurm's order (node.allocation.gres)."""
+    """Numbers GPUs in the order in which they are found, not in Slurm's order (node.allocation.gres)."""
 
     assumed: bool = False
     # GPUs are shared, but the user of each process is known.

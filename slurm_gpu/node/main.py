@@ -1,4 +1,4 @@
-"""slurm-gpud: the command line."""
+"""Provide the command line of slurm-gpud."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path("/run/slurm-gpu"),
         metavar="DIR",
-        help="directory of the hooks' files (default %(default)s)",
+        help="directory of the hook files (default %(default)s)",
     )
     add(
         "--state-dir",

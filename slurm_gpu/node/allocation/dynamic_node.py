@@ -63,7 +63,7 @@ class DynamicNode:
         return () if self._slurmd is None else self._slurmd.options
 
     def n_changes(self) -> int:
-        """Return how often slurmd has restarted with different options; 0 if slurm.conf lists the node.
+        """Return how many times slurmd has restarted with different options; 0 if slurm.conf lists the node.
 
         All processes are searched only after a known slurmd has ended.
         """

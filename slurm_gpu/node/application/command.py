@@ -117,7 +117,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="this node's name in Slurm, for --job (default: the host's short name)",
     )
-    parser.add_argument("--rules", type=Path, metavar="FILE", help="use these rules instead")
+    parser.add_argument("--rules", type=Path, metavar="FILE", help="use the rules in FILE instead")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -273,4 +273,4 @@ def _row(label: str, text: str) -> Iterator[str]:
 def _some(names: Sequence[str]) -> str:
     if not names:
         return "none"
-    return f"{few(names, _SOME_LIBRARIES)}; no rule names any"
+    return f"{few(names, _SOME_LIBRARIES)}; none is named by a rule"

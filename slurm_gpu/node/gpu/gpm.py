@@ -1,7 +1,7 @@
 """Read GPM: the activity of a Hopper or later GPU, or of a MIG instance, between two samples.
 
-GPM also provides PCIe rates, because the driver's byte counters have 32 bits and may wrap more than once per
-second.
+GPM's PCIe rates are also read, because the driver's byte counters have 32 bits and may wrap more than once
+per second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROUNDING = 1e-3
 
 @functools.cache
 def _metrics() -> Any:
-    """Return the argument of nvmlGpmMetricsGet (19 kB); all devices share one."""
+    """Return the argument of nvmlGpmMetricsGet (19 kB); all devices share it."""
     return pynvml.c_nvmlGpmMetricsGet_t()
 
 
@@ -50,7 +50,7 @@ def _asking(metrics: Any, before: Any, after: Any) -> Any:
 class Gpm:
     """Takes GPM samples of one device into two alternating buffers of the driver.
 
-    `calls` calls functions on the GPU; `gpu_instance` is the ID of the MIG instance, if any.
+    `calls` calls NVML's functions for the GPU; `gpu_instance` is the ID of the MIG instance, if any.
     """
 
     def __init__(self, calls: NvmlCalls, gpu_instance: int | None, screen: PlausibilityFilter) -> None:

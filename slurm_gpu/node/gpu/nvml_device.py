@@ -182,7 +182,7 @@ class NvmlDevice:
         raise GoneError(ReadError.LOST, "the MIG instance is gone")
 
     def _memory(self) -> DeviceMemory | None:
-        """Read memory with version 2 of the call, which separates the driver's reserve, or else version 1."""
+        """Read memory with version 2 of the call, which separates the driver's reserve, or with version 1."""
         info = self._memory_v2
         info.version = pynvml.nvmlMemory_v2
         code = self._calls.call(_MEMORY_V2, byref(info))

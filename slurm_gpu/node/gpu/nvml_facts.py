@@ -66,7 +66,7 @@ def instance_facts(handle: Any, gpu: DeviceProperties) -> DeviceProperties:
 
 
 def instances(gpu: Any) -> list[Any]:
-    """Return the handles of a GPU's MIG instances, or [] without MIG mode. Raise GoneError if it is gone."""
+    """Return the handles of the GPU's MIG instances, or []; raise GoneError if the GPU is gone."""
     mode = _of(pynvml.nvmlDeviceGetMigMode, gpu)
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return []

@@ -75,7 +75,7 @@ class ReplyWriter:
             data = data[os.write(self._file, data) :]
 
     def say(self, *message: Any) -> None:
-        """Write a message at once."""
+        """Write a message immediately."""
         self.add(*message)
         self.flush()
 

@@ -281,7 +281,7 @@ class ReaderProcess:
         return True
 
     def _abandon_finding(self, child: ReaderChild) -> None:
-        """Exclude the device at which the search hangs, and raise an exception."""
+        """Exclude the device at which the search hangs, and raise NvmlError."""
         if child.next_index is not None:
             self._count = child.count
             why = self._leave_out(child.next_index, f"not found within {self._finding_deadline_s:g} s")

@@ -1,7 +1,7 @@
 """Define the data of one sample of the GPUs, in which None means that a value is not available.
 
-All types cross the pipe between slurm-gpud and the child that calls NVML. They are named tuples, which
-serialise as JSON arrays and use less memory in the child than dataclasses.
+Values of all these types are sent through the pipe between slurm-gpud and the child that calls NVML. They are
+named tuples, which serialise as JSON arrays and use less memory in the child than dataclasses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ASKS_NONE = 0xFFFF
 
 
 class DeviceProperties(NamedTuple):
-    """Properties of a GPU or MIG instance that do not change while the driver is loaded.
+    """The properties of a GPU or MIG instance that do not change while the driver is loaded.
 
     A MIG instance has the `index` and `minor` of its GPU, whose UUID is `parent`. Bandwidths are the maxima
     in one direction.
@@ -41,7 +41,7 @@ class DeviceProperties(NamedTuple):
 
 
 class DeviceMemory(NamedTuple):
-    """Memory in bytes; `used` includes jobs and driver contexts, but not the driver's reserve."""
+    """The memory in bytes; `used` includes jobs and driver contexts, but not the driver's reserve."""
 
     used: int
     total: int
@@ -95,8 +95,8 @@ class ReadRequest(NamedTuple):
     """A request for one device's memory and optional fields.
 
     A ring is a sample buffer of the driver; only its samples after the given wall-clock time in µs are read.
-    `detailed` requests all fields of Reading that follow the rings. `util_pct` is also read if `ring` is
-    requested but the device does not have it.
+    `detailed` requests all fields of Reading that follow the rings. `util_pct` is also read if a ring is
+    requested but the device has none.
     """
 
     uuid: str

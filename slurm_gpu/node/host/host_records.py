@@ -91,7 +91,7 @@ class HostRecorder:
         self._lost: list[tuple[_Round, int | None]] = []
 
     def begin(self, allocation: Allocation) -> None:
-        """Start recording the job of an allocation, and mark the others as no longer alone on the node."""
+        """Start recording an allocation's job, and mark the other jobs as no longer alone on the node."""
         self.note_job(allocation.key.job_id)
         for entry in self._entries.values():
             if entry.watch.key.job_id == allocation.key.job_id:

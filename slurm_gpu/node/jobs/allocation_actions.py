@@ -172,7 +172,9 @@ class AllocationActions(ABC):
         returned = self.returning.pop(epilog.job_id)
         assert returned is not None
         assert returned.began_s is not None
-        log.info("job %d ran again without a prolog; recorded from the start of its cgroup", epilog.job_id)
+        log.info(
+            "job %d ran again without a prolog; it is recorded from the start of its cgroup", epilog.job_id
+        )
         began = Allocation.from_prolog(epilog, self._cluster, self._name, self._wall_s_of(epilog))
         self._open(began.of_run(returned.restart, min(returned.began_s, epilog.uptime_s)))
         self.watch_new()
@@ -202,7 +204,10 @@ class AllocationActions(ABC):
                 "job %d is running here without a known prolog; it is recorded from now on", job.job_id
             )
         else:
-            log.info("job %d runs again without a prolog; recorded from the start of its cgroup", job.job_id)
+            log.info(
+                "job %d is running again without a prolog; it is recorded from the start of its cgroup",
+                job.job_id,
+            )
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         allocation = job.allocation(self._cluster, self._name, self._clock.boot_id(), now_s, wall_s, since_s)
         self._open(allocation, began_before=True)

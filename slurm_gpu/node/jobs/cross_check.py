@@ -1,6 +1,6 @@
-"""Compare the processes that NVML lists on a GPU with the jobs to which it was allocated.
+"""Compare the processes that NVML lists on a GPU with the jobs to which the GPU is allocated.
 
-A process that belongs to no job to which the GPU is allocated is reported as
+A process that does not belong to one of these jobs is reported as
 
 - `intruder`, if its job is known here, or if it has no job;
 - `job_mismatch`, if it is in the cgroup of an unknown job: slurm-gpud's allocations or the order of positions
@@ -77,7 +77,7 @@ class Crosscheck:
     def check(
         self, device: str, pids: Iterable[int], allocated: Sequence[int], known: KnownJobs, now_s: float
     ) -> None:
-        """Check the processes that NVML lists on a device that is allocated to the jobs `allocated`."""
+        """Check the processes that NVML lists on a device; `allocated` are the jobs that have the device."""
         self._checked_s[device] = now_s
         before, self._suspects[device] = self._suspects.get(device, {}), {}
         for pid in pids:

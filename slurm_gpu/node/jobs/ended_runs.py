@@ -66,10 +66,10 @@ class EndedRuns:
         had_gpus: bool = True,
         prolog_at_s: float | None = None,
     ) -> None:
-        """Record that a run and all its earlier runs have ended; an epilog alone is not `certain`.
+        """Record that a run of the job and all its earlier runs have ended.
 
-        The run is saved if it may have had GPUs. Slurm's reports on runs without GPUs do not start an
-        allocation.
+        `certain` is false if only an epilog identifies the run. The run is saved if it may have had GPUs.
+        Slurm's reports on runs without GPUs do not start an allocation.
         """
         now_s = self._clock.monotonic()
         before = self._ended.pop(job_id, None)

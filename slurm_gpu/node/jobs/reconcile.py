@@ -113,7 +113,7 @@ class UnknownJobs:
         return self._anyone or bool(self._returning)
 
     def may_run_with(self, job_id: int) -> bool:
-        """Return whether any unknown job other than the given one may run here now."""
+        """Return whether unknown jobs, other than the given job, may be running here now."""
         return self._anyone or self._returning.may_run_with(job_id)
 
     def lost_spool(self) -> None:
@@ -121,7 +121,7 @@ class UnknownJobs:
         self._anyone = True
 
     def update_jobs(self, reported: Iterable[ReportedJob], allocations: Allocations, now_s: float) -> None:
-        """Apply a report; unknown jobs are ruled out only after two reports, as many as a job requires."""
+        """Apply a report; ruling out unknown jobs takes two reports, as does accepting a job."""
         if self._first_report_s is None:
             self._first_report_s = now_s
         ago_s = now_s - self._first_report_s

@@ -112,7 +112,7 @@ class SegmentRegistry:
         return self._segments.get(allocation.key.segment)
 
     def of(self, allocation: Allocation) -> OpenSegment:
-        """Return the segment of the allocation, which is created or updated with `allocation`."""
+        """Return the segment of the allocation; create it, or update its allocation."""
         segment = self._segments.setdefault(allocation.key.segment, OpenSegment(allocation))
         segment.allocation = allocation
         return segment
@@ -121,7 +121,7 @@ class SegmentRegistry:
         """Start sampling a device of the segment and return its tally.
 
         The first record is saved immediately. If slurm-gpud is killed, only this record shows when the
-        segment started and how long it lasted at least.
+        segment started and its minimum duration.
         """
         segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
         segment.histories[facts.uuid] = Checkpoints()
@@ -144,7 +144,7 @@ class SegmentRegistry:
                 segment.histories[device].add(now_s, record)
 
     def remember_young(self, now_s: float) -> None:
-        """Add early checkpoints of segments that may end before their first regular checkpoint."""
+        """Add early checkpoints for segments that may end before their first regular checkpoint."""
         for segment in self._segments.values():
             age_s = now_s - segment.allocation.start_s
             for device in segment.unsettled if age_s <= YOUNG_S[-1] + 1 else ():

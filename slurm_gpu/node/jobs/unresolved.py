@@ -1,7 +1,7 @@
 """Delay the records of allocations that ended before their devices were known.
 
-The device of a record cannot change later. Therefore the record of a job has to wait if the job started and
-ended while the driver was starting or slurmd did not answer. Meanwhile, the spooled allocation and the
+The device of a record cannot be changed later. Therefore the record of a job has to wait if the job started
+and ended while the driver was starting or slurmd did not answer. Meanwhile, the spooled allocation and the
 epilog's file are kept.
 """
 
@@ -41,7 +41,7 @@ class UnresolvedAllocations:
         return not _is_resolved(allocation) and (starting or self._inventory.is_asking)
 
     def wait(self, ended: EndedAllocation, now_s: float) -> None:
-        """Keep an ended allocation until its devices are known, at most for RESOLVE_WITHIN_S."""
+        """Keep an ended allocation until its devices are known, for at most RESOLVE_WITHIN_S."""
         self._waiting.append(_WaitingForDevices(ended, now_s + RESOLVE_WITHIN_S))
 
     def resolve(self) -> None:

@@ -248,7 +248,7 @@ class DetailCollector:
 
 
 def _prefers_gpm_pcie(reading: Reading, *, frozen: bool) -> bool:
-    """Return whether to use GPM's rates instead of counters of 32 bits, which wrap many times per second.
+    """Return whether to use GPM's rates instead of 32-bit counters, which wrap many times per second.
 
     GPM's rates are also used if they show traffic while the counters are `frozen`.
     """

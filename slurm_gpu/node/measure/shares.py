@@ -38,7 +38,7 @@ class AllocatedSpan(NamedTuple):
 
 
 def allocated_part(span: UtilizationSpan, start_s: float, end_s: float | None) -> AllocatedSpan | None:
-    """Return the part of the span from `start_s` to `end_s`, or None if they do not overlap."""
+    """Return the part of the span between `start_s` and `end_s`, or None if there is none."""
     start = max(span.start_s, start_s)
     end = span.end_s if end_s is None else min(span.end_s, end_s)
     return AllocatedSpan(start, end) if end > start else None
@@ -74,7 +74,7 @@ class JobSamples:
         self._is_first = True
 
     def begin(self, after_us: int) -> None:
-        """Read only samples after `after_us` from the ring from now on; keep the known samples."""
+        """From now on, read only samples of the ring after `after_us`; keep the known samples."""
         self._last_us, self._is_first = after_us, True
         self._from_before.clear()
 
@@ -130,7 +130,7 @@ class JobSamples:
         return bool(self.known) and self.known[-1].at_s >= span.end_s - _SAME_S
 
     def forget(self, before: UtilizationSpan) -> None:
-        """Drop the samples that only earlier spans and this span need."""
+        """Drop the samples that later spans than this one do not need."""
         if self.known is not None:
             oldest = before.end_s - 2 * SAMPLE_MAX_S
             self.known = [s for s in self.known if s.at_s > oldest]
@@ -158,10 +158,10 @@ def shared(
     span is used, because it also covers the time before. A job without samples was idle, unless there are no
     samples at all although the device was busy.
 
-    If the job of a process is unknown, the process counts for the only job on the device. If there are
-    several jobs, or if `unknown_jobs` are possible, all shares are unknown. The sum over all jobs never
-    exceeds the utilization of the device. Means over a longer time divide the device's usage among all
-    processes in proportion to these means.
+    If the job of a process is unknown and only one job has the device, the process counts for that job. If
+    there are several jobs, or `unknown_jobs` are possible, such a process makes all shares unknown. The sum
+    over all jobs never exceeds the utilization of the device. Means over a longer time divide the device's
+    usage among all processes in proportion to these means.
     """
     only = next(iter(parts)) if len(parts) == 1 and not unknown_jobs else None
     if samples is None:

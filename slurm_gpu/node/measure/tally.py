@@ -131,7 +131,7 @@ class DeviceTally:
     def utilization(self, begin_s: float, end_s: float, own: float | None, device: float) -> None:
         """Add an interval with its utilization in percent; `own` is None if the job's share is unknown.
 
-        The share does not count while the job is suspended. Calls must be in chronological order.
+        The share does not count while the job is suspended. Calls must be made in chronological order.
         """
         for start_s, stop_s, running in self._by_suspension(begin_s, end_s):
             share = own if running else None

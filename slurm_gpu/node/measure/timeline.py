@@ -113,7 +113,7 @@ class TimelineSum:
                 bins.changed = index
 
     def take_back(self, start_s: float, end_s: float, name: str, fraction: float) -> None:
-        """Undo an addition to one series, or part of such an addition."""
+        """Undo all or part of an addition to one series."""
         bins, width = self._series.get(name), self._width_s
         begin, end = max(0.0, start_s - self._zero_s), end_s - self._zero_s
         if bins is None:

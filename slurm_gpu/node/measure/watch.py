@@ -100,7 +100,7 @@ class DeviceWatch:
     def set_unknown_jobs_until(self, at_s: float) -> None:
         """Assume that unknown jobs use the device until `at_s`, so that no segment counts as alone.
 
-        Only the use of its own processes counts for each segment, as on a shared device.
+        For each segment, only the use of its own processes counts, as on a shared device.
         """
         self._others.unknown_jobs_until_s = at_s
 
@@ -262,7 +262,7 @@ class DeviceWatch:
         self.request_detail()
 
     def _settles_by(self, now_s: float) -> bool:
-        """Return whether this sample is the last one for any segment."""
+        """Return whether a sample at `now_s` is the last one of any segment."""
         return self._pace.settling and any(
             h.settle_by_s is not None and now_s >= h.settle_by_s for h in self._segments
         )

@@ -2,7 +2,7 @@
 
 cgroup v1   /slurm_n1/uid_1001/job_4/step_batch        (or /slurm/… on a node with one slurmd)
 cgroup v2   /system.slice/slurmstepd.scope/job_4/step_0/user/task_0
-Slurm 26.05 names the job's directory by its SLUID instead of its id.
+Slurm 26.05 names the job's directory by its SLUID instead of its ID.
 """
 
 from __future__ import annotations

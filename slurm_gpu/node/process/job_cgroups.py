@@ -133,7 +133,7 @@ class JobCgroups:
         return not any(_pids(other, 0) for other in others)
 
     def job_of_sluid(self, sluid: str) -> int | None:
-        """Return the raw ID of the job whose directory is named by that SLUID, or None if it is not found."""
+        """Return the raw ID of the job whose directory is named after the SLUID, or None if not found."""
         found = (self._job_in(f"{scope}/{sluid}") for scope in self._scopes())
         return next((job for job in found if job is not None), None)
 

@@ -103,12 +103,12 @@ class ProcessJobs:
         return known.job
 
     def owner_of(self, pid: int, jobs: Mapping[int, JobOwner], allocated: Collection[int]) -> int | None:
-        """Return the job to which to attribute a process on a GPU that the `allocated` jobs share.
+        """Return the job for which a process counts on a GPU that the `allocated` jobs share.
 
         The result is NO_JOB if the process does not belong to any of these jobs. It is None if the job is
         unknown: the process ended before it was read, belongs to MPS (which serves all clients), or names no
-        job while several of these jobs belong to its user. If only one of the jobs belongs to its user, the
-        process counts for that job, because a daemon may have started a container for it.
+        job while several of these jobs belong to its user. If only one of the jobs belongs to the process's
+        user, the process counts for that job, because a daemon may have started a container for it.
         """
         job = self.job_of(pid, jobs)
         known = self._known.get(pid)

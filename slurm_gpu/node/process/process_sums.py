@@ -42,14 +42,14 @@ class _EndedDescendants:
         self.samples_of_ticks = self.samples_of_storage = 0
 
     def without_ticks(self, grown: int) -> int:
-        """Return the part of `grown`, the growth of the children's ticks, that was not counted before."""
+        """Return the uncounted part of `grown`, the growth of the children's ticks."""
         again = min(grown, self.ticks)
         self.samples_of_ticks += 1
         self.ticks = self.ticks - again if self.samples_of_ticks < _SAMPLES_TO_WAIT else 0
         return grown - again
 
     def without_storage(self, grown: ProcessIo) -> ProcessIo:
-        """Return the part of `grown`, a process's and its children's traffic, that was not counted before."""
+        """Return the uncounted part of `grown`, the traffic of a process and its children."""
         again = ProcessIo(min(grown.read_bytes, self.read_bytes), min(grown.write_bytes, self.write_bytes))
         self.samples_of_storage += 1
         waits = self.samples_of_storage < _SAMPLES_TO_WAIT

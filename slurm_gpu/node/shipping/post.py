@@ -186,7 +186,7 @@ class ThreadSender:
 
 
 class DirectSender:
-    """Posts bodies and waits for the replies; --once and --print use it."""
+    """Posts bodies and waits for the replies; used by --once and --print."""
 
     def __init__(self, post: Callable[[bytes], Reply]) -> None:
         self._post = post

@@ -1,4 +1,4 @@
-"""Store the items that slurm-gpudbd rejects in files, so that admins can inspect them."""
+"""Write items that slurm-gpudbd rejects to files, so that admins can inspect them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Schedule shipments to slurm-gpudbd, and apply its replies to the spool.
 
-Final records and events are sent immediately, after a short delay that is random for each node. Live values
-are sent as often as slurm-gpudbd requires, but within LIVE_S after changes on the node. The first records of
-a running job are sent with the live values within LIVE_S, and later records every PERIOD_S ± JITTER_S. After
-a temporary failure, everything except live values is sent again after a growing pause with jitter.
+Final records and events are sent after a short random delay, which differs between nodes. Live values are
+sent as often as slurm-gpudbd requires, but within LIVE_S after changes on the node. The first records of a
+running job are sent with the live values within LIVE_S, and later records every PERIOD_S ± JITTER_S. After a
+temporary failure, everything except live values is sent again after a growing pause with jitter.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ShipmentSource:
         return ()
 
     def devices(self) -> Sequence[DeviceFacts]:
-        """Return all present devices with a common `at_s`; they are sent if anything else has changed."""
+        """Return all present devices with a common `at_s`; they are sent if any other field has changed."""
         return ()
 
     def live(self) -> Mapping[str, Any] | None:

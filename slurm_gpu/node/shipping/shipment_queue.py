@@ -34,7 +34,7 @@ _DROPPED = "dropped"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A record, host record, run or event to ship, in the version that it had when selected."""
+    """A record, host record, run or event to ship, as it was when it was selected."""
 
     key: str
     seq: int
@@ -84,7 +84,7 @@ class ShipmentQueue:
                 self._waiting[key] = wire["final"] or wire["segment"] not in self._of_open
 
     def _sound(self, prefix: str, is_sound: Callable[[Any], bool]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield valid values by key; log and remove the others, caused by a damaged disk or by editing."""
+        """Yield valid values by key; log and remove values that a damaged disk or an edit made invalid."""
         for key in self._journal.keys(prefix):
             value = self._journal.get(key)
             if is_sound(value):
@@ -153,7 +153,7 @@ class ShipmentQueue:
         return [key for key in self._waiting if f"shipped/{key}" not in self._journal]
 
     def is_young(self, key: str, least_allocated_s: float) -> bool:
-        """Return whether the key is of an open segment's record that is shorter than `least_allocated_s`."""
+        """Return whether an open segment's record with that key covers less than `least_allocated_s`."""
         if not key.startswith("record/") or self._waiting.get(key) is not False:
             return False
         match self._journal.get(key):

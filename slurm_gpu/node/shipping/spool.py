@@ -221,9 +221,9 @@ class Spool:
 
 
 def _was_lost(spool: Path, mark: Path, *, is_new: bool) -> bool:
-    """Return and log whether the spool is new although the mark shows that there was one before.
+    """Return and log whether the spool is new although its mark exists, so that the old one was lost.
 
-    If the spool is empty and there is no mark, the node is considered new. The loss cannot be detected if the
+    If the spool is empty and there is no mark, the node is considered new. A loss cannot be detected if the
     mark was lost together with the spool, for example with the whole disk.
     """
     was_here = mark.exists()

@@ -38,7 +38,7 @@ class WireVersion:
             return False
         self.version = common
         log.info(
-            "slurm-gpudbd supports wire version %s, slurm-gpud %s supports %s: using %d",
+            "slurm-gpudbd supports wire version %s, and slurm-gpud %s supports %s; version %d is used",
             _span(theirs),
             __version__,
             _span(self._own),
