@@ -95,7 +95,7 @@ class DaemonSettings:
 
 
 def default_is_meant() -> bool:
-    """Return whether the default file or database exists, that is, slurm-gpudbd is installed on this host.
+    """Return whether slurm-gpudbd is set up on this host, that is, its default file or database exists.
 
     Raise UsageError if the caller may not check this.
     """
@@ -124,7 +124,7 @@ def load_settings(path: Path | None) -> DaemonSettings:
 
 
 def default_address(url: str) -> Address:
-    """Return the address of all interfaces with the port of `url`, which is that of slurm-gpudbd."""
+    """Return the address of all interfaces with the port of `url`, the address of slurm-gpudbd."""
     port = urlsplit(url).port
     return Address(EVERYWHERE, 80 if port is None else port)
 

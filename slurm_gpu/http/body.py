@@ -16,7 +16,9 @@ async def read_body(request: Request, most_bytes: int, within_s: float) -> bytes
             async for piece in request.stream():
                 body += piece
                 if len(body) > most_bytes:
-                    raise HTTPException(413, f"a body may have at most {most_bytes} bytes; send less at once")
+                    raise HTTPException(
+                        413, f"a body may have at most {most_bytes} bytes; send less data at once"
+                    )
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {within_s:g} s") from None
     return bytes(body)

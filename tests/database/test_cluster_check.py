@@ -51,7 +51,7 @@ def test_a_name_that_is_not_slurmctlds_is_logged_once_with_the_right_one(
     site.passes(100, has_runs=True)
     assert caplog.messages == [
         f"import: slurm-gpu.yaml has cluster: other, but slurmctld's ClusterName is {CLUSTER}, so no run "
-        f"has records: write cluster: {CLUSTER} here and on the nodes"
+        f"has records: write cluster: {CLUSTER} into slurm-gpu.yaml here and on the nodes"
     ]
 
 
@@ -66,7 +66,7 @@ def test_a_cluster_that_slurmdbd_lacks_is_logged_until_it_is_there(caplog: pytes
     assert caplog.messages == [
         f"import: slurmdbd has no cluster {CLUSTER} (sacctmgr show cluster: a, b), so there are no runs: "
         "check AccountingStorageHost and ClusterName in slurm.conf",
-        f"import: slurmctld and slurmdbd have the cluster {CLUSTER}",
+        f"import: slurmctld and slurmdbd have cluster {CLUSTER} now",
     ]
 
 

@@ -241,7 +241,7 @@ def test_a_shipment_has_a_maximum_number_of_items() -> None:
     body = json.dumps({"wire": 1, "node": "n1", **many, "open": [1] * 5000}).encode()
     assert len(parse_shipment(body, "").rejected) == MAX_ITEMS
     body = json.dumps({"wire": 1, "node": "n1", **many, "windows": [1]}).encode()
-    with pytest.raises(ShipmentError, match="1001 items are more than 1000") as caught:
+    with pytest.raises(ShipmentError, match="1001 items exceed the maximum of 1000") as caught:
         parse_shipment(body, "")
     assert caught.value.status == 413
 

@@ -359,7 +359,9 @@ def test_a_uid_without_a_user_name_is_no_matter_of_rights(server: Running) -> No
     taken = {user.pw_uid for user in pwd.getpwall()}
     uid = next(uid for uid in range(4_000_000, 5_000_000) if uid not in taken)
     status, answer = server.asked_by(uid, "POST", "/v1/reservations", json.dumps(ASKED).encode())
-    why = f"uid {uid} has no user name on slurm-gpudbd's host: getent passwd {uid} there must print one"
+    why = (
+        f"uid {uid} has no user name on slurm-gpudbd's host: `getent passwd {uid}` must print an entry there"
+    )
     assert (status, answer["error"]) == (400, why)
 
 

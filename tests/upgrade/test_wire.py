@@ -164,14 +164,14 @@ def test_a_version_that_is_not_spoken_is_refused_by_name(wire: int, upgrade: str
         parse_shipment(found(wire=wire), "")
     assert caught.value.status == 426
     assert str(caught.value) == (
-        f"slurm-gpud 9.9 of n1 speaks version {wire} of the wire, slurm-gpudbd {__version__} speaks "
+        f"slurm-gpud 9.9 of n1 uses wire version {wire}, but slurm-gpudbd {__version__} supports "
         f"{HERE - 1} to {HERE}: upgrade {upgrade}"
     )
     assert caught.value.is_passing is passing
 
 
 def test_the_sender_of_an_unknown_wire_may_be_anything() -> None:
-    with pytest.raises(WireError, match=r"^slurm-gpud speaks version 99 "):
+    with pytest.raises(WireError, match=r"^slurm-gpud uses wire version 99, "):
         parse_shipment(b'{"wire": 99, "node": {"name": "n1"}, "version": ["x"]}', "")
 
 

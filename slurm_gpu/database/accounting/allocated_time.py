@@ -53,8 +53,8 @@ def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTi
     `records` must not be empty, and its double watches must be resolved. For a part that has ended, use
     Slurm's elapsed time, or the node's more precise time if the two agree within Slurm's rounding. While a
     part continues, count each device up to its own newest record, since data not sent yet is not lost. If
-    this record is more than two shipment intervals older than the newest record of the run, count up to the
-    latter. Devices without records are counted too.
+    this record is more than two shipment intervals older than the newest record of the run, count the device
+    up to the newest record. Devices without records are counted too.
 
     Samples taken after the end that Slurm reports (during the epilog) do not make up for unsampled time
     before that end.
@@ -101,7 +101,7 @@ def _place_s(seen_s: float, behind_s: int, parts: Sequence[RunPart]) -> float:
 
 
 def _unreported_s(part: RunPart, seen_s: Mapping[Place, float], newest_s: int) -> float:
-    """Return for how long in total the devices without records were allocated in a part."""
+    """Return the total allocated time of those devices of a part that have no records."""
     if part.allocated_mgpu is None:
         return 0.0
     reported = [place for place in seen_s if place[0] in part.nodes]

@@ -27,11 +27,11 @@ class ClusterCheck:
         self._next_s = -math.inf
         self._clusters: Collection[str] | None = None
         self._wrong = OutageLog(
-            log, "import: %s", clock, over=f"import: slurmctld and slurmdbd have the cluster {cluster}"
+            log, "import: %s", clock, over=f"import: slurmctld and slurmdbd have cluster {cluster} now"
         )
 
     def check(self, *, has_runs: bool) -> None:
-        """Log a wrong cluster name once. Without runs, query slurmdbd every hour."""
+        """Log a wrong cluster name once; query slurmdbd every hour while there are no runs."""
         reason = self._of_slurmctld() or (None if has_runs else self._of_slurmdbd())
         if reason is None:
             self._wrong.worked()
@@ -45,7 +45,7 @@ class ClusterCheck:
         named = settings.cluster
         return (
             f"slurm-gpu.yaml has cluster: {self._cluster}, but slurmctld's ClusterName is {named}, so no "
-            f"run has records: write cluster: {named} here and on the nodes"
+            f"run has records: write cluster: {named} into slurm-gpu.yaml here and on the nodes"
         )
 
     def _of_slurmdbd(self) -> str | None:

@@ -155,8 +155,9 @@ def _granted_by_nodes(records: Sequence[Record]) -> int | None:
 def application(hosts: Iterable[Host]) -> tuple[str | None, str | None]:
     """Return the most frequent (app, app_field) in the host records of a run.
 
-    Nodes may report different applications if a script starts several programs. In a tie, the pair with the
-    later record is returned, then the pair with the greater name.
+    Nodes may report different applications if a script starts several programs. If several pairs are equally
+    frequent, the pair with the latest record is returned. If these records are equally late, the name
+    decides.
     """
     votes: dict[tuple[str, str | None], tuple[int, int]] = {}
     for host in hosts:

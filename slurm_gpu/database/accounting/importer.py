@@ -259,7 +259,11 @@ class Importer:
         return set(found) | self._cancelled_while_held()
 
     def _to_ask_again(self, summary: _PassSummary) -> list[int]:
-        """Return the jobs in question, or without an end in `run`, whose rows this pass has not read."""
+        """Return the jobs to query again by ID because this pass has not read their rows.
+
+        These are the jobs in question and the jobs without an end in `run`. The interval between the queries
+        of a job grows.
+        """
         open_runs = select(run.c.job_id, run.c.submit_s).where(
             run.c.end_s.is_(None), run.c.cluster == self._cluster
         )
@@ -302,12 +306,12 @@ def read_until_s(connection: Connection, cluster: str) -> int | None:
 class _PassSummary:
     """Data of a pass that decides which jobs to query again.
 
-    Keeping the rows themselves could mean keeping millions.
+    The rows themselves are not kept, since there may be millions.
     """
 
     def __init__(self, in_question: Set[int]) -> None:
         self.unanswered = set(in_question)
-        """Jobs in question of which the pass has not read a row."""
+        """Jobs in question for which the pass has not read a row yet."""
         self.unfinished: set[tuple[int, int]] = set()
         """(job ID, submit time) of runs without an end."""
 
@@ -324,8 +328,8 @@ def store_changed_runs(
     """Store rows that are new or differ from the stored ones; return how many.
 
     With `placed`, the derived columns of new runs are stored in the same statement if their job has no
-    record. A change of only elapsed_s does not count for a running job, since each pass would otherwise
-    derive the columns of all running jobs again.
+    record. For a running job, a change of elapsed_s alone does not count; otherwise, each pass would derive
+    the columns of all running jobs again.
     """
     n_of = Counter(row.job for row in rows)
     stored: dict[RunKey, RowMapping] = {}

@@ -21,7 +21,7 @@ _WAITED_AT_MOST_S = 7 * 86400
 
 
 def lender_of(admin_comment: str) -> str | None:
-    """Return the owners whose idle GPUs the run had, joined by commas; None if it borrowed none.
+    """Return the owners whose idle GPUs the run had, joined by commas; None if it borrowed no GPU.
 
     job_submit.lua writes the owners into the admin comment.
     """
@@ -48,8 +48,8 @@ def _with_lender(one: Run, queue: QueueState) -> Run:
 def taken_back_by(connection: Connection, row: Mapping[str, Any]) -> RowMapping | None:
     """Return the run for which a borrowing run was preempted; None if there is no such run or it is unknown.
 
-    Slurm does not report for which job it preempts another. The first run of another QOS that then starts on
-    one of these nodes is returned.
+    Slurm does not report for which job it preempts another. The result is the first run of another QOS that
+    starts on one of the same nodes soon afterwards.
     """
     if row["state"] != "PREEMPTED" or row["end_s"] is None or lender_of(row["admin_comment"]) is None:
         return None

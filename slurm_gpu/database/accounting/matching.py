@@ -131,9 +131,9 @@ def _by_time(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Itera
 class _Finder:
     """Finds the run of a record by node, restart and time, without comparing all runs.
 
-    If accounting has no restart count (Slurm 22.05), the position of a run in order of start replaces it,
-    counted from `missing`. That order is wrong if a job ID was reused, so if it does not lead to a run, the
-    nearest run in time is used.
+    If accounting has no restart count (Slurm 22.05), the position of a run in order of start, plus `missing`,
+    is used instead. This order is wrong if a job ID was reused. If it leads to no run, the nearest run in
+    time is used.
     """
 
     def __init__(self, started: Sequence[RunSpan], missing: int, nodes: Set[str]) -> None:

@@ -1,4 +1,4 @@
-"""Match the records that are due to runs, then derive the columns of the affected runs.
+"""Match due records to runs, then derive the columns of the affected runs.
 
 Each change of the data marks the affected rows as due in the same transaction (`run.derive_due`, `match_due`
 of records and host records). A pass therefore touches only changed jobs, and no change is lost in a crash.
@@ -110,7 +110,7 @@ def reconcile(
 
 
 def _reconcile_one(database: Database, job: Job, min_coverage: float, placed: RunPlacement) -> None:
-    """Match and derive one job; if this fails, skip the job until its data changes."""
+    """Match and derive the rows of one job; if this fails, skip the job until its data changes."""
     try:
         database.write(partial(_reconcile_jobs, jobs=[job], min_coverage=min_coverage, placed=placed))
     except _OF_ONE_JOB as error:

@@ -63,7 +63,7 @@ def submitted_before(connection: Connection, until_s: int) -> ColumnElement[bool
 
 
 def find_parts(connection: Connection, rows: Sequence[Row]) -> dict[int, list[Row]]:
-    """Return all rows of the runs that end with these rows, by the run_id of the last row.
+    """Return all rows of the runs whose last rows are `rows`, by the run_id of the last row.
 
     The rows of each run are in chronological order.
     """

@@ -43,7 +43,10 @@ def cluster_state(
     zones: Mapping[str, str] = MappingProxyType({}),
     server_types: Mapping[str, str] = MappingProxyType({}),
 ) -> ClusterState:
-    """Return the nodes, with the `jobs` that are pending or run on them; `zones` has node names as keys."""
+    """Return the state of the nodes, and of the `jobs` that are pending or on one of the nodes.
+
+    `zones` and `server_types` have the names of nodes as keys.
+    """
     shown = list(shown)
     here = {holder.job.job_id for entry in shown for holder in entry.holders}
     listed = (job for job in jobs if job.state == _WAITING or job.job_id in here)

@@ -86,7 +86,7 @@ class ControllerPages:
                 raise HTTPException(403, "only root and SlurmUser may report changes")
             report, who = parse_report(body), caller.user or str(caller.uid)
             if caller.is_web and (report.decisions or report.reservations or report.quotas):
-                raise HTTPException(403, "slurm-gpuweb may report audit events only")
+                raise HTTPException(403, "slurm-gpuweb may report only audit events")
             self._services.quotas.put(item.quota for item in report.quotas or ())
             if not (report.audit or report.decisions or report.reservations):
                 return {"stored": 0, "lacks": []}

@@ -92,7 +92,7 @@ class ReportedQuota(msgspec.Struct):
 
     @property
     def quota(self) -> Quota:
-        """Convert to a quota of the quota board."""
+        """Convert to the class that the quota board stores."""
         limits = None if self.limits is None else [msgspec.to_builtins(limit) for limit in self.limits]
         return Quota(user=self.user, as_of_s=self.as_of_s, limits=limits, why=self.why, uid=self.uid)
 

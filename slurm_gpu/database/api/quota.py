@@ -38,5 +38,7 @@ class QuotaPages:
         """Serve GET /v1/quota."""
         caller = await authenticated(self._services.authenticator, request)
         if not caller.writes:
-            raise HTTPException(403, "this is for slurm-gpuctld; your own limits are at /v1/quota/USER")
+            raise HTTPException(
+                403, "only slurm-gpuctld may use this path; your own limits are at /v1/quota/USER"
+            )
         return Answer({"wanted": self._services.quotas.wanted()})

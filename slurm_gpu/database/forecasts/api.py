@@ -104,7 +104,7 @@ class ForecastApi:
         with self._services.database.reading() as connection:
             rows = rows_of_job(connection, self._services.cluster, job)
         if not rows:
-            return f"there is no job {job}: it is neither in slurmctld nor in Slurm's accounting"
+            return f"there is no job {job} in slurmctld's queue or in Slurm's accounting"
         row = rows[0]
         start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
         waited = ""

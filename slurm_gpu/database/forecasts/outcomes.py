@@ -40,8 +40,8 @@ class _Ran:
 def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
     """Return a condition that selects the forecasts whose interval has ended.
 
-    Counting other forecasts would overstate the accuracy, since a correct forecast is decided earlier than a
-    wrong one: by the start of its job.
+    Counting other forecasts would overstate the accuracy: a correct forecast is known when the job starts, a
+    wrong one often only when its interval has ended.
     """
     return and_(forecast.c.cluster == cluster, forecast.c.at_s + forecast.c.upper_s < now_s)
 

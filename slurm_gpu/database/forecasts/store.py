@@ -100,7 +100,7 @@ def read_model_body(connection: Connection, cluster: str, created_s: int) -> byt
 
 
 def remember(connection: Connection, cluster: str, predictions: Iterable[Prediction]) -> int:
-    """Store forecasts, except for jobs that have one less than AGAIN_AFTER_S apart.
+    """Store the forecasts of jobs that have no other forecast within AGAIN_AFTER_S.
 
     Return the number of stored forecasts. Stored forecasts far in the future, due to a wrong clock, do not
     count.

@@ -1,4 +1,4 @@
-"""Rate limits for each user, so that one user's requests do not slow down the others.
+"""Limit the requests of each user, so that they do not slow down the requests of others.
 
 All functions of this module run in the event loop. Each uid has two limits: the number of requests served at
 the same time, and a bucket of rows that refills at a fixed rate. The number of rows in an answer is known
@@ -36,7 +36,7 @@ _SHARE = "share"
 
 @dataclass(slots=True)
 class _CallerUse:
-    """The part of its limits that one uid has left."""
+    """The unused part of the limits of one uid."""
 
     served: asyncio.Semaphore
     rows: float

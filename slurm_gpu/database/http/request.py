@@ -1,4 +1,4 @@
-"""Read the caller, parameters and body of a request."""
+"""Identify the caller of a request, and read its parameters and body."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _judged(
 async def _body(request: Request) -> bytes:
     length = request.headers.get("content-length", "0")
     if not is_taken(length):
-        raise HTTPException(413, f"a body may have at most {MAX_BODY_BYTES} bytes; send less at once")
+        raise HTTPException(413, f"a body may have at most {MAX_BODY_BYTES} bytes; send less data at once")
     return await read_body(request, MAX_BODY_BYTES, BODY_WITHIN_S)
 
 

@@ -39,8 +39,8 @@ class GroupCommit(Generic[T, R]):
     """Stores many items in few transactions, one transaction at a time. Thread-safe.
 
     Items that have a common name, as returned by `names`, are never stored in the same transaction. `who`
-    returns the sender of an item. Once a sender's rows were found locked, each of its items is stored in its
-    own transaction without waiting for locks, until one of them succeeds.
+    returns the sender of an item. After a sender's rows were found to be locked, each of its items is stored
+    in its own transaction without waiting for locks, until one of them succeeds.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class GroupCommit(Generic[T, R]):
         self._locked_again_s = -math.inf
 
     def do(self, items: Sequence[T]) -> list[R | Exception]:
-        """Store the items; return each result after its commit, or the exception that storing raised."""
+        """Store the items; return each result after its commit, or the exception that storing it raised."""
         entries = [_PendingItem[T, R](item, self._names(item), self._who(item)) for item in items]
         coming = deque(entries)
         with self._lock:

@@ -115,7 +115,7 @@ class Posts:
         return answer
 
     def _admit(self, raw: RawShipment) -> None:
-        """Admit a shipment until its cleanup; raise ShipmentError if it would be served too late."""
+        """Admit a shipment; raise ShipmentError if it would be served too late."""
         admission = self._of_live if len(raw.body) <= SMALL_BYTES else self._of_records
         try:
             admission.enter()

@@ -81,7 +81,7 @@ class WireError(ShipmentError):
         older = "that slurm-gpud" if wire < low else "slurm-gpudbd"
         super().__init__(
             426,
-            f"{sender} speaks version {fields.shown(wire)} of the wire, slurm-gpudbd {__version__} speaks "
+            f"{sender} uses wire version {fields.shown(wire)}, but slurm-gpudbd {__version__} supports "
             f"{low} to {high}: upgrade {older}",
         )
         self.is_passing = wire == high + 1
@@ -147,7 +147,7 @@ def parse_shipment(body: bytes, encoding: str) -> CheckedShipment:
 def _read(body: bytes | None) -> CheckedShipment:
     if body is None:
         raise ShipmentError(
-            413, f"the body inflates to more than {MAX_INFLATED_BYTES} bytes; send less at once"
+            413, f"the uncompressed body is larger than {MAX_INFLATED_BYTES} bytes; send less at once"
         )
     _check_effort(body)
     value = decode_valid(body, _parse)
@@ -157,9 +157,7 @@ def _read(body: bytes | None) -> CheckedShipment:
         raise ShipmentError(400, "the body must be an object {wire, node, boot_id, records, …}")
     wire = value.get("wire")
     if isinstance(wire, bool) or not isinstance(wire, int):
-        raise ShipmentError(
-            400, f"wire: {fields.shown(wire)} must be a version of the wire, such as {WIRE_VERSION}"
-        )
+        raise ShipmentError(400, f"wire: {fields.shown(wire)} must be a wire version, such as {WIRE_VERSION}")
     if not WIRE_RANGE[0] <= wire <= WIRE_RANGE[1]:
         raise WireError(wire, _sender(value))
     try:
@@ -168,7 +166,7 @@ def _read(body: bytes | None) -> CheckedShipment:
         raise ShipmentError(400, str(error)) from None
     n_items = sum(len(_list(name, value)) for name in _LISTS)
     if n_items > MAX_ITEMS:
-        raise ShipmentError(413, f"{n_items} items are more than {MAX_ITEMS}; send less at once")
+        raise ShipmentError(413, f"{n_items} items exceed the maximum of {MAX_ITEMS}; send fewer at once")
     rejected: list[Rejected] = []
     dropped, unknown = DroppedFields(), Unknown()
     unknown.note("shipment", {name: item for name, item in value.items() if item not in (None, [])}, _KEYS)
@@ -204,7 +202,7 @@ def _inflate(body: bytes, most: int) -> bytes | None:
     if inflater.unconsumed_tail:
         return None
     if not inflater.eof or inflater.unused_data:
-        raise ShipmentError(400, "the body is not exactly one complete gzip stream")
+        raise ShipmentError(400, "the body must be exactly one complete gzip stream")
     return inflated
 
 
@@ -221,7 +219,7 @@ def _check_effort(body: bytes) -> None:
     )
     for what, count, most in counted:
         if count > most:
-            raise ShipmentError(413, f"{count} {what} are more than {most}; send less at once")
+            raise ShipmentError(413, f"{count} {what} exceed the maximum of {most}; send fewer at once")
 
 
 def _parse(text: bytes) -> Any:
@@ -304,7 +302,7 @@ def _has(value: Any) -> StoredClaim:
 
 
 def _sender(shipment: Mapping[str, Any]) -> str:
-    """Return the sender's name and version as stated, if both can be read in an unknown wire version."""
+    """Return the sender's name and version, as far as they are readable in an unknown wire version."""
     node, version = shipment.get("node"), _version(shipment.get("version"))
     slurm_gpud = "slurm-gpud" if version is None else f"slurm-gpud {version}"
     try:

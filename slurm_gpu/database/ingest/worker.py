@@ -213,7 +213,7 @@ async def _work(channel: Connection, beginning: WorkerSetup) -> None:
 
 
 def main() -> None:
-    """Work until slurm-gpudbd ends."""
+    """Run the worker until slurm-gpudbd ends."""
     os.umask(0o077)
     channel = Connection(int(sys.argv[1]))
     beginning = decode_order(channel.recv_bytes())

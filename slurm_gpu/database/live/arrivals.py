@@ -41,7 +41,7 @@ class Arrivals:
     def silent(self, queue: QueueState | None) -> list[str]:
         """Return the nodes that have sent nothing for SILENT_AFTER_S while a job had GPUs allocated there.
 
-        The list is empty without a queue from slurmctld, and for SILENT_AFTER_S after slurm-gpudbd starts.
+        The list is empty if slurmctld's queue is unknown, and for SILENT_AFTER_S after slurm-gpudbd starts.
         """
         if queue is None:
             return []

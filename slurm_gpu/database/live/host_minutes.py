@@ -45,7 +45,7 @@ class HostMinutes:
         del samples[: old * _COLUMNS]
 
     def keep(self, nodes: Collection[str]) -> None:
-        """Drop all nodes except these."""
+        """Drop the samples of all other nodes."""
         self._samples = {node: samples for node, samples in self._samples.items() if node in nodes}
 
     def of(self, node: str, since_s: float) -> NodeMinutes | None:

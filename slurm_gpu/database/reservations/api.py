@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 MOST_SHOWN = 1000
 _LATE_S = 300
-"""The start of a reservation may be this long past at its approval, since operators need time to approve."""
+"""At its approval, the start of a reservation may be this far in the past, since approval takes time."""
 _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
 # Reject a leading - or +, by which Slurm would remove the name from a list or add it.
 _NAME = r"^[\w.@][\w.@+-]*\Z"
@@ -110,7 +110,7 @@ class ReservationPages:
         if user is None:
             raise UsageError(
                 f"uid {caller.uid} has no user name on slurm-gpudbd's host: "
-                f"getent passwd {caller.uid} there must print one"
+                f"`getent passwd {caller.uid}` must print an entry there"
             )
         if user != caller.user and not caller.sees_all:
             raise HTTPException(403, "only operators may request a reservation for another user")
@@ -197,9 +197,9 @@ class ReservationPages:
     def _settings(self) -> Settings:
         if self._services.reservations is None:
             raise UsageError(
-                "reservations are disabled; to enable them, an operator writes "
-                "`placement: {reservations: {}}` into slurm-gpu.yaml, on slurm-gpudbd's "
-                "host too, and restarts slurm-gpudbd and slurm-gpuctld"
+                "reservations are disabled; to enable them, an operator must write "
+                "`placement: {reservations: {}}` into slurm-gpu.yaml, also on slurm-gpudbd's "
+                "host, and restart slurm-gpudbd and slurm-gpuctld"
             )
         return self._services.reservations
 

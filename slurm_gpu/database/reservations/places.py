@@ -21,7 +21,7 @@ class KeptPlaces:
     def __init__(self, ask: Callable[[str], UserAssociations], clock: Clock) -> None:
         """Create an empty cache; `ask` runs sacctmgr.
 
-        After a failure, `ask` is not called again for AGAIN_AFTER_FAILURE_S, whatever the user.
+        After a failure, `ask` is not called for any user for AGAIN_AFTER_FAILURE_S.
         """
         self._ask, self._clock = ask, clock
         self._lock = threading.Lock()

@@ -131,7 +131,7 @@ def _dump_mariadb(url: URL, target: Path) -> Path:
 
 
 def _copy(source: IO[bytes], target: gzip.GzipFile) -> bytes:
-    """Copy `source` to `target`, and return the last bytes of it."""
+    """Copy `source` to `target`, and return the last bytes copied."""
     tail = b""
     while piece := source.read(1 << 20):
         target.write(piece)

@@ -3,10 +3,10 @@
 The first byte of a value identifies its format. Stored values must remain readable indefinitely, so a format
 never changes, including its dictionary. A new format gets another first byte.
 
-    b"1"  JSON, deflated (RFC 1951), starting from _DICTIONARY. A histogram {percent: ms} in it is a list,
-          which takes half as much: the first percent, then the ms of that and of each following one.
+    b"1"  JSON, deflated (RFC 1951) with the preset dictionary _DICTIONARY. A histogram {percent: ms} in it is
+          a list, which takes half the space: the first percentage, then the ms of each percentage from it on.
     b"2"  A timeline, deflated in the same way: a line of JSON, [width_s, start_s, name, …], then the bytes of
-          each series in that order, all of equal length.
+          each series in the same order. All series have the same length.
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ def _with_histograms(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:
-    """Convert a histogram to a list; return it unchanged if it is unordered or has zeros, to lose nothing."""
+    """Convert a histogram to a list, or return it unchanged if data would be lost.
+
+    Data would be lost if it is unordered or contains zeros.
+    """
     first, last = int(next(iter(histogram))), int(next(reversed(histogram)))
     of_percents = list(map(histogram.get, _PERCENTS[first : last + 1], repeat(0)))
     whole = len(of_percents) - of_percents.count(0) == len(histogram)

@@ -86,7 +86,7 @@ class LongJson(Json):
 
 
 class PackedColumn(TypeDecorator[Any]):
-    """Bytes into which `pack` packs a value; None is stored as NULL. Bytes are stored unchanged."""
+    """A value that `pack` converts to bytes; None is stored as NULL, and bytes are stored unchanged."""
 
     impl = LargeBinary
     cache_ok = True

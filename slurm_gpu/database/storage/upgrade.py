@@ -1,4 +1,4 @@
-"""Upgrade the schema: automatically in slurm-gpudbd for an empty database, otherwise by an admin."""
+"""Upgrade the schema: slurm-gpudbd does this for an empty database, and an admin for any other."""
 
 from __future__ import annotations
 
