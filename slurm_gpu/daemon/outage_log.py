@@ -15,9 +15,10 @@ AGAIN_S = 60.0
 class OutageLog:
     """Logs the outages of one resource; methods are thread-safe.
 
-    During an outage, the first error of each other type is also logged. If `over` is None, the end of an
-    outage is not logged, and failures are logged at most once every AGAIN_S. An unexpected error is logged
-    with its traceback the first time that an error of its type occurs.
+    An outage that begins within AGAIN_S of the last logged failure is not logged. During an outage, the first
+    error of each other type is also logged. If `over` is None, the end of an outage is not logged, and
+    failures are logged at most once every AGAIN_S. An unexpected error is logged with its traceback the first
+    time that an error of its type occurs.
     """
 
     def __init__(self, log: logging.Logger, what: str, clock: Clock, over: str | None = None) -> None:

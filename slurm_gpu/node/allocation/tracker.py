@@ -53,7 +53,7 @@ class Allocation:
 
     @property
     def is_from_prolog(self) -> bool:
-        """Return whether the recording of the run began at its prolog."""
+        """Return whether this segment starts at the run's prolog."""
         return self.start_s == self.begun_s and not self.is_reported
 
     @classmethod

@@ -97,7 +97,7 @@ class ReaderChild:
 
     @property
     def index_in_call(self) -> int | None:
-        """Return NVML's index of the GPU that is being called, or None if no call is in progress."""
+        """Return NVML's index of the GPU in the current call, or in the call that ended the process."""
         index = int.from_bytes(self._progress[:])
         return None if index == ASKS_NONE else index
 

@@ -73,7 +73,7 @@ class ProcessSample(NamedTuple):
 
 
 class DeviceCounter(NamedTuple):
-    """A total that wraps at 2**bits and restarts at 0 when the driver is reloaded."""
+    """A total that wraps at 2**bits and restarts when the driver is reloaded."""
 
     value: int
     bits: int = 64

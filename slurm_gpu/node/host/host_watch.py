@@ -60,12 +60,12 @@ class HostWatch:
 
     @property
     def uid(self) -> int | None:
-        """Return the user ID of the job."""
+        """Return the ID of the job's user."""
         return self._job.uid
 
     @property
     def group(self) -> int | None:
-        """Return the job's cgroup at the last sample."""
+        """Return the identity of the job's cgroup at the last sample."""
         return self._stats.group
 
     def not_alone(self) -> None:

@@ -96,7 +96,7 @@ class Attribution:
         return self._spans.covered_s < self._others.unknown_jobs_until_s + PROCESSES_LATE_S
 
     def clock_was_set(self, at_s: float) -> bool:
-        """Return whether the wall clock was set since the last sample; call this before each reading."""
+        """Return whether the wall clock was set since the last sample; call this before each `take`."""
         was_set = self._spans.clock_was_set(at_s)
         if was_set:
             self._job_samples.begin(self._to_us(at_s))

@@ -99,7 +99,7 @@ class HostStats:
         return self._sums.write_bytes
 
     def sample(self, now_s: float, on_gpu: Sequence[int] = (), *, storage: bool = True) -> None:
-        """Add the usage since the last sample; if no processes are found, those `on_gpu` are used.
+        """Add the usage since the last sample; if no processes are found, those in `on_gpu` are used.
 
         If `storage` is false, storage traffic is left for a later sample.
         """

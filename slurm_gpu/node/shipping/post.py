@@ -49,7 +49,7 @@ class Sender(Protocol):
         """Start sending a gzipped body; call this again only after `reply` has returned the reply."""
 
     def reply(self) -> Reply | None:
-        """Return the reply to the last body, or None if it is not available or was already returned."""
+        """Return the reply to the last body, or None if it is not available yet or was already returned."""
 
 
 class HttpPost:
