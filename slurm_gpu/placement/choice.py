@@ -44,7 +44,7 @@ class MostAllocated:
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Break ties by index; a share goes to the first GPU with enough free."""
+        """Break ties by index; a share goes to the first GPU with enough free capacity."""
         fits = fitting(nodes, request, among)
         free = nodes.free_mgpu[fits].sum(axis=1, dtype=np.float64)
         return in_order(nodes, request, fits, free, first_device)
@@ -55,8 +55,8 @@ class LeastFragmentation:
 
     This is fragmentation gradient descent (see `fragmentation`). With our measure (FED), ties are broken by
     the resources left over on the node. With FGD's measure, the first node wins, since the paper leaves ties
-    open. With `whole_last`, a node with no GPU in use is chosen only if no other node fits. The measure
-    considers only the next job, but a whole node is easier to keep than to restore.
+    open. With `whole_last`, a node with no GPU in use is chosen only if no other node fits. The reason is
+    that the measure considers only the next job, while a whole node is easier to keep than to restore.
     """
 
     def __init__(

@@ -121,7 +121,7 @@ def candidates(
 
 
 def _first_of_equals(free: NDArray[np.int32], gpu_type: NDArray[np.int16]) -> Mask:
-    """(k, g): mark the first of a node's GPUs that have equal type and free capacity."""
+    """(k, g): mark the first of each node's GPUs with the same type and free capacity."""
     kind = free.astype(np.int64) * (len(np.unique(gpu_type)) + 1) + gpu_type
     first: Mask = np.ones(free.shape, dtype=np.bool_)
     for device in range(1, free.shape[1]):
@@ -166,13 +166,13 @@ class Best:
     increase_mgpu: Floats
     """(n,): as in `Candidates`; inf if the node has no room."""
     device: NDArray[np.intp]
-    """(n,): the GPU of a share, the one with the least free among equals; otherwise -1."""
+    """(n,): the GPU of a share, the one with the least free capacity among equals; otherwise -1."""
 
 
 class Scorer:
     """Score all nodes for one request after another, and rescore only the nodes that changed.
 
-    States may be passed in any order; a result does not depend on earlier calls.
+    States may be passed in any order; the result does not depend on earlier calls.
     """
 
     def __init__(self, mix: Mix, measure: StrandedMeasure = StrandedMeasure.FED) -> None:

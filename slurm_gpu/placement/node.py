@@ -41,7 +41,7 @@ def gpus_by_type(
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return `gpu_types` and `free_mgpu` of a node for which only sums by type are known.
 
-    `allocated` counts whole GPUs, and `shared_mgpu` is the total of allocated shards. Slurm fills one GPU
+    `allocated` counts whole GPUs, and `shared_mgpu` is the total of allocated shards. Slurm fills GPUs
     with shards after another, so the shards are assigned to as few GPUs as possible. Amounts that exceed the
     node's GPUs, which occur while one job replaces another, are ignored.
     """

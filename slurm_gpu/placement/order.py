@@ -240,7 +240,7 @@ class _Judge:
     def _enough_after(
         self, enough: Sequence[_Enough], free_mgpu: Sequence[int], one: _Class
     ) -> list[_Enough]:
-        """Return `enough` after a small job took the GPU with the least sufficient room."""
+        """Return `enough` after a small job has taken the GPU with the least room that suffices for it."""
         gpu_type, _ = self._levels[one.level]
         before, of_type = min(
             (mgpu, of_type)
@@ -259,7 +259,7 @@ class _Judge:
         return found
 
     def _share(self, room: FreeCapacity) -> float:
-        """Return for how many free GPUs the node has their share of cores and memory left."""
+        """Return the number of free GPUs for which the node also has their share of cores and memory."""
         kind = self.kind
         parts = [
             of and free / of for free, of in ((room.cpus, kind.cpus), (room.memory_mib, kind.memory_mib))

@@ -2,7 +2,7 @@
 
 Slurm adds the points to its own priority. A large job waits until many GPUs are free at once, while small
 jobs start before it. To balance the waits, points grow at an hourly rate that depends on the job's scale.
-Pure functions.
+The functions are pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PriorityWeights:
 
     @property
     def step(self) -> int:
-        """All points are multiples of this."""
+        """The number of which all points are multiples."""
         return max(1, self.most // _STEPS)
 
 

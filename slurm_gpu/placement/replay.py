@@ -76,8 +76,9 @@ def in_one_zone_where_possible(cluster: ModelCluster, jobs: Jobs) -> Jobs:
 def longest_as_first_s(jobs: Jobs, outcome: ModelOutcome, among: Mask | None = None) -> float:
     """Return the longest time that a job waited at the head of its partition's queue.
 
-    It counts from the submission or from the start of the last job before it, whichever is later. Queues must
-    be in the order of submission. Jobs that never started do not count, nor do jobs outside `among`.
+    The wait counts from the submission or from the start of the last job before it, whichever is later.
+    Queues must be in the order of submission. Jobs that never started do not count, nor do jobs outside
+    `among`.
     """
     longest = 0.0
     for partition in np.unique(jobs.partition):

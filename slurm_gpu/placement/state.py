@@ -94,7 +94,7 @@ class Nodes:
         return len(self.names)
 
     def is_same_cluster(self, other: Nodes) -> bool:
-        """Return whether both have the same nodes, regardless of free resources."""
+        """Return whether both states have the same nodes, regardless of free resources."""
         return self.gpu_type is other.gpu_type or (
             (self.names, self.types) == (other.names, other.types)
             and np.array_equal(self.gpu_type, other.gpu_type)

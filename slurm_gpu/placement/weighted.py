@@ -50,7 +50,7 @@ class NodeWeights:
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Break ties by index; a share goes to the first GPU with enough free."""
+        """Break ties by index; a share goes to the first GPU with enough free capacity."""
         if self._seen is None or not nodes.is_same_cluster(self._seen):
             self._begin(nodes)
         if self._decisions >= self._every:

@@ -45,7 +45,7 @@ class NodeCapacity:
     name: str
     gpus: int
     gpus_used: float
-    """Shared GPUs count in fractions."""
+    """GPUs in use; shared GPUs count as fractions."""
     cpus: int
     cpus_free: int
     memory_mib: int
@@ -55,7 +55,7 @@ class NodeCapacity:
     whole_rank: int = 0
     """Rank among whole nodes; 0 is used first."""
     whole_in_s: float | None = None
-    """Seconds until its jobs reach their time limits; inf without a limit, None if unknown."""
+    """Seconds until the node's jobs reach their time limits; inf without a limit, None if unknown."""
     one_job: bool = False
     """Whether exactly one job runs on the node."""
 
@@ -80,7 +80,7 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class WeightScale:
-    """The available levels: FULL, one per number of GPUs left up to a limit, and whole nodes."""
+    """The available levels: FULL, one per number of GPUs left up to a limit, and those of whole nodes."""
 
     largest: int
     """GPUs of the node with the most GPUs."""
@@ -184,7 +184,7 @@ def _squeezed(level: int, levels: int, weights: int) -> int:
 
 
 def changes(wanted: Mapping[str, int], now: Mapping[str, int]) -> Mapping[int, list[str]]:
-    """Return the nodes to change by new Weight, the lowest first, because Slurm uses those nodes next."""
+    """Return the nodes to change by new Weight, in ascending order, since Slurm uses the lowest next."""
     found: dict[int, list[str]] = {}
     for name, weight in wanted.items():
         if name in now and now[name] != weight:

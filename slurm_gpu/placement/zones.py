@@ -1,4 +1,4 @@
-"""Score zones for jobs by scale, and extend roles with demand.
+"""Score zones for jobs by scale, and extend roles as demand grows.
 
 Zones separate small jobs from large ones, so that GPUs freed in a zone suit the next job there. A role is not
 a barrier. If jobs of a scale need more than their own zones have, they may use the free capacity of the
@@ -48,7 +48,7 @@ class ZoneLoad:
 
     @property
     def scale(self) -> JobScale | None:
-        """The scale of its role; None if the zone is for all jobs."""
+        """The scale of the zone's role; None if the zone is for all jobs."""
         return JobScale(self.role) if self.role in _ORDER else None
 
     @property
@@ -113,8 +113,8 @@ def stretched(
     """Return by (guest, host) the mgpu of the host's zones that jobs of the guest's scale may use.
 
     Demand that exceeds a scale's own zones goes first to zones without a role (`common` mgpu in total), then
-    to the next role, then to the one after it. It never takes capacity that the host's own jobs need. Guests
-    of one host share its capacity in proportion to their demand.
+    to the next role, then to the one after it. Such demand never takes capacity that the host's own jobs
+    need. Guests of one host share its capacity in proportion to their demand.
     """
     over = {scale: float(max(0, demand.get(scale, 0) - capacity.get(scale, 0))) for scale in _ORDER}
     left = {scale: float(max(0, capacity.get(scale, 0) - demand.get(scale, 0))) for scale in _ORDER}
