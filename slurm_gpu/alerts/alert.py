@@ -1,4 +1,4 @@
-"""The kinds of alerts on a running job's GPUs, and their thresholds."""
+"""Define the kinds of alerts on a running job's GPUs, and their thresholds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class AlertKind(StrEnum):
     XID = "xid"
     """A GPU reported an error."""
     UNHEALTHY = "unhealthy"
-    """slurm-gpudbd's watch diagnosed a fault or a hang; see `Alert.diagnosis`."""
+    """slurm-gpudbd has diagnosed a fault or a hang; see `Alert.diagnosis`."""
     NEVER_USED = "never_used"
     """No GPU of the job has been used since it started."""
     USED_THEN_IDLE = "used_then_idle"
-    """The GPUs were used, and none is used any more."""
+    """The GPUs were used earlier, but no GPU is used any more."""
     MEMORY_IDLE = "memory_idle"
-    """A GPU with full memory is idle: a process waits or hangs."""
+    """A GPU is idle although its memory is full; a process may be waiting or hanging."""
     PARTLY_UNUSED = "partly_unused"
-    """Some GPUs are used and others never were."""
+    """Some GPUs are used, and others have never been used."""
     THROTTLED = "throttled"
     """Heat or the power supply slows a GPU's clocks."""
 
@@ -42,17 +42,17 @@ class AlertThresholds:
     """The thresholds at which a condition becomes an alert."""
 
     window_s: float = 240.0
-    """Minimum duration. With values every 10 s, an alert appears within five minutes."""
+    """Minimum duration of a condition. With values every 10 s, an alert appears within five minutes."""
     idle_pct: float = IDLE_PCT
-    """Utilisation up to this value is idle."""
+    """A GPU with a utilisation up to this value is idle."""
     min_coverage: float = 0.8
-    """Minimum observed share of that time; below it no alert is reported."""
+    """Minimum observed share of this duration; below it, no alert is reported."""
     value_for_s: float = 30.0
-    """Maximum time that one value covers, before its sample."""
+    """Maximum time before its sample that one value covers."""
     memory_frac: float = 0.5
-    """Memory usage from which it counts as full."""
+    """Fraction of used memory from which the memory counts as full."""
     throttled_share: float = 0.5
-    """Share of the observed time."""
+    """Share of the observed time for which a GPU must be throttled."""
 
     def __post_init__(self) -> None:
         for name in ("window_s", "value_for_s"):
@@ -65,7 +65,7 @@ class AlertThresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosisSummary:
-    """A diagnosis in brief; docs/diagnose.md explains it."""
+    """The summary of a diagnosis (see docs/diagnose.md)."""
 
     cause: str
     kind: str
@@ -84,11 +84,11 @@ class Alert:
     devices: tuple[str, ...]
     """UUIDs of the affected devices."""
     since_s: float
-    """Wall clock at which the condition began."""
+    """Wall-clock time at which the condition began."""
     coverage: float
-    """Observed share of the evaluated time; the minimum of the devices."""
+    """Observed share of the evaluated time; the minimum over the devices."""
     diagnosis: DiagnosisSummary | None = None
-    """Only for UNHEALTHY."""
+    """The diagnosis; None unless `kind` is UNHEALTHY."""
 
 
 _WORDS = {
@@ -97,13 +97,13 @@ _WORDS = {
     AlertKind.NEVER_USED: "{gpus} allocated and not used since the job started",
     AlertKind.USED_THEN_IDLE: "{gpus} no longer used",
     AlertKind.MEMORY_IDLE: "{gpus} idle with full memory",
-    AlertKind.PARTLY_UNUSED: "{gpus} never used, others are",
+    AlertKind.PARTLY_UNUSED: "{gpus} never used, unlike the others",
     AlertKind.THROTTLED: "{gpus} throttled by heat or power",
 }
 
 
 def in_words(alert: Alert) -> str:
-    """Describe the condition in a few words, without the owner and the start."""
+    """Describe the condition in a few words, without the job's owner and the start."""
     if (found := alert.diagnosis) is not None:
         kind = f" ({found.kind})" if found.kind else ""
         return f"{found.cause}{kind}: {found.text}, {found.confidence:.0%} confidence"

@@ -1,4 +1,4 @@
-"""The recent values of one device that only one job uses, within a window's memory."""
+"""Keep the recent values of a device that only one job uses, for the length of a window."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _HistoryValue(NamedTuple):
 
 
 class IdlePeriod(NamedTuple):
-    """A period of at least a window without use of a device, and its observed share."""
+    """A period of at least one window in which a device was not used, and its observed share."""
 
     since_s: float
     coverage: float
@@ -32,7 +32,7 @@ class IdlePeriod(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """A time without use of the device: its start, and its observed seconds."""
+    """A period without use of the device: its start, and its observed seconds."""
 
     since_s: float
     known_s: float = 0.0
@@ -51,18 +51,18 @@ class DeviceHistory:
 
     def __init__(self, since_s: float, used: bool | None) -> None:
         self.used = used
-        """Whether the job ever used it; None if that requires records."""
+        """Whether the job has ever used the device; None if only the job's records show it."""
         self._began_s = self._at_s = since_s
         self._unused = _Stretch(since_s)
-        """From its last use or, without one, from the start of the watch."""
+        """The period since the last use or, if there was none, since the start of the watch."""
         self._watched = _Stretch(since_s)
-        """The part after the last interruption of more than the tolerated time."""
+        """The part of this period since observation was last interrupted for longer than tolerated."""
         self._recent: deque[_HistoryValue] = deque()
         self._n_throttled = 0
-        """Number of throttled values; if it is 0, as usual, no sum is needed."""
+        """Number of throttled values; it is usually 0, and then no sum is needed."""
 
     def add(self, at_s: float, value: LiveDevice, rules: AlertThresholds) -> None:
-        """Add a value; ignore one that is no newer than the last."""
+        """Add a value; ignore a value that is not newer than the last."""
         if at_s <= self._at_s or value.util_pct is None:
             return
         before_s = self._at_s
@@ -89,17 +89,20 @@ class DeviceHistory:
     def _computed_s(
         self, at_s: float, before_s: float, value: LiveDevice, rules: AlertThresholds
     ) -> float | None:
-        """Return the last use after, or just before, the previous value, since nodes may detect use late."""
+        """Return the time of the last use since the previous value; None if there was none.
+
+        Use shortly before that value is included, because nodes may detect use late.
+        """
         if value.idle_s is not None:
             return at_s - value.idle_s if value.idle_s <= at_s - before_s + rules.value_for_s else None
         assert value.util_pct is not None
         return at_s - _READ_S if value.util_pct > rules.idle_pct else None
 
     def idle(self, now_s: float, rules: AlertThresholds, *, unused: bool) -> IdlePeriod | None:
-        """Return the idle period of a window or longer; None if it is in use or too little was observed.
+        """Return the current idle period; None if it is too short or too little of it was observed.
 
-        For a device that was used, observation since the last long interruption is enough. For an unused one
-        (`unused`) the whole time must have been observed.
+        For a device that was used, observation since the last long interruption is enough. For a device that
+        was never used (`unused`), the whole time must have been observed.
         """
         whole = self._unused.idle(now_s, rules)
         return whole if whole is not None or unused else self._watched.idle(now_s, rules)
@@ -111,7 +114,7 @@ class DeviceHistory:
         return next((seen.memory_full for seen in latest), False) and all(seen.memory_full for seen in latest)
 
     def throttled(self, now_s: float, rules: AlertThresholds) -> tuple[float, float] | None:
-        """Return (start, coverage) if it was throttled for too much of the window; otherwise None."""
+        """Return (start, coverage) if the device was throttled for too much of the window, otherwise None."""
         if not self._n_throttled:
             return None
         recent = [seen for seen in self._recent if seen.at_s > now_s - rules.window_s]

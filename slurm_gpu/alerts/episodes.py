@@ -1,4 +1,4 @@
-"""Turn verdicts over time into episodes: brief verdicts are not reported, lasting ones are."""
+"""Turn a sequence of verdicts into episodes, which are reported if they are confident or repeated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMES = 2
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFinding(Generic[T]):
-    """A finding; `cause` None means that the job is healthy. An undecided result is not a finding."""
+    """A finding; its `cause` is None if the job is healthy. An inconclusive result is not a finding."""
 
     cause: str | None
     confidence: float
@@ -26,7 +26,7 @@ class EpisodeFinding(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Episode(Generic[T]):
-    """One cause of a fault, from its report to its end."""
+    """A reported fault with one cause, from its first report to its end."""
 
     found: EpisodeFinding[T]
     reported_at_s: float
@@ -49,7 +49,7 @@ class RunEpisodes(Generic[T]):
         return self._maybe is not None or self._others > 0
 
     def add(self, found: EpisodeFinding[T], now_s: float) -> list[Episode[T]]:
-        """Add a finding; return the episodes to report: begun, found again, or ended."""
+        """Add a finding; return the episodes to report, which have begun, continue, or have ended."""
         is_fault = found.cause is not None and found.confidence >= LEAST
         if self.reported is not None and is_fault and found.cause == self.reported.found.cause:
             self._others, self._maybe = 0, None
@@ -74,7 +74,7 @@ class RunEpisodes(Generic[T]):
         return changes
 
     def over(self, now_s: float) -> list[Episode[T]]:
-        """End the episode: the job is healthy again, or has ended."""
+        """End the reported episode, because the job is healthy again or has ended; return it, if any."""
         if self.reported is None:
             return []
         ended = replace(self.reported, ended_s=now_s)

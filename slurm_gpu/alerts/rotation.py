@@ -1,4 +1,7 @@
-"""Choose which jobs to diagnose next: for each, nodes send a window, which slurm-gpudbd must read."""
+"""Choose which jobs to diagnose next.
+
+Diagnoses are limited, because nodes send a window for each and slurm-gpudbd must read it.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ class RotationIntervals:
     at_once: int = 12
     """Maximum number of simultaneous diagnoses."""
     again_s: float = 30.0
-    """Initial interval after an inconclusive diagnosis; it doubles each time."""
+    """Initial interval after a diagnosis without a fault; it doubles each time."""
     longest_s: float = 900.0
     found_s: float = 60.0
     """Interval while a fault is reported."""
     worse: float = 1.5
-    """A score this many times the one at the last healthy diagnosis is a change."""
+    """A score is a change if it exceeds the highest score of a healthy diagnosis by this factor."""
     news_s: float = 240.0
-    """Time after a change during which the job is diagnosed every `again_s`, as faults emerge gradually."""
+    """Time after a change during which the job is diagnosed every `again_s`: faults emerge gradually."""
     calm_s: float = 30.0
     """Interval at which one job without a suspicious score is diagnosed."""
     calm_again_s: float = 900.0
@@ -34,14 +37,14 @@ class _JobSchedule:
     judged_s: float = -math.inf
     pause_s: float = 0.0
     well: float = 0.0
-    """The highest score with a healthy diagnosis, some time after the score rose to it."""
+    """The highest score of a diagnosis without a fault, except soon after a change of the score."""
     news_s: float | None = None
     score: float = 0.0
-    """The score when its diagnosis began."""
+    """The score of the job when its last diagnosis began."""
 
 
 class JudgingRotation:
-    """The order in which watched jobs are diagnosed."""
+    """Determines the order in which watched jobs are diagnosed."""
 
     def __init__(self, pace: RotationIntervals | None = None) -> None:
         self.pace = pace or RotationIntervals()
@@ -51,7 +54,7 @@ class JudgingRotation:
 
     @property
     def going(self) -> Mapping[int, float]:
-        """Jobs being diagnosed, and since when."""
+        """The jobs that are being diagnosed, and the start of each diagnosis."""
         return self._going
 
     def next(
@@ -63,8 +66,9 @@ class JudgingRotation:
     ) -> list[int]:
         """Return the jobs to diagnose now, the highest score first.
 
-        `scores` covers all jobs; a job with a score of at least 1 is diagnosed. `found` are jobs with a
-        reported or unsettled fault; `wanted` are jobs whose result other decisions need.
+        `scores` contains all jobs; jobs with a score of at least 1 are diagnosed. `found` contains the jobs
+        with a reported or unsettled fault. `wanted` contains the jobs whose diagnosis other decisions
+        require.
         """
         self._schedules = {job: schedule for job, schedule in self._schedules.items() if job in scores}
         self._going = {job: since for job, since in self._going.items() if job in scores}
@@ -95,7 +99,11 @@ class JudgingRotation:
         return chosen
 
     def judged(self, job: int, now_s: float, *, found: bool, settled: bool) -> None:
-        """Record a diagnosis: a fault is reported, or another diagnosis could settle one, or neither."""
+        """Record a diagnosis.
+
+        `found` is whether a fault is reported. `settled` is False if another diagnosis could decide whether
+        there is a fault.
+        """
         self._going.pop(job, None)
         schedule = self._schedules.setdefault(job, _JobSchedule())
         schedule.judged_s = now_s
@@ -112,7 +120,7 @@ class JudgingRotation:
         schedule.next_s = now_s + schedule.pause_s
 
     def _calm(self, now_s: float) -> list[int]:
-        """Return the job whose last diagnosis is the oldest."""
+        """Return the job with the oldest diagnosis, if that diagnosis is old enough."""
         ready = [
             (schedule.judged_s, job)
             for job, schedule in self._schedules.items()

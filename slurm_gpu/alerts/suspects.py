@@ -1,7 +1,7 @@
-"""Suspect GPUs and nodes: culprits in several jobs deserve inspection, a culprit in one does not.
+"""Find GPUs and nodes that were at fault in several jobs and therefore deserve inspection.
 
-A false accusation takes a node from all users. Accusations must therefore come from jobs of several users,
-and each job that has run well there since counts against them.
+A false accusation makes a node unavailable to all users. Accusations must therefore come from jobs of several
+users, and each job that has run well there since then counts against them.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspectThresholds:
-    """The thresholds of a suspect."""
+    """The thresholds for reporting a suspect."""
 
     jobs: int = 3
     users: int = 2
     confidence: float = 0.6
     within_s: float = 14 * 86400.0
     most_of_job: float = 0.5
-    """Maximum share of its GPUs that a job may accuse; above it the fault is in the job or the site."""
+    """Maximum share of its GPUs that a job may accuse; above it, the fault is in the job or the site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Suspect:
     jobs: int
     users: int
     healthy: int
-    """Jobs that ran well on it since the last accusation."""
+    """Number of jobs that have run well on it since the last accusation."""
     first_s: float
     last_s: float
 
@@ -58,10 +58,10 @@ class Suspect:
 def suspects(
     statements: Iterable[Statement], now_s: float, rule: SuspectThresholds | None = None
 ) -> list[Suspect]:
-    """Return devices and nodes accused by `rule.jobs` jobs of `rule.users` users, the most accused first.
+    """Return the devices and nodes that enough jobs of enough users accuse, the most accused first.
 
-    Each job that ran well there later counts against one accusation. A node is reported if no single GPU of
-    it is accused often enough.
+    Each job that later ran well there counts against one accusation. A node is reported if it is accused
+    often enough, but no single GPU of it is.
     """
     rule = rule or SuspectThresholds()
     accusing: dict[Place, list[Statement]] = defaultdict(list)

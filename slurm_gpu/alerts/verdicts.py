@@ -1,4 +1,4 @@
-"""Convert verdicts of slurm-gpudbd to alerts on running jobs."""
+"""Convert verdicts from slurm-gpudbd to alerts on running jobs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def unhealthy(
     reports: Iterable[NodeReport],
     live: Mapping[str, Live],
 ) -> list[Alert]:
-    """Return the alerts of `runs`, (job id, start), that have verdicts; `reports` number the GPUs of nodes.
+    """Return an alert for each verdict on a run in `runs`, which contains pairs of job ID and start.
 
-    An alert covers the GPUs that its verdict names, otherwise all GPUs of the job by `live` values.
+    An alert covers the GPUs that its verdict names or, if it names none, all GPUs of the job according to
+    `live`. `reports` contains the indices of GPUs.
     """
     if found is None or not found.verdicts:
         return []
@@ -41,7 +42,7 @@ def unhealthy(
 
 
 def _summary(item: JobVerdict, index: Mapping[str, int]) -> DiagnosisSummary:
-    """Summarise a verdict: the culprits first, then the first piece of evidence."""
+    """Summarise a verdict by its culprits and its first piece of evidence."""
     gpus = [f"{node} GPU {index[uuid]}" if uuid in index else f"{node} {uuid}" for node, uuid in item.devices]
     roles = few(item.verdict.get("roles") or (), _NAMED)
     many = f"{len(gpus)} GPUs on {_few_nodes(item)}"
@@ -61,7 +62,7 @@ def _few_nodes(item: JobVerdict) -> str:
 
 
 def _devices_of(live: Mapping[str, Live], job_id: int) -> tuple[str, ...]:
-    """Return all GPUs of a job."""
+    """Return the UUIDs of all GPUs of a job."""
     return tuple(
         sorted(uuid for node in live.values() for uuid, value in node.devices.items() if job_id in value.jobs)
     )

@@ -24,12 +24,12 @@ class RunningJob:
     """Start of this run; a requeued job is watched from the beginning."""
     suspended: bool = False
     used_before: bool | None = None
-    """Whether its records show use of its GPUs; None if they do not answer.
+    """Whether the job's records show use of its GPUs; None if they are inconclusive.
 
     For a job that started before it was watched, only False means unused; True always means used.
     """
     unused_before: frozenset[str] = frozenset()
-    """Devices that its records show as never used."""
+    """Devices that were never used according to the job's records."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _WatchedRun:
 
 
 class Watch:
-    """Stores a window for each device of the running jobs; O(1) for each value."""
+    """Stores a window for each device of the running jobs; adding a value takes O(1) time."""
 
     def __init__(self, rules: AlertThresholds | None = None) -> None:
         self.rules = rules or AlertThresholds()
@@ -80,9 +80,9 @@ class Watch:
         jobs: Iterable[RunningJob],
         devices: Mapping[str, tuple[float, LiveDevice]],
     ) -> None:
-        """Add a sample of all running `jobs`; `devices` are the last values by UUID with their times.
+        """Add a sample of all running `jobs`; `devices` contains the last values and their times.
 
-        A device that several jobs share is skipped: its utilisation cannot be attributed.
+        A device that several jobs share is skipped, because its utilisation cannot be attributed to one job.
         """
         running = {job.job_id: job for job in jobs}
         self._jobs = {
@@ -112,13 +112,13 @@ class Watch:
                 history.add(at_s, value, self.rules)
 
     def xid(self, job_id: int, device: str, at_s: float) -> None:
-        """Record a GPU error of a job; ignore one from before its start."""
+        """Record a GPU error of a job; ignore an error from before the job's start."""
         watched = self._jobs.get(job_id)
         if watched is not None and at_s >= watched.start_s - CLOCKS_S:
             watched.xids[device] = max(at_s, watched.xids.get(device, at_s))
 
     def alerts(self, now_s: float) -> list[Alert]:
-        """Return all alerts, the most severe first, then the longest."""
+        """Return all alerts, sorted by severity and then by duration."""
         found = [one for job_id, watched in self._jobs.items() for one in self._of(job_id, watched, now_s)]
         order = {kind: place for place, kind in enumerate(AlertKind)}
         return sorted(found, key=lambda alert: (order[alert.kind], alert.since_s, alert.job_id))
@@ -154,7 +154,7 @@ class Watch:
 
 
 def _has(reported: tuple[float, LiveDevice] | None, job_id: int) -> bool:
-    """Return whether a device belongs to the job; without a report, assume that nothing has changed."""
+    """Return whether a device belongs to the job; if there is no report, assume that nothing changed."""
     return reported is None or job_id in reported[1].jobs
 
 

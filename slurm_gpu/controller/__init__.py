@@ -1,1 +1,1 @@
-"""slurm-gpuctld: watches Slurm and writes the snapshot that job_submit.lua reads."""
+"""The daemon slurm-gpuctld, which watches Slurm and writes the snapshot that job_submit.lua reads."""

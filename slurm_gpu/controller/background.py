@@ -1,4 +1,4 @@
-"""Run tasks in a thread, so that the watcher never waits."""
+"""Run tasks in background threads so that the watcher never blocks."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class BackgroundTask(Generic[T]):
         return self._future is not None and self._future.done()
 
     def start(self, task: Callable[[], T]) -> None:
-        """Start a task; a result that was not taken is dropped."""
+        """Start a task; drop the result of the previous task if it was not taken."""
         self._future = self._background(task)
 
     def take(self) -> T:
-        """Return the result, or raise the error, of the task that is done."""
+        """Return the result of the finished task, or raise its error."""
         future, self._future = self._future, None
         assert future is not None
         return future.result()
 
     def wait(self, most_s: float) -> None:
-        """Wait for the end of the task."""
+        """Wait at most `most_s` seconds for the task to finish."""
         if self._future is not None:
             wait([self._future], most_s)
 
     def drop(self) -> None:
-        """Discard the result of the task, which still runs to its end."""
+        """Discard the result of the task; the task itself continues to its end."""
         self._future = None

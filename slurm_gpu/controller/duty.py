@@ -1,4 +1,4 @@
-"""Work that slurm-gpuctld repeats after its polls of the queue."""
+"""Define the work that slurm-gpuctld repeats after its polls of the queue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InUse:
     policy: PolicyInForce
     snapshot: Snapshot
     by_kind: Callable[[], Mapping[str, Usage]]
-    """Use by jobs of one kind alone, for rules that count it."""
+    """Returns the use by jobs of each kind, for rules that limit one kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class QueueView:
     in_charge: bool = False
     """Whether the slurmctld of this host is active."""
     running: int = 0
-    """Changes whenever the running jobs or their nodes change."""
+    """A number that changes whenever the running jobs or their nodes change."""
     jobs: Sequence[CountedJob] = ()
     policy: PolicyInForce = field(default_factory=PolicyInForce)
     facts: CountingFacts = field(default_factory=CountingFacts)
@@ -48,7 +48,7 @@ class QueueView:
 
 
 class Duty(ABC):
-    """One kind of repeated work; a failure is logged once and retried when next due."""
+    """One kind of repeated work; a failure is logged once, and the work is retried when it is next due."""
 
     def __init__(
         self,
@@ -61,9 +61,10 @@ class Duty(ABC):
         cpu_share: float = 1.0,
         background: Background | None = None,
     ) -> None:
-        """`failing` has one %s for the reason. The work uses at most `cpu_share` of a core.
+        """Set up the work, which uses at most `cpu_share` of a core.
 
-        With `background` the work runs there, one task at a time, and may block.
+        `failing` is a log message with one %s for the error. With `background`, the work runs in the
+        background, one task at a time, and may block.
         """
         self._clock, self._every_s = clock, every_s
         self._background = None if background is None else BackgroundTask[None](background)
@@ -72,7 +73,7 @@ class Duty(ABC):
         self._due_s = 0.0
 
     def run(self, view: QueueView) -> None:
-        """Do the work if any is present and due."""
+        """Do the work if there is any and it is due."""
         try:
             has_work = self.prepare(view)
         except SlurmGpuError as error:
@@ -89,15 +90,15 @@ class Duty(ABC):
             self._background.start(lambda: self._attempt(view))
 
     def prepare(self, view: QueueView) -> bool:
-        """Update the state from the view; return whether there is work, due or not."""
+        """Update the state from the view; return whether there is work, even if it is not due yet."""
         return view.answered and view.in_charge
 
     @abstractmethod
     def work(self, view: QueueView) -> None:
-        """Do the work; raise SlurmGpuError."""
+        """Do the work; raise SlurmGpuError on failure."""
 
     def reschedule(self, cpu_s: float) -> None:
-        """Set when the work is next due, after it used this CPU time."""
+        """Set the time at which the work is next due, given the CPU time that it has just used."""
         self._due_s = max(self._due_s, self._clock.monotonic() + cpu_s / self._cpu_share)
 
     def _attempt(self, view: QueueView) -> None:

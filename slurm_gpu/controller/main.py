@@ -117,7 +117,7 @@ def _run(options: argparse.Namespace) -> None:
     controller = WeightController(config, options.run_dir, client, nodes, clock, acts, cpu_seconds, mix=mix)
     if options.once:
         snapshot = watcher.poll()
-        log.info("users with jobs: %d; calls of Slurm: %s", len(snapshot.usage.uids), calls)
+        log.info("users with jobs: %d; calls to Slurm: %s", len(snapshot.usage.uids), calls)
         return
     lock = _only_one(options.run_dir)
     try:
@@ -202,24 +202,24 @@ def _watch(
             _rest(watcher, pause_s, clock)
             if clock.monotonic() >= report_at:
                 report_at += _REPORT_EVERY_S
-                log.info("snapshots written: %d; calls of Slurm: %s", watcher.written, calls)
+                log.info("snapshots written: %d; calls to Slurm: %s", watcher.written, calls)
     finally:
         # Restoring weights must complete; systemd kills the process if it takes too long.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         notifier.stopping()
         controller.stop()
-        log.info("stopped; snapshots written: %d; calls of Slurm: %s", watcher.written, calls)
+        log.info("stopped; snapshots written: %d; calls to Slurm: %s", watcher.written, calls)
 
 
 def _rest(watcher: QueueWatcher, pause_s: float, clock: Clock) -> None:
-    """Sleep until the next poll, which may become due earlier."""
+    """Sleep until the next poll, which may become due earlier than planned."""
     began = clock.monotonic()
     while (left_s := watcher.hurried(pause_s) - (clock.monotonic() - began)) > 0:
         time.sleep(min(left_s, _NOTICE_S))
 
 
 def _only_one(run_directory: Path) -> _Lock:
-    """Lock the run directory: two processes would poll twice and overwrite each other's snapshots."""
+    """Lock the run directory so that no second process overwrites the snapshots of this one."""
     try:
         return _Lock(run_directory / _LOCK)
     except BlockingIOError:
@@ -229,7 +229,7 @@ def _only_one(run_directory: Path) -> _Lock:
 
 
 class _Lock:
-    """A file lock held until it is closed or the process ends."""
+    """A file lock that lasts until it is closed or the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a")

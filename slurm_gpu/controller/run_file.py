@@ -1,4 +1,4 @@
-"""Files in the run directory of slurm-gpuctld, which all users may read."""
+"""Write files that all users may read to the run directory of slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from slurm_gpu.files.atomic import write_whole
 
 
 def write_run_file(path: Path, text: str) -> None:
-    """Replace a file that all may read; raise OutsideError.
+    """Replace a file that all users may read; raise OutsideError on failure.
 
-    It is rewritten every few seconds and worthless after a power cut, so nothing waits for the disk.
+    The file is rewritten every few seconds and worthless after a power failure, so it is not flushed to disk.
     """
     with outside(path):
         write_whole(path, text, mode=0o644, durable=False)

@@ -1,8 +1,9 @@
-"""Record an audit event for each urgent job that started: owner, reason, overtaken and requeued jobs.
+"""Record an audit event when an urgent job starts: owner, reason, overtaken jobs and requeued jobs.
 
-The source is Slurm's accounting, and the ID of an event follows from the job and its start, so no state is
-kept. After an outage slurm-gpuctld reports the missed starts, and repeated reports are one event. Only
-overtaken jobs must be observed in the queue at the start; without an observation they are unknown.
+The source is Slurm's accounting. The ID of an event is derived from the job and its start time, so no state
+needs to be kept. After an outage, slurm-gpuctld reports the starts that it missed, and repeated reports
+result in one event. Overtaken jobs can be observed only in the queue when the urgent job starts. Without this
+observation, they are unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _Start = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """Jobs submitted earlier to the same partition that still waited."""
+    """Jobs that were submitted earlier to the same partition and were still waiting."""
 
     n: int
     job_ids: tuple[int, ...]
@@ -76,7 +77,7 @@ class UrgentAudit(Duty):
         )
         self._cluster, self._accounting, self._connect = cluster, accounting, connect
         self._waited: frozenset[int] = frozenset()
-        """Urgent jobs that waited in the last view."""
+        """Urgent jobs that were pending in the last view."""
         self._overtook: dict[_Start, Overtaken] = {}
         self._tokens: dict[int, str] = {}
         self._reported: set[_Start] = set()
@@ -86,7 +87,7 @@ class UrgentAudit(Duty):
         """Starts for which accounting was queried early."""
 
     def prepare(self, view: QueueView) -> bool:
-        """Track which urgent jobs run and which jobs they overtook."""
+        """Track running urgent jobs and the jobs that they overtook; return whether there may be any."""
         qos, jobs = view.policy.urgent_qos, view.jobs
         if qos is None or not view.in_charge:
             return False
@@ -116,7 +117,7 @@ class UrgentAudit(Duty):
         return True
 
     def work(self, view: QueueView) -> None:
-        """Report all starts of the last days that were not reported yet."""
+        """Report all starts of the last week that were not reported yet."""
         assert view.policy.urgent_qos is not None
         if self._report(view.policy.urgent_qos):
             self._due_s = self._clock.monotonic() + _EVERY_S
@@ -200,7 +201,7 @@ class UrgentAudit(Duty):
 
 
 def overtaken_by(job: CountedJob, jobs: Iterable[CountedJob]) -> Overtaken:
-    """Return the jobs in the same partition, but of other QOS, that were submitted earlier and still wait."""
+    """Return the pending jobs in the same partition, with another QOS, that were submitted earlier."""
     earlier = sorted(
         other.job_id
         for other in jobs
@@ -217,9 +218,10 @@ def overtaken_by(job: CountedJob, jobs: Iterable[CountedJob]) -> Overtaken:
 def gave_way_to(
     urgent: Sequence[AccountingRun], preempted: Iterable[AccountingRun], qos: str
 ) -> Mapping[_Start, Sequence[AccountingRun]]:
-    """Return the runs requeued for each urgent run, in order of start; each requeued run counts once.
+    """Return the runs that were requeued for each urgent run; each requeued run counts once.
 
-    Slurm does not record for which job it preempted another, but that job starts next on its nodes.
+    `urgent` must be sorted by start. Slurm does not record for which job it preempted a run, but that job
+    starts next on the run's nodes.
     """
     found: dict[_Start, list[AccountingRun]] = {(run.job_id, run.start_s or 0): [] for run in urgent}
     nodes = {(run.job_id, run.start_s or 0): _nodes(run) for run in urgent}
@@ -245,6 +247,8 @@ def _nodes(run: AccountingRun) -> frozenset[str]:
 
 
 def _in_words(overtook: Overtaken | None, gave_way: Sequence[AccountingRun]) -> str:
-    before = "overtook unknown jobs" if overtook is None else f"overtook {counted(overtook.n, 'job')}"
+    before = (
+        "overtook an unknown number of jobs" if overtook is None else f"overtook {counted(overtook.n, 'job')}"
+    )
     names = few((one.job_id for one in gave_way), _NAMED)
     return f"{before}; requeued for it: {names or 'none'}"

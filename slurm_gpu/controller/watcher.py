@@ -67,10 +67,10 @@ class _Script:
 
 
 class QueueWatcher:
-    """Polls Slurm and writes snapshots; `run_once` returns when the next poll is due.
+    """Polls Slurm and writes snapshots; `run_once` returns the delay until the next poll.
 
-    No failure ends it. A snapshot that cannot be replaced becomes outdated, and job_submit.lua then ignores
-    it.
+    The watcher continues after any failure. A snapshot that cannot be replaced becomes outdated, and
+    job_submit.lua then ignores it.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class QueueWatcher:
             log, f"snapshot {self.path} is not written: %s", clock, over=f"{self.path} is written again"
         )
         self._asked_s = 0.0
-        """Upper limit of the time that slurmctld needed for the last answer."""
+        """Upper bound of the time that slurmctld needed for its last response."""
         self._answered = False
         self._jobs: Sequence[CountedJob] = ()
         self._snapshot: Snapshot | None = None
@@ -156,7 +156,7 @@ class QueueWatcher:
         return self._pace.after_answer(self._asked_s, now - began, self._cpu() - cpu_s, demand)
 
     def hurried(self, pause_s: float) -> float:
-        """Return the pause, shortened if a submission waits for the next poll meanwhile."""
+        """Return the pause, shortened if a submission is waiting for the next poll."""
         if not self._answered:
             return pause_s
         return min(pause_s, self._pace.while_asked_for(self._decisions.demand(self._clock.monotonic())))
@@ -191,7 +191,7 @@ class QueueWatcher:
         return self._snapshot
 
     def _slow_answers(self) -> tuple[SlurmSettings, Sequence[SlurmNode], Sequence[Partition]]:
-        """Return configuration, nodes and partitions, which are polled less often."""
+        """Return configuration, nodes and partitions, which are polled less often than the queue."""
         now = self._clock.monotonic()
         every_s = _NODES_EVERY_WITH_ZONES_S if self._zones else _NODES_EVERY_S
         if self._settings is None or now - self._settings[0] >= _SETTINGS_EVERY_S:
@@ -202,7 +202,7 @@ class QueueWatcher:
         return self._settings[1], nodes, self._partitions[1]
 
     def _policy(self, script: Path) -> PolicyInForce:
-        """Return the policy of the installed script, reloaded when the file changes."""
+        """Return the policy of the installed script; reload it if the file has changed."""
         try:
             status = script.stat()
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -262,7 +262,7 @@ def facts_of(
 
 
 def _tokens(jobs: Sequence[CountedJob], now_s: float) -> dict[str, int]:
-    """Return submission times by token, the latest first; the tasks of an array share a token."""
+    """Return the submit times of recent jobs by token, the latest first; array tasks share a token."""
     tokens: dict[str, int] = {}
     for job in jobs:
         if job.submit_s is not None and now_s - job.submit_s <= SEEN_S:

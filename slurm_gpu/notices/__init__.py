@@ -1,1 +1,1 @@
-"""Notices to users about their jobs: rules, texts and senders."""
+"""Notify users about their jobs: rules, texts and channels."""

@@ -1,4 +1,4 @@
-"""Findings about jobs that notices report: plain values, independent of the cluster."""
+"""Define the findings that notices report, as plain values that do not depend on the cluster."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class NoticedRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticedJob:
-    """A running job; its name is chosen by its owner."""
+    """A running job; `name` is arbitrary text that its owner has chosen."""
 
     run: NoticedRun
     id: str
-    """The ID as users know it: 17, 17_3 or 17+1."""
+    """The ID as shown to users: 17, 17_3 or 17+1."""
     user: str
     name: str
     account: str
@@ -50,7 +50,7 @@ class NoticedJob:
 
     @property
     def is_component(self) -> bool:
-        """Whether it is a component of a heterogeneous job, which Slurm ends as a whole."""
+        """Whether the job is a component of a heterogeneous job, which Slurm ends as a whole."""
         return "+" in self.id
 
 
@@ -68,8 +68,8 @@ class JobFinding:
     n_devices: int = 0
     """Number of affected devices."""
     end_s: float | None = None
-    """Only for a warning: the earliest end."""
+    """For a warning, the earliest time at which the job is ended."""
     due_s: float = 0.0
     """Earliest time of the notice."""
     diagnosis: DiagnosisSummary | None = None
-    """Only for UNHEALTHY."""
+    """The diagnosis; None unless `kind` is UNHEALTHY."""

@@ -1,6 +1,6 @@
-"""Decide when the owner of a job with unused GPUs is warned and when the job is ended: pure functions.
+"""Decide, by pure functions, when the owner of an idle job is warned and when the job is ended.
 
-A job is ended only if all warnings were certainly sent and the time after the last one has passed.
+A job is ended only if all warnings were certainly sent and the time after the last warning has passed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class IdleStage(StrEnum):
     BLOCKED = "blocked"
     """A warning was not sent, or it is unknown whether it was."""
     GRACE = "grace"
-    """All warnings were sent; the owner has some time left."""
+    """All warnings were sent, and the owner still has time to use the GPUs."""
     END = "end"
 
 
@@ -54,7 +54,7 @@ class IdleJobStage:
     """The next warning, or the last one if all were sent."""
     step: IdleStage
     end_s: float
-    """Earliest end, as of now."""
+    """The earliest time at which the job is ended, as of now."""
 
 
 def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> IdleJobStage:

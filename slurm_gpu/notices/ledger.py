@@ -1,6 +1,6 @@
-"""The record of all notices and ended jobs, on disk before each action, so that no action is repeated.
+"""Record all notices and ended jobs on disk before each action, so that no action is repeated.
 
-A notice that was being sent when slurm-gpuctld was killed may have arrived: it is not sent again.
+A notice that was being sent when slurm-gpuctld was killed is not sent again, because it may have arrived.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class DeliveryState(StrEnum):
     SENT = "sent"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """It may have arrived: it is not sent again, and no job is ended because of it."""
+    """The notice may have arrived. It is not sent again, and no job is ended because of it."""
     OVER = "over"
-    """The alert ended before it could be sent."""
+    """The alert ended before the notice could be sent."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Notice:
     kind: str
     stage: int
     runs: dict[NoticedRun, float]
-    """The runs that it covers, each with the start of its alert."""
+    """The runs that the notice covers, each with the start of its alert."""
     created_s: float
     deliveries: dict[str, Delivery]
     """Deliveries by channel."""
@@ -61,18 +61,18 @@ class Notice:
 
     @property
     def sent_s(self) -> float | None:
-        """Return the time at which it was first sent; None if it was certainly not sent."""
+        """Return the time at which the notice was first sent; None unless it was certainly sent."""
         times = [one.at_s for one in self.deliveries.values() if one.state is DeliveryState.SENT]
         return min(times, default=None)
 
     @property
     def is_void(self) -> bool:
-        """Whether it was never sent because the alert ended."""
+        """Whether the notice was never sent because the alert ended."""
         return all(one.state is DeliveryState.OVER for one in self.deliveries.values())
 
     @property
     def waits(self) -> bool:
-        """Whether it must still be sent on a channel."""
+        """Whether the notice must still be sent on some channel."""
         return any(one.state is DeliveryState.WAITING for one in self.deliveries.values())
 
 
@@ -111,7 +111,7 @@ class Ledger:
     ended: list[End] = field(default_factory=list)
 
     def last_notice(self, run: NoticedRun, kind: str, stage: int = 0) -> Notice | None:
-        """Return the last notice of this kind about this run."""
+        """Return the last notice of this kind and stage about this run; None if there is none."""
         for one in reversed(self.notices):
             if one.kind == kind and one.stage == stage and run in one.runs and not one.is_void:
                 return one
@@ -133,7 +133,7 @@ class Ledger:
         return min(times, default=None)
 
     def end_of(self, run: NoticedRun) -> End | None:
-        """Return the end of a run by slurm-gpuctld."""
+        """Return the record of slurm-gpuctld ending this run; None if there is none."""
         return next((one for one in reversed(self.ended) if one.run == run), None)
 
     def take_back(self, runs: Collection[NoticedRun], kind: str) -> bool:
@@ -163,7 +163,7 @@ class Ledger:
                     yield notice, channel, delivery
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON of docs/contracts.md, section 6."""
+        """Return the JSON object that is described in section 6 of docs/contracts.md."""
         return {
             "version": _VERSION,
             "notices": [
@@ -191,7 +191,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Ledger:
-        """Undo `to_json`; raise ValueError, KeyError or TypeError for anything else."""
+        """Parse the output of `to_json`; raise ValueError, KeyError or TypeError for anything else."""
         if plain["version"] != _VERSION:
             raise ValueError(f"written by another version of slurm-gpu ({plain['version']})")
         return cls([_notice(one) for one in plain["notices"]], [_end(one) for one in plain["ended"]])
@@ -240,14 +240,14 @@ def _end(plain: Mapping[str, Any]) -> End:
 
 
 def read(path: Path) -> Ledger:
-    """Read the ledger at `path`, empty if there is none; raise OutsideError if it cannot be read."""
-    advice = ": no notices are sent and no jobs ended; if you move it away, all notices are sent again"
+    """Read the ledger, empty if the file does not exist; raise OutsideError if the file cannot be read."""
+    advice = ": no notices are sent and no jobs are ended; if you move it away, all notices are sent again"
     found = read_state(path, Ledger.from_json, advice)
     return Ledger() if found is None else found
 
 
 def after_a_kill(ledger: Ledger) -> Sequence[Notice]:
-    """Mark notices that an earlier process was sending as unknown; return them."""
+    """Mark deliveries that an earlier process had begun as unknown; return their notices."""
     found = []
     for notice in ledger.notices:
         for delivery in notice.deliveries.values():

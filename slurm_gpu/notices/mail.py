@@ -18,7 +18,7 @@ _NO_HOST = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 class MailChannel:
-    """Opens one connection per message, as there are few."""
+    """Opens one connection per message, because there are few messages."""
 
     def __init__(self, settings: Mail, timeout_s: float = TIMEOUT_S) -> None:
         self._settings, self._timeout_s = settings, timeout_s
@@ -39,7 +39,7 @@ class MailChannel:
             smtp.close()
 
     def try_out(self) -> None:
-        """Check without a message whether the server accepts our sender; raise NotSentError."""
+        """Check, without sending a message, that the server accepts the sender; raise NotSentError if not."""
         smtp = self._connected()
         try:
             self._greet(smtp)

@@ -1,4 +1,4 @@
-"""Send notices on their channels, each at most once; retry those that were certainly not sent."""
+"""Send notices on their channels, each at most once; retry notices that were certainly not sent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def send_all(
 ) -> None:
     """Attempt these deliveries; a notice without a message is void, because its alert ended.
 
-    Each attempt is recorded on disk (`save`) before it is made; raise OutsideError if that fails.
+    Each attempt is recorded on disk (`save`) before it is made; raise OutsideError if it cannot be recorded.
     """
     for notice, name, delivery in chosen:
         message = messages.get(notice.id)

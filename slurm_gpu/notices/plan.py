@@ -1,4 +1,4 @@
-"""Plan which notices to send now, and explain why others are not sent: pure functions."""
+"""Decide, by pure functions, which notices to send now, and explain why others are not sent."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class NoticeDecision(StrEnum):
     SENT = "sent"
     EARLY = "early"
     LIMIT = "limit"
-    """Its owner has received the maximum for a day."""
+    """The job's owner has received the maximum number of notices for a day."""
     EXEMPT = "exempt"
     NO_CHANNEL = "no channel"
-    """No channel reaches its owner."""
+    """No channel reaches the job's owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class FindingOutcome:
     finding: JobFinding
     verdict: NoticeDecision
     notice: Notice | None = None
-    """The notice that was sent for it."""
+    """The notice that was sent for the finding."""
     free_s: float | None = None
-    """Only for LIMIT: when the next notice may be sent."""
+    """For LIMIT, the time from which the next notice may be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One message to send: to one user, of one kind, about all jobs with such an alert."""
+    """One message of one kind to one user, about all jobs of the user with such an alert."""
 
     user: str
     kind: str

@@ -1,4 +1,4 @@
-"""The protocol of a channel that sends notices, and its errors."""
+"""Define the protocol of channels that send notices, and their errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class UnknownFateError(OutsideError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A notice as channels send it."""
+    """A notice in the form in which channels send it."""
 
     id: str
     at_s: float
@@ -34,7 +34,7 @@ class Message:
     user: str
     kind: str
     jobs: tuple[str, ...]
-    """Job IDs as users know them."""
+    """Job IDs as shown to users."""
     text: Text
 
 

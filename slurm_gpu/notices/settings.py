@@ -1,4 +1,4 @@
-"""notices.yaml: which users are notified of which alerts, and how (docs/notices.md); optional."""
+"""Read notices.yaml, an optional file that defines how users are notified of alerts (docs/notices.md)."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ _WEBHOOK = ValueType(
 class Mail:
     """The server that delivers mail."""
 
-    sender: Annotated[str, _ADDRESS, Key("from"), "The sender's."]
-    to: Annotated[str, _RECIPIENT, "The recipient's; `{user}` is the owner of the job."]
+    sender: Annotated[str, _ADDRESS, Key("from"), "The sender's address."]
+    to: Annotated[str, _RECIPIENT, "The recipient's address; `{user}` is the owner of the job."]
     host: Annotated[
         str, pattern("localhost", "a mail server's name", r"[^\x00-\x20\x7f]+"), "The server."
     ] = "localhost"
@@ -77,15 +77,15 @@ class Webhook:
     secret_file: Annotated[
         Path | None,
         path("/etc/slurm-gpu/webhook.secret"),
-        "A file with a bearer token, which only SlurmUser reads.",
+        "A bearer-token file that only SlurmUser can read.",
     ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The whole of notices.yaml."""
+    """The content of notices.yaml."""
 
-    mode: Annotated[str, choice((OBSERVE, SEND)), "Only show notices, or send them."] = OBSERVE
+    mode: Annotated[str, choice((OBSERVE, SEND)), "Whether to show or send notices."] = OBSERVE
     alerts: Annotated[
         frozenset[Annotated[AlertKind, choice(ALERT_KINDS)]], "The alerts to notify users of."
     ] = DEFAULT_ALERT_KINDS
@@ -93,11 +93,13 @@ class Settings:
     after_s: Annotated[
         float,
         duration(300.0, 7 * 86400.0, "30m"),
-        "How long an alert lasts before its notice; GPU errors are sent at once.",
+        "Minimum duration of an alert before its notice; GPU errors are sent at once.",
     ] = 1800.0
     max_per_user_per_day: Annotated[int, whole_number(1, 100), "Maximum in any 24 hours."] = 5
     exempt_users: Annotated[frozenset[Annotated[str, NAME]], "Users who receive no notices."] = frozenset()
-    contact: Annotated[str | None, text("gpu-help@example.edu"), "Where users ask; ends each notice."] = None
+    contact: Annotated[str | None, text("gpu-help@example.edu"), "Where users can ask; ends each notice."] = (
+        None
+    )
     mail: Annotated[Mail | None, "Send notices by mail."] = None
     webhook: Annotated[Webhook | None, "Post notices as JSON."] = None
     templates: Annotated[
@@ -117,7 +119,7 @@ class Settings:
 
 
 def load_settings(path: Path) -> Settings | None:
-    """Read and check notices.yaml; return None without one; raise InvalidFileError with all errors."""
+    """Read and check notices.yaml; return None if it is missing; raise InvalidFileError with all errors."""
     return check_settings(read_yaml(path)) if path.exists() else None
 
 

@@ -1,8 +1,8 @@
-"""The texts of notices: templates of the site or our own, with placeholders for plain text.
+"""Create the texts of notices from templates, which are the site's or slurm-gpu's own.
 
 The first line of a template is `Subject: …`; the rest is the message. `$name` is a placeholder, and `$$` is a
-$. Placeholders in values are not replaced and control characters are removed, so that a job's name is only a
-name.
+dollar sign. Placeholders in values are not replaced, and control characters are removed, so that a job's name
+is always shown as plain text.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ class Template:
 
 
 def load_templates(directory: Path | None = None) -> Mapping[str, Template]:
-    """Return the templates by kind, KIND.txt of `directory` first; raise InvalidFileError with all errors."""
+    """Return the templates by kind: KIND.txt in `directory` if it exists, otherwise slurm-gpu's own.
+
+    Raise InvalidFileError with all errors.
+    """
     found: dict[str, Template] = {}
     errors: list[InputError] = []
     for kind in KINDS:
@@ -94,7 +97,7 @@ def _strays(directory: Path) -> list[InputError]:
                 str(directory),
                 0,
                 0,
-                "is not a directory; templates: names one with files such as never_used.txt",
+                "is not a directory; templates: must name one with files such as never_used.txt",
             )
         ]
     known = ", ".join(KINDS)
@@ -149,7 +152,7 @@ def render(
     why: str = "",
     fate: str = "",
 ) -> Text:
-    """Return the message to one user about at least one finding; `fate` is the consequence for the jobs."""
+    """Return the message to one user about one or more findings; `fate` is the consequence for the jobs."""
     ends = [one.end_s for one in findings if one.end_s is not None]
     values = {
         "user": plain(user),
@@ -194,12 +197,12 @@ def _diagnosis(finding: JobFinding) -> str:
 
 
 def moment(at_s: float, zone: ZoneInfo) -> str:
-    """Format a time in the time zone of the site: "2026-11-23 21:30 KST"."""
+    """Format a time in the time zone of the site, such as "2026-11-23 21:30 KST"."""
     return dt.datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%d %H:%M %Z")
 
 
 def plain(text: str, longest: int = 200) -> str:
-    """Return the text in one line, without control characters of terminals, mail or writing direction."""
+    """Return the text on one line, without characters that control terminals, mail or writing direction."""
     clean = "".join(" " if unicodedata.category(one)[0] in "CZ" else one for one in text)
     words = " ".join(clean.split())
     return words if len(words) <= longest else f"{words[: longest - 1]}…"

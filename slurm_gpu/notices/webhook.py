@@ -1,4 +1,4 @@
-"""Post notices as JSON to a URL of the site: a chat, a ticket system, a script."""
+"""Post notices as JSON to a URL of the site, such as a chat, a ticket system or a script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_SECRET = 4096
 
 
 class WebhookChannel:
-    """Opens one connection per notice and does not follow redirects: the secret is only for this address."""
+    """Opens one connection per notice; does not follow redirects, as the secret is only for this address."""
 
     def __init__(
         self, settings: Webhook, timeout_s: float = TIMEOUT_S, context: ssl.SSLContext | None = None
@@ -52,7 +52,7 @@ class WebhookChannel:
             raise self._refused(answer.status, answer.reason)
 
     def try_out(self) -> None:
-        """Connect without posting a notice, to check address and certificate; raise NotSentError."""
+        """Connect without posting a notice, to check address and certificate; raise NotSentError on error."""
         self._connected().close()
 
     def _connected(self) -> http.client.HTTPConnection:
@@ -73,14 +73,14 @@ class WebhookChannel:
 
     def _refused(self, status: int, reason: str) -> NotSentError:
         if 300 <= status < 400:
-            why = f"{self._where} answered {status}: no redirect is followed; write the new address as url:"
+            why = f"{self._where} answered {status}: redirects are not followed; set url: to the new address"
             return NotSentError(why, for_good=True)
         is_busy = status in _BUSY or status >= 500
         return NotSentError(f"{self._where} answered {status} {reason}", for_good=not is_busy)
 
     @property
     def _where(self) -> str:
-        """Omit path and query, which may contain a secret."""
+        """The webhook's scheme and host, without path and query, which may contain a secret."""
         parts = urlsplit(self._settings.url)
         return f"webhook {parts.scheme}://{parts.netloc}"
 
@@ -101,7 +101,7 @@ def body_of(message: Message) -> bytes:
 
 
 def read_secret(path: Path) -> str:
-    """Read a secret from a file that others cannot read; raise NotSentError."""
+    """Read a secret from a file that other users cannot read; raise NotSentError on failure."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         with os.fdopen(descriptor, "rb") as file:

@@ -1,4 +1,4 @@
-"""Describe the fate of jobs and notices, for messages and for operators."""
+"""Describe what happens to jobs and notices, for messages and for operators."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _PASSIVE = {CANCEL: "cancelled", HOLD: "requeued and held"}
 
 
 def fate_of_warned(how: str, mode: str, end: str) -> str:
-    """Return the sentence of a warning about the end of a job; `end` is the time."""
+    """Return the text about the consequence for warned jobs; `end` is the time at which they are ended."""
     what = _PASSIVE[how]
     if mode == ENFORCE:
         return f"They will be {what} at {end} or later, unless one of their GPUs is used before then."
-    return f"This rule is on trial: from {end} on they would be {what}. Nothing happens to them for now."
+    return f"This rule is on trial: they would be {what} from {end} on. Nothing happens to them for now."
 
 
 def fate_of_ended(how: str, at: str, name: str) -> str:
-    """Return the sentence about the jobs in the notice after an end."""
+    """Return the text about the jobs in the notice that is sent after they were ended."""
     if how == HOLD:
         return (
             f"They were requeued at {at} and are held. To start one again: scontrol release {name}. "

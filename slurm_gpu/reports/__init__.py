@@ -1,5 +1,6 @@
-"""Reports on a period: the accounting table and its figures.
+"""Create reports on a period: the accounting table and its figures.
 
 `load` reads one period from the database into numpy columns (`job_table`), divides GPU time between server
-types and zones (`shares`), and adds the capacity of both (`capacity`). `figures` are pure functions of these.
+types and zones (`shares`), and adds the capacity of each (`capacity`). The modules in `figures` are pure
+functions of this data.
 """

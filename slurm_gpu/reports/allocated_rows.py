@@ -1,4 +1,4 @@
-"""The allocation period of each row of `run`, and the rows that belong to one run."""
+"""Determine the allocation of each row of `run`, and the rows that belong to the same run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slurm_gpu.reports.rows import RunColumns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedRows:
-    """The allocation of each row: `mgpu` since `began_s`, and within the period from `from_s` to `to_s`.
+    """The allocation of each row: `mgpu` since `began_s`; the part in the period is `from_s` to `to_s`.
 
     If a row never started, `began_s` is NaN and `from_s` = `to_s` = 0. `mgpu` is NaN if Slurm does not report
     it. `whole_s` is the length of the whole allocation in seconds, including time outside the period.
@@ -36,7 +36,7 @@ class AllocatedRows:
 
     @property
     def mgpu_s(self) -> Integers:
-        """Return the allocated GPU/1000 × seconds within the period; 0 if unknown."""
+        """Return the allocated mgpu × seconds within the period; 0 if unknown."""
         return ((self.to_s - self.from_s) * np.nan_to_num(self.mgpu)).astype(np.int64)
 
     @property

@@ -36,7 +36,10 @@ def assemble(
     period: ReportPeriod,
     now_s: float,
 ) -> JobTable:
-    """Return one row for each run; `portions` are (row, group, mgpu·s) allocated in the period."""
+    """Return the table with one row per run.
+
+    `portions` are the columns (row, group, mgpu·s) of the GPU time that was allocated in the period.
+    """
     runs = np.flatnonzero(allocated.last == np.arange(len(rows)))
     place = np.full(len(rows), -1, np.int64)
     place[runs] = np.arange(len(runs))
@@ -101,7 +104,7 @@ def assemble(
 
 
 def _numbers(rows: RunColumns, allocated: AllocatedRows, runs: Integers, now_s: float) -> dict[str, Floats]:
-    """Return the numbers of each run; a resized run has the submit time and start of its first part."""
+    """Return the numbers of each run; a resized run has the submit and start times of its first part."""
     numbers = dict(rows.numbers)
     running = np.isnan(numbers["end_s"]) & ~np.isnan(numbers["start_s"])
     running &= rows.texts["state"].is_("RUNNING")
@@ -117,7 +120,7 @@ def _numbers(rows: RunColumns, allocated: AllocatedRows, runs: Integers, now_s: 
 
 
 def _whole_mgpu_s(allocated: AllocatedRows, runs: Integers, now_s: float) -> Floats:
-    """Return the total allocation of each run, including time outside the period; NaN if unknown."""
+    """Return the total mgpu·s of each run, including time outside the period; NaN if unknown."""
     amounts = allocated.whole_s * allocated.mgpu
     for row, parts in allocated.parts.items():
         amounts[row] = sum(
@@ -154,6 +157,6 @@ def _coverage(numbers: dict[str, Floats], now_s: float) -> Floats:
 
 
 def rate_of(config: SiteConfig, server_type: str) -> float:
-    """Return the rate per GPU-hour of a server type; NaN if slurm-gpu.yaml has none."""
+    """Return the rate per GPU-hour of a server type; NaN if slurm-gpu.yaml contains none."""
     known = config.server_types.get(server_type)
     return np.nan if known is None or known.rate_per_gpu_hour is None else known.rate_per_gpu_hour

@@ -1,4 +1,4 @@
-"""Build a report: read the period, calculate the figures, write the page, tables and pictures."""
+"""Build a report: read the period, calculate the figures, and write the page, tables and pictures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ReportProgress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class BuiltReport:
-    """The page of a written report, and its numbers of files, runs and figures."""
+    """The path of a report's page, and the report's numbers of files, runs and figures."""
 
     page: Path
     files: int
@@ -50,7 +50,7 @@ class BuiltReport:
 
 
 def open_database(url: str) -> Database:
-    """Open the database; raise DatabaseError if its tables belong to another version."""
+    """Open the database; raise DatabaseError if its tables are missing or belong to an older version."""
     database = Database(url, answers_within_s=None)
     if database.is_due():
         raise DatabaseError(
@@ -72,12 +72,12 @@ def build_report(
     bundles: Sequence[Bundle] = (),
     with_files: bool = True,
 ) -> BuiltReport:
-    """Write `out`/report.html and, if `with_files`, a CSV, Parquet, SVG and PNG file of each figure.
+    """Write `out`/report.html and, if `with_files`, a CSV, Parquet, SVG and PNG file for each figure.
 
-    `low_priority` has the QOS of preemptible jobs, `bundles` the policy's resource types. Each file appears
-    only when it is complete, and only its owner may read it, because it names users and jobs. Raise
-    DatabaseError if the database is down, UsageError if `out` is not a directory, OutsideError if it is not
-    writable.
+    `low_priority` contains the QOS of preemptible jobs, and `bundles` the policy's resource types. Each file
+    appears only when it is complete. Only its owner may read it, because it names users and jobs. Raise
+    DatabaseError if the database is down, UsageError if `out` is not a directory, and OutsideError if `out`
+    is not writable.
     """
     _make_directories(out, with_files)
     total = 3
@@ -106,7 +106,7 @@ def build_report(
 
 
 def period_text(period: ReportPeriod) -> str:
-    """Return text such as "1 October to 31 October 2026, Asia/Seoul"; the period includes both days."""
+    """Return a text such as "1 October to 31 October 2026, Asia/Seoul"; the period includes both days."""
     last = period.until - dt.timedelta(days=1)
     first = period.since
     if first == last:
@@ -180,13 +180,13 @@ def _tiles_of(data: ReportData) -> Sequence[Tile]:
 
 
 def _wait(wait_h: float) -> tuple[str, str]:
-    """Return a number and its unit."""
+    """Return the wait as a number and a unit."""
     shown, _, unit = with_unit(wait_h, "h").partition("\u00a0")
     return shown, unit
 
 
 def _mean_utilisation(jobs: JobTable) -> float:
-    """Return the mean of the values of measured runs, weighted by GPU time."""
+    """Return the mean GPU utilisation of measured runs, weighted by GPU time."""
     weights = np.where(jobs.measured, jobs.allocated_gpu_h, 0.0)
     weights = np.nan_to_num(weights, nan=0.0)
     total = float(weights.sum())

@@ -20,9 +20,10 @@ FIRST_SCAN_S = 3600
 class Capacity:
     """Spans of the period in which a node did not change; `from_s` < `to_s`, both UTC epoch seconds.
 
-    `up` marks spans in service: not drained, down or failing. If the period starts before slurm-gpudbd's
-    first observation, `assumed_to_s` is the time of that observation; the same nodes are assumed before it.
-    `until_s` is the end of the period, or the time of the report if that is earlier.
+    `up` marks spans in which the node was in service, that is, not drained, down or failing. If the period
+    starts before slurm-gpudbd's first observation, `assumed_to_s` is the time of that observation; the same
+    nodes are assumed before it. `until_s` is the end of the period, or the time of the report if that is
+    earlier.
     """
 
     node: Category
@@ -39,22 +40,22 @@ class Capacity:
 
     @property
     def mgpu_s(self) -> Integers:
-        """Return GPU/1000 × seconds of each span."""
+        """Return the mgpu × seconds of each span."""
         return self.mgpu * (self.to_s - self.from_s).astype(np.int64)
 
     def in_bins(self, edges_s: Floats) -> Integers:
-        """Return GPU/1000 × seconds within each bin."""
+        """Return the mgpu × seconds within each bin."""
         from_s, to_s = self.from_s.astype(np.int64), self.to_s.astype(np.int64)
         return integrals(from_s, to_s, {"there": self.mgpu}, edges_s)["there"]
 
     def seconds_of(self, edges_s: Floats) -> Floats:
-        """Return the elapsed seconds of each bin, by which means are divided; NaN for bins in the future."""
+        """Return the elapsed seconds of each bin, for calculating means; NaN for bins in the future."""
         seconds = np.diff(np.minimum(edges_s, self.until_s))
         return np.where(seconds > 0, seconds, np.nan)
 
 
 def capacity_of(periods: Sequence[NodePeriod], placing: Placing, since_s: int, until_s: int) -> Capacity:
-    """Return the spans of all nodes within [since, until)."""
+    """Return the spans of all nodes within [since_s, until_s)."""
     spans: list[tuple[NodePeriod, int, int]] = []
     first_s = min((period.from_s for period in periods), default=until_s)
     for course in by_node(periods).values():

@@ -27,7 +27,7 @@ class Category:
 
     @classmethod
     def of(cls, texts: Iterable[str | None]) -> Category:
-        """Return these texts as a column, with names in the order of first use."""
+        """Return these texts as a column, with names in the order of their first occurrence."""
         encoder = Encoder()
         return cls(encoder.names, encoder.codes(list(texts)))
 
@@ -97,5 +97,5 @@ class Encoder:
         self._places = _Places(self.names)
 
     def codes(self, texts: Sequence[str | None]) -> Codes:
-        """Return the codes of the next batch."""
+        """Return the codes of the next batch of texts."""
         return np.fromiter(map(self._places.__getitem__, texts), np.int32, len(texts))

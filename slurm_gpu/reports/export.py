@@ -1,8 +1,9 @@
 """Export the database by month as Parquet files, such as run/month=2026-10/part-0.parquet.
 
-DuckDB, Spark and pyarrow can read them. A run and its records are in the month (UTC) of its submission.
-Records that have no run, or are not matched to it yet, are in month=unmatched, which each export rewrites.
-Files appear when they are complete, and a killed export is resumed.
+DuckDB, Spark and pyarrow can read these files. A run and its records are in the month (UTC) in which the run
+was submitted. Records that have no run, or are not matched to their run yet, are in month=unmatched, which
+each export rewrites. Each file appears only when it is complete, and an export that was killed can be
+resumed.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def export(
 ) -> Exported:
     """Write all months that overlap the period; files of other months are kept.
 
-    If an export of the same months was killed in the last hours, it is resumed. Raise OSError, and
-    DatabaseError if the database is down.
+    If an export of the same months was killed in the last hours, it is resumed. Raise OSError if a file
+    cannot be written, and DatabaseError if the database is down.
     """
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     with database.reading() as connection:
@@ -168,12 +169,16 @@ class _Progress:
         write_whole(self.path, json.dumps({"asked": self.asked, "written": written}))
 
     def end(self) -> None:
-        """Remove the file at the end, so that the next export writes all months."""
+        """Remove the progress file, so that the next export writes all months."""
         self.path.unlink(missing_ok=True)
 
 
 def _months(connection: Connection, since_s: int | None, until_s: int | None) -> list[ExportMonth]:
-    """Return the months of the period that have rows: a wrong clock must not add a thousand months."""
+    """Return the months of the period that have rows.
+
+    Empty months are skipped, because a row from a node with a wrong clock could otherwise add thousands of
+    them.
+    """
     months: list[ExportMonth] = []
     next_s = None if since_s is None else ExportMonth.at(min(max(since_s, 0), MAX_MOMENT_S)).begin_s
     while True:
@@ -216,7 +221,10 @@ def _export_month(database: Database, out: Path, month: ExportMonth, *, timeline
 
 
 def _export_unmatched(database: Database, out: Path, *, timelines: bool) -> dict[str, int]:
-    """Export the records without a run; records matched since the last export move to their run's month."""
+    """Export the records without a run.
+
+    Records that were matched since the last export move to the month of their run.
+    """
     with ExitStack() as stack:
         files = []
         for table, keys in ((run_device, (run_device.c.row_id,)), (run_host, (run_host.c.segment,))):
@@ -276,7 +284,7 @@ class _File:
 
     @property
     def query(self) -> Select[Any]:
-        """Return the columns of the file; JSON columns contain the stored text."""
+        """Return the query for the columns of the file; it reads JSON columns as the stored text."""
         return select(
             *(
                 type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
@@ -290,7 +298,7 @@ class _File:
         return sum(self.counted)
 
     def add(self, rows: Sequence[Mapping[Any, Any]]) -> None:
-        """Append the rows that `query` returns."""
+        """Append rows that `query` has returned."""
         self.waiting.extend(rows)
         self.counted.append(len(rows))
         if len(self.waiting) >= _ROWS_AT_ONCE:
@@ -330,7 +338,7 @@ def _kind(column: Column[Any]) -> pa.DataType:
 
 
 def _value(column: Column[Any], value: Any) -> Any:
-    """Decode packed data and return it as JSON."""
+    """Return a value for the file; packed data is decoded and returned as JSON."""
     if value is None or not isinstance(column.type, PackedColumn):
         return value
     return json.dumps(value, separators=(",", ":"))

@@ -13,7 +13,7 @@ Values = Floats | Integers | Category | Sequence[str] | Sequence[str | None] | S
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """Description of a column. `unit` is "" for texts and counts; `about` explains the values."""
+    """The description of a column. `unit` is "" for texts and counts; `about` explains the values."""
 
     name: str
     unit: str
@@ -55,7 +55,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSeries:
-    """Means of time bins. `edges_s`, UTC epoch seconds, has one more element than each series.
+    """Means over time bins. `edges_s`, in UTC epoch seconds, has one more element than each series.
 
     Series are stacked areas if `stacked`, otherwise lines. `limit` is a line drawn on top of the series, such
     as the capacity.
@@ -85,7 +85,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class StepCurve:
-    """A cumulative distribution: the share `upto[i]` (0–1) is `x[i]` or less. Both ascend."""
+    """A cumulative distribution: the share `upto[i]` (0–1) of values is at most `x[i]`. Both ascend."""
 
     x: Floats
     upto: Floats
@@ -105,7 +105,7 @@ class Cdf:
 class ParallelCoordinates:
     """One line for each run across all axes, coloured by the axis `colour` and filtered by `application`.
 
-    A line is interrupted at NaN. `of` is the number of all runs; the lines may be a sample of them.
+    A line is interrupted at NaN. `of` is the total number of runs, of which the lines may be a sample.
     """
 
     axes: Sequence[Axis]

@@ -24,7 +24,7 @@ OTHER = "other"
 class Shares:
     """Allocated GPU time by node group: in row j, run `run[j]` has `mgpu_s[j]` in the period.
 
-    The unit is GPU/1000 × seconds. Because these are integers, all totals agree exactly.
+    The unit is mgpu × seconds. Because the values are integers, all totals agree exactly.
     """
 
     run: Integers
@@ -32,7 +32,7 @@ class Shares:
     zone: Category
     mgpu_s: Integers
     charge: Floats
-    """The charge of each share at the rate of its server type; NaN without a rate."""
+    """The charge of each share at the rate of its server type; NaN if there is no rate."""
 
     def of(self, column: Category) -> Category:
         """Return the value of a column of runs for each share."""
@@ -60,7 +60,7 @@ class JobIds:
 
 @dataclass(frozen=True, kw_only=True)
 class JobTable:
-    """Runs that ended in the period, or ran in it. NaN, or UNKNOWN in a category, is a missing value.
+    """The runs that ended or ran in the period. Missing values are NaN, or UNKNOWN in a category.
 
     Times are UTC epoch seconds; NaN if the event has not happened. `wait_h`, `run_h`, `n_nodes`, `n_gpus`
     (requested if the run never started), `ugpucore`, `ugpumem` (per cent) and `coverage` (0–1) are for the
@@ -126,17 +126,17 @@ class JobTable:
 
     @cached_property
     def completed(self) -> Mask:
-        """Return the ended runs that had started before."""
+        """Return the runs that ended in the period and had started before their end."""
         return self.ended & self.ran
 
     @cached_property
     def ran(self) -> Mask:
-        """Return the runs that started, which leaves out those cancelled while pending."""
+        """Return the runs that started, without those that were cancelled while pending."""
         return ~np.isnan(self.start_s)
 
     @cached_property
     def with_gpus(self) -> Mask:
-        """Return the runs with GPUs or part of one GPU."""
+        """Return the runs that started with GPUs or with part of one GPU."""
         return self.ran & (self.n_gpus > 0)
 
     @cached_property
@@ -151,7 +151,7 @@ class JobTable:
 
     @cached_property
     def allocated_mgpu_s(self) -> Integers:
-        """Return the allocated GPU time of each run in the period."""
+        """Return the allocated GPU time of each run in the period, in mgpu × seconds."""
         allocated = np.zeros(len(self), np.int64)
         np.add.at(allocated, self.shares.run, self.shares.mgpu_s)
         return allocated
@@ -163,5 +163,5 @@ class JobTable:
 
 
 def gpu_h(mgpu_s: int) -> float:
-    """Convert GPU/1000 × seconds to GPU-hours."""
+    """Convert mgpu × seconds to GPU-hours."""
     return mgpu_s / MGPU_S_PER_GPU_H

@@ -44,9 +44,9 @@ class ReportData:
 
 
 def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: float) -> ReportData:
-    """Read the runs and nodes of a period; runs that still run count up to `now_s`.
+    """Read the runs and nodes of a period; runs that have not ended count up to `now_s`.
 
-    Raise UsageError if slurm-gpu.yaml puts a node into two groups, DatabaseError if the database is down.
+    Raise UsageError if slurm-gpu.yaml puts a node into two groups, and DatabaseError if the database is down.
     """
     places = Places.of(config)
     with database.reading() as connection:
@@ -114,7 +114,7 @@ def read_periods(connection: Connection) -> list[NodePeriod]:
 
 
 def recorded_mgpu(connection: Connection, run_ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Return the GPU/1000 of the distinct devices on each node, by run_id.
+    """Return the mgpu of the distinct devices on each node, by run ID.
 
     Runs with a device whose granted share is unknown are left out.
     """

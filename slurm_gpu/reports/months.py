@@ -23,7 +23,7 @@ N_MONTHS = 13
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonthTotals:
-    """One calendar month, or its part before the end of the report.
+    """The totals of one calendar month, or of its part before the end of the report.
 
     `runs` counts the runs with GPUs that ended in the month; `median_wait_h` and `mean_wait_h` are their
     waits. `ugpucore` is the mean over the GPU time of the measured runs. Without such runs, a mean or median
@@ -50,9 +50,9 @@ def months_of(
     now_s: float,
     min_coverage: float,
 ) -> list[MonthTotals]:
-    """Return the last N_MONTHS months. `rows` covers the period; earlier rows are read from the database.
+    """Return the totals of the last N_MONTHS months; months before the first data are left out.
 
-    Months before the first known data are left out.
+    `rows` covers the period of the report; earlier rows are read from the database.
     """
     firsts = period.months(N_MONTHS)
     whole = replace(period, since=firsts[0])

@@ -1,4 +1,4 @@
-"""Allocation of nodes over time, and the stranded GPUs.
+"""Calculate the allocation of nodes over time, and the stranded GPUs.
 
 A free GPU is stranded if its node has too few free CPUs or too little free memory for it. The limit is the
 amount per GPU that 90 % of the runs with GPUs on that server type reach or exceed.
@@ -21,7 +21,7 @@ _MODEST = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOccupancy:
-    """Allocations of runs within the period by node. Each run is distributed evenly over its nodes."""
+    """The allocations of runs on nodes within the period. Each run is distributed evenly over its nodes."""
 
     node: Category
     from_s: Floats
@@ -33,10 +33,10 @@ class NodeOccupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OccupancySpans:
-    """Spans without a change on one node with GPUs, with the node's GPU/1000 in each state.
+    """Spans in which nothing changed on a node with GPUs, and the node's mgpu in each state.
 
-    `allocated` + `stranded` + `free` + `out` = the GPUs of the node, unless more were allocated. `out` are
-    free GPUs of a node that is out of service.
+    `allocated` + `stranded` + `free` + `out` is the number of the node's GPUs, unless more were allocated.
+    `out` contains the free GPUs of a node that is out of service.
     """
 
     from_s: Integers
@@ -100,7 +100,7 @@ def occupancy(capacity: Capacity, used: NodeOccupancy) -> OccupancySpans:
     on, at_s = np.concatenate([node, node])[order], at_s[order]
 
     def course(of_runs: Integers, of_nodes: Integers) -> Integers:
-        """Return the totals from each moment on: amounts count from their `from_s` to their `to_s`."""
+        """Return the totals after each moment; amounts count from their `from_s` to their `to_s`."""
         amounts = np.concatenate([of_runs[kept], of_nodes[there]])
         return np.cumsum(np.concatenate([amounts, -amounts])[order])
 
@@ -129,7 +129,7 @@ def occupancy(capacity: Capacity, used: NodeOccupancy) -> OccupancySpans:
 def _modest_needs(
     capacity: Capacity, used: NodeOccupancy, used_on: Integers, n_nodes: int
 ) -> tuple[Integers, Integers]:
-    """Return the CPU/1000 and MiB that a usable GPU requires on each node; at least 1 of each."""
+    """Return the CPU thousandths and MiB that a usable GPU requires on each node; at least 1 of each."""
     type_of = np.full(n_nodes, -1, np.int64)
     type_of[capacity.node.codes] = capacity.server_type.codes
     mcpu, mib = np.ones(n_nodes, np.int64), np.ones(n_nodes, np.int64)

@@ -65,7 +65,7 @@ def past_forecasts(
 
 
 def _factor(one: ForecastOutcome) -> float:
-    """Return the factor between forecast and wait, which is at least 1."""
+    """Return the factor by which forecast and wait differ, which is at least 1."""
     if one.started_s is None:
         return float("inf")
     predicted_s, wait_s = max(one.median_s, _SHORTEST_S), max(one.started_s - one.at_s, _SHORTEST_S)

@@ -1,4 +1,4 @@
-"""The period of a report: whole days in the site's time zone, and their parts."""
+"""The period of a report, which consists of whole days in the site's time zone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ReportPeriod:
         return round(datetime.combine(day, time(), ZoneInfo(self.timezone)).timestamp())
 
     def edges_s(self) -> Floats:
-        """Return the edges of the time bins: hours, days or weeks, by the length of the period."""
+        """Return the edges of the time bins: hours, days or weeks, depending on the length of the period."""
         if self.days <= _DAYS_BY_HOUR:
             return np.append(np.arange(self.since_s, self.until_s, 3600), self.until_s).astype(np.float64)
         step = timedelta(days=1 if self.days <= _DAYS_BY_WEEK else 7)
@@ -66,7 +66,7 @@ class ReportPeriod:
         return "hour" if self.days <= _DAYS_BY_HOUR else "day" if self.days <= _DAYS_BY_WEEK else "week"
 
     def months(self, n: int) -> list[date]:
-        """Return the first days of the `n` calendar months up to the last day, and of the month after."""
+        """Return the first days of the last `n` calendar months of the period, and of the next month."""
         last = (self.until - timedelta(days=1)).replace(day=1)
         return [_month_after(last, back) for back in range(1 - n, 2)]
 

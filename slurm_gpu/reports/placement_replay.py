@@ -28,7 +28,7 @@ _WEIGHTS_EVERY = 10
 
 @dataclass(frozen=True, slots=True)
 class RuleComparison:
-    """The results of the same jobs under each rule."""
+    """The results for the same jobs under each rule."""
 
     rules: Mapping[str, Figures]
     reproduction: Reproduction
@@ -47,8 +47,8 @@ def compare_rules(
 ) -> RuleComparison:
     """Replay the past under each rule, with the running limits of a policy at `at_s`.
 
-    `zones` and `weights` are the zone and the site's own Weight of each node. With zones, the rule of
-    slurm-gpu makes jobs of several nodes wait up to `zone_wait_s` for nodes in a single zone.
+    `zones` and `weights` contain the zone and the site's own Weight of each node. If there are zones,
+    slurm-gpu's rule makes jobs on several nodes wait up to `zone_wait_s` for nodes in a single zone.
     """
     nodes = tuple(
         replace(node, zone=zones.get(node.name, ""), weight=weights.get(node.name, 1))

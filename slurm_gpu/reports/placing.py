@@ -1,7 +1,8 @@
-"""Server types and zones of nodes over time, and the groups of nodes of each run.
+"""Determine the server types and zones of nodes over time, and the groups of each run's nodes.
 
-A group is a pair (server type, zone). Each is the value that slurm-gpudbd recorded for the start of the run,
-otherwise the present one in slurm-gpu.yaml, otherwise the first recorded one, otherwise OTHER.
+A group is a pair (server type, zone). Each of the two is the value that slurm-gpudbd recorded for the start
+of the run. If there is none, it is the current value in slurm-gpu.yaml, or else the first recorded value, or
+else OTHER.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ class Placing:
         return codes[max(0, bisect_right(from_s, at_s) - 1)]
 
     def compositions(self, nodes: Category, at_s: Floats) -> tuple[Integers, list[Counter[int]]]:
-        """Return a list of node counts by group, and for each row the index of its counts in that list.
+        """Return for each row an index into a list of node counts by group, and this list.
 
-        Rows with the same nodes, between the same two changes of nodes, have the same index.
+        Rows with the same nodes share an index unless a node changed its group between them.
         """
         epochs = np.searchsorted(self._changes, at_s, side="right")
         keys = nodes.codes.astype(np.int64) * (len(self._changes) + 1) + epochs

@@ -67,8 +67,8 @@ _OF_TOTALS = (
 class RunColumns:
     """Columns by name: numbers, with NaN for null, and texts.
 
-    `mgpu` is the derived GPU/1000 or, before the derivation, Slurm's allocation. `admin_comment` contains
-    only comments that name a lender.
+    `mgpu` is the derived value or, if it has not been derived yet, Slurm's allocation. `admin_comment`
+    contains only comments that name a lender.
     """
 
     numbers: Mapping[str, Floats]
@@ -91,7 +91,7 @@ class RunColumns:
         )
 
     def amounts(self, tres: str, kind: str) -> Floats:
-        """Return the amount of one resource (cpu, or mem in MiB) for each row; NaN if it has none."""
+        """Return the amount of one resource (cpu, or mem in MiB) for each row; NaN if the row has none."""
         return self.of_tres(tres, lambda amounts: amounts.get(kind, np.nan))
 
     def of_tres(self, tres: str, value: Callable[[Mapping[str, float]], float]) -> Floats:
@@ -135,7 +135,7 @@ def read_rows(connection: Connection, cluster: str, period: ReportPeriod) -> Run
 def _of_some(
     connection: Connection, run_ids: Floats, these: Sequence[ColumnElement[bool]]
 ) -> dict[str, Floats]:
-    """Return the columns of array tasks and components of heterogeneous jobs."""
+    """Return the columns that only array tasks and components of heterogeneous jobs have."""
     found = {name: np.full(len(run_ids), np.nan) for name in _OF_SOME}
     some = or_(run.c.array_task.is_not(None), run.c.het_offset.is_not(None))
     query = select(run.c.run_id, *(run.c[name] for name in _OF_SOME)).where(*these, some)
@@ -160,7 +160,7 @@ def _columns(connection: Connection, query: Select[Any]) -> Iterator[list[tuple[
 def read_numbers(
     connection: Connection, cluster: str, period: ReportPeriod
 ) -> tuple[dict[str, Floats], Mask]:
-    """Return the columns for totals of the same rows, and a mask of the parts of resized runs."""
+    """Return the columns that monthly totals require, and a mask of the parts of resized runs."""
     numeric = {**{name: run.c[name] for name in _OF_TOTALS}, _MGPU: _mgpu()}
     query = select(*numeric.values(), run.c.state == RESIZING).where(shown_here(cluster), _in(period))
     lots: list[list[Floats]] = [[] for _ in range(len(numeric) + 1)]

@@ -23,10 +23,11 @@ def share_out(
     mgpu_s: Integers,
     recorded: Callable[[Integers], Weights],
 ) -> tuple[Integers, Integers, Integers]:
-    """Return (row, group, mgpu·s) for all rows with an allocation, in the order of the rows.
+    """Return the columns (row, group, mgpu·s) for all rows with an allocation, in the order of the rows.
 
-    A row on nodes of several groups is divided in proportion to the GPUs in its records if they cover all its
-    nodes, otherwise evenly by node. `recorded` is called only for such rows.
+    A row on nodes of several groups is divided in proportion to the GPUs in its records if the records cover
+    all its nodes, otherwise evenly between its nodes. `recorded` returns the records; it is called only for
+    such rows.
     """
     allocated = np.flatnonzero(mgpu_s)
     place, compositions = placing.compositions(nodes.take(allocated), at_s[allocated])
@@ -62,7 +63,7 @@ def _weighted(
 
 
 def _divide(amount: int, weights: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Divide the amount into integers in proportion to the weights; their sum is the amount."""
+    """Divide the amount into integers in proportion to the weights; the integers add up to the amount."""
     total, upto, given = sum(weights.values()), 0, 0
     parts = []
     for group in sorted(weights):
@@ -94,7 +95,7 @@ def as_shares(
 
 
 def main_place(column: Category, run: Integers, mgpu_s: Integers, n_runs: int) -> Category:
-    """Return the name with most of each run's GPU time, or the first by name if equal; UNKNOWN if none."""
+    """Return for each run the name with most of its GPU time, the first by name if equal; UNKNOWN if none."""
     if not len(run):
         return Category(column.names, np.full(n_runs, -1, np.int32))
     width = len(column.names)

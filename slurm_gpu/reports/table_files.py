@@ -19,9 +19,9 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def write_csv(table: FigureTable, path: Path) -> None:
-    """Write CSV in UTF-8 with a header. Missing values are empty; formulas in texts are escaped with '.
+    """Write CSV in UTF-8 with a header; raise OSError on failure.
 
-    Raise OSError.
+    Missing values are empty. Texts that spreadsheets would treat as formulas are escaped with '.
     """
     columns = {name: _column(values, defuse=True) for name, values in table.data.items()}
     with whole_file(path) as unfinished:
@@ -29,7 +29,7 @@ def write_csv(table: FigureTable, path: Path) -> None:
 
 
 def write_parquet(table: FigureTable, path: Path) -> None:
-    """Write Parquet, with the unit and description of each column in its metadata. Raise OSError."""
+    """Write Parquet with the unit and description of each column as metadata; raise OSError on failure."""
     columns = {name: _column(values, defuse=False) for name, values in table.data.items()}
     about = {c.name: {"unit": c.unit, "about": c.about} for c in table.columns}
     schema = pa.schema(

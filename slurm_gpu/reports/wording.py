@@ -12,7 +12,7 @@ NOT_RECOGNISED = "(not recognised)"
 
 
 def percent(part: float, whole: float = 100.0) -> str:
-    """Return "47 %", "38.3 %" or "less than 0.1 %"; "0 %" for no part, and "–" if the whole is 0."""
+    """Return "47 %", "38.3 %" or "less than 0.1 %"; "0 %" if the part is 0, "–" if the whole is 0."""
     if whole == 0 or math.isnan(part / whole):
         return "–"
     share = 100 * part / whole
@@ -29,20 +29,20 @@ def trimmed(value: float, decimals: int) -> str:
 
 
 def hours(value: float) -> str:
-    """Return "0 h", "15 s", "0.25 h", "12.5 h" or "1,234 h"."""
+    """Return a text such as "0 h", "15 s", "0.25 h", "12.5 h" or "1,234 h"."""
     if 0 < value < 0.01:
         return f"{max(1, round(value * 3600))} s"
     return f"{trimmed(value, 2 if value < 1 else 1 if value < 100 else 0)} h"
 
 
 def gpu_hours(value: float) -> str:
-    """Return "1,234 GPU-hours" or "1 GPU-hour"."""
+    """Return a text such as "1,234 GPU-hours" or "1 GPU-hour"."""
     amount = trimmed(value, 0 if value >= 100 else 1)
     return f"{amount} GPU-hour" if amount == "1" else f"{amount} GPU-hours"
 
 
 def several(number: int, noun: str, more: str = "") -> str:
-    """Return text such as "1 job with GPUs" or "1,234 jobs with GPUs", from "job" and " with GPUs"."""
+    """Return a text such as "1 job with GPUs" or "1,234 jobs with GPUs", from "job" and " with GPUs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}{more}"
 
 

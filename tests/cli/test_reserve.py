@@ -180,9 +180,12 @@ def test_a_request_prints_its_earliest_start(command: CommandLine) -> None:
         ),
         (
             ("--gpus=16",),
-            "the reservation needs 4 nodes with 4 GPUs each, and 3 of partition gpu are in service",
+            "the reservation needs 4 nodes with 4 GPUs each, but partition gpu has only 3 in service",
         ),
-        (("--gpus=8", "--nodes=1"), "the reservation needs 1 node with 8 GPUs each, and 0 of partition gpu"),
+        (
+            ("--gpus=8", "--nodes=1"),
+            "the reservation needs 1 node with 8 GPUs each, but partition gpu has only 0",
+        ),
         (("--gpus=8", "--latest=2d"), "2 nodes are not free together for 3d by Mon 2026-11-23"),
         (("--gpus=8", "--earliest=soon"), "--earliest soon: use a date (2026-12-01), a time"),
         (
@@ -237,7 +240,7 @@ def test_an_operator_chooses_nodes_and_the_earliest_start(command: CommandLine) 
     assert command("reserve", "approve", "7", "--start=2026-12-24T09:00", "--nodes=n[2-3]") == 0
     assert "begins Thu 2026-12-24 09:00 on n[2-3]" in command.out
     assert command("reserve", "approve", "7", "--nodes=n2") == 2
-    assert "the reservation needs 2 nodes with 4 GPUs each, and 1 of those named" in command.err
+    assert "the reservation needs 2 nodes with 4 GPUs each, but the named nodes include only 1" in command.err
     assert command("reserve", "approve", "7", "--nodes=n[") == 2
     assert command.err.startswith("slurm-gpu: --nodes: ")
     assert command("reserve", "approve", "5") == 2

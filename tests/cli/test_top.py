@@ -95,7 +95,7 @@ def test_jobs_with_alerts_are_listed_and_marked() -> None:
         job_id=25, kind=AlertKind.PARTLY_UNUSED, devices=("b",), since_s=NOW_S - 3600.0, coverage=0.9
     )
     lines = _plain(_drawn(_small(), alerts=[alert], width=80))
-    assert "! alice 25: 1 GPU never used, others are, for 1h00m" in lines
+    assert "! alice 25: 1 GPU never used, unlike the others, for 1h00m" in lines
     assert any(" 25! " in line for line in lines)
 
 

@@ -172,7 +172,7 @@ def test_a_mix_that_cannot_be_saved_is_logged_once(
     mix = JobMix(clock, tmp_path / "gone" / "jobmix.json")
     mix.update([job(1)], FACTS)
     mix.write()
-    assert caplog.text.count("after a restart it starts with the jobs of the queue") == 1
+    assert caplog.text.count("after a restart it starts with the jobs in the queue") == 1
     assert mix.counted == 1
 
 

@@ -51,7 +51,7 @@ def test_once_reports_the_cost_and_writes_nothing(tmp_path: Path, environ: dict[
         assert once.stderr is not None
         said = once.stderr.read()
     assert once.returncode == 0, said
-    assert "users with jobs: 0; calls of Slurm: scontrol 3 (" in said
+    assert "users with jobs: 0; calls to Slurm: scontrol 3 (" in said
     assert not (tmp_path / "snapshot.txt").exists()
 
 

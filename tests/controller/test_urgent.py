@@ -158,7 +158,7 @@ def test_an_unobserved_start_is_reported_later_with_unknown_overtaken_jobs(
     (act,) = world.run_cycle()
     assert act.why == WHY
     assert act.evidence["overtook"] is None
-    assert act.new == "overtook unknown jobs; requeued for it: none"
+    assert act.new == "overtook an unknown number of jobs; requeued for it: none"
 
 
 @pytest.mark.parametrize(("lists_acts", "reports"), [(True, 1), (False, 2)])

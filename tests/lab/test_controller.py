@@ -235,6 +235,6 @@ def test_there_is_only_one(lab: Lab) -> None:
     assert second.returncode == 3
     assert "another slurm-gpuctld writes to" in second.stderr
     once = lab.run_as("root", ["slurm-gpuctld", "--once"])
-    assert "calls of Slurm: scontrol 3" in once.stderr
+    assert "calls to Slurm: scontrol 3" in once.stderr
     # Calls of squeue for its version and columns do not reach slurmctld.
     assert re.search(r"squeue [1-3] \(", once.stderr)

@@ -140,7 +140,7 @@ class TestWebhook:
     @pytest.mark.parametrize("status", [301, 302, 307, 308])
     def test_no_redirect_is_followed_with_the_secret(self, web: WebServer, status: int) -> None:
         web.status = status
-        with pytest.raises(NotSentError, match="no redirect is followed") as raised:
+        with pytest.raises(NotSentError, match="redirects are not followed") as raised:
             by_web(web.port).send(NOTICE)
         assert raised.value.for_good
         assert [path for path, _, _ in web.asked] == ["/hook?x=1"]

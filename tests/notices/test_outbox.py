@@ -233,7 +233,7 @@ def test_a_ledger_of_the_previous_release_is_read_with_the_new_kinds() -> None:
 )
 def test_a_damaged_ledger_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "notices.json").write_text(text)
-    with pytest.raises(OutsideError, match="no notices are sent and no jobs ended"):
+    with pytest.raises(OutsideError, match="no notices are sent and no jobs are ended"):
         ledgers.read(tmp_path / "notices.json")
 
 

@@ -264,7 +264,7 @@ def test_a_run_with_an_unknown_part_leaves_others_unchanged(database: Database) 
     }
     idle = figures["allocated-but-idle"]
     assert (idle.table.data["user"], idle.table.data["wasted_gpu_h"].tolist()) == (["v"], [0.5])
-    assert idle.reading.startswith("Of 1 GPU-hour measured (33.3 % of all), 50 % ")
+    assert idle.reading.startswith("50 % of 1 GPU-hour measured (33.3 % of all) were idle")
     by_application, by_user = (
         figures[name].table.data["gpu_h"] for name in ("usage-by-application", "gpu-hours-by-user")
     )
@@ -280,7 +280,7 @@ def test_one_job_is_singular(database: Database) -> None:
     }
     assert readings["parallel-coordinates"] == "1 job with GPUs of 1 user ended."
     assert readings["waiting-by-scale"] == "100 % of 1 job started within a minute."
-    assert readings["charge-per-account"].startswith("Charges of 1 account: 2 in total, most for a: 2")
+    assert readings["charge-per-account"].startswith("Charges of 1 account total 2, the largest being 2")
 
 
 def test_a_report_ends_after_it_begins() -> None:

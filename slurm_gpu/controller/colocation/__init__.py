@@ -1,1 +1,1 @@
-"""Jobs that agree to share a GPU: eligibility, assignment and outcome."""
+"""Handle jobs that agreed to share a GPU: their eligibility, placement and results."""

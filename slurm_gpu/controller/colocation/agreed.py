@@ -1,4 +1,4 @@
-"""Find the jobs that agreed to share, by the AdminComment that job_submit.lua wrote."""
+"""Find the jobs that agreed to share a GPU from the AdminComment that job_submit.lua wrote."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ _SHARDS = re.compile(r"gres[:/]shard[:=](\d+)")
 
 
 class Agreed(NamedTuple):
-    """A job that agreed to share."""
+    """A job that agreed to share a GPU."""
 
     job: CountedJob
     key: str
-    """The key of its application."""
+    """The key of the job's application."""
     shards: int | None
-    """Shards that the job requests now; None if it has its own GPU because its needs were unknown."""
+    """Number of shards that the job requests now; None if it has its own GPU because its needs were unknown.
+    """
     of: int | None
-    """Shards per GPU when the job was submitted; None in the same case as `shards`."""
+    """Number of shards per GPU when the job was submitted; None if `shards` is None."""
 
     @property
     def gres(self) -> str:
-        """The part of a shard request in Slurm's syntax that precedes the number."""
+        """The part of the job's shard request that precedes the number, such as `gres:shard:`."""
         return f"gres{'/' if self.job.per_node.startswith('gres/') else ':'}shard:"
 
     @property
     def is_alone(self) -> bool:
-        """Whether no job can share its GPU."""
+        """Whether no other job can share the job's GPU."""
         return self.shards is None or self.of is None or self.shards >= self.of
 
     def waits_for_its_place(self, now_s: float) -> bool:
-        """Whether the job is pending and its begin time is in the future."""
+        """Return whether the job can share a GPU, is pending, and has a begin time in the future."""
         job = self.job
         return (
             job.phase is JobPhase.PENDING
@@ -45,7 +46,7 @@ class Agreed(NamedTuple):
 
 
 def agreed_among(jobs: Iterable[CountedJob]) -> dict[int, Agreed]:
-    """Return the jobs in the queue that agreed to share, by job ID."""
+    """Return the jobs in the queue that agreed to share a GPU, by job ID."""
     found = {}
     for job in jobs:
         match = _AGREED.match(job.admin_comment) if " c=" in job.admin_comment else None

@@ -1,4 +1,4 @@
-"""Present the store to a planner as its belief, in the terms of slurm_gpu.colocation."""
+"""Adapt the store to the `Belief` interface of the planners in slurm_gpu.colocation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_gpu.controller.colocation.store import ColocationStore
 
 
 class StoreBelief:
-    """A slurm_gpu.colocation.planner.Belief. Applications are indices into `keys`, which only grows."""
+    """Implements slurm_gpu.colocation.planner.Belief; an application is an index into `keys`."""
 
     def __init__(self, store: ColocationStore, most_together: int, cap: float | None) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class StoreBelief:
         return self._store is store
 
     def index(self, key: str) -> int:
-        """Return the application of jobs with this key."""
+        """Return the index of this key in `keys`; append the key if it is new."""
         at = self._at.get(key)
         if at is None:
             at = self._at[key] = len(self.keys)
@@ -36,7 +36,7 @@ class StoreBelief:
         return at
 
     def update(self, closed: Collection[int]) -> None:
-        """Update the belief from the store; the GPUs of the `closed` jobs have no free shards."""
+        """Update the belief from the store; the GPUs of the `closed` jobs accept no further jobs."""
         self._closed = frozenset(closed)
         if self._version != self._store.version:
             self._version = self._store.version
@@ -54,7 +54,10 @@ class StoreBelief:
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """Return whether all fit when each uses its maximum memory; the course of their use is unknown."""
+        """Return whether the jobs fit in memory when each uses its maximum.
+
+        The store has no memory use over time.
+        """
         if len(members) < 2:
             return True
         return self._is_open(members) and self._store.may_be_together(
@@ -62,7 +65,7 @@ class StoreBelief:
         )
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """Return whether they may share: their number, memory and slowdown are within the limits."""
+        """Return whether the jobs' number, memory use and slowdown allow them to share a GPU."""
         if len(members) < 2:
             return True
         if len(members) > self.most_together or not self._is_open(members):
@@ -76,11 +79,11 @@ class StoreBelief:
         return known
 
     def _is_open(self, members: Sequence[Member]) -> bool:
-        """Return whether a GPU on which any of these applications runs has room left."""
+        """Return whether no member runs on a GPU that accepts no further jobs."""
         return not self._closed or not any(one.job in self._closed for one in members)
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """Return the expected time, since the store has no bounds."""
+        """Return the expected time until the last job ends: the store has no lower bounds of speeds."""
         if not self.fits(members):
             return math.inf
         applications = [one.application for one in members]

@@ -17,7 +17,7 @@ log = logging.getLogger("slurm-gpuctld")
 
 
 class RunKey(NamedTuple):
-    """One run of a job."""
+    """Identifies one run of a job."""
 
     job_id: int
     start_s: int
@@ -30,7 +30,7 @@ class QueryResults:
     ran: dict[RunKey, EndedCorun] = field(default_factory=dict)
     utilisation: dict[RunKey, tuple[float, float]] = field(default_factory=dict)
     since_s: Mapping[RunKey, float] = field(default_factory=dict)
-    """For each job, the start of the queried time."""
+    """For each running job, the time since which its utilisation was queried."""
     error: str | None = None
 
 
@@ -53,7 +53,7 @@ class DatabaseQueries:
         return self._asking.is_free
 
     def ask(self, ended: set[RunKey], running: Mapping[RunKey, float]) -> None:
-        """Query the results of ended runs, and the utilisation of running ones since the given time."""
+        """Query the results of ended runs, and the utilisation of running jobs since the given times."""
 
         def round_of_questions() -> QueryResults:
             answers = QueryResults(since_s=running)
@@ -75,7 +75,7 @@ class DatabaseQueries:
             self._asking.start(round_of_questions)
 
     def answers(self) -> QueryResults | None:
-        """Return the results of the last round once, when available."""
+        """Return the results of the last round; None if they are not available or were already returned."""
         if not self._asking.is_done:
             return None
         answers = self._asking.take()

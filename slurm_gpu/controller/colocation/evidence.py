@@ -1,4 +1,4 @@
-"""Measurements of shared jobs in slurm-gpudbd: the results of ended runs, and current utilisation."""
+"""Query slurm-gpudbd for measurements of shared jobs: the results of ended runs, and current utilisation."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 class EndedCorun(NamedTuple):
-    """One ended run, as described by its node's last record."""
+    """The results of one ended run, from the final records of its node."""
 
     memory_frac: float
-    """The job's maximum share of the GPU's memory."""
+    """The maximum fraction of GPU memory that the job used."""
     util_frac: float | None
-    """The job's own mean utilisation."""
+    """The mean GPU utilisation by the job itself; None if it was not measured."""
     allocated_s: float
-    """Time from start to end as measured by the node, more precise than Slurm's."""
+    """The time from start to end as measured by the node, which is more precise than Slurm's times."""
     idlest: tuple[float, ...] = ()
-    """See `idlest.idlest`; () if its timeline is unknown."""
+    """The result of `idlest.idlest`; () if the run's timeline is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseEvidence:
-    """Queries slurm-gpudbd, which may be slow; methods raise SlurmGpuError."""
+    """Queries slurm-gpudbd; its methods may block for long, and raise SlurmGpuError on failure."""
 
     connect: DatabaseConnector
 
     def ran(self, job_id: int, start_s: int) -> EndedCorun | None:
-        """Return the job's run that began then; None until its node has reported all of it."""
+        """Return the results of the run that began at `start_s`; None before its final records arrive."""
         runs, courses = self.connect(lambda database: _runs_of(database, str(job_id)))
         for run in runs:
             records = [one for one in run.devices or () if one.final and one.mem_used_frac is not None]
@@ -47,7 +47,7 @@ class DatabaseEvidence:
         return None
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
-        """Return a running job's mean utilisation since a time, and the seconds measured; None if unknown."""
+        """Return a job's mean utilisation since `since_s`, and the measured seconds; None if unknown."""
         windows = self.connect(lambda database: database.windows(str(job_id)))
         total, seconds = 0.0, 0.0
         for window in windows:
@@ -64,7 +64,7 @@ def _runs_of(database: DatabaseClient, job: str) -> tuple[Sequence[Run], Sequenc
 
 
 def _idlest(run: Run, courses: Sequence[RunTimeline]) -> tuple[float, ...]:
-    """Return the minimum use of the run's GPU, from its timeline; () unless the run has exactly one."""
+    """Return the result of `idlest` for the run's timeline; () unless exactly one GPU has a timeline."""
     course = next((one for one in courses if one.submit_s == run.submit_s), None)
     found = [one.timeline for one in (course.devices if course else None) or () if one.timeline is not None]
     return idlest(found[0].fractions("util"), found[0].width_s) if len(found) == 1 else ()

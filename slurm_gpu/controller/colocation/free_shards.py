@@ -1,7 +1,8 @@
-"""Track the free shards and the jobs of each GPU, and find requests that lead to a certain GPU.
+"""Track the free shards and the jobs on each GPU, and find requests that make Slurm choose a given GPU.
 
-Slurm accepts no request for a certain GPU: a job with shards gets the first GPU of the node with enough
-left (docs/colocation.md). Its GPU is therefore controlled by its node, its size and its start time.
+Slurm accepts no request for a particular GPU: a job with shards gets the first GPU of the node with enough
+free shards (docs/colocation.md). The node, the number of shards and the start time of a job therefore
+determine its GPU.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from slurm_gpu.slurm.tres import amount, uses_gpus
 
 
 class GpuPlace(NamedTuple):
-    """The position of one GPU."""
+    """Identifies a GPU by its node and its position there."""
 
     node: str
     position: int
 
 
 class SharersOnGpu(NamedTuple):
-    """A job's share of one GPU."""
+    """The shards that a job has on one GPU."""
 
     place: GpuPlace
     shards: int
@@ -31,20 +32,20 @@ class SharersOnGpu(NamedTuple):
 
 @dataclass(slots=True)
 class CorunGpu:
-    """A GPU of a node that accepts jobs."""
+    """A GPU on a node that accepts jobs."""
 
     place: GpuPlace
     free: int
     """Free shards."""
     sharers: list[int] = field(default_factory=list)
-    """Jobs that agreed to share, in order of arrival."""
+    """IDs of the jobs on the GPU that agreed to share, in order of arrival."""
     is_others: bool = False
     """Whether any other job uses the GPU."""
 
 
 @dataclass(slots=True)
 class SharedNode:
-    """A node with its resources for shared jobs."""
+    """A node and its free resources for shared jobs."""
 
     node: SlurmNode
     gpus: list[CorunGpu]
@@ -53,10 +54,10 @@ class SharedNode:
     memory_mib: int
 
     def size_for(self, position: int, least: int, leave: int | None = None) -> int | None:
-        """Return the shards that place a job of at least `least` shards on this GPU; None if impossible.
+        """Return the number of shards with which a job is placed on this GPU; None if that is impossible.
 
-        `leave` is the most shards that may stay free if no other job should join; more would attract jobs
-        that should go to a later GPU.
+        The job needs at least `least` shards. `leave` is the maximum number of shards that may stay free if
+        no other job should join. More free shards would attract jobs that should go to a later GPU.
         """
         free = self.gpus[position].free
         before = max((gpu.free for gpu in self.gpus[:position]), default=0)
@@ -64,7 +65,7 @@ class SharedNode:
         return size if size <= free else None
 
     def take(self, position: int, job_id: int, shards: int, cpus: int, memory_mib: int) -> None:
-        """Count a job that is about to start on a GPU; ignore it if the GPU no longer exists."""
+        """Count a job that is about to start on a GPU; do nothing if the GPU no longer exists."""
         if position >= len(self.gpus):
             return
         gpu = self.gpus[position]
@@ -75,7 +76,7 @@ class SharedNode:
 
 
 def shares_of(job: QueuedJob, of: int) -> list[SharersOnGpu]:
-    """Return a job's share of each GPU; [] if Slurm does not report it."""
+    """Return the shards that a job has on each GPU; [] if Slurm does not report its GPUs."""
     found = []
     for node, index in job.gpu_index.items():
         found += [SharersOnGpu(GpuPlace(node, position), of) for position in index.get("gpu", ())]
@@ -92,11 +93,11 @@ def rooms(
     sharers: Iterable[int],
     known: Mapping[int, Sequence[SharersOnGpu]],
 ) -> dict[str, SharedNode]:
-    """Return the nodes with shards that accept jobs, by name.
+    """Return by name the nodes that have shards and accept jobs.
 
-    `known` has the last known shares of jobs, because Slurm no longer reports a completing job although its
-    shards are not free yet. Nodes with unknown shares are left out, and so are nodes with a job on a GPU that
-    no longer exists.
+    `known` contains the last known shards of each job, because Slurm no longer reports the GPUs of a
+    completing job although its shards are not free yet. Nodes on which the shards of a job are unknown are
+    left out, and so are nodes with a job on a GPU that no longer exists.
     """
     found: dict[str, SharedNode] = {}
     for node in nodes:
@@ -134,7 +135,7 @@ def _shares_on(
 
 
 def has_gpus(job: QueuedJob) -> bool:
-    """Return whether a job has GPUs or parts of them."""
+    """Return whether GPUs or parts of GPUs are allocated to a job."""
     return uses_gpus(job.tres_allocated) or any(job.gpu_index.values())
 
 

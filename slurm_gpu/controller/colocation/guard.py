@@ -1,4 +1,4 @@
-"""Check whether shared jobs run within the guaranteed slowdown, by their share of the GPU's time."""
+"""Check by GPU utilisation whether shared jobs stay within the guaranteed slowdown."""
 
 from __future__ import annotations
 
@@ -26,35 +26,36 @@ class CoRunner(NamedTuple):
     run: RunKey
     course: CorunHistory
     speed: float | None
-    """Measured speed; None without a measurement."""
+    """The measured speed; None if it was not measured."""
 
 
 class Parting(NamedTuple):
-    """Jobs that must stop sharing."""
+    """The decision that jobs must stop sharing a GPU."""
 
     newcomer: RunKey
-    """The most recent co-runner, which must stop sharing."""
+    """The job that arrived last, which must leave the GPU."""
     slowed: str
     """The key of the job that was slowed down too much."""
     other: str
     why: str
-    """The reason, with keys."""
+    """The reason for the log and the audit event, which names keys."""
     public_why: str
-    """The reason with job IDs for all owners: keys contain user names."""
+    """The reason for the jobs' owners, which names job IDs because keys contain user names."""
 
 
 def since_s(course: CorunHistory) -> float | None:
-    """Return when the job's utilisation begins to show its speed with co-runners; None without co-runners."""
+    """Return the time from which utilisation reflects the current co-runners; None if there are none."""
     if not course.stretches or not course.stretches[-1].others:
         return None
     return course.stretches[-1].from_s + SETTLES_S
 
 
 def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationStore) -> float | None:
-    """Return the minimum speed by the job's share of the GPU's time, now and alone; None if unknown.
+    """Estimate a job's speed relative to running alone from its utilisation; return None if unknown.
 
-    Even alone, jobs at times use the GPU less than their mean, so the share is compared with their minimum
-    over equally many seconds.
+    `used` is the job's utilisation and the measured seconds. Even when alone, a job at times uses the GPU
+    less than its mean. Its utilisation is therefore compared with the minimum over an equally long period
+    alone.
     """
     alone = store.profiles.get(course.key)
     if used[1] < LEAST_S or alone is None or not alone.util_frac:
@@ -64,10 +65,10 @@ def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationS
 
 
 def parting(together: Sequence[CoRunner], slowdown: float | None, store: ColocationStore) -> Parting | None:
-    """Return the jobs of one GPU, in order of arrival, that must stop sharing; None if all may continue.
+    """Decide whether the jobs on one GPU must stop sharing; return None if all may continue.
 
-    With a guaranteed slowdown, they must stop if any job exceeds it; without one, if all together do less
-    work than one alone.
+    `together` lists the jobs in order of arrival. With a guaranteed slowdown, they must stop if any job
+    exceeds it. Without one, they must stop if all jobs together do less work than one job alone.
     """
     if len(together) < 2:
         return None
@@ -82,13 +83,13 @@ def parting(together: Sequence[CoRunner], slowdown: float | None, store: Colocat
                     newcomer.run,
                     key,
                     _other(key, together),
-                    f"{key} is {how}, over {slowdown:g}",
+                    f"{key} is {how}, above the guaranteed {slowdown:g}",
                     f"{_numbered([one])} was {how} with {others}, above the guaranteed {slowdown:g}",
                 )
     elif len(measured) == len(together) and sum(speed for _, speed in measured) < 1 / _TOLERANCE:
         done = sum(speed for _, speed in measured)
         slowest = min(measured, key=lambda one: one[1])[0].course.key
-        what = f"{done:.2f} of the work of one alone"
+        what = f"{done:.2f} of the work of one job alone"
         return Parting(
             newcomer.run,
             slowest,
@@ -105,13 +106,16 @@ def _numbered(some: Sequence[CoRunner]) -> str:
 
 
 def _other(key: str, together: Sequence[CoRunner]) -> str:
-    """Return the co-runner to blame: the newcomer, or the one before it if the newcomer is slowed down."""
+    """Return the key of the co-runner to blame: the last to arrive, or the one before it.
+
+    The one before it is blamed if the last to arrive is itself slowed down.
+    """
     last = together[-1].course.key
     return last if last != key else together[-2].course.key
 
 
 def observed(course: CorunHistory, speed: float, store: ColocationStore) -> Mapping[str, float]:
-    """Split a speed with several co-runners: all deviate from their predictions by the same factor."""
+    """Split a speed measured with several co-runners, assuming one common factor for all predictions."""
     others = course.stretches[-1].others
     factor = speed / store.speed(course.key, others)
     return {other: min(1.0, store.speed(course.key, (other,)) * factor) for other in others}

@@ -1,6 +1,7 @@
-"""Find how little an undisturbed job uses its GPU for some time, such as when it loads, validates or writes.
+"""Find the minimum GPU utilisation of an undisturbed job over periods of different lengths.
 
-Low use during such a time is not an effect of the co-runner.
+A job uses its GPU less while it loads data, validates or writes. This low utilisation is not an effect of a
+co-runner.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ _LONGEST_S = 600.0
 
 
 def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
-    """Return for each k the minimum mean utilisation over any 20·2^k seconds of a run, from its bins.
+    """Return for each k the minimum mean utilisation over any 20·2^k seconds of a run.
 
-    No duration exceeds that of the run or ten minutes. A bin below the usual use counts as idle time anywhere
-    within the bin, and so does a bin that was not measured.
+    No period is longer than the run or ten minutes. `util` contains the utilisation in each bin of `width_s`
+    seconds. If a bin is below the usual utilisation or was not measured, its idle time may lie anywhere
+    within the bin.
     """
     known = [one for one in util if one is not None]
     usual = max(median(known), fmean(known)) if known else 0.0
@@ -38,7 +40,7 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
 
 
 def expected(least: Sequence[float], mean: float, seconds: float) -> float:
-    """Return the expected minimum over this many seconds alone, from the measured minima if there are any."""
+    """Return the expected minimum utilisation over `seconds` alone; the mean if no minimum is known."""
     if not least or seconds < SHORTEST_S:
         return mean
     at = int(math.log2(seconds / SHORTEST_S))

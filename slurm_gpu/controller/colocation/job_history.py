@@ -1,4 +1,4 @@
-"""The history of a job that agreed to share: its co-runners over time."""
+"""Record the co-runners of a job that agreed to share over the course of its run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAST_PART = 0.2
 
 
 class CorunStretch(NamedTuple):
-    """A period with constant co-runners."""
+    """A period during which the co-runners did not change."""
 
     from_s: float
     others: tuple[str, ...]
@@ -51,7 +51,7 @@ class CorunHistory:
         return frozenset(key for stretch in self.stretches for key in stretch.others)
 
     def done_s(self, now_s: float, speed: Speed) -> float:
-        """Return the work done, in seconds alone, at the predicted speeds."""
+        """Return the work done so far at the predicted speeds, in seconds of running alone."""
         return sum(
             max(0.0, end_s - stretch.from_s) * speed(self.key, stretch.others)
             for stretch, end_s in zip(self.stretches, self._cancellations(now_s), strict=True)
@@ -59,9 +59,10 @@ class CorunHistory:
         )
 
     def speeds(self, alone_s: float, allocated_s: float, speed: Speed) -> dict[str, float]:
-        """Return the speed next to each co-runner that a complete run of `allocated_s` shows.
+        """Return the speed next to each co-runner, inferred from a complete run of `allocated_s` seconds.
 
-        If there were several, in sequence or at once, all deviate by the same factor from their predictions.
+        `alone_s` is the duration of the same work alone. With several co-runners, in sequence or at once, all
+        speeds are assumed to deviate from their predictions by the same factor.
         """
         if self.end_s is None or not self.is_whole or self.end_s <= self.start_s:
             return {}

@@ -23,19 +23,19 @@ _SAME_WORK = 1.25
 
 
 class Learning:
-    """Histories of running jobs, and of ended ones that are still to be evaluated."""
+    """Keeps the histories of running jobs, and of ended jobs that are not evaluated yet."""
 
     def __init__(self, store: ColocationStore, began_s: float) -> None:
         self._store, self._began_s = store, began_s
         self.running: dict[RunKey, CorunHistory] = {}
         self.ended: dict[RunKey, CorunHistory] = {}
         self.over: dict[RunKey, CorunHistory] = {}
-        """Runs that ended since the last update and are not yet selected."""
+        """Ended runs that `settle` has not sorted yet."""
 
     def update(
         self, agreed: Mapping[int, Agreed], co_runners: Mapping[int, Sequence[int]], now_s: float
     ) -> None:
-        """Update the running jobs; `co_runners` lists the jobs on the GPU of each."""
+        """Update the running jobs; `co_runners` lists the jobs on the GPU of each job."""
         running: dict[RunKey, CorunHistory] = {}
         for job_id, one in agreed.items():
             if one.job.phase is not JobPhase.RUNNING or one.job.start_s is None:
@@ -67,7 +67,7 @@ class Learning:
         self.over[RunKey(one.job.job_id, one.job.start_s)] = course
 
     def settle(self, states: Mapping[int, str]) -> dict[RunKey, CorunHistory]:
-        """Sort ended runs by Slurm's state; return those that failed with co-runners."""
+        """Sort ended runs by their state in Slurm; return those that failed with co-runners."""
         failed: dict[RunKey, CorunHistory] = {}
         for key, course in self.over.items():
             state = states.get(key.job_id)
@@ -92,7 +92,10 @@ class Learning:
             if course.is_whole and ran.allocated_s >= _LEAST_ALONE_S:
                 self._store.ran_alone(course.key, ran.allocated_s, ran.memory_frac, ran.util_frac, ran.idlest)
                 log.info(
-                    "%s alone: %.1f s, %.0f %% of memory", course.key, ran.allocated_s, 100 * ran.memory_frac
+                    "%s ran alone for %.1f s with %.0f %% of GPU memory",
+                    course.key,
+                    ran.allocated_s,
+                    100 * ran.memory_frac,
                 )
             return
         alone = self._store.profiles.get(course.key)
@@ -100,12 +103,16 @@ class Learning:
             return
         work_s = work_of(ran, alone)
         for other, speed in course.speeds(work_s, ran.allocated_s, self._store.speed).items():
-            log.info("%s with %s: %.2f of its speed alone", course.key, other, speed)
+            log.info("%s ran with %s at %.2f of its speed alone", course.key, other, speed)
             self._store.ran_with(course.key, other, speed)
 
 
 def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
-    """Return a run's work in seconds alone: the usual amount, or estimated by utilisation if it differed."""
+    """Return the work of a run in seconds of running alone.
+
+    This is the mean of its key, or an estimate from utilisation if the run apparently did a different amount
+    of work.
+    """
     if ran.util_frac is None or not alone.util_frac:
         return alone.alone_s
     by_use_s = ran.allocated_s * min(1.0, ran.util_frac / alone.util_frac)

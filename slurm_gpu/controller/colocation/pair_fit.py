@@ -1,7 +1,7 @@
 """Predict, in the background, the speeds of unmeasured pairs from those of measured pairs.
 
-The predictor is colocation.speeds.predictor, in numpy. Its time grows with the cube of the number of speeds
-and its memory with the square of the number of applications, so both are limited.
+The predictor, colocation.speeds.predictor, uses numpy. Its time grows with the cube of the number of speeds
+and its memory with the square of the number of applications, so both numbers are limited.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"(?P<before>.*?)(?P<size>\d{1,9})(?P<after>\D*)", re.DOTAL
 
 
 class PairFit:
-    """Runs one fit at a time after new data, at most once a minute."""
+    """Runs a fit when there is new data: one at a time, and at most once a minute."""
 
     def __init__(self, background: Background, clock: Clock) -> None:
         self._clock = clock
@@ -42,14 +42,14 @@ class PairFit:
         self._failed = self._has_left_out = False
 
     def forget(self) -> None:
-        """Prepare for another store."""
+        """Discard the last fit, to prepare for another store."""
         self._fit.drop()
         self._made_of = None
 
     def refresh(self, store: ColocationStore, there: Mapping[str, int]) -> None:
         """Pass the finished fit to the store, and start another if needed.
 
-        `there` has the current jobs by key.
+        `there` contains the number of current jobs of each key.
         """
         if self._fit.is_done:
             try:
@@ -65,7 +65,7 @@ class PairFit:
         n_left_out = len((there.keys() & store.profiles.keys()) - profiles.keys())
         if n_left_out and not self._has_left_out:
             log.warning(
-                "%d keys have jobs and a fit uses %d: speeds of the other %d, with the fewest jobs, "
+                "%d keys have jobs but a fit uses at most %d: speeds of the other %d, with the fewest jobs, "
                 "are estimated by utilisation alone unless measured",
                 n_left_out + len(profiles),
                 MOST_KEYS,
@@ -82,7 +82,7 @@ class PairFit:
 def _chosen(
     store: ColocationStore, there: Mapping[str, int]
 ) -> tuple[dict[str, KeyProfile], dict[tuple[str, str], tuple[float, int]]]:
-    """Return the profiles, and the measured speeds of their pairs, that a fit uses."""
+    """Return the profiles that a fit uses, and the measured speeds of pairs of their keys."""
     met = Counter[str]()
     for (key, other), (_, times) in store.speeds.items():
         met[other] += times
@@ -97,7 +97,10 @@ def _chosen(
 def predicted(
     profiles: Mapping[str, KeyProfile], speeds: Mapping[tuple[str, str], tuple[float, int]]
 ) -> Speeds:
-    """Predict all pairs that are not in `speeds`, which has (speed, count) of a key with another."""
+    """Predict the speeds of all pairs that are not in `speeds`.
+
+    `speeds` maps a key and the key of its co-runner to the measured speed and the number of measurements.
+    """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads need memory and save no time
     import numpy as np
 
@@ -123,7 +126,10 @@ def predicted(
 
 
 def family_and_size(key: str) -> tuple[str, float | None]:
-    """Split off the last number of a name, the size: `resnet50` and `resnet101` belong to one family."""
+    """Return the family of a key and its size, which is the last number in the name.
+
+    For example, `resnet50` and `resnet101` belong to one family.
+    """
     found = _NUMBER.fullmatch(unquote(key))
     if found is None:
         return key, None

@@ -1,4 +1,4 @@
-"""Convert the planner's decisions to Slurm's terms: jobs to start, their nodes and shards."""
+"""Convert the planner's decisions to Slurm's terms: the jobs to start, and their nodes and shards."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MOST_ANSWERS = 4
 
 
 class WaitingSharer(NamedTuple):
-    """A job that waits for its place."""
+    """A job that waits for a place on a shared GPU."""
 
     agreed: Agreed
     least: int
-    """Shards that the job needs."""
+    """Number of shards that the job needs."""
     cpus: int
     memory_mib: int
 
@@ -43,11 +43,12 @@ def choose(
     server: Server,
     busy: frozenset[str],
 ) -> list[StartAction]:
-    """Return at most one job per node: the GPU of the next job is known only once this job has started.
+    """Return the jobs to start now, at most one per node.
 
-    The server's belief has the keys of all jobs (Planners.server). `running` has (key, seconds done, seconds
-    left) of jobs on GPUs; `busy` are nodes on which a job is about to start. A planner also gets full GPUs,
-    because it plans the jobs that follow there.
+    The GPU that a node's next job gets is known only after the previous job has started. The server's belief
+    must contain the keys of all jobs (see Planners.server). `running` maps each job on a GPU to its key, the
+    seconds done and the seconds left. `busy` names the nodes on which a job is about to start. A planner also
+    receives full GPUs, because it plans the jobs that follow there.
     """
     known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in store.profiles}
     gpus = [
@@ -134,7 +135,7 @@ def _may(
 
 
 def _left_there(gpu: CorunGpu, store: ColocationStore, job: WaitingSharer, most_together: int) -> int | None:
-    """Return the most shards that may stay free if no other job should join."""
+    """Return the maximum number of shards that may stay free; None if other jobs may join."""
     is_last = len(gpu.sharers) + 1 >= most_together
     return store.smallest(job.agreed.of or 1) - 1 if is_last else None
 
@@ -142,7 +143,7 @@ def _left_there(gpu: CorunGpu, store: ColocationStore, job: WaitingSharer, most_
 def _act(
     room: SharedNode, place: GpuPlace, job: WaitingSharer, co_runners: Sequence[int], leave: int | None
 ) -> StartAction | None:
-    """Return the start on this GPU, or on the first idle one for a job alone; None if impossible."""
+    """Return the start on this GPU, or on a suitable idle one if the job starts alone; None if impossible."""
     if job.cpus > room.cpus or job.memory_mib > room.memory_mib:
         return None
     positions = [place.position]

@@ -1,7 +1,7 @@
 """Place the jobs that agreed to share, monitor them, and end sharing that fails.
 
 No job can wait indefinitely: each has a begin time, set by job_submit.lua, at which it starts by itself.
-Failures are retried in the next cycle; jobs then start later, or alone, but are never lost.
+Failed actions are retried in the next cycle; their jobs start later, or alone, but are never lost.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Landing:
 
 
 class ColocationReconciler(Duty):
-    """Places shared jobs, follows them and learns from them; `table` is for the snapshot."""
+    """Places shared jobs, monitors them and learns from them; `table` provides the snapshot's data."""
 
     def __init__(
         self,
@@ -88,15 +88,15 @@ class ColocationReconciler(Duty):
         self._shards_per_gpu: int | None = None
         self._landing: dict[int, _Landing] = {}
         self._known: dict[int, Sequence[SharersOnGpu]] = {}
-        """Last known shares of each job."""
+        """The last known shards of each job."""
         self._last: list[Started] = []
         self._inquire_at_s = 0.0
         self._refused = OutageLog(log, "%s", clock)
         self._unwritten = OutageLog(
             log,
-            "sharing jobs are not published: %s; slurm-gpu explain does not show them",
+            "jobs that share GPUs are not published: %s; slurm-gpu explain does not show them",
             clock,
-            over="sharing jobs are published again",
+            over="jobs that share GPUs are published again",
         )
         self._works = False
 
@@ -107,14 +107,17 @@ class ColocationReconciler(Duty):
         return self._store.table(self._shards_per_gpu)
 
     def prepare(self, view: QueueView) -> bool:
-        """Forget state that others may change while this host is not active or no jobs share."""
+        """Drop all state if this host is not active or the policy has no co-location.
+
+        Return whether there is work.
+        """
         if view.answered and (view.policy.colocation is None or not view.in_charge):
             self._works = False
             self._forget()
         return view.answered and view.policy.colocation is not None and view.in_charge
 
     def work(self, view: QueueView) -> None:
-        """Follow the shared jobs, and place those that wait."""
+        """Monitor the shared jobs, and place those that wait."""
         assert view.policy.colocation is not None
         self._works = False
         self._reconcile(view.jobs, view.policy.colocation, view.facts)
@@ -154,7 +157,7 @@ class ColocationReconciler(Duty):
         self._publish(policy, now_s, found, agreed, store)
 
     def _forget(self) -> None:
-        """Drop the store and observations: another process may write the store meanwhile."""
+        """Drop the store and all observations, because another process may write the store meanwhile."""
         if self._store is not None:
             self._store = self._learning = None
             self._landing.clear()
@@ -171,7 +174,7 @@ class ColocationReconciler(Duty):
         return self._store, self._learning
 
     def _queued(self, jobs: Sequence[CountedJob], shared: Sequence[Agreed]) -> Sequence[QueuedJob]:
-        """Return the jobs that use GPUs, with the positions of these GPUs; none if no jobs share."""
+        """Return the jobs that use GPUs and the positions of these GPUs; () if no jobs share."""
         if not shared:
             return ()
         # If Slurm does not account for GPUs, the request contains the values that the total lacks.
@@ -186,14 +189,14 @@ class ColocationReconciler(Duty):
         return self._client.jobs(holding) if holding else ()
 
     def _record_missed(self, learning: Learning, agreed: Mapping[int, Agreed]) -> None:
-        """Record jobs that were started and ended since the last cycle."""
+        """Record jobs that started and ended since the last cycle."""
         for job_id, landing in self._landing.items():
             one = agreed.get(job_id)
             if one is not None and one.job.phase is JobPhase.ENDED:
                 learning.missed(one, [agreed[job].key for job in landing.act.co_runners if job in agreed])
 
     def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], store: ColocationStore) -> None:
-        """Run a job once more alone if it failed with others, although its key did not fail alone."""
+        """Requeue jobs that failed with co-runners, once each, unless their key has never completed alone."""
         if not learning.over:
             return
         states = {job.job_id: job for job in self._client.jobs([key.job_id for key in learning.over])}
@@ -308,14 +311,14 @@ class ColocationReconciler(Duty):
         facts: CountingFacts,
         now_s: float,
     ) -> None:
-        """Count jobs that are being started at their places."""
+        """Count the resources of jobs that are being started at their assigned places."""
         for job_id, landing in list(self._landing.items()):
             one = agreed.get(job_id)
             if one is None or one.job.phase is not JobPhase.PENDING:
                 del self._landing[job_id]
             elif now_s - landing.at_s > _LANDS_WITHIN_S:
                 del self._landing[job_id]
-                log.info("job %d did not start at its place", job_id)
+                log.info("job %d did not start at its assigned place", job_id)
             elif landing.act.place.node in found:
                 amounts = amounts_of(one.job, facts)
                 found[landing.act.place.node].take(
@@ -386,10 +389,10 @@ class ColocationReconciler(Duty):
         del self._last[:-_MAX_STARTED]
 
     def _start_alone(self, agreed: Mapping[int, Agreed], now_s: float) -> None:
-        """Start a job on a GPU of its own if it was not placed before the end of its wait.
+        """Give a job a GPU of its own if it was not placed before its wait ends.
 
-        This includes jobs whose wait is over because they were requeued, or because a killed slurm-gpuctld
-        had placed them: the node of that placement may be gone.
+        This includes jobs whose wait is over because they were requeued, or because slurm-gpuctld had placed
+        them and was then killed. The node of such a placement may no longer exist.
         """
         for one in agreed.values():
             job = one.job
@@ -401,7 +404,7 @@ class ColocationReconciler(Duty):
                 except SlurmError as error:  # for example, the job has just started
                     self._refused.failed(f"job {job.job_id} was not started: {error}")
                     continue
-                log.info("job %d got no place, and gets a GPU of its own", job.job_id)
+                log.info("job %d was not placed and gets a GPU of its own", job.job_id)
 
     def _publish(
         self,

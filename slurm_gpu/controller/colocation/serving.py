@@ -1,7 +1,7 @@
-"""Select the planner: the one that the policy names, or annealing until that is available.
+"""Select the planner that the policy names, or annealing while that planner is unavailable.
 
-A learned planner is loaded from the file that `slurm-gpu colocation train` writes, and reloaded when it
-changes. If it cannot be loaded or a library is missing, annealing is used, which needs neither.
+A learned planner is loaded from the file that `slurm-gpu colocation train` writes, and reloaded when the file
+changes. Annealing requires neither a file nor a library.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Serving:
     asked: str
     serves: str
     why: str | None = None
-    """The reason for using another planner than requested; None if it is the requested one."""
+    """The reason for using a planner other than the requested one; None if the requested planner is used."""
 
 
 @dataclass(slots=True)
 class Server:
-    """The planner for the jobs of some partitions, with its belief."""
+    """The planner for the jobs of one list of partitions, and its belief."""
 
     belief: StoreBelief
     planner: Planner
@@ -62,7 +62,10 @@ class Server:
 
 
 class Planners:
-    """One server per list of partitions: a planner remembers its last plan for the same jobs and GPUs."""
+    """Keeps one server per list of partitions.
+
+    A planner continues from its last plan for the same jobs and GPUs.
+    """
 
     def __init__(self, make: Make = planner) -> None:
         self._make = make
@@ -70,13 +73,15 @@ class Planners:
         self._terms: tuple[int, float | None] | None = None
         self._net: Net | None = None
         self._mark: object = None
-        """The request for which `serving` was selected, and the version of its model's file."""
+        """The requested planner and model for which `serving` was selected, and the version of the model's
+        file.
+        """
         self.serving: Serving | None = None
 
     def server(
         self, partitions: str, policy: ColocationInForce, store: ColocationStore, keys: Iterable[str]
     ) -> Server:
-        """Return the server for jobs of these partitions; `keys` are those of all jobs involved."""
+        """Return the server for jobs of these partitions; `keys` are the keys of all jobs involved."""
         if self._terms != (policy.jobs_per_gpu, policy.slowdown):
             self._terms = policy.jobs_per_gpu, policy.slowdown
             self._servers.clear()
@@ -96,7 +101,7 @@ class Planners:
         return self._servers[partitions]
 
     def _selected(self, policy: ColocationInForce) -> Serving:
-        """Return the planner in use, selected again after another request or a change of the file."""
+        """Return the planner in use; select it again if the policy or the model's file has changed."""
         learns = policy.planner in LEARNED_PLANNERS
         mark = policy.planner, policy.model, _mark(policy.model) if learns and policy.model else None
         if self.serving is None or mark != self._mark:
@@ -116,7 +121,7 @@ class Planners:
         return self.serving
 
     def _try(self, policy: ColocationInForce) -> None:
-        """Create a planner, so that any error is raised now."""
+        """Create the planner once without using it, so that any error is raised now."""
         belief = StoreBelief(ColocationStore(), policy.jobs_per_gpu, policy.slowdown)
         belief.index("any")
         self._made(policy.planner, belief, ColocationStore())
@@ -136,7 +141,7 @@ class Planners:
 
 
 def _mark(model: Path) -> object:
-    """Return the identity of this version of the file; None without a file."""
+    """Return a value that identifies this version of the file; None if the file does not exist."""
     try:
         there = model.stat()
     except FileNotFoundError:
@@ -158,7 +163,10 @@ def _read(name: str, model: Path | None) -> Net:
 
 
 def _profiles(keys: Sequence[str], store: ColocationStore) -> list[ApplicationProfile]:
-    """Return profiles for planners, with memory as a share of the GPU's; a forgotten key uses all of it."""
+    """Return profiles for planners, with memory as a fraction of GPU memory.
+
+    A key that is no longer in the store is assumed to use all memory.
+    """
     from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 
     found = []

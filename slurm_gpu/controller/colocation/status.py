@@ -1,6 +1,7 @@
-"""Write and read colocation.json in the run directory: how jobs share GPUs (docs/contracts.md).
+"""Write and read colocation.json in the run directory, which describes how jobs share GPUs.
 
-The file names jobs only by ID, because all users may read it.
+The format is described in docs/contracts.md. The file identifies jobs only by ID, because all users may read
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FRESH_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A job that was assigned a place."""
+    """A job that was assigned a place on a GPU."""
 
     at_s: int
     job_id: int
@@ -58,7 +59,7 @@ def write(
     last: Sequence[Started],
     serving: Serving | None,
 ) -> None:
-    """Write the file atomically; raise OutsideError."""
+    """Write the file atomically; raise OutsideError on failure."""
     plain = {
         "version": _VERSION,
         "as_of_s": int(now_s),
@@ -94,7 +95,7 @@ def _jobs(gpu: CorunGpu, agreed: Mapping[int, Agreed], store: ColocationStore) -
 
 
 def sharing_of(path: Path, job_id: int, now_s: float) -> Sharing | None:
-    """Return the sharing of a job; None if the file is missing, too old, or has no such job."""
+    """Return how a job shares its GPU; None if the file is missing, too old, or does not contain the job."""
     try:
         plain = json.loads(path.read_text())
         if plain["version"] != _VERSION or now_s - plain["as_of_s"] > FRESH_S:
@@ -117,7 +118,7 @@ def sharing_of(path: Path, job_id: int, now_s: float) -> Sharing | None:
 
 
 def last_seen(path: Path) -> float | None:
-    """Return the time of the file; None if it is missing or damaged."""
+    """Return the time at which the file was written; None if the file is missing or damaged."""
     try:
         return float(json.loads(path.read_text())["as_of_s"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

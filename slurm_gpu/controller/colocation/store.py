@@ -1,7 +1,7 @@
-"""Store learned properties of shared jobs: use alone, speeds with others, and pairs to keep apart.
+"""Store what was learned about shared jobs: use when alone, speeds with others, and pairs to keep apart.
 
-They are stored in slurmctld's StateSaveLocation, which all slurmctld hosts share, so that the next
-slurm-gpuctld has them. Jobs with the same key are assumed to do the same work.
+The file is in slurmctld's StateSaveLocation, which all slurmctld hosts share, so that slurm-gpuctld on
+another host can take over. Jobs with the same key are assumed to do the same work.
 """
 
 from __future__ import annotations
@@ -32,39 +32,43 @@ _LEAST_SPEED = 0.02
 
 @dataclass(frozen=True, slots=True)
 class KeyProfile:
-    """Properties of jobs of a key with a GPU of their own."""
+    """Properties of the jobs with one key when each has a GPU of its own."""
 
     runs: int
     alone_s: float
-    """Time from start to end."""
+    """Mean time from start to end."""
     memory_frac: float
-    """Maximum share of the GPU's memory of any run."""
+    """Maximum fraction of GPU memory that any run used."""
     util_frac: float | None
-    """Mean utilisation; None without a measurement."""
+    """Mean GPU utilisation; None if it was not measured."""
     idlest: tuple[float, ...] = ()
-    """See `idlest.idlest`, the mean over runs; () if no timeline is known."""
+    """The result of `idlest.idlest` as the mean over runs; () if no timeline is known."""
 
 
 def time_sliced(one: KeyProfile | None, other: KeyProfile | None) -> float:
-    """Return the speed of two jobs that alternate, each with its demand when running alone."""
+    """Return the predicted speed of two jobs that alternate on a GPU, from their utilisation when alone."""
     both = sum(1.0 if who is None or who.util_frac is None else who.util_frac for who in (one, other))
     return 1.0 if both <= 1 else 1 / both
 
 
 class ColocationStore:
-    """Everything learned; keys are those of job_submit.lua."""
+    """Contains everything learned about shared jobs, by the keys that job_submit.lua assigns."""
 
     def __init__(self) -> None:
         self.profiles: dict[str, KeyProfile] = {}
         self.speeds: dict[tuple[str, str], tuple[float, int]] = {}
-        """(speed of the first with the second, number of measurements)."""
+        """For each pair, the speed of the first job when it runs with the second, and the number of
+        measurements.
+        """
         self.apart: set[frozenset[str]] = set()
-        """Pairs that must not share; a single key must not share with itself."""
+        """Pairs of keys that must not share; jobs with the key of a one-element set must not share with each
+        other.
+        """
         self.predicted: Mapping[tuple[str, str], float] = {}
         """Speeds of unmeasured pairs, predicted from measured ones (pair_fit.py); not stored on disk."""
         self._forgets = False
         self.is_changed = False
-        """Whether the store changed since it was written."""
+        """Whether the store has changed since it was last written."""
         self.version = 0
         """A number that changes whenever the belief of a planner may change."""
 
@@ -86,7 +90,7 @@ class ColocationStore:
         util_frac: float | None,
         idlest: Sequence[float] = (),
     ) -> None:
-        """Add a complete run on a GPU of its own."""
+        """Add a complete run of a job that had a GPU of its own."""
         before = self.profiles.pop(key, None)
         self._change()
         if before is None:
@@ -113,7 +117,7 @@ class ColocationStore:
             self.apart = {pair for pair in self.apart if gone not in pair}
 
     def ran_with(self, key: str, other: str, speed: float) -> None:
-        """Add a measured speed with another job, relative to alone."""
+        """Add the measured speed of a job next to another, relative to running alone."""
         speed = min(max(speed, _LEAST_SPEED), 1.0)
         mean, times = self.speeds.get((key, other), (speed, 0))
         times = min(times + 1, _COUNTED_RUNS)
@@ -121,26 +125,26 @@ class ColocationStore:
         self._change()
 
     def part(self, key: str, other: str) -> None:
-        """Prevent two jobs from sharing from now on."""
+        """Prevent jobs with these keys from sharing a GPU from now on."""
         self.apart.add(frozenset((key, other)))
         self._change()
 
     def needed_more(self, key: str) -> None:
-        """Raise the memory of a key whose job ran out of memory next to another although both should fit."""
+        """Raise the memory estimate of a key after its job failed next to jobs with which it should fit."""
         known = self.profiles.get(key)
         if known is not None:
             self.profiles[key] = replace(known, memory_frac=min(1.0, known.memory_frac * (1 + HEADROOM)))
             self._change()
 
     def shards(self, key: str, of: int) -> int | None:
-        """Return the shards that the memory of a key needs, with headroom; None if unknown."""
+        """Return the number of shards that a key's memory requires, with headroom; None if unknown."""
         known = self.profiles.get(key)
         if known is None:
             return None
         return min(of, max(1, math.ceil(known.memory_frac * (1 + HEADROOM) * of - 1e-9)))
 
     def smallest(self, of: int) -> int:
-        """Return the minimum shards of any job."""
+        """Return the smallest number of shards that any known key requires."""
         return min((self.shards(key, of) or of for key in self.profiles), default=1)
 
     def table(self, of: int) -> ShareTable:
@@ -148,8 +152,9 @@ class ColocationStore:
         return ShareTable(of, {key: self.shards(key, of) or of for key in self.profiles})
 
     def speed(self, key: str, others: Sequence[str]) -> float:
-        """Return the predicted speed with these co-runners: by measured pairs, fitted ones, or utilisation.
+        """Return the predicted speed with these co-runners, relative to running alone.
 
+        The speed with each co-runner is measured, or predicted by a fit, or else estimated from utilisation.
         With several co-runners, the time that each adds to a second of work is summed up.
         """
         return 1 / (1 + sum(1 / self._pair_speed(key, other) - 1 for other in others))
@@ -166,7 +171,7 @@ class ColocationStore:
         return not any(frozenset(pair) in self.apart for pair in combinations(keys, 2))
 
     def may_be_together(self, keys: Sequence[str]) -> bool:
-        """Return whether no two of these jobs must be kept apart, and their memory fits with headroom."""
+        """Return whether no two of these jobs must be kept apart and all fit in memory, with headroom."""
         if not self.may_meet(keys):
             return False
         if any(key not in self.profiles for key in keys):
@@ -174,7 +179,7 @@ class ColocationStore:
         return sum(self.profiles[key].memory_frac for key in keys) * (1 + HEADROOM) <= 1
 
     def to_json(self, at_s: float) -> dict[str, Any]:
-        """Return the JSON of docs/contracts.md, section 6."""
+        """Return the JSON object that is described in section 6 of docs/contracts.md."""
         return {
             "version": _VERSION,
             "at_s": int(at_s),
@@ -205,7 +210,7 @@ class ColocationStore:
                 raise ValueError(f"{found} of {key}")
         for key, other, speed, times in plain["speeds"]:
             if not 0 < speed <= 1:
-                raise ValueError(f"speed {speed} of {key} with {other}")
+                raise ValueError(f"invalid speed of {key} with {other}: {speed}")
             store.speeds[str(key), str(other)] = float(speed), int(times)
         store.apart = {frozenset(map(str, pair)) for pair in plain["apart"]}
         return store
@@ -217,12 +222,12 @@ def _updated(before: Sequence[float], now: Sequence[float], part: float) -> Iter
 
 
 def path_of(settings: SlurmSettings) -> Path:
-    """Return the path of the store for this Slurm."""
+    """Return the path of the store in Slurm's StateSaveLocation."""
     return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / "slurm-gpu" / FILE_NAME
 
 
 def read(path: Path) -> ColocationStore:
-    """Read the store at `path`, empty without one; raise OutsideError if it cannot be read."""
+    """Read the store, empty if the file does not exist; raise OutsideError if the file cannot be read."""
     found = read_state(path, ColocationStore.from_json, "; move it away to learn from the beginning")
     return ColocationStore() if found is None else found
 

@@ -1,4 +1,4 @@
-"""End the sharing of jobs that fails; record an audit event and a decision for the owners."""
+"""End sharing that fails; record an audit event, and a decision that the owners can read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"slurm-gpu/1 t=(\w+)")
 
 
 class Terminations:
-    """Sends a job back to the queue, where it gets a GPU of its own."""
+    """Requeues jobs, which then get a GPU of their own."""
 
     def __init__(
         self, control: SharedJobClient, acts: AuditReporter, run_directory: Path, wall: Callable[[], float]
@@ -42,8 +42,8 @@ class Terminations:
     ) -> bool:
         """Requeue a job; return whether that succeeded.
 
-        `others` were its co-runners, which continue. `public_why` is the reason for the owners of all of
-        them.
+        `others` are its former co-runners, which continue. `public_why` is the reason shown to the owners of
+        all these jobs.
         """
         job_id = one.job.job_id
         try:
@@ -91,4 +91,4 @@ class Terminations:
             try:
                 write_ending(self._run_directory, self._wall(), token[1], fields)
             except OutsideError as error:
-                log.warning("end of sharing not recorded for slurm-gpu explain: %s", error)
+                log.warning("the end of sharing was not recorded for slurm-gpu explain: %s", error)

@@ -1,4 +1,4 @@
-"""End jobs that never used a GPU after all warnings; each end is first recorded on disk."""
+"""End jobs that have not used a GPU after all warnings; record each end on disk before ending the job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cancellations:
         self._cluster, self._control, self._acts, self._wall = cluster, control, acts, wall
 
     def settle(self, ledger: Ledger, running: Collection[NoticedRun]) -> None:
-        """Settle the terminations of an earlier process; a job that still runs is judged again."""
+        """Resolve terminations that an earlier process left open; running jobs are judged again."""
         left = []
         for end in ledger.ended:
             if end.state is EndState.ENDING:
@@ -41,7 +41,7 @@ class Cancellations:
         ledger.ended = left
 
     def may_try(self, ledger: Ledger, run: NoticedRun, now_s: float) -> bool:
-        """Return whether another attempt is due: few attempts have failed, and not recently."""
+        """Return whether another attempt is due, given the number and times of failed attempts."""
         failed = [one for one in ledger.ended if one.run == run]
         return len(failed) < _MOST_ATTEMPTS and all(abs(now_s - one.at_s) >= _AGAIN_AFTER_S for one in failed)
 
@@ -79,7 +79,10 @@ class Cancellations:
         save()
 
     def audit(self, ledger: Ledger, rule: CancelIdleInForce | None, ids: Mapping[NoticedRun, str]) -> bool:
-        """Record warnings and ends in the audit; return whether there were any. `ids`: IDs for users."""
+        """Record new warnings and ended jobs in the audit log; return whether there were any.
+
+        `ids` contains the job IDs that are shown to users.
+        """
         found = False
         why = "" if rule is None else rule.why
         for notice in ledger.notices:

@@ -1,4 +1,4 @@
-"""Decide from a poll of the cluster, without side effects, which notices to send and which jobs may end."""
+"""Decide from a poll, without side effects, which notices to send and which jobs may be ended."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ Binds = Callable[[ClusterJob], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgment:
-    """The decisions at one moment."""
+    """The decisions made after one poll."""
 
     now_s: float
     outcomes: Sequence[FindingOutcome]
     drafts: Sequence[Draft]
     standings: Mapping[int, IdleJobStage]
-    """Idle jobs to which the rule applies in any mode, by job ID."""
+    """Idle jobs to which the rule applies, whatever its mode, by job ID."""
     rule: CancelIdleInForce | None
     ledger: Ledger
 
     def may_end(self) -> list[IdleJobStage]:
-        """Return the jobs with all warnings sent whose time is over; none unless the rule is enforced."""
+        """Return the jobs to end: all warnings were sent and the time is over.
+
+        The list is empty unless the rule is enforced.
+        """
         if self.rule is None or self.rule.mode != Mode.ENFORCE:
             return []
         return [one for one in self.standings.values() if one.step is IdleStage.END]
@@ -59,7 +62,11 @@ def judge(
     ledger: Ledger,
     now_s: float,
 ) -> Judgment:
-    """Return the decisions; `alerts` are those of the poll, `ledger` the earlier notices and ends."""
+    """Return the decisions after a poll.
+
+    `alerts` are the alerts derived from the poll. `ledger` contains the earlier notices and the jobs that
+    were ended.
+    """
     warns = rule is not None and rule.mode != Mode.OBSERVE
     findings, _ = findings_of(poll, alerts, settings, binds if warns else lambda job: False)
     found: Mapping[int, IdleJobStage] = {}
@@ -127,7 +134,7 @@ def message(
 
 
 def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[OutlookEntry]:
-    """Describe each finding and its consequence once, for operators."""
+    """Describe each finding and its consequence for operators."""
     rule = judgment.rule
     lines = []
     for outcome in judgment.outcomes:

@@ -33,21 +33,21 @@ _NOW_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPoll:
-    """The responses of slurm-gpudbd at one moment."""
+    """The responses of slurm-gpudbd to one poll."""
 
     at_s: float
-    """Wall clock just before the requests."""
+    """Wall-clock time just before the requests."""
     cluster: ClusterState
     live: Mapping[str, Live]
     running: Running
     verdicts: Verdicts | None = None
-    """Diagnosed faults of trainings; None with an older slurm-gpudbd."""
+    """Diagnosed faults of training jobs; None if slurm-gpudbd is too old to report them."""
     reports: Sequence[NodeReport] = ()
-    """The nodes' reports, which number their GPUs; empty unless verdicts name devices."""
+    """The nodes' reports, which contain the indices of GPUs; empty unless verdicts name devices."""
 
     @property
     def jobs(self) -> Sequence[ClusterJob]:
-        """Running jobs with at least one whole GPU."""
+        """Running and suspended jobs with at least one whole GPU."""
         return [job for job in self.cluster.jobs if job.state in _RUNS and _has_whole_gpus(job)]
 
     @property
@@ -58,7 +58,7 @@ class ClusterPoll:
 
 
 def poll_database(database: DatabaseClient, wall: Callable[[], float]) -> ClusterPoll:
-    """Poll once; raise SlurmGpuError."""
+    """Poll once; raise SlurmGpuError on failure."""
     at_s = wall()
     cluster = database.cluster()
     live, running = live_of_slurm(cluster, database.live("jobs")), database.running()
@@ -74,20 +74,20 @@ def poll_database(database: DatabaseClient, wall: Callable[[], float]) -> Cluste
 
 
 def rules_of(config: SiteConfig) -> AlertThresholds:
-    """Return the thresholds with the site's own min_coverage."""
+    """Return the alert thresholds, with min_coverage from the site file if it is set."""
     usual = AlertThresholds()
     least = config.sampling.min_coverage
     return AlertThresholds(min_coverage=least) if least > 0 else usual
 
 
 def watch(rules: Watch, poll: ClusterPoll) -> list[Alert]:
-    """Add a poll to the watch, and return all current alerts."""
+    """Update the watch from a poll, and return all current alerts."""
     rules.take_in(poll.at_s, poll.jobs, poll.running, poll.live)
     return [*rules.alerts(poll.at_s), *diagnosed(poll, rules.rules)]
 
 
 def diagnosed(poll: ClusterPoll, rules: AlertThresholds) -> list[Alert]:
-    """Return the alerts of slurm-gpudbd's watch with enough coverage."""
+    """Return the alerts for slurm-gpudbd's verdicts that have enough coverage."""
     runs = {(job.job_id, job.start_s) for job in poll.jobs}
     found = unhealthy(poll.verdicts, runs, poll.reports, poll.live)
     return [alert for alert in found if alert.coverage >= rules.min_coverage]
@@ -96,10 +96,11 @@ def diagnosed(poll: ClusterPoll, rules: AlertThresholds) -> list[Alert]:
 def findings_of(
     poll: ClusterPoll, alerts: Sequence[Alert], settings: Settings, ruled: Callable[[ClusterJob], bool]
 ) -> tuple[list[JobFinding], list[IdleJob]]:
-    """Return the findings to report, and the jobs under the idle rule (`ruled`); never one job in both.
+    """Return the findings to report, and the candidates for the idle rule.
 
-    GPUs without values cause no findings. A job with only idle GPUs is not also reported for its full memory
-    or a diagnosis.
+    `ruled` returns whether the idle rule applies to a job. An alert about all GPUs of a job is ignored if any
+    of them has no values. A job whose GPUs are all idle is not also reported for idle GPUs with full memory
+    or for a diagnosis.
     """
     jobs = {job.job_id: job for job in poll.jobs}
     uses, now_seen = _uses(poll), _seen_now(poll)
@@ -154,7 +155,7 @@ def _found_s(poll: ClusterPoll, alert: Alert) -> float:
 
 
 def _has_whole_gpus(job: ClusterJob) -> bool:
-    """Return whether a job has at least one whole GPU; False if Slurm does not report how many."""
+    """Return whether a job has at least one whole GPU; False if Slurm does not report the number."""
     return job.n_gpus is not None and job.n_gpus >= 1
 
 
@@ -185,5 +186,5 @@ def _seen_now(poll: ClusterPoll) -> frozenset[str]:
 
 
 def _uses(poll: ClusterPoll) -> Mapping[int, RunningUse]:
-    """Return the use of GPUs by running jobs, by job ID."""
+    """Return the GPU use of running jobs, by job ID."""
     return poll.running.uses_of({job.job_id: job.start_s for job in poll.jobs})

@@ -1,7 +1,7 @@
-"""Watch jobs, send notices and end idle jobs, one poll after another, next to the active slurmctld.
+"""Watch jobs, send notices and end idle jobs on the host of the active slurmctld.
 
-Requests to slurm-gpudbd and sending run in the background, one at a time, and nothing else changes the ledger
-meanwhile.
+Requests to slurm-gpudbd and deliveries run in the background, one at a time. Nothing else changes the ledger
+during a delivery.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def channels_of(settings: Settings) -> dict[str, Channel]:
 
 
 def ledger_path(settings: SlurmSettings) -> Path:
-    """Return the path of the ledger, which the hosts of slurmctld share."""
+    """Return the path of the ledger, which all slurmctld hosts share."""
     state = Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld"))
     return state / "slurm-gpu" / ledgers.FILE_NAME
 
 
 class NoticeController(Duty):
-    """Polls slurm-gpudbd and sends in the background; acts on the results."""
+    """Polls slurm-gpudbd and sends notices in the background; ends idle jobs."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The current findings of slurm-gpuctld for `slurm-gpu notices`: notices.json in /run."""
+"""Write and read notices.json in the run directory: the current findings for `slurm-gpu notices`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FRESH_S = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlookEntry:
-    """One finding about one job, and the action on it."""
+    """One finding about one job, and its consequence."""
 
     job_id: int
     id: str
@@ -37,19 +37,19 @@ class Status:
     as_of_s: float
     mode: str
     cancels: str | None
-    """The mode of cancel_idle in the policy in force; None without it."""
+    """The mode of cancel_idle in the policy in force; None if the policy does not contain it."""
     outlook: Sequence[OutlookEntry]
 
 
 def write(path: Path, status: Status, owner_uid: int) -> None:
-    """Write the file atomically, readable only by SlurmUser: it names jobs of all users."""
+    """Write the file atomically, readable only by SlurmUser, because it names jobs of all users."""
     with outside(path):
         text = json.dumps({"version": _VERSION, **asdict(status)}) + "\n"
         write_whole(path, text, owner_uid=owner_uid)
 
 
 def read(path: Path) -> Status | None:
-    """Read the status; None if it is missing or damaged; raise OutsideError."""
+    """Return the status, or None if the file is missing or damaged; raise OutsideError on other failures."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain["version"] != _VERSION:

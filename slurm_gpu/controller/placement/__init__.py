@@ -1,1 +1,1 @@
-"""Placement through Slurm: node weights, zones, priorities."""
+"""Control placement through Slurm: node weights, zones and priorities."""

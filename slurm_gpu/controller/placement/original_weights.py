@@ -1,7 +1,7 @@
-"""The record of each node's original Weight, written to disk before the first weight is changed.
+"""Store each node's original Weight on disk before the first Weight is changed.
 
-It is stored in slurmctld's StateSaveLocation, which all slurmctld hosts share. The next slurm-gpuctld, here
-or on a backup, can therefore distinguish original weights from ours, however the last one ended.
+The record is in slurmctld's StateSaveLocation, which all slurmctld hosts share. The next slurm-gpuctld, on
+this host or a backup, can therefore distinguish the original weights from its own, even after a crash.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIRECTORY = "slurm-gpu"
 
 @dataclass(frozen=True, slots=True)
 class RecordedWeights:
-    """The weights of one node."""
+    """The original Weight of one node, and the weights that slurm-gpuctld uses instead."""
 
     site: int
     ours: frozenset[int] = frozenset()
@@ -32,25 +32,25 @@ class RecordedWeights:
 
 @dataclass(frozen=True, slots=True)
 class OriginalWeights:
-    """The recorded nodes; empty when all have their original Weight again."""
+    """The record of all nodes; empty when every node has its original Weight again."""
 
     nodes: Mapping[str, RecordedWeights] = field(default_factory=dict)
     host: str = ""
-    """The host whose slurm-gpuctld wrote it."""
+    """The host whose slurm-gpuctld wrote the record."""
     at_s: int = 0
 
     def with_nodes(self, nodes: Mapping[str, RecordedWeights]) -> OriginalWeights:
-        """Return the record with other nodes."""
+        """Return a copy of the record that contains these nodes instead."""
         return replace(self, nodes=nodes)
 
 
 def path_of(settings: SlurmSettings) -> Path:
-    """Return the path of the record for this Slurm."""
+    """Return the path of the record in Slurm's StateSaveLocation."""
     return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / _DIRECTORY / FILE_NAME
 
 
 def read(path: Path) -> OriginalWeights:
-    """Read the record at `path`, empty if there is none; raise OutsideError if it cannot be read."""
+    """Read the record, empty if the file does not exist; raise OutsideError if the file cannot be read."""
     advice = (
         "; it stores the original Weight of each node: "
         "repair it, or move it away and run `scontrol reconfigure`"
@@ -70,7 +70,7 @@ def _from_plain(path: Path, plain: Any) -> OriginalWeights:
 
 
 def write(path: Path, memory: OriginalWeights, owner_uid: int) -> None:
-    """Write the record to disk, or remove it if it is empty; raise OutsideError."""
+    """Write the record to disk, or remove the file if the record is empty; raise OutsideError on failure."""
     if memory.nodes:
         write_state(path, _plain(memory), owner_uid, 0o644)
         return
@@ -96,10 +96,10 @@ def _plain(memory: OriginalWeights) -> dict[str, Any]:
 def as_known(
     memory: OriginalWeights, weights: Mapping[str, int], written: Mapping[str, int]
 ) -> dict[str, RecordedWeights]:
-    """Return the recorded weights of nodes, given their actual weights.
+    """Return the recorded weights of nodes, given their current weights.
 
-    The original Weight is that of slurm.conf (`written`), because a reconfiguration restores it. For nodes
-    that slurm.conf does not name (dynamic nodes), it is the Weight when first seen.
+    The original Weight is the one in slurm.conf (`written`), because a reconfiguration restores it. For
+    dynamic nodes, which slurm.conf does not name, it is the first Weight that was seen.
     """
     nodes = {}
     for name, weight in weights.items():
@@ -111,7 +111,7 @@ def as_known(
 def set_by_hand(
     memory: OriginalWeights, nodes: Mapping[str, RecordedWeights], weights: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Return the nodes, with their Weight, whose Weight is neither original nor ours."""
+    """Return the Weight of each node whose Weight is neither the original nor set by slurm-gpuctld."""
     found = {}
     for name, known in nodes.items():
         before, weight = memory.nodes.get(name, known), weights[name]

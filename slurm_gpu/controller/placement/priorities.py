@@ -1,8 +1,8 @@
-"""Set the priority points (SiteFactor) that waiting jobs have earned, by scale and waiting time.
+"""Set the priority points (SiteFactor) that waiting jobs have earned by their scale and waiting time.
 
 `priority` itself is never set, because that would freeze Slurm's own age factor. The weights are reloaded
-when slurm-gpu.yaml changes. Jobs keep their points when slurm-gpuctld exits, and the next one continues from
-there.
+when slurm-gpu.yaml changes. Jobs keep their points when slurm-gpuctld exits, and its next process continues
+from them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _NO_PLUGIN = ("", "(null)", "site_factor/none")
 
 
 def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
-    """Return the minimum number of these nodes for a job: of a range, Slurm reports only the maximum.
+    """Return the minimum number of these nodes that a job requires.
 
-    The number follows from the job's CPUs, memory and GPUs and the largest node. It is at most the number
-    that Slurm reports.
+    If a job requests a range of nodes, Slurm reports only the maximum. The minimum is computed from the job's
+    CPUs, memory and GPUs and from the largest node. It never exceeds the number that Slurm reports.
     """
     needs = [int(job.tres.get("node", job.n_nodes))]
     for name, most in (
@@ -78,10 +78,10 @@ class PriorityController(Duty):
         self._weights, self._enforces = weights_of(config), config.placement.mode == "enforce"
         self._most_medium = _most_medium(config)
         self._set: dict[int, int] = {}
-        """Points of each waiting job that were set by this process."""
+        """The points that this process has set for each waiting job."""
 
     def prepare(self, view: QueueView) -> bool:
-        """Reload the weights if the file changed."""
+        """Reload the weights if the site file has changed; return whether there is work."""
         self._read_weights()
         has_work = self._enforces and view.in_charge and (self._weights is not None or bool(self._set))
         if not has_work:
@@ -91,10 +91,10 @@ class PriorityController(Duty):
     def work(self, view: QueueView) -> None:
         """Set the points of each waiting job."""
         if self._client.settings().raw.get(_SITE_PLUGIN, "") not in _NO_PLUGIN:
-            raise SlurmError(f"{_SITE_PLUGIN} of Slurm is set and uses the same field")
+            raise SlurmError(f"Slurm is configured with a {_SITE_PLUGIN}, which uses the same field")
         jobs = self._client.waiting()
         if jobs is None:
-            raise SlurmError("PriorityType of Slurm is not priority/multifactor")
+            raise SlurmError("Slurm's PriorityType is not priority/multifactor")
         wanted = self._wanted(jobs, self._nodes.within(CYCLE_S) if jobs else ())
         steps: defaultdict[int, list[int]] = defaultdict(list)
         for job in jobs:
@@ -127,7 +127,7 @@ class PriorityController(Duty):
         return wanted
 
     def _any_took(self, steps: dict[int, list[int]]) -> bool:
-        """Return whether any job has its new points; if so, the other jobs have started or ended."""
+        """Return whether any waiting job has its new points, or no such job is waiting any more."""
         wanted = {job_id: value for value, job_ids in steps.items() for job_id in job_ids}
         waiting = [job for job in self._client.waiting() or () if job.job_id in wanted]
         return not waiting or any(job.site_factor == wanted[job.job_id] for job in waiting)
@@ -156,7 +156,7 @@ class PriorityController(Duty):
 
 
 def weights_of(config: SiteConfig) -> PriorityWeights | None:
-    """Return the priority weights of the site file; None without any."""
+    """Return the priority weights in the site file; None if there are none."""
     settings = config.placement.priority
     if settings is None:
         return None
@@ -182,7 +182,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _text(weights: PriorityWeights | None) -> str:
-    """Return for example "large 40, medium 20 an hour, 1000 at most"."""
+    """Return a text such as "large 40, medium 20 an hour, 1000 at most"."""
     if weights is None:
         return "none"
     rates = ", ".join(f"{scale} {rate:g}" for scale, rate in sorted(weights.per_hour.items()))

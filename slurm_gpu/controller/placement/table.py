@@ -1,4 +1,4 @@
-"""placement.json: the last state of nodes and the last action on them (docs/contracts.md, section 6)."""
+"""Write and read placement.json, the last state of the managed nodes (docs/contracts.md, section 6)."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class NodeLine:
     """GPUs in use; shared GPUs count in fractions."""
     weight: int
     wanted: int | None
-    """None if its Weight is not managed: it accepts no jobs, or its Weight was set by hand."""
+    """The required Weight; None if the node accepts no jobs or its Weight was set by hand."""
     site: int
     ours: bool
-    """Whether slurm-gpuctld may have set the node's Weight."""
+    """Whether the current Weight may have been set by slurm-gpuctld."""
     whole: bool
     by_hand: bool
     useful: float | None = None
-    """Free GPUs that jobs of the mix can use; None before any jobs were seen."""
+    """Number of free GPUs that jobs in the recent mix can use; None before any jobs were seen."""
     strands: float | None = None
-    """Expected GPUs that the next small job strands; None if none fits or the mix is unknown."""
+    """Expected number of GPUs that the next small job strands; None if unknown or no such job fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class MixLine:
 
     gpus: int
     share_mgpu: int
-    """Thousandths of one GPU, instead of whole GPUs."""
+    """Thousandths of one GPU that the jobs request instead of whole GPUs."""
     cpus: int
     memory_mib: int
     gpu_type: str
     """The GPU type; "" for any type."""
     popularity: float
-    """Share (0 to 1) of the mix."""
+    """Share of the mix, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +72,36 @@ class LastAct:
 
 @dataclass(frozen=True, slots=True)
 class PlacementTable:
-    """All managed nodes in one cycle."""
+    """The state of all managed nodes in one cycle."""
 
     as_of_s: int
     host: str
     mode: str
     in_charge: bool
-    """Whether slurmctld is active on this host; weights are set only then."""
+    """Whether the slurmctld of this host is active; otherwise no weights are set."""
     cycle_s: float
     """Maximum seconds until the next cycle."""
     nodes: tuple[NodeLine, ...] = ()
     last_act: LastAct | None = None
     mix: tuple[MixLine, ...] = ()
-    """The mix that determines the stakes, the most popular class first; empty before any jobs were seen."""
+    """The largest classes of the job mix, the most popular first; empty before any jobs were seen."""
 
     @property
     def whole_free(self) -> int:
-        """Nodes on which a job that needs all their GPUs could start at once."""
+        """Number of nodes on which a job that needs all GPUs of the node could start at once."""
         return sum(line.whole for line in self.nodes)
 
     @property
     def by_hand(self) -> list[str]:
-        """Nodes whose Weight is neither original nor ours."""
+        """Nodes whose Weight is neither the original nor set by slurm-gpuctld."""
         return [line.name for line in self.nodes if line.by_hand]
 
     def age_s(self, now_s: float) -> float:
-        """Seconds since the cycle."""
+        """Return the seconds since the cycle."""
         return max(0.0, now_s - self.as_of_s)
 
     def is_stale(self, now_s: float) -> bool:
-        """Whether its writer has missed several cycles."""
+        """Return whether the writer of the table has missed several cycles."""
         return self.age_s(now_s) > STALE_CYCLES * self.cycle_s
 
     def to_json(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class PlacementTable:
 def lines_of(
     plans: Iterable[NodePlan], zones: Mapping[str, str], now: Mapping[str, int]
 ) -> tuple[NodeLine, ...]:
-    """Return an entry for each planned node; `now` are weights set after slurmctld was polled."""
+    """Return an entry for each planned node; `now` contains the weights set after slurmctld was polled."""
     lines = []
     for one in plans:
         weight = now.get(one.node.name, one.node.weight)
@@ -148,7 +148,7 @@ def lines_of(
 
 
 def mix_lines(jobs: JobMix) -> tuple[MixLine, ...]:
-    """Return the largest classes of a mix."""
+    """Return the largest classes of the job mix."""
     mix = jobs.mix()
     ranked = sorted(zip(mix.requests, mix.popularity, strict=True), key=lambda one: -one[1])
     return tuple(
@@ -163,7 +163,7 @@ def write(path: Path, table: PlacementTable) -> None:
 
 
 def read(path: Path) -> PlacementTable | None:
-    """Read the table at `path`; None if it is missing or damaged."""
+    """Return the table at `path`, or None if the file is missing or damaged."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain.pop("version") != _VERSION:

@@ -34,20 +34,20 @@ class NodePlan:
     room: NodeCapacity
     known: RecordedWeights
     level: int | None
-    """None if its Weight is not managed: it accepts no jobs, or its Weight was set by hand."""
+    """None if the Weight is not managed, because the node accepts no jobs or its Weight was set by hand."""
     wanted: int | None
     is_by_hand: bool
     stake: Stake | None = None
-    """The stake by the mix of jobs; None if unknown."""
+    """The GPUs at stake according to the job mix; None if the mix is unknown."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether the node accepts jobs and has all its GPUs free, with enough cores and memory."""
+        """Whether the node accepts jobs and all its GPUs are free, along with enough cores and memory."""
         return self.room.is_whole and not out_of_service(self.node)
 
 
 class Managed:
-    """The nodes that slurm-gpuctld manages by the site file; raise UsageError for an invalid hostlist."""
+    """Selects the nodes to manage by the site file; raises UsageError if its hostlist is invalid."""
 
     def __init__(self, placement: Placement) -> None:
         self._partitions = None if placement.partitions is None else frozenset(placement.partitions)
@@ -86,11 +86,11 @@ class RunningOnNode:
 
     n: int
     until_s: float
-    """The time at which the last of these jobs reaches its time limit; inf without a limit."""
+    """The time at which the last of these jobs reaches its time limit; infinite if a job has no limit."""
 
 
 def running_on(jobs: Iterable[CountedJob]) -> dict[str, RunningOnNode]:
-    """Return the running jobs by node, without idle nodes."""
+    """Return the running jobs on each node that has any."""
     found: dict[str, RunningOnNode] = {}
     for job in jobs:
         if job.phase is not JobPhase.RUNNING:
@@ -149,11 +149,11 @@ def plan(
     running: Mapping[str, RunningOnNode] | None = None,
     now_s: float = 0.0,
 ) -> list[NodePlan]:
-    """Return the plan for each managed node, in order.
+    """Return the plan for each managed node, in the given order.
 
-    `written`: weights in slurm.conf; `before`: levels of the previous plan; `order_of`: returns the order of
-    nodes of some kinds, or None to order by fullness; `running`: jobs by node, which determine when nodes
-    become whole, or None if unknown.
+    `written` contains the weights in slurm.conf, and `before` the levels of the previous plan. `order_of`
+    returns the order of nodes of the given kinds, or None to order nodes by fullness. `running` contains the
+    jobs on each node, which determine when all its GPUs become free. It is None if the jobs are unknown.
     """
     weights = {node.name: node.weight for node in managed}
     known = as_known(memory, weights, written)
@@ -203,7 +203,7 @@ def _judged(
 
 
 def _competing_weights(nodes: Iterable[SlurmNode], managed: Sequence[SlurmNode]) -> set[int]:
-    """Return the weights of nodes that are not managed but share a partition with managed ones."""
+    """Return the weights of unmanaged nodes that share a partition with managed nodes."""
     names = {node.name for node in managed}
     partitions = {partition for node in managed for partition in node.partitions}
     return {

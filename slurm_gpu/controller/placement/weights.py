@@ -1,9 +1,9 @@
-"""Set node weights so that Slurm fills the nodes with the least at stake; restore the originals on exit.
+"""Set node weights so that Slurm fills the nodes with the least at stake first; restore them on exit.
 
-slurmctld forgets weights when it is reconfigured (22.05 also when it restarts), so each cycle compares the
-actual weights with the wanted ones. Each call permanently splits slurmctld's node records, so nodes with one
-new Weight share a call, and unchanged nodes are left out. Only the slurm-gpuctld next to the active slurmctld
-acts.
+slurmctld loses the weights when it is reconfigured (in 22.05, also when it restarts), so each cycle compares
+the actual weights with the required ones. Each call permanently splits slurmctld's node records. Nodes with
+the same new Weight therefore share a call, and unchanged nodes are left out. Only the slurm-gpuctld on the
+host of the active slurmctld sets weights.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MOST_NAMED = 200
 
 
 class WeightController(Duty):
-    """Sets node weights; after a failure, weights remain unchanged."""
+    """Sets node weights; while this fails, the weights remain unchanged."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class WeightController(Duty):
         """None before the record is read, and while slurmctld is active on another host."""
         self._levels: dict[str, int] = {}
         self._set: dict[str, int] = {}
-        """Weights that were set, or were correct already."""
+        """Weights that this process has set, or that were already correct."""
         self._by_hand: frozenset[str] = frozenset()
         self._running: int | None = None
         self._jobs: Sequence[CountedJob] | None = None
@@ -89,7 +89,7 @@ class WeightController(Duty):
         self._advised: tuple[float, str] = (0.0, "")
 
     def prepare(self, view: QueueView) -> bool:
-        """Run sooner if running jobs or their nodes changed."""
+        """Advance the next cycle if running jobs or their nodes have changed; return whether it is due."""
         if view.answered:
             self._jobs = view.jobs
         now = self._clock.monotonic()
@@ -107,7 +107,7 @@ class WeightController(Duty):
 
     @property
     def cycle_s(self) -> float:
-        """Maximum time until the next cycle, if it costs as much as the last one."""
+        """Maximum time until the next cycle if that cycle costs as much as the last one."""
         return max(CYCLE_S, self._due_s - self._clock.monotonic())
 
     def stop(self) -> None:
@@ -189,7 +189,7 @@ class WeightController(Duty):
             )
 
     def _remember(self, known: Mapping[str, RecordedWeights], settings: SlurmSettings) -> None:
-        """Write new entries to disk before setting weights; entries remain until the original is restored."""
+        """Write new entries to disk before setting weights; they remain until the weights are restored."""
         assert self._memory is not None
         nodes = {**self._memory.nodes, **known}
         if nodes == self._memory.nodes:
@@ -209,7 +209,10 @@ class WeightController(Duty):
             )
 
     def _release_others(self, nodes: Sequence[SlurmNode], settings: SlurmSettings) -> bool:
-        """Restore the original Weight of nodes that are no longer managed; forget nodes that are gone."""
+        """Restore the original Weight of nodes that are no longer managed; forget nodes that no longer exist.
+
+        Return whether there were any.
+        """
         assert self._memory is not None
         managed = {node.name for node in self._managed.of(nodes)}
         gone = self._memory.nodes.keys() - managed
@@ -257,7 +260,7 @@ class WeightController(Duty):
         self._by_hand = found
 
     def _is_in_charge(self, settings: SlurmSettings) -> bool:
-        """Return True without backups; with backups, whether this host's slurmctld is the first one up."""
+        """Return whether this host's slurmctld is the first that is up; True if there are no backups."""
         if len(controllers(settings)) < 2:
             return True
         return next((one.name for one in self._client.controllers() if one.is_up), None) == self._host
@@ -293,7 +296,7 @@ def release(
 ) -> list[str]:
     """Restore the original Weight of every recorded node; return the nodes that were changed.
 
-    Raise SlurmError or OutsideError on failure; the record is kept then.
+    On failure, raise SlurmError or OutsideError and keep the record.
     """
     names = put_back(client, memory, client.nodes(), written_weights(settings))
     weightmemory.write(weightmemory.path_of(settings), replace(memory, nodes={}), settings.slurm_user_uid)
@@ -311,7 +314,7 @@ def release(
 def put_back(
     client: SlurmClient, memory: OriginalWeights, nodes: Sequence[SlurmNode], written: Mapping[str, int]
 ) -> list[str]:
-    """Restore the original Weight of nodes with one of ours; leave weights set by hand."""
+    """Restore the original Weight of nodes unless it was set by hand; return the changed nodes."""
     now = {node.name: node.weight for node in nodes if node.name in memory.nodes}
     known = as_known(memory, now, written)
     ours = {name: one.site for name, one in known.items() if now[name] in one.ours}
@@ -330,7 +333,7 @@ def _named(names: Iterable[str]) -> str:
 
 
 def _weights_text(weights: Mapping[str, int]) -> str:
-    """Return for example "1 of n[1-2], 10 of n3"."""
+    """Return a text such as "1 of n[1-2], 10 of n3"."""
     by_weight: dict[int, list[str]] = {}
     for name, weight in weights.items():
         by_weight.setdefault(weight, []).append(name)
@@ -338,5 +341,5 @@ def _weights_text(weights: Mapping[str, int]) -> str:
 
 
 def _range_text(weights: Collection[int]) -> str:
-    """Return for example "1 to 5"."""
+    """Return a text such as "1 to 5"."""
     return f"{min(weights)} to {max(weights)}"

@@ -1,9 +1,9 @@
-"""Manage pending jobs that job_submit.lua keeps in one zone: the maximum wait and the order of zones.
+"""Manage pending jobs that job_submit.lua restricts to zones: their maximum wait and their order of zones.
 
-The wait counts only while Slurm gives the nodes as the reason (Resources and the like), not while other jobs,
-limits or a dependency delay the job. After `zone_wait` the job's own constraint is restored verbatim, and the
-job keeps its position in the queue. This happens at once if the constraint has become invalid or zones are no
-longer enforced.
+Time counts only while Slurm reports nodes as the reason for waiting (such as Resources), not while other
+jobs, limits or a dependency delay the job. After `zone_wait`, the job's own constraint is restored verbatim,
+and the job keeps its position in the queue. The constraint is restored at once if it has become invalid or
+zones are no longer enforced.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _WRONG = "BadConstraints"
 
 @dataclass(frozen=True, slots=True)
 class ConstraintChange:
-    """A constraint to write."""
+    """A new constraint for a job, and the reason for it."""
 
     features: str
     why: str
 
 
 def written_zones(admin_comment: str) -> frozenset[str]:
-    """Return the zones that job_submit.lua wrote into a job's constraint, by its comment; empty for none."""
+    """Return the zones that job_submit.lua added to a job's constraint, according to the AdminComment."""
     match = _ZONES.match(admin_comment)
     return frozenset(part.rpartition(":")[0] for part in match[1].split(",")) if match else frozenset()
 
@@ -67,7 +67,7 @@ def ours(job: ConstrainedJob, zones: frozenset[str]) -> ZoneConstraint | None:
 def change_of(
     written: ZoneConstraint, nodes: int, reason: str, waited_s: float, wait_s: float, table: ZoneTable | None
 ) -> ConstraintChange | None:
-    """Return the change to a pending job's constraint; None for no change."""
+    """Return the change to a pending job's constraint; None if no change is needed."""
     if table is None or table.mode != "enforce":
         return ConstraintChange(written.own, "zones are not enforced")
     if reason.startswith(_WRONG):
@@ -111,17 +111,18 @@ class ZoneWait(Duty):
         )
         self._checked_at: float | None = None
         self._for_nodes: frozenset[int] = frozenset()
-        """Jobs whose reason was the nodes at the last check."""
+        """Jobs that were waiting for nodes at the last check, according to their reason."""
 
     def prepare(self, view: QueueView) -> bool:
-        """Return True even if slurmctld is not active here: see `work`."""
+        """Return whether slurmctld answered, even if it is not active on this host (see `work`)."""
         return view.answered
 
     def work(self, view: QueueView) -> None:
         """Check the jobs that wait for a zone.
 
-        Only the slurm-gpuctld next to the active slurmctld writes constraints, because slurm-gpu.yaml may
-        differ between hosts. Every slurm-gpuctld counts the waiting times, so that they survive a failover.
+        Only the slurm-gpuctld on the host of the active slurmctld writes constraints, because slurm-gpu.yaml
+        may differ between hosts. Every slurm-gpuctld counts the waiting times, so that they survive a
+        failover.
         """
         zoned = {
             job.job_id: (job, zones)
@@ -177,7 +178,7 @@ class ZoneWait(Duty):
 
 
 def _read(path: Path) -> dict[int, float]:
-    """Read the seconds by job; return none if the file is missing or damaged."""
+    """Return the seconds that each job has waited; {} if the file is missing or damaged."""
     try:
         found = {int(job_id): float(seconds) for job_id, seconds in json.loads(path.read_text()).items()}
     except (OSError, ValueError, AttributeError, TypeError, RecursionError):

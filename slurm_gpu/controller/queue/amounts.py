@@ -1,4 +1,4 @@
-"""Count the resources of one task of a job, like job_submit.lua; GPUs in mgpu."""
+"""Count the resources of one task of a job as job_submit.lua does, with GPUs in mgpu (thousandths)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MPS_PER_GPU = 100
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Resources of one task; `mgpu_by_type` is the part of `mgpu` with a known type."""
+    """Resources of one task; `mgpu_by_type` contains the part of `mgpu` whose type is known."""
 
     mgpu: int
     cpus: int
@@ -33,24 +33,24 @@ class CountingFacts:
     """Facts about the cluster needed for counting."""
 
     shards_per_gpu: int | None = None
-    """None if no node has shards; requests for shards then do not count."""
+    """None if no node has shards; requests for shards are ignored in this case."""
     mps_per_gpu: int | None = None
-    """None if no node has MPS; then 100 count as a GPU."""
+    """None if no node has MPS; 100 MPS count as one GPU in this case."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
-    """The minimum GPUs of a node of each partition, for jobs with exclusive nodes."""
+    """The minimum number of GPUs per node in each partition, for jobs with exclusive nodes."""
     whole_partitions: frozenset[str] = frozenset()
     """Partitions in which all jobs have exclusive nodes."""
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
     partition_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The GPU types that each partition has."""
+    """The GPU types in each partition."""
     default_mib_per_cpu: int | None = None
-    """DefMemPerCPU of slurm.conf, used in Slurm's total if a job requests no memory."""
+    """DefMemPerCPU in slurm.conf, which Slurm uses for its total if a job requests no memory."""
     node_types: Mapping[str, str] = field(default_factory=dict)
     """The GPU type of nodes with a single type, used if Slurm's totals contain no type."""
 
 
 def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
-    """Return the resources of each task of a job; an unreadable request counts like Slurm's total."""
+    """Return the resources of one task of a job; Slurm's total replaces a request that cannot be parsed."""
     tres = _totals(job.tres)
     if job.phase is JobPhase.PENDING:
         return _requested(job, tres, facts)
@@ -65,7 +65,7 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
 
 
 def asked_gpu_types(job: CountedJob) -> frozenset[str]:
-    """Return the GPU types that a job requests by name, in lower case; empty if any type will do."""
+    """Return the GPU types that a job requests by name, in lower case; empty if it accepts any type."""
     texts = (job.per_job, job.per_node, job.per_socket, job.per_task)
     return frozenset(kind for text in texts for kind in _types(_entries(text), 1))
 
@@ -95,7 +95,7 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts)
 
 
 def _asked(job: CountedJob, nodes: int, facts: CountingFacts) -> tuple[int, dict[str, int]]:
-    """Return the GPUs requested per job or node, in total and by type: the maximum of both."""
+    """Return the GPUs requested per job or per node, whichever are more, in total and by type."""
     mgpu, most = 0, Counter[str]()
     for text, count in ((job.per_job, 1), (job.per_node, nodes)):
         entries = _entries(text)
@@ -106,9 +106,10 @@ def _asked(job: CountedJob, nodes: int, facts: CountingFacts) -> tuple[int, dict
 
 
 def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts) -> dict[str, int]:
-    """Return the GPUs by type in the total of a pending job.
+    """Return the number of GPUs of each type in Slurm's total for a pending job.
 
-    If tasks request one type that Slurm does not track, it gets the rest of the other types.
+    If tasks request exactly one type that Slurm does not track, the GPUs that remain after all other types
+    count as that type.
     """
     types = _typed(tres)
     untracked = _types(_entries(job.per_task), 1).keys() - types.keys()
@@ -122,7 +123,10 @@ def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: CountingF
 
 
 def _memory(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts, mgpu: int, times: float) -> int:
-    """Return the MiB of a pending job; Slurm's total omits DefMemPerGPU but allocates it."""
+    """Return the memory of a pending job in MiB.
+
+    Slurm allocates DefMemPerGPU but does not include it in the total of a pending job.
+    """
     total = _round(_whole(tres, "mem") * times)
     by_gpu = _round(_per_gpu(job.mib_per_gpu) * mgpu / 1000)
     asked = job.mib_per_gpu.startswith("gres")
@@ -133,12 +137,12 @@ def _memory(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts, mg
 
 
 def _per_gpu(text: str) -> int:
-    """Return the amount in "gres:gpu:8"; 0 if there is none."""
+    """Return the amount per GPU in a text such as "gres:gpu:8"; 0 if there is none."""
     return max((entry.count for entry in _entries(text) if entry.name == "gpu"), default=0)
 
 
 def _only_type(partitions: Iterable[str], facts: CountingFacts) -> str | None:
-    """Return the GPU type of a job in these partitions; None if there is a choice."""
+    """Return the GPU type of a job in these partitions; None if there are several or it is unknown."""
     sets = [facts.partition_types.get(name, frozenset()) for name in partitions]
     kinds = frozenset[str]().union(*sets)
     return next(iter(kinds)) if all(sets) and len(kinds) == 1 else None
@@ -181,9 +185,9 @@ def _typed(tres: Mapping[str, float]) -> dict[str, int]:
 
 
 def mgpu_of_total(tres: Mapping[str, float], facts: CountingFacts) -> int:
-    """Return the GPUs in a total such as {"gres/gpu": 2, "gres/shard": 3}.
+    """Return the mgpu in a total such as {"gres/gpu": 2, "gres/shard": 3}.
 
-    Shards do not count if no node has any.
+    Shards are ignored if no node has any.
     """
     if facts.shards_per_gpu is None:
         tres = {name: n for name, n in tres.items() if not name.startswith(f"{_GRES}shard")}
@@ -200,7 +204,7 @@ def _hosts(expression: str) -> tuple[str, ...]:
 
 
 def _type_of(nodes: str, node_types: Mapping[str, str]) -> str | None:
-    """Return the single GPU type of these nodes."""
+    """Return the GPU type of these nodes; None if they have several or it is unknown."""
     kinds = {node_types.get(name) for name in _hosts(nodes)}
     return kinds.pop() if len(kinds) == 1 else None
 
@@ -210,5 +214,5 @@ def _whole(tres: Mapping[str, float], name: str) -> int:
 
 
 def _round(value: float) -> int:
-    """Round halves up, like the Lua; Python rounds them to even."""
+    """Round halves up, as job_submit.lua does; Python's round() rounds them to even."""
     return math.floor(value + 0.5)

@@ -1,4 +1,4 @@
-"""Count the calls of Slurm's commands and their duration, to limit and show the load on slurmctld."""
+"""Count and time the calls of Slurm's commands, to report the load on slurmctld."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CountingRun:
         self.by_command: dict[str, CallStatistics] = {}
 
     def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
-        """Run a command and count it even if it fails, unless it queries no daemon."""
+        """Run a command; count it, even if it fails, unless it queries no daemon."""
         if argv[1:] in _ASK_NO_DAEMON:
             return self._run(argv, environ, timeout_s)
         calls = self.by_command.setdefault(argv[0], CallStatistics())
@@ -43,7 +43,7 @@ class CountingRun:
         return text
 
     def __str__(self) -> str:
-        """Return for example "squeue 3600 (12 ms each), scontrol 61 (9 ms each, 1 failed)"."""
+        """Return a text such as "squeue 3600 (12 ms each), scontrol 61 (9 ms each, 1 failed)"."""
         words = []
         for name, calls in sorted(self.by_command.items()):
             failed = f", {calls.failed} failed" if calls.failed else ""

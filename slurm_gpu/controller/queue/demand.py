@@ -1,4 +1,4 @@
-"""Measure demand for the next snapshot: the decisions of job_submit.lua since the last one."""
+"""Measure the demand for the next snapshot from the recent decisions of job_submit.lua."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Demand(IntEnum):
 
     NONE = 0
     DECIDED = 1
-    """Jobs were submitted; an admission without a job counts until a snapshot shows that there is none."""
+    """Jobs were submitted; an admitted job counts until a snapshot shows whether it exists."""
     REFUSED = 2
-    """A user reached a limit and waits for room."""
+    """A job was rejected because of a limit, and its user is waiting for resources."""
 
 
 class DecisionsWatch:
-    """Reads the lines appended to the log, even across rotations."""
+    """Reads the lines that are appended to decisions.log, even across rotations."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class DecisionsWatch:
         self._seen: dict[Demand, float] = {}
 
     def demand(self, now: float) -> Demand:
-        """Return the demand of the last seconds; `now` is monotonic."""
+        """Return the highest demand within the last few seconds; `now` is a monotonic time."""
         text = self._appended()
         if text:
             self._seen[Demand.DECIDED] = now

@@ -1,7 +1,7 @@
-"""Poll Slurm's accounting for runs of this month that ended before slurm-gpuctld started.
+"""Poll Slurm's accounting for ended runs in the periods of GPU-hour limits.
 
-slurmdbd may need minutes for a month of a large cluster. It is therefore queried in the background: once back
-to the start of the periods, then regularly for recently ended runs.
+slurmdbd may need minutes to return a month of runs on a large cluster. It is therefore queried in the
+background: once for all runs since the start of the periods, then regularly for recently ended runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EndedRunsPoll:
             log, "GPU-hours are not updated: %s", SystemClock(), over="GPU-hours are updated again"
         )
         self.complete = False
-        """Whether everything since the start of the periods was received."""
+        """Whether all runs since the start of the periods have been received."""
 
     def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> list[GpuRun]:
         """Return the runs received since the last call; `first_s` is the start of the longest period."""

@@ -1,13 +1,14 @@
-"""GPU-hours of the current day, week and month, in the site's time zone.
+"""Sum up the GPU-hours of the current day, week and month in the site's time zone.
 
-Ended runs are read from Slurm's accounting once, back to the start of the periods, and then from the queue,
-which lists a job for some minutes after its end. Running jobs count up to now. A run counts Slurm's allocated
-GPUs × (end − start); a suspended job keeps its GPUs, so they count.
+Earlier runs are read once from Slurm's accounting, back to the start of the periods. Later ends are read from
+the queue, which lists a job for some minutes after its end. Running jobs count up to the present. The
+GPU-hours of a run are its allocated GPUs × (end − start), including the time when it was suspended, because a
+suspended job keeps its GPUs.
 
-A run that its owner resizes has several parts, one after another. Accounting has a row for each. The queue
-has the GPUs of the last part and the start of the first, so the queue counts only for the time after the
-known parts. A resize that accounting has not reported yet appears as a different number of GPUs than in the
-last poll.
+A run that its owner resizes has several consecutive parts. Accounting has one row for each part. The queue
+reports the GPUs of the last part but the start of the first, so it is used only for the time after the known
+parts. A resize that accounting has not reported yet is detected when the number of GPUs differs from the last
+poll.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def period_starts(now_s: float, zone: ZoneInfo) -> dict[CalendarPeriod, int]:
 
 @dataclass(frozen=True, slots=True)
 class GpuRun:
-    """One run of a job on GPUs, or a part of a resized one; `end_s` is None while it runs."""
+    """One run of a job on GPUs, or one part of a resized run; `end_s` is None while it is running."""
 
     job_id: int
     owner: UsageOwner
@@ -58,12 +59,12 @@ class GpuHours:
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone
         self._ended: dict[int, tuple[GpuRun, ...]] = {}
-        """Runs from accounting by job ID."""
+        """Ended runs from accounting, by job ID."""
         self._sums: dict[UsageOwner, dict[CalendarPeriod, float]] = {}
-        """Sums over `_ended` since `_starts`."""
+        """Sums over `_ended` since the times in `_starts`."""
         self._starts: dict[CalendarPeriod, int] = {}
         self._unreported: dict[int, tuple[GpuRun, ...]] = {}
-        """Ended runs from the queue, until accounting covers that time."""
+        """Ended runs from the queue that accounting has not reported yet."""
         self._running: dict[int, GpuRun] = {}
         """Running runs in the last poll of the queue."""
 
@@ -99,7 +100,7 @@ class GpuHours:
     def totals(
         self, running: Iterable[GpuRun], groups: Iterable[GroupInForce], now_s: float
     ) -> dict[Subject, dict[CalendarPeriod, float]]:
-        """Return the hours of each subject that used any, including running jobs."""
+        """Return the GPU-hours of each subject that used any, including those of running jobs."""
         starts = period_starts(now_s, self._zone)
         if starts != self._starts:
             self._start_periods(starts)
@@ -127,13 +128,13 @@ class GpuHours:
         return by_subject
 
     def _unreported_from(self, run: GpuRun) -> int:
-        """Return the start of the part of a queued run that accounting does not cover yet."""
+        """Return the start of the part of a run that is not covered by its known ended parts."""
         known = (*self._ended.get(run.job_id, ()), *self._unreported.get(run.job_id, ()))
         ends = [part.end_s for part in known if part.end_s is not None and part.start_s >= run.start_s - 1]
         return max([run.start_s, *ends])
 
     def _start_periods(self, starts: dict[CalendarPeriod, int]) -> None:
-        """Start new periods: drop runs before all of them, and sum up again."""
+        """Start new periods: drop runs that ended before all of them, and recompute the sums."""
         self._starts, self._sums = starts, {}
         first_s = min(starts.values())
         self._ended, self._unreported = _since(first_s, self._ended), _since(first_s, self._unreported)

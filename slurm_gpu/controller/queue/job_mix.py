@@ -1,8 +1,8 @@
-"""The recent mix of requests, which determines whether free GPUs are usable; each job counts once.
+"""Track the recent mix of job requests, which determines which free GPUs are usable.
 
-A job counts when it is first seen, pending or running, and its weight decreases with time. Array tasks count
-once they are jobs of their own. slurmctld is the only source. The mix survives restarts of slurm-gpuctld;
-after a boot it starts with the jobs of the queue.
+Each job counts once, when it is first seen, pending or running. Its weight decays over time. An array task
+counts once it is a job of its own. All data comes from slurmctld. The mix survives restarts of slurm-gpuctld;
+after a reboot, it starts with the jobs in the queue.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ _MOVED = 0.05
 
 
 class JobMix:
-    """Requests per node with their weights."""
+    """Contains the requests per node and their weights."""
 
     def __init__(
         self, clock: Clock, path: Path | None = None, partitions: Collection[str] | None = None
     ) -> None:
-        """Continue with the content of `path`; count only jobs of `partitions`, if given."""
+        """Load the mix from `path`; count only jobs in `partitions` if they are given."""
         self._clock, self._path = clock, path
         self._partitions = None if partitions is None else frozenset(partitions)
         self._classes: dict[ResourceRequest, float] = {}
         self._at_s = clock.wall()
-        """Time to which the weights are decayed."""
+        """Time up to which the weights have decayed."""
         self._counted_until_s: float | None = None
-        """Jobs submitted until then were counted by the previous process; None when that is settled."""
+        """Submit time up to which the previous process counted jobs; None after the first update."""
         self._ids: frozenset[int] = frozenset()
         self._next_update_s = self._next_write_s = 0.0
         self._outage = OutageLog(
             log,
-            "the mix of jobs is not saved: %s; after a restart it starts with the jobs of the queue",
+            "the mix of jobs is not saved: %s; after a restart it starts with the jobs in the queue",
             clock,
             over="the mix of jobs is saved again",
         )
@@ -74,11 +74,11 @@ class JobMix:
         return sum(self._classes.values())
 
     def mix(self) -> Mix:
-        """Return the mix of requests by their weights."""
+        """Return the mix of requests with their weights."""
         return Mix.of(self._classes.items())
 
     def update(self, jobs: Sequence[CountedJob], facts: CountingFacts) -> None:
-        """Count jobs that appeared since the last update; at most every `_UPDATE_EVERY_S`."""
+        """Count jobs that appeared since the last update, at most every `_UPDATE_EVERY_S` seconds."""
         now = self._clock.monotonic()
         if now < self._next_update_s:
             return
@@ -126,7 +126,7 @@ class JobMix:
         return n > 0
 
     def _age(self) -> None:
-        """Decay earlier weights to the current time."""
+        """Reduce the weights to their decayed values at the current time."""
         now_s = self._clock.wall()
         part = 0.5 ** (max(0.0, now_s - self._at_s) / HALF_LIFE_S)
         self._at_s = now_s
@@ -161,7 +161,7 @@ class JobMix:
             OverflowError,
             RecursionError,
         ) as error:
-            log.warning("mix of jobs not loaded: %s: %r; it starts with the jobs of the queue", path, error)
+            log.warning("mix of jobs not loaded: %s: %r; it starts with the jobs in the queue", path, error)
             return
         self._classes = classes
         self._at_s = min(at_s, self._clock.wall())
@@ -170,7 +170,7 @@ class JobMix:
 
 
 class MixedOrder:
-    """The order of nodes by the current mix, rebuilt when the mix or the nodes change."""
+    """Provides the order of nodes for the current mix; rebuilds it when the mix or the nodes change."""
 
     def __init__(self, mix: JobMix) -> None:
         self.jobs = mix
@@ -190,7 +190,7 @@ class MixedOrder:
 
 
 def request_of(job: CountedJob, facts: CountingFacts) -> ResourceRequest | None:
-    """Return the request of a job or array task on each of its nodes; None without GPUs."""
+    """Return the request of a job or array task on each of its nodes; None if it requests no GPUs."""
     amounts = amounts_of(job, facts)
     if not amounts.mgpu:
         return None

@@ -1,7 +1,7 @@
 """Compute the current loans of each owner, as a pure function of policy and use.
 
-GPUs have no individual owner: the lent amount is the use on loan over the unowned GPUs, and owners lend in
-proportion to their idle GPUs.
+No GPU belongs to a particular owner. The lent amount is the use on loan that exceeds the unowned GPUs without
+other jobs, and owners lend in proportion to their idle GPUs.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from slurm_gpu.policy.lua.lending import borrowed_group, loans_group, own_group
 
 @dataclass(frozen=True, slots=True)
 class LendingLine:
-    """One owner; amounts are mgpu of running jobs."""
+    """The loans of one owner; amounts are mgpu of running jobs."""
 
     owner: OwnerInForce
     own: int
-    """Owned GPUs that the owner's own jobs use."""
+    """Owned GPUs that the owner's jobs use."""
     lent: int
     borrowed: int
-    """GPUs that the owner's own jobs borrow in addition to the owned ones."""
+    """GPUs that the owner's jobs borrow in addition to the owned GPUs."""
 
 
 def lending_of(lending: LendingInForce, usage: Usage) -> list[LendingLine]:
-    """Return all owners in the order of the policy."""
+    """Return the loans of all owners, in the order of the policy."""
 
     def running(group: str) -> int:
         return usage.of(None, group).running.mgpu

@@ -1,4 +1,4 @@
-"""The nodes of slurmctld, polled once for all users of the cache."""
+"""Cache the nodes that slurmctld reports, so that one poll serves several callers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from slurm_gpu.slurm.client import SlurmClient, SlurmNode
 
 
 class NodeCache:
-    """Caches the last answer."""
+    """Caches the last response of slurmctld."""
 
     def __init__(self, client: SlurmClient, clock: Clock) -> None:
         self._client, self._clock = client, clock
         self._last: tuple[float, Sequence[SlurmNode]] | None = None
 
     def within(self, age_s: float) -> Sequence[SlurmNode]:
-        """Return nodes at most this many seconds old; raise SlurmError if slurmctld does not answer."""
+        """Return the nodes as of at most `age_s` ago; raise SlurmError if slurmctld does not answer."""
         now = self._clock.monotonic()
         if self._last is None or now - self._last[0] >= age_s:
             self._last = now, self._client.nodes()

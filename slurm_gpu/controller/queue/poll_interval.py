@@ -20,23 +20,24 @@ _LONGEST_DOWN_S = 20.0
 
 
 class PollPace:
-    """The adaptive interval of one watcher."""
+    """Computes the adaptive poll interval of one watcher."""
 
     def __init__(self) -> None:
         self._failures = 0
         self._cost = (0.0, 0.0, 0.0)
 
     def after_answer(self, asked_s: float, took_s: float, cpu_s: float, demand: Demand) -> float:
-        """Return the delay after a poll that took `took_s` and `cpu_s` of CPU time; slurmctld took `asked_s`.
+        """Return the delay after a successful poll.
 
-        It limits the load on slurmctld and, less strictly while users are refused, on the core.
+        The poll took `took_s`, of which slurmctld took `asked_s`, and used `cpu_s` of CPU time. The delay
+        limits the load on slurmctld and the CPU; the limit for the CPU is higher while users are refused.
         """
         self._failures = 0
         self._cost = asked_s, took_s, cpu_s
         return self.while_asked_for(demand)
 
     def while_asked_for(self, demand: Demand) -> float:
-        """Return the delay by the demand since the last poll."""
+        """Return the delay, given the demand since the last poll."""
         asked_s, took_s, cpu_s = self._cost
         interval_s = INTERVAL_S if demand is Demand.NONE else _INTERVAL_WHILE_DECIDED_S
         share = _CPU_SHARE_WHILE_REFUSED if demand is Demand.REFUSED else _CPU_SHARE
@@ -45,9 +46,10 @@ class PollPace:
         )
 
     def after_failure(self, took_s: float) -> float:
-        """Return the delay after a failed query, doubled each time.
+        """Return the delay after a failed query, which doubles with each failure.
 
-        Slurm's commands may themselves retry for many seconds before they fail.
+        The duration of the query is subtracted, because Slurm's commands may retry for many seconds before
+        they fail.
         """
         self._failures += 1
         return max(INTERVAL_S, min(INTERVAL_S * 2.0**self._failures, _LONGEST_DOWN_S) - took_s)

@@ -15,7 +15,7 @@ _INTERACTIVE = re.compile(r"slurm-gpu/1 t=[0-9A-Za-z]+ k=i")
 
 
 class Subject(NamedTuple):
-    """The owner of a sum: a user, a user within a group, or a group."""
+    """A user, a user within a group, or a group, for which use is summed up."""
 
     user: str | None
     group: str | None
@@ -33,7 +33,7 @@ class UsageOwner(NamedTuple):
 
 @dataclass(slots=True)
 class UsageTotals:
-    """Sums over jobs; GPUs in mgpu, memory in MiB; `by_type` counts only GPUs of known type."""
+    """Sums over jobs; GPUs in mgpu, memory in MiB; `by_type` counts only GPUs of a known type."""
 
     jobs: int = 0
     mgpu: int = 0
@@ -55,12 +55,12 @@ class UsageTotals:
 
 @dataclass(slots=True)
 class RunningAndPending:
-    """The two sums that limits on totals compare: over running and over pending jobs."""
+    """The sums over running and over pending jobs; limits on totals apply to both together."""
 
     running: UsageTotals = field(default_factory=UsageTotals)
     pending: UsageTotals = field(default_factory=UsageTotals)
     last_pending: int | None = None
-    """ID of the user's latest pending job; None without one, and for sums of groups."""
+    """ID of the user's latest pending job; None if there is none, and for sums of groups."""
 
     def saw_pending(self, job_id: int | None) -> None:
         """Record a pending job of the user."""
@@ -76,12 +76,12 @@ class Usage:
     uids: Mapping[str, int]
 
     def of(self, user: str | None, group: str | None) -> RunningAndPending:
-        """Return the use of one subject; zeros without jobs."""
+        """Return the use of one subject; all zeros if it has no jobs."""
         return self.by_subject.get(Subject(user, group), RunningAndPending())
 
 
 def submitted_as(job: CountedJob) -> str:
-    """Return `interactive` or `batch`, which job_submit.lua recorded at submission."""
+    """Return `interactive` or `batch`, as recorded by job_submit.lua at submission."""
     return "interactive" if _INTERACTIVE.search(job.admin_comment) else "batch"
 
 
@@ -121,17 +121,17 @@ class _Tally:
 
 
 class UsageCounter:
-    """Sums up queues; the amounts of a job are recomputed only when it changes."""
+    """Sums up queues; the amounts of a job are recomputed only when the job changes."""
 
     def __init__(self) -> None:
         self._facts: CountingFacts | None = None
         self._kinds: dict[int, tuple[CountedJob, _TaskClass]] = {}
-        """By the id() of the job object, which is kept so that it stays unique."""
+        """Task classes by the id() of the job object, which is kept so that its id stays unique."""
 
     def usage_of(
         self, jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: CountingFacts
     ) -> Usage:
-        """Sum up running and pending jobs; each task of an array is a job."""
+        """Sum up running and pending jobs; each array task counts as a job."""
         by_owner: dict[UsageOwner, RunningAndPending] = {}
         for tally in self._tallies(jobs, facts):
             both = by_owner.setdefault(tally.kind.owner, RunningAndPending())
@@ -169,7 +169,7 @@ class UsageCounter:
 
 
 def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: CountingFacts) -> Usage:
-    """Sum up one queue."""
+    """Sum up the jobs in one queue."""
     return UsageCounter().usage_of(jobs, groups, facts)
 
 
@@ -181,7 +181,7 @@ def kinds_summed_up(policy: PolicyInForce) -> frozenset[str]:
 def usage_by_kind(
     policy: PolicyInForce, jobs: Sequence[CountedJob], facts: CountingFacts
 ) -> dict[str, Usage]:
-    """Return the use by jobs of each of these kinds."""
+    """Return the use by jobs of each kind that a rule sums up separately."""
     return {
         kind: usage_of((job for job in jobs if submitted_as(job) == kind), policy.groups, facts)
         for kind in kinds_summed_up(policy)

@@ -1,1 +1,1 @@
-"""Reports to slurm-gpudbd: audit events, decisions, quotas."""
+"""Report audit events, decisions and quotas to slurm-gpudbd."""

@@ -1,4 +1,4 @@
-"""Report audit events in the background to slurm-gpudbd, which may be down for long."""
+"""Report audit events to slurm-gpudbd in the background, even after a long outage of slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Send = Callable[[list[AuditEvent]], None]
 
 
 class AuditReporter(Duty):
-    """A queue of audit events; with `path` unsent events survive this process, however it ends."""
+    """A queue of audit events; with `path`, unsent events survive the end of this process, even a crash."""
 
     def __init__(self, clock: Clock, send: Send, path: Path | None = None) -> None:
         super().__init__(
@@ -68,7 +68,7 @@ class AuditReporter(Duty):
         evidence: Any = None,
         act_id: str | None = None,
     ) -> None:
-        """Log an event and report it as soon as possible; events with equal `act_id` are the same."""
+        """Log an event and report it as soon as possible; events with the same `act_id` count once."""
         log.info("%s: %s (%s)", act, subject, why)
         made = AuditEvent(
             id=uuid.uuid4().hex if act_id is None else act_id,
@@ -90,7 +90,7 @@ class AuditReporter(Duty):
         self._due_s = 0.0
 
     def close(self) -> None:
-        """Report unsent events, waiting a few seconds at most."""
+        """Report unsent events; wait a few seconds at most."""
         self._due_s = 0.0
         self.run(QueueView())
         if self._background is not None:
@@ -100,7 +100,7 @@ class AuditReporter(Duty):
             log.warning("%d audit events were not sent to slurm-gpudbd%s", len(self._waiting), later)
 
     def prepare(self, view: QueueView) -> bool:
-        """Return whether there are unsent events, also on a host whose slurmctld is not active."""
+        """Return whether there are unsent events, even on a host whose slurmctld is not active."""
         return bool(self._waiting)
 
     def work(self, view: QueueView) -> None:
@@ -114,7 +114,7 @@ class AuditReporter(Duty):
                 self._write()
 
     def _send_all(self, acts: list[AuditEvent]) -> None:
-        """Send events; one that is refused for its content does not block the others."""
+        """Send events; an event that slurm-gpudbd rejects does not block the others."""
         try:
             self._send(acts)
         except UsageError as error:
@@ -137,7 +137,7 @@ class AuditReporter(Duty):
 
 
 def _read(path: Path) -> list[AuditEvent]:
-    """Return the events that an earlier process left; none if the file is missing or damaged."""
+    """Return the events that an earlier process did not send; [] if the file is missing or damaged."""
     try:
         return decode(list[AuditEvent], path.read_bytes())
     except (OSError, ValueError, RecursionError, SlurmGpuError):

@@ -1,4 +1,4 @@
-"""Read decisions.log from the last position on, even across rotations."""
+"""Read decisions.log from the last shipped position, even across rotations."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A position in the log: a file, by device and inode, and a byte offset.
+    """A position in the log: the device and inode of a file, and a byte offset.
 
-    `last` is the ID of the last decision shipped; None if there was none or it is unknown.
+    `last` is the ID of the last shipped decision; None if no decision was shipped or its ID is unknown.
     """
 
     device: int
@@ -46,14 +46,14 @@ class Piece:
 
 
 class DecisionLog:
-    """The log and its predecessor `.1`; the mark, in memory like the log, survives this process."""
+    """The log and its predecessor `.1`; the mark is a file next to the log and survives this process."""
 
     def __init__(self, log: Path, mark: Path) -> None:
         self._log, self._mark_path = log, mark
         self._mark = _read_mark(mark)
 
     def next(self, most_bytes: int, most_lines: int) -> Piece | None:
-        """Return the lines after the mark; None without any. Raise OSError if they cannot be read."""
+        """Return the lines after the mark, or None if there are none; raise OSError if reading fails."""
         lost = False
         files = self._files()
         if self._mark is None and files:
@@ -77,15 +77,15 @@ class DecisionLog:
 
     @property
     def last(self) -> str | None:
-        """The ID of the last decision shipped."""
+        """The ID of the last shipped decision."""
         return None if self._mark is None else self._mark.last
 
     def done(self, piece: Piece, last: str | None = None) -> None:
-        """Record that the piece was shipped; raise OutsideError if that cannot be written."""
+        """Record that the piece was shipped; raise OutsideError if the mark cannot be written."""
         self._put_mark(replace(piece.mark, last=self.last if last is None else last))
 
     def restart(self) -> None:
-        """Start again from the beginning, after slurm-gpudbd lost shipped decisions."""
+        """Start again from the beginning of the log, because slurm-gpudbd has lost shipped decisions."""
         self._mark = None
 
     def _put_mark(self, mark: Mark) -> None:
@@ -93,7 +93,7 @@ class DecisionLog:
         write_run_file(self._mark_path, json.dumps({"version": _VERSION, **asdict(mark)}))
 
     def _files(self) -> list[tuple[Path, Mark]]:
-        """Return the existing files, the older first, each with its size as offset."""
+        """Return the existing files, oldest first, each with its size as the offset."""
         found = []
         for path in (self._log.with_name(f"{self._log.name}.1"), self._log):
             try:
@@ -109,7 +109,7 @@ def _same(one: Mark, other: Mark) -> bool:
 
 
 def _piece(path: Path, size: Mark, begin: int, most: tuple[int, int], *, is_last: bool) -> Piece | None:
-    """Return whole lines from `begin` on; None if the path has another file by now."""
+    """Return whole lines from the offset `begin`; None if the file at this path was replaced meanwhile."""
     most_bytes, most_lines = most
     with path.open("rb") as file:
         status = os.fstat(file.fileno())
@@ -130,9 +130,9 @@ def _piece(path: Path, size: Mark, begin: int, most: tuple[int, int], *, is_last
 
 
 def _read_mark(path: Path) -> Mark | None:
-    """Read the mark; return None if it is missing or damaged.
+    """Return the mark, or None if the file is missing or damaged.
 
-    All is then shipped again, without duplicates.
+    Without a mark, all decisions are shipped again; their IDs prevent duplicates.
     """
     try:
         plain = json.loads(path.read_text())

@@ -1,7 +1,8 @@
-"""Ship decisions.log in the background to slurm-gpudbd, which may be down for long.
+"""Ship decisions.log to slurm-gpudbd in the background, even after a long outage of slurm-gpudbd.
 
-The log itself is the spool: with its predecessor, it holds 128 MiB, about 800,000 decisions. Decisions that
-were rotated away before they were shipped are lost to the database; the log and an audit event report it.
+The log itself is the spool: together with its predecessor, it contains up to 128 MiB, about 800,000
+decisions. Decisions that are rotated away before they are shipped never reach the database; an audit event
+reports the loss.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class DecisionShipper(Duty):
         self._log = DecisionLog(path, run_directory / MARK_FILE)
         self._path, self._acts, self._send = path, acts, send
         self._refusals: Counter[_UserHour] = Counter()
-        """Refusals by user and hour, including those left out."""
+        """Refusals by user and hour, including those that are not shipped."""
 
     def prepare(self, view: QueueView) -> bool:
         """Return True: each slurmctld host ships its own log, active or not."""
@@ -82,7 +83,9 @@ class DecisionShipper(Duty):
                 refusals = Counter(self._refusals)
                 decisions = list(self._decisions(piece.lines, refusals))
                 if decisions and self._send(decisions, self._log.last):
-                    log.warning("slurm-gpudbd lost decisions; all in %s are shipped again", self._path)
+                    log.warning(
+                        "slurm-gpudbd lost decisions; all decisions in %s are shipped again", self._path
+                    )
                     self._refusals.clear()
                     self._log.restart()
                     continue
@@ -92,7 +95,7 @@ class DecisionShipper(Duty):
                     self._acts.add(
                         "decisions lost",
                         str(self._path),
-                        "the log was rotated twice before slurm-gpudbd had all of it",
+                        "the log was rotated twice before slurm-gpudbd had received all of it",
                         "",
                         "",
                     )
@@ -100,7 +103,7 @@ class DecisionShipper(Duty):
             raise OutsideError(str(error)) from error
 
     def _decisions(self, lines: Sequence[LogLine], refusals: Counter[_UserHour]) -> Iterator[Decision]:
-        """Yield the decisions to ship; count refusals."""
+        """Yield the decisions to ship, and count refusals."""
         unreadable = 0
         for line in lines:
             decision = decision_of(line)
@@ -117,11 +120,11 @@ class DecisionShipper(Duty):
             log.warning("%s: skipped %d lines that are not decisions", self._path, unreadable)
 
     def _warn_of(self, refusals: Counter[_UserHour]) -> None:
-        """Warn once per user and hour; forget past hours."""
+        """Warn about too many refusals once per user and hour; forget past hours."""
         for key, count in refusals.items():
             if count > REFUSALS_OF_A_USER >= self._refusals[key]:
                 log.warning(
-                    "uid %d was rejected more than %d times within an hour: %s has the others",
+                    "uid %d was rejected more than %d times within an hour: only %s contains the others",
                     key[0],
                     REFUSALS_OF_A_USER,
                     self._path,
@@ -131,7 +134,10 @@ class DecisionShipper(Duty):
 
 
 def decision_of(line: LogLine) -> Decision | None:
-    """Parse a line, with an ID that is the same whenever it is shipped; None if it is not a decision."""
+    """Parse a line; return None if it is not a decision.
+
+    The ID of the decision is the same each time that the line is shipped.
+    """
     host = this_host()
     read = DecisionLine.read(line.text.decode("utf-8", "replace"))
     if read is None or len(read.fields) > _MOST_FIELDS or not _NUMBER.fullmatch(read.fields.get("uid", "")):

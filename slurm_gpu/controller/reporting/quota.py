@@ -1,4 +1,4 @@
-"""Compute a user's use of each limit on the user's jobs, as a pure function of policy and use."""
+"""Compute how much of each limit a user's jobs use, as a pure function of policy and use."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class QuotaLine:
-    """One limit; amounts are mgpu, MiB, seconds, hours or counts, by `kind.measure`."""
+    """One limit and its use; `kind.measure` determines the unit: mgpu, MiB, seconds, hours or counts."""
 
     rule: RuleInForce
     kind: LimitKind
     of: str | None
-    """The GPU type or the period; None for a limit on all GPUs."""
+    """The GPU type or the period of the limit; None if it has neither."""
     limit: Any
     used: float | None
-    """The amount in use; None for limits on single jobs, and if unknown."""
+    """The amount in use; None for limits on single jobs, and if the amount is unknown."""
     until_s: int | None = None
-    """The end of the exception that sets the limit."""
+    """The end of the exception that sets the limit, if any."""
 
     @property
     def key(self) -> str:
-        """The key in the compiled table."""
+        """The key of the limit in the compiled policy."""
         return self.kind.key if self.of is None else f"{self.kind.key}:{self.of}"
 
     @property
@@ -59,11 +59,11 @@ class QuotaLine:
 
     @property
     def left(self) -> float | None:
-        """The amount still available; 0 over the limit."""
+        """The amount still available; 0 if the limit is exceeded, None if the use is unknown."""
         return None if self.used is None else max(0.0, self.limit - self.used)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the keys of docs/commands.md; GPUs in whole GPUs."""
+        """Return the JSON object described in docs/commands.md, with amounts in GPUs instead of mgpu."""
         scale = 1000 if self.kind.measure is LimitUnit.GPUS else 1
         values = {"limit": self.limit, "used": self.used, "left": self.left}
         amounts = {
@@ -96,8 +96,8 @@ def quota_of(
 ) -> list[QuotaLine]:
     """Return all limits that can apply to the user's jobs, in the order of the policy.
 
-    A snapshot does not distinguish interactive jobs: rules for a kind use `by_kind`, and their use is unknown
-    without `by_kind`. Limits of groups in which the user cannot have jobs, by accounts and QOS, are left out.
+    A snapshot does not distinguish kinds of jobs, so rules for one kind use `by_kind`. Without it, their use
+    is unknown. Limits of a group are left out if the user's accounts and QOS allow no jobs in the group.
     """
     lines: list[QuotaLine] = []
     for rule in policy.rules:
@@ -174,7 +174,7 @@ def _gpus(both: RunningAndPending, of: str | None, *, with_pending: bool) -> int
 
 
 def _listed(limit: Mapping[Any, Any]) -> list[Any]:
-    """Return the allowed names, or the walltime by GPUs."""
+    """Return the allowed names, or the maximum walltime for each number of GPUs."""
     if all(isinstance(key, str) for key in limit):
         return sorted(limit)
     return [{"gpus": limit[index]["mgpu"] / 1000, "s": limit[index]["s"]} for index in sorted(limit)]

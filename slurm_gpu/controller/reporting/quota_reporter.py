@@ -1,4 +1,4 @@
-"""Report limits and use to slurm-gpudbd, which has no policy, for the users who view them."""
+"""Report limits and use to slurm-gpudbd, which does not have the policy, for users who view them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PLACES_KEPT_S = 600.0
 
 
 class QuotaReporter(Duty):
-    """Polls in the background for users who view their limits, and reports them."""
+    """Polls slurm-gpudbd in the background for users who view their limits, and reports these limits."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""Reservations in Slurm: planning, creating, watching and deleting them."""
+"""Plan, create, monitor and delete reservations in Slurm."""

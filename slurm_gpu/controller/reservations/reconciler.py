@@ -1,9 +1,10 @@
-"""Create approved reservations in Slurm, release unused ones, and delete those that are over.
+"""Create approved reservations in Slurm, release unused reservations, and delete ended ones.
 
-The table in slurm-gpudbd is authoritative: each cycle makes Slurm agree with it, so nothing is left over
-after a kill -9, a restart, or a slurmctld that lost its state. A reservation that is over in the table is
-deleted in Slurm, never the reverse, so any slurm-gpuctld that takes over, also next to a backup slurmctld,
-reaches the same state. Only reservations with the name, the user and the nodes of a row are changed.
+The table in slurm-gpudbd is authoritative. Each cycle makes Slurm agree with it, so no reservation is left
+over after a crash, a restart or a loss of slurmctld's state. A reservation that has ended in the table is
+deleted in Slurm, never the reverse. Any slurm-gpuctld that takes over, even on the host of a backup
+slurmctld, therefore reaches the same state. Only reservations with the name, user and nodes of a row are
+changed.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ _LEAST_LEFT_S = 60
 
 
 def is_ours(found: SlurmReservation, row: Reservation) -> bool:
-    """Return whether Slurm's reservation belongs to this row, rather than to the site under the same name.
+    """Return whether Slurm's reservation is the one in this row, not one of the site with the same name.
 
-    Operators may have added users (`Users+=`).
+    It may have additional users, because operators may have added them (`Users+=`).
     """
     return (
         found.name == row.name
@@ -57,7 +58,7 @@ def is_ours(found: SlurmReservation, row: Reservation) -> bool:
 
 
 class ReservationReconciler(Duty):
-    """Keeps Slurm's reservations in agreement with the table, and tracks how long each was idle."""
+    """Keeps Slurm's reservations in agreement with the table, and tracks how long each has been idle."""
 
     def __init__(
         self,
@@ -78,14 +79,14 @@ class ReservationReconciler(Duty):
         self._reconciled_s: float | None = None
         self._idle_s: dict[int, float] = {}
         self._waited_s: dict[int, float] = {}
-        """Seconds that a job has waited for each reservation while it was empty with all nodes in service."""
+        """Seconds that a job has waited for each empty reservation while all its nodes were in service."""
         self._seen: frozenset[int] = frozenset()
         """IDs in the names of Slurm's reservations."""
         self._made: set[int] = set()
         self._released: set[int] = set()
-        """The reservations that were reported as released."""
+        """IDs of the reservations that were reported as released."""
         self._in_use: set[int] = set()
-        """The ended reservations that Slurm does not delete yet."""
+        """IDs of the ended reservations that Slurm could not delete yet."""
         self._refused = OutageLog(log, "%s", clock)
 
     def rows(self) -> Iterable[Reservation] | None:
@@ -94,7 +95,7 @@ class ReservationReconciler(Duty):
         return None if rows is None else rows.values()
 
     def prepare(self, view: QueueView) -> bool:
-        """Query slurm-gpudbd regularly; return whether an answer arrived, or has been missing for long."""
+        """Query slurm-gpudbd regularly; return whether a response has arrived or is long overdue."""
         now = self._clock.monotonic()
         is_due = now >= self._ask_s
         if is_due:
@@ -250,7 +251,7 @@ class ReservationReconciler(Duty):
         rows: Iterable[Reservation],
         now_s: int,
     ) -> None:
-        """Remove jobs from a reservation that is about to end, if they do not disturb another reservation."""
+        """Detach jobs from a reservation that is about to end if no other reservation needs their nodes."""
         assert row.end_s is not None
         if use is None or not row.end_s - _LET_GO_S <= now_s < row.end_s:
             return
@@ -263,7 +264,9 @@ class ReservationReconciler(Duty):
             except SlurmError as error:
                 self._refused.failed(f"job {job.job_id} will end with {row.name}: {_words_of(error)}")
                 continue
-            why = f"{row.name} ends before the time limit of the job, and its nodes are not reserved then"
+            why = (
+                f"{row.name} ends before the time limit of the job, and its nodes are not reserved afterwards"
+            )
             self._acts.add("job continues beyond its reservation", f"job {job.job_id}", why, row.name, "none")
 
     def _replace_nodes(
@@ -273,7 +276,7 @@ class ReservationReconciler(Duty):
         rows: Iterable[Reservation],
         now_s: int,
     ) -> None:
-        """Replace nodes that went out of service; the next cycle reports it to the table."""
+        """Replace nodes that went out of service; the next cycle reports the new nodes to the table."""
         nodes = self._repairer.instead(row, in_slurm, rows, now_s)
         if nodes is None:
             return
@@ -301,7 +304,7 @@ class ReservationReconciler(Duty):
         self._acts.add("reservation removed", row.name, f"it is {row.state}", f"{row.nodes}", "none")
 
     def _repel(self, row: Reservation) -> None:
-        """Prevent further jobs from running in an ended reservation, since Slurm would then keep it."""
+        """Keep further jobs out of an ended reservation, which Slurm does not delete while jobs use it."""
         try:
             self._slurm.unset_magnetic(row.name)
         except SlurmError as error:
@@ -330,7 +333,7 @@ class ReservationReconciler(Duty):
         return None
 
     def _counted(self, seconds: dict[int, float], number: int, *, counts: bool) -> float:
-        """Return the seconds for which the condition has lasted, without outages of slurmctld."""
+        """Update and return the seconds for which a condition has lasted, excluding outages of slurmctld."""
         if not counts:
             seconds[number] = 0.0
         elif number not in seconds or self._reconciled_s is None:

@@ -1,4 +1,4 @@
-"""Replace nodes of approved reservations that go out of service."""
+"""Replace nodes that go out of service in approved reservations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY_S = 60.0
 
 
 class ReservationRepairer:
-    """Tracks how long reserved nodes have been out of service since its start; methods raise SlurmError."""
+    """Tracks how long reserved nodes have been out of service; its methods raise SlurmError on failure."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class ReservationRepairer:
         timezone: ZoneInfo,
         clock: Clock,
     ) -> None:
-        """`nodes` returns those of slurmctld, at most that many seconds old."""
+        """Set up the tracking; `nodes` returns slurmctld's nodes, at most the given number of seconds old."""
         self._nodes, self._jobs, self._zones, self._timezone = nodes, jobs, zones, timezone
         self._clock = clock
         self._since: dict[str, float] = {}
         self._tried: dict[int, float] = {}
 
     def update(self, promised: Collection[Reservation]) -> None:
-        """Track which nodes of these reservations are out of service; poll Slurm only if needed."""
+        """Track which nodes of these reservations are out of service; poll Slurm only if there are any."""
         if not promised:
             self._since, self._tried = {}, {}
             return
@@ -50,7 +50,7 @@ class ReservationRepairer:
         self._tried = {number: at for number, at in self._tried.items() if number in ids}
 
     def out(self, nodes: str) -> frozenset[str]:
-        """Return those of these nodes that are out of service."""
+        """Return the nodes in this hostlist that are out of service."""
         return frozenset(expand(nodes)).intersection(self._since)
 
     def lost(self, row: Reservation) -> frozenset[str]:
@@ -65,7 +65,10 @@ class ReservationRepairer:
         rows: Iterable[Reservation],
         now_s: float,
     ) -> str | None:
-        """Return a reservation's nodes with lost ones replaced; None without lost nodes or replacements."""
+        """Return the nodes of a reservation after replacing lost ones.
+
+        Return None if no node is lost, no replacement is possible, or the last attempt was recent.
+        """
         lost, now = self.lost(row), self._clock.monotonic()
         if not lost or now - self._tried.get(row.id, -EVERY_S) < EVERY_S:
             return None
@@ -74,6 +77,6 @@ class ReservationRepairer:
         return without(row, lost, nodes, self._jobs(), in_slurm, rows, self._zones, now_s, self._timezone)
 
     def is_repaired(self, row: Reservation, found: SlurmReservation) -> bool:
-        """Return whether Slurm's reservation has as many nodes and differs only in nodes out of service."""
+        """Return whether Slurm's reservation differs only by replacements of nodes out of service."""
         before, after = set(expand(row.nodes or "")), set(expand(found.nodes))
         return row.user in found.users and len(before) == len(after) and before - after <= self._since.keys()

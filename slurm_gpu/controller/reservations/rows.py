@@ -1,4 +1,4 @@
-"""The table of reservations in slurm-gpudbd, read and updated in the background."""
+"""Read and update the table of reservations in slurm-gpudbd in the background."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Exchange = Callable[[Sequence[Report], Collection[int]], Sequence[Reservation]]
 
 
 class ReservationTable:
-    """Holds the rows as last read, and unsent reports; never blocks, even while slurm-gpudbd is down."""
+    """Contains the rows as last read, and unsent reports; never blocks, even while slurm-gpudbd is down."""
 
     def __init__(self, exchange: Exchange, background: Background) -> None:
         self._exchange = exchange
@@ -50,7 +50,7 @@ class ReservationTable:
         return number not in self._reports
 
     def report(self, report: Report) -> None:
-        """Send a report as soon as possible; it replaces an unsent one about the same row."""
+        """Queue a report, which replaces an unsent report about the same row."""
         before = self._reports.get(report.id)
         if report.nodes is None and before is not None:
             report = replace(report, nodes=before.nodes)

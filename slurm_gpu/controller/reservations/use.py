@@ -32,7 +32,7 @@ class ReservationUse:
     """The use of a reservation whose window has begun."""
 
     first: ReservationUserJob | None
-    """The earliest known job that ran in it."""
+    """The earliest known job that ran in the reservation."""
     is_in_use: bool
     """Whether a job runs in the reservation."""
     waiting: ReservationUserJob | None
@@ -42,14 +42,14 @@ class ReservationUse:
 
     @property
     def is_used(self) -> bool:
-        """Whether the reservation is used, or a job that could use it waits."""
+        """Whether the reservation is used, or a job that could use it is waiting."""
         return self.is_in_use or self.waiting is not None
 
 
 def use_of(
     row: Reservation, found: SlurmReservation | None, jobs: Sequence[ReservationUserJob], now_s: int
 ) -> ReservationUse:
-    """Return the use of `row`, which is `found` in Slurm, by the jobs of its users."""
+    """Return the use of a reservation by its users' jobs; `found` is the reservation in Slurm."""
     in_it = [job for job in jobs if job.reservation == row.name]
     ran = [job for job in in_it if job.state != _WAITING and job.start_s is not None and job.nodes]
     first = min(ran, key=lambda job: (job.start_s or 0, job.job_id), default=None)
@@ -67,7 +67,7 @@ def use_of(
 
 
 def ends_s(job: ReservationUserJob) -> float:
-    """Return when a running job reaches its time limit; inf without one."""
+    """Return when a running job reaches its time limit; infinity if it has none."""
     if job.start_s is None or job.time_limit_s is None:
         return math.inf
     return job.start_s + job.time_limit_s
@@ -85,7 +85,8 @@ def whose(row: Reservation, found: SlurmReservation | None) -> tuple[frozenset[s
 def _could_start(row: Reservation, job: ReservationUserJob, now_s: int) -> bool:
     """Return whether a job waits only for nodes and would end within the window.
 
-    Its minimum number of nodes is unknown: squeue shows 4 for a waiting job with --nodes=1-4.
+    The number of nodes is not checked, because the minimum is unknown: squeue shows 4 for a waiting job with
+    --nodes=1-4.
     """
     return (
         job.state == _WAITING

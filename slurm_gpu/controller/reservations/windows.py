@@ -1,4 +1,4 @@
-"""Plan reservations: the suitable nodes, and the spans in which each is taken."""
+"""Plan reservations: find suitable nodes, and the time spans in which each node is taken."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOLDING = frozenset(
 
 
 def nodes_with(nodes: Iterable[SlurmNode], partition: str, gpu_type: str | None) -> list[SlurmNode]:
-    """Return the nodes of a partition that are in service and have GPUs (of this type)."""
+    """Return the nodes of a partition that are in service and have GPUs of this type (None: any type)."""
     return [
         node
         for node in nodes
@@ -34,7 +34,10 @@ def nodes_with(nodes: Iterable[SlurmNode], partition: str, gpu_type: str | None)
 
 
 def nodes_needed(nodes: Collection[SlurmNode], gpus: int, gpu_type: str | None) -> int:
-    """Return the smallest number of nodes with `gpus` GPUs in equal parts; above `len(nodes)` if too few."""
+    """Return the minimum number of nodes that provide `gpus` GPUs in equal parts.
+
+    The result exceeds `len(nodes)` if there are too few GPUs.
+    """
     having = sorted((_gpus(node, gpu_type) for node in nodes), reverse=True)
     for n_nodes, least in enumerate(having, start=1):
         if least * n_nodes >= gpus:
@@ -55,11 +58,11 @@ def plan(
     timezone: ZoneInfo,
     only: Collection[str] | None = None,
 ) -> CalendarWindow | None:
-    """Return the first window for a request; None if it does not start by `latest_s`.
+    """Return the earliest window for a request; None if it would start after `latest_s`.
 
-    The window is `spare_s` longer than requested, so that a job of full length that starts late still fits.
-    With `only`, use these nodes. `timezone` is slurmctld's. Raise UsageError if the existing nodes can never
-    host it.
+    The window is `spare_s` longer than requested, so that a job of the full duration that starts late still
+    fits. With `only`, the window uses only these nodes. `timezone` is the time zone of slurmctld. Raise
+    UsageError if the nodes in service can never satisfy the request.
     """
     per_node = math.ceil(one.gpus / one.n_nodes)
     zone_of = group_by_node("zones", zones)
@@ -70,10 +73,10 @@ def plan(
     ]
     if len(found) < one.n_nodes:
         kind = f"{one.gpu_type} GPUs" if one.gpu_type else "GPUs"
-        where = f"partition {one.partition}" if only is None else "those named"
+        where = f"partition {one.partition} has" if only is None else "the named nodes include"
         raise UsageError(
-            f"the reservation needs {counted(one.n_nodes, 'node')} with {per_node} {kind} each, and "
-            f"{len(found)} of {where} are in service"
+            f"the reservation needs {counted(one.n_nodes, 'node')} with {per_node} {kind} each, but "
+            f"{where} only {len(found)} in service"
         )
     now = math.ceil(now_s)
     duration_s = one.duration_s + math.ceil(spare_s)
@@ -98,9 +101,9 @@ def without(
     now_s: float,
     timezone: ZoneInfo,
 ) -> str | None:
-    """Return the nodes of a reservation with replacements for `lost` ones that are free until its end.
+    """Return the nodes of a reservation after replacing `lost` by nodes that are free until its end.
 
-    Prefer the zones of its other nodes. Return None if too few nodes are free.
+    Nodes in the zones of its other nodes are preferred. Return None if too few nodes are free.
     """
     assert row.start_s is not None
     assert row.end_s is not None
@@ -128,7 +131,7 @@ def without(
 
 
 def _by_jobs(jobs: Iterable[QueuedJob], now_s: int) -> Iterator[BusySpan]:
-    """Yield spans of jobs until their time limits, rounded up to a minute, plus a minute for the epilog."""
+    """Yield the spans of jobs until their time limits, plus a minute for the epilog, in whole minutes."""
     for job in jobs:
         if job.state in _HOLDING:
             ended_s = FOREVER if job.end_s is None else _up_to_minute(max(job.end_s, now_s) + _MINUTE_S)

@@ -1,1 +1,1 @@
-"""The cluster as job_submit.lua reads it: snapshot.txt, and the tables in it."""
+"""Write snapshot.txt, the state of the cluster for job_submit.lua, and the tables in it."""

@@ -6,5 +6,5 @@ from urllib.parse import quote
 
 
 def encode(name: str) -> str:
-    """Keep letters, digits, `_`, `.` and `-`; write every other byte as %XX."""
+    """Return a name with all bytes except letters, digits, `_`, `.` and `-` written as %XX."""
     return quote(name, safe="").replace("~", "%7E")

@@ -1,4 +1,4 @@
-"""Reservations for job_submit.lua: the job size that requires one, and the approved ones."""
+"""Publish to job_submit.lua the job size that requires a reservation, and the approved reservations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ReserveTable:
 
     mode: str
     mgpu: int | None
-    """Size from which jobs need a reservation; None if no job needs one."""
+    """The job size from which a reservation is required; None if it is never required."""
     promised: tuple[Reservation, ...] = ()
 
     def lines(self) -> Iterator[str]:

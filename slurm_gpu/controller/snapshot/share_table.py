@@ -1,4 +1,4 @@
-"""Shared jobs for job_submit.lua: whether sharing is available, and the shards by key."""
+"""Publish to job_submit.lua whether sharing is available, and the number of shards for each key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ShareTable:
 
     shards_per_gpu: int
     shares: Mapping[str, int]
-    """Shards by key, in the form of job_submit.lua."""
+    """Number of shards by key, as job_submit.lua writes it."""
 
     def lines(self) -> Iterator[str]:
         """Yield a line which says that sharing is available, and one line for each key."""

@@ -1,4 +1,4 @@
-"""snapshot.txt: the state of the cluster for job_submit.lua (docs/contracts.md, section 4)."""
+"""Write and read snapshot.txt, the cluster state for job_submit.lua (docs/contracts.md, section 4)."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _HALVES = (("run", "running"), ("pend", "pending"))
 
 @dataclass(frozen=True, slots=True)
 class QueryTiming:
-    """Time of the query by the machine's uptime: more precise than `as_of_s`, and never set back."""
+    """The time of the query as host uptime, which is more precise than `as_of_s` and never set back."""
 
     began_s: float
-    """Start of the query; rounded down to hundredths in the file."""
+    """Start of the query; rounded down to hundredths of a second in the file."""
     took_s: float
-    """Duration until the answer; rounded up."""
+    """Time until the response; rounded up to hundredths of a second in the file."""
     boot_id: str
     """Uptimes are comparable only within one boot of one machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of the cluster that slurmctld reported in the second `as_of_s`."""
+    """The state of the cluster that slurmctld reported at the time `as_of_s`."""
 
     generation: int
     """Increases with every snapshot."""
@@ -49,13 +49,13 @@ class Snapshot:
     """The policy whose groups were counted; None if no policy is installed."""
     usage: Usage
     hours: Mapping[Subject, Mapping[CalendarPeriod, float]] | None = None
-    """GPU-hours of each subject with any; None if unknown."""
+    """GPU-hours of each subject that used any; None if unknown."""
     period_starts: Mapping[CalendarPeriod, int] = field(default_factory=dict)
     seen: Mapping[str, int] = field(default_factory=dict)
-    """Tokens of recently admitted jobs that are counted, with their submission time; the latest first."""
+    """Submit times of recently admitted jobs that are counted, by token; the latest first."""
     zones: tuple[ZoneCapacity, ...] = ()
     placement: ZoneTable | None = None
-    """Only for job_submit.lua, like `shares` and `reserve`: `parse` omits them."""
+    """Like `shares` and `reserve`, this is only for job_submit.lua; `parse` does not read it."""
     shares: ShareTable | None = None
     reserve: ReserveTable | None = None
     timing: QueryTiming | None = None
@@ -68,16 +68,16 @@ class Snapshot:
 
 
 def render(snapshot: Snapshot) -> str:
-    """Return the content of the file."""
+    """Return the content of snapshot.txt."""
     return "\n".join(_lines(snapshot)) + "\n"
 
 
 def parse(text: str) -> Snapshot:
-    """Parse the output of `render`; raise ValueError if it is incomplete or something else."""
+    """Parse the output of `render`; raise ValueError if the text is incomplete or not a snapshot."""
     lines = text.splitlines()
     header = _HEADER.fullmatch(lines[0]) if lines else None
     if header is None:
-        raise ValueError("header of a snapshot is missing")
+        raise ValueError("not a snapshot: its header is missing")
     if not text.endswith("\n") or lines[-1] != f"end {header[1]}":
         raise ValueError("incomplete snapshot: its end is missing")
     by_subject: dict[Subject, RunningAndPending] = {}
@@ -118,7 +118,7 @@ def parse(text: str) -> Snapshot:
 
 
 def read_fresh(path: Path, now_s: float) -> Snapshot | None:
-    """Read the snapshot at `path`; None if it is missing, incomplete or too old."""
+    """Return the snapshot at `path`, or None if it is missing, incomplete or too old."""
     try:
         snapshot = parse(path.read_text(encoding="ascii"))
     except (OSError, ValueError, IndexError):
@@ -127,7 +127,7 @@ def read_fresh(path: Path, now_s: float) -> Snapshot | None:
 
 
 def last_generation(path: Path) -> int:
-    """Return the generation of the file, even if it is incomplete; 0 without a file."""
+    """Return the generation of the file, even if the file is incomplete; 0 if there is none."""
     try:
         with path.open(encoding="ascii", errors="replace") as file:
             header = _HEADER.fullmatch(file.readline().rstrip("\n"))

@@ -1,4 +1,4 @@
-"""Zones for job_submit.lua: the jobs to place, the free nodes, and the score of each zone."""
+"""Publish to job_submit.lua the score of each zone, and the nodes that accept jobs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ NO_ZONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class ZoneNodes:
-    """A zone of slurm-gpu.yaml with its nodes in Slurm."""
+    """A zone in slurm-gpu.yaml, and its nodes in Slurm."""
 
     name: str
     role: str | None
     nodes: tuple[SlurmNode, ...]
     """The hosts of the zone that exist in Slurm."""
     error: str | None = None
-    """The reason for not keeping jobs in it; None if it is usable."""
+    """The reason why jobs cannot be kept in the zone; None if the zone is usable."""
     remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pool:
-    """Equal nodes of one zone and partition that accept jobs; amounts are per node."""
+    """Identical nodes in one zone and partition that accept jobs; amounts are per node."""
 
     zone: str
     partition: str
@@ -43,21 +43,21 @@ class Pool:
     cpus: int
     mib: int
     types: tuple[tuple[str, int], ...]
-    """GPUs by type in lower case."""
+    """Number of GPUs by type, in lower case."""
     features: tuple[str, ...]
     nodes: int = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneTable:
-    """All zones at one moment."""
+    """The state of all zones at one moment."""
 
     mode: str
     """`observe`, `advise` or `enforce`."""
     most_medium: int
-    """Maximum nodes of a medium job."""
+    """Maximum number of nodes of a medium job."""
     scores: Mapping[str, Mapping[JobScale, int]]
-    """Scores by zone and scale, for usable zones."""
+    """Scores of usable zones, by zone and job scale."""
     pools: tuple[Pool, ...] = ()
 
     def lines(self) -> Iterator[str]:
@@ -77,7 +77,7 @@ class ZoneTable:
 
 
 class ZoneTables:
-    """Rebuilds the table whenever nodes were polled, much less often than the queue."""
+    """Rebuilds the table after each poll of nodes, which are polled much less often than the queue."""
 
     def __init__(self, placement: Placement, zones: Mapping[str, Zone]) -> None:
         self._placement, self._zones = placement, zones
@@ -96,9 +96,10 @@ class ZoneTables:
 
 
 def zone_nodes(zones: Mapping[str, Zone], nodes: Iterable[SlurmNode]) -> list[ZoneNodes]:
-    """Return the site's zones in order; raise ValueError for an invalid hostlist.
+    """Return the site's zones in the order of slurm-gpu.yaml; raise ValueError for an invalid hostlist.
 
-    Jobs are kept in a zone by the feature of its name, which all of its nodes, and no other nodes, must have.
+    Jobs are kept in a zone by a feature with the zone's name. All nodes of the zone, and no others, must have
+    it.
     """
     by_name = {node.name: node for node in nodes}
     having: dict[str, set[str]] = {}
@@ -114,9 +115,9 @@ def table(
     nodes: Iterable[SlurmNode],
     demand: Mapping[JobScale, int],
 ) -> ZoneTable | None:
-    """Return the table for the Lua; None if no zone is usable.
+    """Return the table for job_submit.lua; None if no zone is usable.
 
-    Jobs in partitions that are not managed have no pool and are not changed.
+    Partitions that are not managed have no pool, so their jobs are not changed.
     """
     used = [zone for zone in zones if zone.error is None]
     if not used:
@@ -138,7 +139,7 @@ def table(
 def demand_by_scale(
     jobs: Iterable[CountedJob], facts: CountingFacts, most_medium: int
 ) -> dict[JobScale, int]:
-    """Return the mgpu that are allocated to jobs of each scale or requested by pending ones."""
+    """Return the mgpu that are allocated to running jobs or requested by pending jobs of each scale."""
     demand = dict.fromkeys(JobScale, 0)
     for job in jobs:
         if job.phase is not JobPhase.ENDED:
@@ -149,7 +150,7 @@ def demand_by_scale(
 
 
 def medium_bound(zones: Iterable[ZoneNodes]) -> int:
-    """Return the maximum nodes of a medium job with these zones."""
+    """Return the maximum number of nodes of a medium job, given these zones."""
     return most_medium_nodes(_load(zone) for zone in zones if zone.error is None)
 
 
@@ -159,8 +160,8 @@ def _zone(name: str, zone: Zone, by_name: Mapping[str, SlurmNode], having: set[s
     error = remedy = None
     lacking, others = compress(set(hosts) - having), compress(having - set(hosts))
     if not is_zone_name(name):
-        error = "its name cannot be that of a feature"
-        remedy = "give it a name of letters, digits, `_`, `.` and `-`, a letter first, in slurm-gpu.yaml"
+        error = "its name is not valid as the name of a feature"
+        remedy = "rename it in slurm-gpu.yaml: a letter, then letters, digits, `_`, `.` and `-`"
     elif not hosts:
         error = f"its nodes {zone.nodes} do not exist in slurmctld"
         remedy = "fix nodes: in slurm-gpu.yaml"

@@ -1,4 +1,4 @@
-"""Free resources of each zone of the site."""
+"""Compute the free resources of each zone of the site."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ZoneCapacity:
     free_mgpu: int
     """Free mgpu, including parts of shared GPUs."""
     free_nodes: int
-    """Nodes with no GPU in use."""
+    """Number of nodes with no GPU in use."""
 
 
 class ZoneMap:
-    """The zones of the site; raise UsageError for an unreadable hostlist or a node in two zones."""
+    """The zones of the site; raises UsageError for an invalid hostlist or a node in two zones."""
 
     def __init__(self, zones: Mapping[str, Zone]) -> None:
         hosts: dict[str, list[str]] = {name: [] for name in zones}

@@ -1,1 +1,1 @@
-"""The diagnosis of one job as a page: the verdict and its evidence."""
+"""Present the diagnosis of one job as a page: the verdict and its evidence."""

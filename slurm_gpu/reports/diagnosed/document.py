@@ -1,7 +1,8 @@
-"""The page of a diagnosis: a self-contained HTML file, or a page of a site.
+"""Render a diagnosis as a self-contained HTML file or as a page of a site.
 
-Its pictures are inline. A Content-Security-Policy allows only its own style and script, by their hashes. The
-script only shows the value under the pointer; everything else works without the script.
+Its pictures are inline. A Content-Security-Policy allows only the page's own style and script, which are
+identified by their hashes. The script only shows the value under the pointer; everything else works without
+it.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ class SiteLinks:
     script: str
     icon: str
     job: str
-    """The page of the job."""
+    """The address of the job's page."""
     again: str = ""
-    """The address of this page if a window that it does not show yet was requested from the job's nodes."""
+    """The address for reloading this page if a requested window has not arrived from the job's nodes yet."""
     silent: str = ""
     """The nodes that have not answered yet, if some have."""
 
 
 def diagnosis_html(page: DiagnosisPageModel, site: SiteLinks | None = None) -> str:
-    """Return the whole document; equal models give identical text.
+    """Return the HTML document; equal models give identical text.
 
-    With `site`, slurm-gpuweb serves style, script and the policy header; otherwise all three are inline.
+    With `site`, slurm-gpuweb serves the style, the script and the Content-Security-Policy header. Otherwise,
+    the document contains all three.
     """
     view = view_of(page.case, page.verdict)
     head = element(
@@ -95,7 +97,7 @@ def _header(page: DiagnosisPageModel, site: SiteLinks | None) -> Element:
 
 def _footer(page: DiagnosisPageModel, *, alone: bool) -> Element:
     text = (
-        f"Made by slurm-gpu, {page.made}; times are in {page.timezone}. A dash is an unknown value; 0 was "
+        f"Made by slurm-gpu, {page.made}; times are in {page.timezone}. A dash is an unknown value; a 0 was "
         "measured."
     )
     text += " This page loads nothing from other hosts." if alone else ""

@@ -1,4 +1,4 @@
-"""Heat maps of GPU × time for each metric, measured and relative to peers, with suspects framed."""
+"""Draw heat maps of each metric by GPU and time, as measured and relative to peers, with suspects framed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABEL_PX, _HEIGHTS = 12, ((16, 22), (32, 14), (64, 9), (128, 6), (10**9, 4))
 
 
 def heat_section(page: DiagnosisPageModel, view: CaseView) -> Element:
-    """Return the section with the heat maps and the choice of metrics, which works without a script."""
+    """Return the section with the heat maps and the selection of metrics, which works without a script."""
     first = _first(page, view)
     box = element("div", {"class": "heatbox"})
     append(box, *(_radio("metric", f"m-{metric}", metric is first) for metric in view.values))
@@ -40,7 +40,7 @@ def heat_section(page: DiagnosisPageModel, view: CaseView) -> Element:
         _heat(page, view),
         element("p", {"id": "readout", "class": "readout", "role": "status"}, "\u00a0"),
     )
-    notes = [f"Each row is a GPU, and each column {view.width_s:g} s. Grey means no data."]
+    notes = [f"Each row is a GPU, and each column spans {view.width_s:g} s. Grey means no data."]
     if view.left_out:
         notes.append(f"{view.left_out} GPUs that are not suspected are not shown; all were analysed.")
     return section(
@@ -168,7 +168,7 @@ def _key(metric: Metric, view: str, least: str, most: str) -> Element:
 
 
 def _names(view: CaseView, each: int, height: int) -> Element:
-    """Return the names of nodes next to their rows, and the names of suspects at their own rows."""
+    """Return the names of nodes next to their rows, and the names of suspected GPUs next to theirs."""
     svg = element("svg", {"class": "names", "width": "100%", "height": str(height), "aria-hidden": "true"})
     row = 0
     free_from = -_LABEL_PX

@@ -1,4 +1,4 @@
-"""Diagnose one run from the data of slurm-gpudbd."""
+"""Diagnose one run from the data in slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StepTimings(Protocol):
         """Return the series with the launcher's ranks."""
 
     def groups(self, series: Series) -> Groups | None:
-        """Return the groups of workers with the same role, if the timings have them."""
+        """Return the groups of workers with the same role, if the timings contain them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class JudgedRun:
     verdict: Verdict
 
     def source(self, run: Run) -> str:
-        """Describe the data of the verdict. A window may end long before the run."""
+        """Describe the data of the verdict; a window may end long before the run does."""
         if self.by == "timeline":
             return "its whole timeline"
         if run.end_s is None or self.reaches_its_end(run):
@@ -58,11 +58,11 @@ class JudgedRun:
         return f"minutes at full resolution that end {apart} before its end"
 
     def reaches_its_end(self, run: Run) -> bool:
-        """Return whether the data reach the end of the run; true while it runs."""
+        """Return whether the data reach the end of the run; True if the run has not ended yet."""
         return run.end_s is None or run.end_s - self.series.end_s <= _TO_ITS_END_S
 
     def coverage_text(self, run: Run, rules: DiagnosisThresholds) -> str:
-        """Return the coverage as text, such as ", 93% coverage", with GPU counts if some have no data."""
+        """Return a text such as ", 93% coverage", with the numbers of GPUs if some GPUs have no data."""
         if self.verdict.coverage is None:
             return ""
         n_reported = int((self.series.coverage() >= rules.missing_below).sum())
@@ -81,9 +81,10 @@ def judge_run(
     timings: StepTimings | None = None,
     hosts: Sequence[NodeMinutes] = (),
 ) -> JudgedRun:
-    """Return the verdict on the windows and `hosts` if it has a finding, otherwise on the whole timeline.
+    """Return the verdict on the windows and `hosts` if it is a finding, otherwise on the whole timeline.
 
-    `courses` may include other runs of the job. Raise ValueError if `groups` do not fit the job.
+    `courses` may include timelines of the job's other runs. Raise ValueError if `groups` does not match the
+    job.
     """
     # `windows` may contain those of other tasks of the array that used the same GPUs.
     windows = [item for item in windows if item.job_id == run.job_id]
@@ -128,7 +129,7 @@ def _n_without_records(run: Run) -> int:
 
 
 def _of_all(run: Run, verdict: Verdict) -> Verdict:
-    """Replace a healthy verdict with an inconclusive one if some GPUs, perhaps the cause, have no records."""
+    """Replace a healthy verdict by an inconclusive one if some GPUs, perhaps faulty ones, have no records."""
     if verdict.cause is not Cause.HEALTHY or run.n_gpus is None or not _n_without_records(run):
         return verdict
     why = f"only {_known(run)} of {run.n_gpus:.0f} GPUs have records; the nodes of the others sent no records"

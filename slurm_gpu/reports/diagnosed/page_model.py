@@ -1,4 +1,4 @@
-"""The content of a diagnosis page: the case, reduced to as many rows and columns as fit."""
+"""The content of a diagnosis page: the case, reduced to the number of rows and columns that fit."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class DiagnosisPageModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseView:
-    """The drawn rows (workers) and columns (bins): `values` (n_rows, n_columns) of each metric.
+    """The drawn rows (workers) and columns (bins), with `values` of shape (n_rows, n_columns) per metric.
 
-    Rows are sorted by group; `of` is the group of each row, and `culprit` is whether it is suspected.
+    Rows are sorted by group. `of` contains the group of each row, and `culprit` whether the row is suspected.
     """
 
     workers: tuple[JobWorker, ...]
@@ -64,7 +64,7 @@ class CaseView:
 
     @property
     def is_of_one(self) -> bool:
-        """Return whether the job has a single GPU, without peers."""
+        """Return whether the job has a single GPU and therefore no peers."""
         return self.n_rows + self.left_out == 1
 
     @property
@@ -79,7 +79,10 @@ class CaseView:
 
 
 def accused(case: Case, verdict: Verdict) -> NDArray[np.bool_]:
-    """Return, for each worker of the case, whether the verdict names it; step timings only have ranks."""
+    """Return for each worker of the case whether the verdict names it.
+
+    Verdicts from step timings name workers only by rank.
+    """
     whole = set(verdict.culprits)
     ranks = {worker.rank for worker in verdict.culprits if not worker.device}
     names = set(verdict.roles)

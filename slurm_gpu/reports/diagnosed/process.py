@@ -1,7 +1,7 @@
 """Render a diagnosis page in a separate process, from JSON on standard input.
 
-slurm-gpuweb starts this process for each request, so that the server needs neither numpy's memory nor the
-seconds of processor time for a large job. The process makes no requests.
+slurm-gpuweb starts this process for each request, so that the server needs neither the memory of numpy nor
+the seconds of CPU time that a large job takes. The process itself makes no requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
 
 def page_of(request: Any) -> str:
-    """Return the page for JSON {run, windows, hosts, timelines, min_coverage, timezone, now_s, site}."""
+    """Return the page for a request: run, windows, hosts, timelines, min_coverage, timezone, now_s, site."""
     run = from_json(Run, request["run"])
     rules = DiagnosisThresholds(min_coverage=request["min_coverage"])
     found = judge_run(

@@ -1,4 +1,4 @@
-"""Small pictures of numbers: indexed PNG files as `data:` addresses, in accessible colours."""
+"""Draw matrices of numbers as small indexed PNG pictures in accessible colours, encoded as `data:` URLs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BELOW, _ABOVE = (0, 119, 187), (238, 119, 51)
 
 
 def sequential() -> list[Colour]:
-    """Return the colours from low (dark) to high (bright), and then one for missing values."""
+    """Return the colours from low (dark) to high (bright), followed by one for missing values."""
     at = np.linspace(0, 1, N_LEVELS)
     stops = [stop for stop, _ in _SEQUENTIAL]
     parts = [np.interp(at, stops, [colour[part] for _, colour in _SEQUENTIAL]) for part in range(3)]
@@ -38,7 +38,7 @@ def sequential() -> list[Colour]:
 
 
 def diverging() -> list[Colour]:
-    """Return the colours from below (blue) through equal (clear) to above (orange), and then one for NaN."""
+    """Return the colours from below (blue) through equal (clear) to above (orange), then one for NaN."""
     levels = np.linspace(-1, 1, N_LEVELS)
     return [
         (*(_BELOW if level < 0 else _ABOVE), round(255 * min(1.0, abs(level) ** 0.8))) for level in levels
@@ -46,7 +46,7 @@ def diverging() -> list[Colour]:
 
 
 def picture(levels: Matrix, palette: Sequence[Colour]) -> str:
-    """Return a `data:` address of a PNG with one pixel per value of (n_rows, n_columns), each 0–1 or NaN."""
+    """Return a `data:` URL of a PNG picture with one pixel per value; values are from 0 to 1, or NaN."""
     known = np.isfinite(levels)
     steps = np.round(np.clip(np.where(known, levels, 0.0), 0.0, 1.0) * (N_LEVELS - 1))
     places = np.where(known, steps, N_LEVELS).astype(np.uint8)

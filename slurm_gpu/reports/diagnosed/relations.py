@@ -1,4 +1,4 @@
-"""Correlations of metrics over time, and between GPUs at the same time."""
+"""Calculate correlations of metrics over time, and between GPUs at the same time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def correlations(view: CaseView) -> Matrix:
 
 
 def relations_section(view: CaseView) -> Element | None:
-    """Return a table with cells shaded by correlation; None without data."""
+    """Return a table with cells shaded by correlation; None if there are no correlations."""
     metrics = list(view.values)
     found = correlations(view)
     if not np.isfinite(found).any():
@@ -46,8 +46,8 @@ def relations_section(view: CaseView) -> Element | None:
         append(line, *(_cell(found[row, column], row == column) for column in range(len(metrics))))
         append(body, line)
     reading = (
-        "Below the diagonal: correlation over time. Above it: correlation of deviations from peers, for the "
-        "same GPU and time. Values are from −1 to 1."
+        "Cells below the diagonal show correlation over time. Cells above it show correlation of deviations "
+        "from peers, for the same GPU and time. Values are from −1 to 1."
     )
     if view.is_of_one:
         reading = "Correlation of metrics over time, from −1 to 1."

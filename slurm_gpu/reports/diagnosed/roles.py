@@ -1,4 +1,4 @@
-"""Groups of compared GPUs, and a table of all GPUs."""
+"""Show the groups of GPUs that are compared with each other, and a table of all GPUs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _everyone(page: DiagnosisPageModel, view: CaseView, usual: dict[Metric, Matr
 
 
 def _usual(page: DiagnosisPageModel, view: CaseView, metric: Metric) -> Matrix:
-    """Return the median of each row over the time in which the job computed, or over all time if none."""
+    """Return the median of each row over the time in which the job computed, else over all time."""
     rows, active = page.case.series.values[metric][view.places], page.case.phases.active
     return median(rows[:, active] if active.any() else rows)
 

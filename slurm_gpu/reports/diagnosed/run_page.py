@@ -1,4 +1,4 @@
-"""Build the page of the diagnosis of one run."""
+"""Build the diagnosis page of one run."""
 
 from __future__ import annotations
 

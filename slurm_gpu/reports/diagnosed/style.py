@@ -1,6 +1,6 @@
-"""Style and script of diagnosis pages: the same for all pages, and built without numpy.
+"""Provide the style and script of diagnosis pages, which are the same for all pages.
 
-A web server can therefore serve both as files.
+They are built without numpy, so that a web server can serve them as files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def page_script() -> str:
 
 
 def _choice_rules() -> str:
-    """Return the rules that show the chosen metric and view; they contain no names of users."""
+    """Return the rules that show the chosen metric and view."""
     rules = []
     for metric in Metric:
         rules += [

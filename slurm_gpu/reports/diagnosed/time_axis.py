@@ -1,4 +1,7 @@
-"""The time axis of all drawings of the page. Positions are in per cent of the width, to fit any screen."""
+"""Draw the time axis, which all drawings of the page share.
+
+Positions are percentages of the width, so that they fit any screen.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _MOST, _MOST_NARROW = 10, 4
 
 
 def ticks(start_s: float, end_s: float, zone: str) -> list[tuple[float, str]]:
-    """Return the labelled times, which are round numbers in the time zone."""
+    """Return times and their labels; the times are round numbers in the given time zone."""
     span_s = end_s - start_s
     step_s = next((step for step in _STEPS_S if span_s / step <= _MOST), None)
     if step_s is None:
@@ -30,7 +33,7 @@ def ticks(start_s: float, end_s: float, zone: str) -> list[tuple[float, str]]:
 
 
 def axis_element(view: CaseView, zone: str) -> Element:
-    """Return an element with the labels, of which a narrow screen shows fewer."""
+    """Return an element with the labels; a narrow screen shows only some of them."""
     svg = element("svg", {"class": "time", "width": "100%", "height": "20", "aria-hidden": "true"})
     named = ticks(view.start_s, view.end_s, zone)
     each = max(1, -(-len(named) // _MOST_NARROW))

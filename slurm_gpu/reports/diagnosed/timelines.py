@@ -1,4 +1,4 @@
-"""Timelines of each metric: peers as a band, suspects as lines, level changes as marks."""
+"""Draw the timeline of each metric, with peers as a band, suspects as lines, and level changes as marks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def courses_section(page: DiagnosisPageModel, view: CaseView) -> Element:
     append(grid, element("span", None), axis_element(view, page.timezone))
     more = int(view.culprit.sum()) - len(named)
     notes = [
-        "Triangles at the bottom mark level changes of the median of all GPUs, triangles at the top those of "
-        "suspected GPUs against the median. Pauses of the job are shaded.",
+        "Triangles at the bottom mark level changes of the median of all GPUs. Triangles at the top mark "
+        "level changes of suspected GPUs relative to the median of their group. Pauses are shaded.",
         *([f"{more} more suspected GPUs are shown only in the heat map above."] if more > 0 else []),
     ]
     return section(
@@ -171,7 +171,7 @@ def _spoken(view: CaseView, metric: Metric, middle: Matrix) -> str:
 
 
 def _groups(page: DiagnosisPageModel, view: CaseView) -> list[tuple[str, NDArray[np.bool_]]]:
-    """Return the groups with a drawn median and band, or one group of all GPUs if there are many groups."""
+    """Return the groups to draw with a median and a band; one group of all GPUs if there are many groups."""
     there = [int(group) for group in np.unique(view.of)]
     if len(there) > len(GROUP_TONES) or len(there) == 1:
         return [("all GPUs", np.ones(view.n_rows, dtype=bool))]

@@ -63,7 +63,7 @@ def _sureness(confidence: float, *, suspect: bool) -> Element:
         element("rect", {"class": "sure", "width": f"{120 * confidence:.0f}", "height": "8", "rx": "4"}),
     )
     words = f"{confidence:.0%} confidence"
-    words += ", a suspicion: do not drain nodes for it" if suspect else ""
+    words += "; this is a suspicion, so do not drain nodes because of it" if suspect else ""
     return element("p", {"class": "sureness"}, meter, words)
 
 

@@ -1,4 +1,4 @@
-"""The figures of a report, each with a table and a summary sentence, as pure functions of the period."""
+"""Create the figures of a report, each with a table and a summary sentence, by pure functions."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def all_figures(
 ) -> list[Figure]:
     """Return all figures in the order of the report.
 
-    `low_priority` has the QOS of preemptible jobs; jobs on loans are always among them. `bundles` has the
-    bundles of policy.yaml, in the same order.
+    `low_priority` contains the QOS of preemptible jobs; jobs on loan are always counted as preemptible.
+    `bundles` contains the bundles in policy.yaml, in the order of the file.
     """
     jobs, capacity = data.jobs, data.capacity
     return [

@@ -32,17 +32,17 @@ def allocation_over_time(jobs: JobTable, capacity: Capacity, occupancy: Occupanc
         title="Allocated and stranded GPUs over time",
         columns=[
             TableColumn("from_s", "s", f"Start of the {bin_name}, UTC epoch seconds."),
-            TableColumn("allocated_gpus", "", f"GPUs allocated to jobs, mean of the {bin_name}."),
+            TableColumn("allocated_gpus", "", f"Mean number of GPUs allocated to jobs in the {bin_name}."),
             TableColumn(
                 "stranded_gpus",
                 "",
-                "Free GPUs of nodes in service with less free CPUs or memory per GPU than 90 % of the jobs "
-                "of that server type use.",
+                "Free GPUs on nodes in service with fewer free CPUs or less free memory per GPU than 90 % of "
+                "the jobs on that server type use.",
             ),
-            TableColumn("free_gpus", "", "Other free GPUs of nodes in service."),
-            TableColumn("out_of_service_gpus", "", "Free GPUs of drained or down nodes."),
+            TableColumn("free_gpus", "", "Other free GPUs on nodes in service."),
+            TableColumn("out_of_service_gpus", "", "Free GPUs on drained or down nodes."),
             TableColumn("capacity_gpus", "", "All GPUs."),
-            TableColumn("allocation_rate_pct", "%", "Allocated share of the capacity."),
+            TableColumn("allocation_rate_pct", "%", "Share of the capacity that was allocated."),
         ],
         data={
             "from_s": edges[:-1].astype(np.int64),
@@ -82,8 +82,8 @@ def _share(part: Integers, whole: Integers) -> Floats:
 
 def _reading(jobs: JobTable, sums: dict[str, Integers], there: int, stranded: Floats, edges: Floats) -> str:
     if not there:
-        return "There are no GPUs in this period."
-    allocated = f"On average {percent(float(sums['allocated'].sum()), there)} of the GPUs were allocated"
+        return "There were no GPUs in this period."
+    allocated = f"On average, {percent(float(sums['allocated'].sum()), there)} of the GPUs were allocated"
     if not sums["stranded"].sum():
         return f"{allocated}, and none were stranded."
     most = int(np.nanargmax(stranded))

@@ -46,7 +46,7 @@ def _by(jobs: JobTable, what: str, column: Category) -> Figure:
         name=f"usage_by_{what}",
         title=f"Usage by {what}",
         columns=[
-            TableColumn(what, "", f"The {what} that was recognised on the nodes of the job."),
+            TableColumn(what, "", f"The {what} that was recognised on the job's nodes."),
             TableColumn("run_h", "h", "Run time of jobs with GPUs in the period."),
             TableColumn("share_pct", "%", "Share of the run time of all jobs with GPUs."),
             TableColumn("gpu_h", "h", "Allocated GPUs × time in the period."),

@@ -32,15 +32,17 @@ def usage_by_server_type(jobs: JobTable, capacity: Capacity) -> Figure:
         name="usage_by_server_type",
         title="Usage by GPU server type",
         columns=[
-            TableColumn("server_type", "", "From slurm-gpu.yaml; “other” for nodes without a type."),
+            TableColumn(
+                "server_type", "", "The server type in slurm-gpu.yaml; “other” for nodes without one."
+            ),
             TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
             TableColumn("capacity_gpu_h", "h", "All GPUs × time."),
             TableColumn("out_of_service_gpu_h", "h", "Capacity of drained or down nodes."),
-            TableColumn("share_pct", "%", "Allocated share of the capacity."),
+            TableColumn("share_pct", "%", "Share of the capacity that was allocated."),
             TableColumn(
                 "jobs",
                 "",
-                "Jobs with GPUs that ended in the period, by the type with most of their GPU time.",
+                "Jobs with GPUs that ended in the period, counted for the type with most of their GPU time.",
             ),
         ],
         data={
@@ -69,7 +71,7 @@ def assumption(capacity: Capacity, jobs: JobTable) -> list[str]:
     if capacity.assumed_to_s is None:
         return []
     day = moment(min(capacity.assumed_to_s, jobs.period.until_s), jobs.period.timezone, with_hour=False)
-    return [f"Nodes are recorded since {day}. Before that day the same nodes are assumed."]
+    return [f"Nodes have been recorded since {day}. Before that day, the same nodes are assumed."]
 
 
 def _by_name(column: Category, values: Integers) -> dict[str, int]:
@@ -78,7 +80,7 @@ def _by_name(column: Category, values: Integers) -> dict[str, int]:
 
 def _reading(names: list[str], allocated: int, there: int, share: list[float]) -> str:
     if not there:
-        return "There are no GPUs in this period."
+        return "There were no GPUs in this period."
     each = [f"{name} {percent(value)}" for name, value in zip(names, share, strict=True)]
     if len(each) == 1:
         return f"{percent(allocated, there)} of the capacity of {names[0]} was allocated."

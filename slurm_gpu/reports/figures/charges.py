@@ -42,7 +42,7 @@ def charge_per_account(jobs: JobTable) -> Figure:
             TableColumn("account", "", "The Slurm account."),
             TableColumn("server_type", "", "The server type of the GPUs."),
             TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
-            TableColumn("charge", "", "GPU-hours × rate_per_gpu_hour of slurm-gpu.yaml."),
+            TableColumn("charge", "", "GPU-hours × rate_per_gpu_hour in slurm-gpu.yaml."),
             TableColumn("unpriced_gpu_h", "h", "GPU-hours on server types without a rate, which are free."),
         ],
         data={
@@ -71,9 +71,9 @@ def _reading(accounts: list[str], charges: list[float], unpriced_mgpu_s: int) ->
     total = sum(charges)
     rest = gpu_hours(unpriced_mgpu_s / MGPU_S_PER_GPU_H)
     if not total:
-        return f"There are no charges; without a rate_per_gpu_hour in slurm-gpu.yaml: {rest}."
+        return f"There were no charges; {rest} had no rate_per_gpu_hour in slurm-gpu.yaml."
     charged = (
-        f"Charges of {several(len(accounts), 'account')}: {trimmed(total, 2)} in total, "
-        f"most for {accounts[0]}: {trimmed(charges[0], 2)} ({percent(charges[0], total)})"
+        f"Charges of {several(len(accounts), 'account')} total {trimmed(total, 2)}, "
+        f"the largest being {trimmed(charges[0], 2)} ({percent(charges[0], total)}) for {accounts[0]}"
     )
-    return f"{charged}; without a rate: {rest}." if unpriced_mgpu_s else f"{charged}."
+    return f"{charged}; {rest} had no rate." if unpriced_mgpu_s else f"{charged}."

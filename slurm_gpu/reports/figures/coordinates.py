@@ -20,7 +20,7 @@ _SHORT_H = 0.1
 
 
 def parallel_coordinates(jobs: JobTable) -> Figure:
-    """Return nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem of the ended jobs with GPUs."""
+    """Return a plot of nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem of the ended jobs with GPUs."""
     rows = np.flatnonzero(jobs.ended_with_gpus)
     rows = rows[np.argsort(jobs.end_s[rows], kind="stable")]
     values = values_of(jobs)
@@ -28,8 +28,8 @@ def parallel_coordinates(jobs: JobTable) -> Figure:
     notes = []
     if len(drawn) < len(rows):
         notes.append(
-            f"The plot has {len(drawn):,} of {len(rows):,} jobs: an even sample over the period, and those "
-            "with the largest values."
+            f"The plot shows {len(drawn):,} of {len(rows):,} jobs: an even sample over the period, and "
+            "the jobs with the largest values."
         )
     return Figure(
         id="parallel-coordinates",
@@ -64,8 +64,8 @@ def accounting_table(jobs: JobTable) -> FigureTable:
         "End": (jobs.end_s, "s", ""),
         "nNODE": (jobs.n_nodes, "", "Nodes used."),
         "nGPU": (jobs.n_gpus, "", "Allocated GPUs; requested GPUs if the job never ran."),
-        "WAIT_h": (jobs.wait_h, "h", "From eligible to start."),
-        "RUN_h": (jobs.run_h, "h", "From start to end, without suspension."),
+        "WAIT_h": (jobs.wait_h, "h", "Time from eligible to start."),
+        "RUN_h": (jobs.run_h, "h", "Time from start to end, excluding suspension."),
         "uGPUcore": (jobs.ugpucore, "%", "Mean GPU utilisation over the run."),
         "uGPUmem": (jobs.ugpumem, "%", "Mean share of GPU memory used over the run."),
         "coverage": (jobs.coverage, "", "The measured share of the GPU time."),
@@ -78,10 +78,10 @@ def accounting_table(jobs: JobTable) -> FigureTable:
         "gpu_h": (
             jobs.allocated_gpu_h,
             "h",
-            "Allocated GPUs × time. The next three columns are for the period, too.",
+            "Allocated GPUs × time in the period. The next three columns also refer to the period.",
         ),
         "no_process_gpu_h": (jobs.no_process_gpu_h, "h", "GPU-hours without a process on the GPU."),
-        "energy_kwh": (jobs.energy_kwh, "kWh", "Energy of the GPUs."),
+        "energy_kwh": (jobs.energy_kwh, "kWh", "Energy used by the GPUs."),
         "charge": (jobs.charge, "", "GPU-hours × the rate of the server type."),
     }
     return FigureTable(

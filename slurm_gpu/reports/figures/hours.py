@@ -1,4 +1,4 @@
-"""GPU-hours by user, team, account, server type and zone. All five have the same total."""
+"""Calculate GPU-hours by user, team, account, server type and zone, all with the same total."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _by(jobs: JobTable, what: str, of_shares: Category, of_runs: Category) -> Fi
             TableColumn(
                 "jobs",
                 "",
-                f"Jobs with GPUs of the {what} that ended in the period.",
+                "Jobs with GPUs that ended in the period.",
             ),
             TableColumn("ugpucore", "%", "Mean GPU utilisation over the GPU time of measured jobs."),
             TableColumn("charge", "", "GPU-hours × the rate of the server type, if it has one."),

@@ -13,7 +13,8 @@ from slurm_gpu.reports.wording import gpu_hours, trimmed
 def lent_gpu_hours(jobs: JobTable) -> Figure:
     """Return the GPU-hours of runs on borrowed GPUs by owner and borrowing team.
 
-    If several owners lent the GPUs of a run, each is assigned an equal part, because shares are not recorded.
+    If several owners lent the GPUs of a run, each is assigned an equal part, because their actual shares are
+    not recorded.
     """
     loans = np.flatnonzero((jobs.lender.codes >= 0) & (jobs.allocated_mgpu_s > 0))
     teams = shown_names(jobs.team)
@@ -37,8 +38,8 @@ def lent_gpu_hours(jobs: JobTable) -> Figure:
         columns=[
             TableColumn("lender", "", "The owner of the GPUs."),
             TableColumn("borrower", "", "The team of the job."),
-            TableColumn("gpu_h", "h", "GPU-hours on loan in the period; equal parts for several lenders."),
-            TableColumn("jobs", "", "Jobs on these loans in the period."),
+            TableColumn("gpu_h", "h", "GPU-hours on loan in the period; several lenders count equally."),
+            TableColumn("jobs", "", "Jobs that used these loans in the period."),
         ],
         data={
             "lender": [lender for lender, _ in pairs],

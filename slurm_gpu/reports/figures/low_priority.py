@@ -17,7 +17,10 @@ _LOW, _OTHERS = "small jobs of low priority", "other jobs"
 
 
 def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Collection[str]) -> Figure:
-    """Return the GPUs of jobs with up to one GPU, on loan or in a QOS of `low_priority`, and of others."""
+    """Return the GPUs of small low-priority jobs, and the GPUs of all other jobs.
+
+    A job with at most one GPU has low priority if it is on loan or its QOS is in `low_priority`.
+    """
     low_qos = np.isin(
         jobs.qos.codes, [code for code, name in enumerate(jobs.qos.names) if name in low_priority]
     )
@@ -49,14 +52,14 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
             TableColumn(
                 "low_priority_gpus",
                 "",
-                "GPUs of jobs with at most one GPU, on loan or in a QOS of low priority.",
+                "GPUs of jobs with at most one GPU that are on loan or in a QOS of low priority.",
             ),
             TableColumn("other_gpus", "", "GPUs of all other jobs."),
             TableColumn("capacity_gpus", "", "All GPUs."),
             TableColumn(
                 "filled_pct",
                 "%",
-                "Share of the GPUs left by other jobs that small jobs of low priority used.",
+                "Share of the GPUs left free by other jobs that small jobs of low priority used.",
             ),
         ],
         data={
@@ -72,7 +75,7 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
         busy = "" if np.isnan(core) else f", with a GPU utilisation of {percent(core)}"
         reading = (
             f"Small jobs of low priority had {percent(allocated, int(jobs.allocated_mgpu_s.sum()))} of all "
-            f"GPU-hours, which is {percent(allocated, int(idle.sum()))} of those left by other jobs{busy}."
+            f"GPU-hours, {percent(allocated, int(idle.sum()))} of those left free by other jobs{busy}."
         )
     return Figure(
         id="low-priority-small-jobs",

@@ -26,11 +26,13 @@ def month_over_month(months: Sequence[MonthTotals]) -> Figure:
         name="month_over_month",
         title="Month over month",
         columns=[
-            TableColumn("month", "", "A calendar month of the site; the last one ends with the report."),
+            TableColumn(
+                "month", "", "A calendar month in the site's time zone; the last month ends with the report."
+            ),
             TableColumn("gpu_h", "h", "Allocated GPUs × time."),
-            TableColumn("change_pct", "%", "Change of the GPU-hours from the month before."),
+            TableColumn("change_pct", "%", "Change in GPU-hours from the month before."),
             TableColumn("capacity_gpu_h", "h", "All GPUs × time."),
-            TableColumn("share_pct", "%", "Allocated share of the capacity."),
+            TableColumn("share_pct", "%", "Share of the capacity that was allocated."),
             TableColumn("jobs", "", "Jobs with GPUs that ended."),
             TableColumn("median_wait_h", "h", "Median wait of these jobs."),
             TableColumn("mean_wait_h", "h", "Mean wait of these jobs."),

@@ -17,9 +17,9 @@ _RATED = "Forecasts of the month whose interval has ended and whose outcome is k
 
 
 def forecasts_against_outcomes(past: Sequence[PastForecasts]) -> Figure:
-    """Return the shares of forecasts within 2× and 3× of the true wait, and of those with a correct interval.
+    """Return the shares of forecasts that were within 2× and 3× of the true wait or had a correct interval.
 
-    The chart has the months, or the partitions if there is only one month.
+    The chart shows months, or partitions if there is only one month.
     """
     scores = [one.score for one in past]
     table = FigureTable(
@@ -35,11 +35,11 @@ def forecasts_against_outcomes(past: Sequence[PastForecasts]) -> Figure:
                 "Share of these forecasts within a factor of two of the true wait. Waits below a minute "
                 "count as a minute.",
             ),
-            TableColumn("within_3x_pct", "%", "Share of these within a factor of three."),
+            TableColumn("within_3x_pct", "%", "Share of these forecasts within a factor of three."),
             TableColumn(
                 "in_interval_pct",
                 "%",
-                "Share of these whose job started within the interval. The target is 80 %.",
+                "Share of these forecasts whose job started within the interval. The target is 80 %.",
             ),
         ],
         data={

@@ -28,7 +28,7 @@ def largest_first(names: Sequence[str], values: NDArray[Any]) -> list[int]:
 
 
 def bars(names: Sequence[str], series: dict[str, Floats], unit: str) -> Bars:
-    """Return the first MAX_BARS bars, and the sum of the rest."""
+    """Return bars for the first MAX_BARS names, and one bar for the sum of the others."""
     if len(names) <= MAX_BARS + 1:
         return Bars(labels=names, series=series, unit=unit)
     rest = f"{len(names) - MAX_BARS} others"

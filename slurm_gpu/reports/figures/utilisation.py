@@ -12,7 +12,7 @@ from slurm_gpu.reports.wording import percent
 
 
 def utilisation_by_zone_and_scale(jobs: JobTable) -> Figure:
-    """Return the mean GPU utilisation over the GPU time of measured jobs."""
+    """Return the mean GPU utilisation over the GPU time of measured jobs, by zone and scale."""
     shares = jobs.shares
     scales = jobs.scale.names
     cell = shares.zone.codes * len(scales) + shares.of(jobs.scale).codes
@@ -39,8 +39,8 @@ def utilisation_by_zone_and_scale(jobs: JobTable) -> Figure:
         name="utilisation_by_zone_and_scale",
         title="GPU utilisation by zone and scale",
         columns=[
-            TableColumn("zone", "", "From slurm-gpu.yaml; “other” for nodes without a zone."),
-            TableColumn("scale", "", "Size of the jobs: GPUs, and one or several nodes."),
+            TableColumn("zone", "", "The zone in slurm-gpu.yaml; “other” for nodes without one."),
+            TableColumn("scale", "", "Size of the jobs by their numbers of GPUs and nodes."),
             TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
             TableColumn("measured_gpu_h", "h", "GPU-hours of jobs with sufficient coverage."),
             TableColumn("ugpucore", "%", "Mean GPU utilisation over the measured GPU-hours."),

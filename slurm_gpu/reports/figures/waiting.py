@@ -47,7 +47,7 @@ def _by(jobs: JobTable, key: str, what: str, column: Category) -> Figure:
             TableColumn("mean_h", "h", "Mean wait from eligible to start."),
             TableColumn("median_h", "h", "Median wait."),
             TableColumn("p90_h", "h", "90 % of the jobs waited for at most this time."),
-            TableColumn("p95_h", "h", "95 % of the jobs."),
+            TableColumn("p95_h", "h", "95 % of the jobs waited for at most this time."),
             TableColumn("max_h", "h", "Longest wait."),
             TableColumn("within_a_minute_pct", "%", "Share of jobs that started within a minute."),
         ],
@@ -96,7 +96,7 @@ NO_BUNDLE = "no bundle"
 def resource_types(jobs: JobTable, bundles: Sequence[Bundle]) -> Category:
     """Return the first matching bundle of each run.
 
-    Without bundles, return the server type with most of the run's GPUs, or NO_GPU for runs without GPUs.
+    Without bundles, return the server type with most of the run's GPU time, or NO_GPU for runs without GPUs.
     """
     if not bundles:
         names = [*jobs.server_type.names, NO_GPU]

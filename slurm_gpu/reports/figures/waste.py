@@ -12,7 +12,7 @@ from slurm_gpu.reports.wording import gpu_hours, percent, trimmed
 
 
 def allocated_but_idle(jobs: JobTable) -> Figure:
-    """Return each user's GPU-hours without a process, and the idle GPU-hours (weighted by 1 − utilisation).
+    """Return each user's GPU-hours without a process, and idle GPU-hours (weighted by 1 − utilisation).
 
     Jobs without sufficient coverage are left out.
     """
@@ -43,7 +43,7 @@ def allocated_but_idle(jobs: JobTable) -> Figure:
             TableColumn("measured_gpu_h", "h", "GPU-hours of measured jobs in the period."),
             TableColumn("no_process_gpu_h", "h", "GPU-hours without a process on the GPU."),
             TableColumn(
-                "wasted_gpu_h", "h", "GPU-hours × (1 − GPU utilisation), at least those without a process."
+                "wasted_gpu_h", "h", "GPU-hours × (1 − GPU utilisation), but at least no_process_gpu_h."
             ),
             TableColumn("no_process_cost", "", "Cost of no_process_gpu_h at the rates of the server types."),
             TableColumn("wasted_cost", "", "Cost of wasted_gpu_h."),
@@ -78,6 +78,6 @@ def _reading(jobs: JobTable, total: dict[str, float]) -> str:
         return f"{percent(total[f'{kind}_gpu_h'], allocated)}{worth}"
 
     return (
-        f"Of {gpu_hours(allocated)} measured ({percent(allocated, jobs.total_gpu_h)} of all), "
-        f"{amount('wasted')} were idle and {amount('no_process')} had no process."
+        f"{amount('wasted')} of {gpu_hours(allocated)} measured "
+        f"({percent(allocated, jobs.total_gpu_h)} of all) were idle; {amount('no_process')} had no process."
     )

@@ -31,7 +31,7 @@ def amount(value: float | None, digits: int = 3) -> str:
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """Return a number and its unit with a non-breaking space; short times are in seconds."""
+    """Return a number and its unit, separated by a non-breaking space; short times are in seconds."""
     if unit == "h" and value is not None and 0 < value < _HOURS_FROM:
         return f"{max(1, round(value * 3600))}\u00a0s"
     shown = amount(value)
@@ -39,7 +39,7 @@ def with_unit(value: float | None, unit: str) -> str:
 
 
 def compact(value: float) -> str:
-    """Return a number in a short form for axis ticks: 1,500, 20k, 1.5M."""
+    """Return a number in a short form for axis ticks, such as 1,500, 20k or 1.5M."""
     for size, letter in _SIZES:
         if abs(value) >= size:
             return f"{amount(value / _UNIT_OF[letter])}{letter}"

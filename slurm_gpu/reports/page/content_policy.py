@@ -1,4 +1,4 @@
-"""The Content-Security-Policy of a self-contained page, which allows its own parts by hash."""
+"""Create a Content-Security-Policy that allows a self-contained page only its own parts, by hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The element for parallel coordinates: the script's plot, its data, and a picture for use without it."""
+"""Create the element for parallel coordinates: an interactive plot, its data, and a static picture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STILL_LINES = 800
 
 
 def coordinates_element(chart: ParallelCoordinates, title: str, columns: Sequence[TableColumn]) -> Element:
-    """Return the plot with its controls, which the script fills."""
+    """Return the plot and its controls, which the script fills."""
     packed = pack(chart, {column.name: column.about for column in columns})
     still = svg_element(draw_lines(chart, WIDE, _STILL_LINES), title, "chart")
     plot = element(

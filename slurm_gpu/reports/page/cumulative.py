@@ -75,7 +75,7 @@ def _panel(
 
 
 def _weighted_values(known: Sequence[StepCurve]) -> Floats:
-    """Return values, each repeated roughly as often as runs have it, so that the scale suits most runs."""
+    """Return values repeated in proportion to their numbers of runs, so that the scale suits most runs."""
     shares = np.linspace(0, 1, 201)
     return np.concatenate([steps.x[_place(steps, shares)] for steps in known])
 
@@ -85,7 +85,7 @@ def _place(steps: StepCurve, shares: Floats) -> NDArray[np.intp]:
 
 
 def _staircase(steps: StepCurve, scale: AxisScale, room: float) -> Floats:
-    """Return the corners of the curve at each pixel where it rises: shape (n, 2), x pixel and share."""
+    """Return the corners of the curve as pairs of x pixel and share, for each pixel at which it rises."""
     at = np.round(scale.fraction(np.asarray(steps.x, np.float64)) * room, 1)
     upto = np.asarray(steps.upto, np.float64)
     last = np.append(np.diff(np.floor(at * 2)) > 0, True)  # the last of all steps within half a pixel

@@ -1,7 +1,7 @@
-"""The report as one self-contained HTML file.
+"""Render a report as one self-contained HTML file.
 
-Its style and script are inline, and a Content-Security-Policy allows only these two by their hashes. A
-browser would therefore not run a user's name as code even if it became markup.
+Its style and script are inline, and a Content-Security-Policy allows only these two, by their hashes. A
+browser would therefore not execute a user's name as code even if the name became markup.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPage:
-    """The content of the page. `files` has the links to other files by figure id."""
+    """The content of the page."""
 
     title: str
     period: str
@@ -49,7 +49,7 @@ class ReportPage:
 
 
 def page_html(page: ReportPage) -> str:
-    """Return the whole document; equal pages give identical text."""
+    """Return the HTML document; equal pages give identical text."""
     style = _style()
     script = page_script()
     head = element(
@@ -135,7 +135,7 @@ def _footer(page: ReportPage) -> Element:
         element(
             "p",
             None,
-            f"Made by slurm-gpu, {page.made}. A dash is an unknown value; 0 was measured. "
+            f"Made by slurm-gpu, {page.made}. A dash is an unknown value; a 0 was measured. "
             "This page loads nothing from other hosts.",
         ),
     )

@@ -15,7 +15,7 @@ WIDE, NARROW = 960.0, 352.0
 
 
 def draw(chart: Chart, width: float = WIDE) -> VectorDrawing:
-    """Return the chart for this width, or a sentence if it is empty."""
+    """Return a drawing of the chart for this width, or of a sentence if the chart is empty."""
     if is_empty(chart):
         return VectorDrawing(width, 40, [TextMark(0, 24, "No data in this period.")])
     match chart:

@@ -1,6 +1,6 @@
-"""A drawing: marks in pixels from the upper left corner, with semantic colours.
+"""Represent a drawing as marks in pixels from the upper left corner, with semantic colours.
 
-A chart is drawn once, and then written into the page and to an SVG and a PNG file (svg.py, png.py).
+A drawing is written into the page and to SVG and PNG files (svg.py, png.py).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LineMark:
 
 @dataclass(frozen=True, slots=True)
 class TextMark:
-    """Text whose baseline begins, is centred or ends at (x, y). `whole` is the full text of a cut one."""
+    """Text whose baseline begins, is centred or ends at (x, y). `whole` is the full text if it was cut."""
 
     x: float
     y: float
@@ -64,7 +64,7 @@ class TextMark:
 
 @dataclass(slots=True)
 class VectorDrawing:
-    """A list of marks from bottom to top."""
+    """A drawing: its size, and its marks from bottom to top."""
 
     width: float
     height: float
@@ -86,7 +86,7 @@ def text_width(text: str, size: float = SMALL_SIZE) -> float:
 
 
 def fitted(text: str, room: float, size: float = SMALL_SIZE) -> str:
-    """Return the text, cut with … if it is too long."""
+    """Return the text, shortened with … if it is too long."""
     if text_width(text, size) <= room:
         return text
     kept = text
@@ -96,7 +96,7 @@ def fitted(text: str, room: float, size: float = SMALL_SIZE) -> str:
 
 
 def legend(drawing: VectorDrawing, entries: Sequence[tuple[str, str]], y: float) -> float:
-    """Draw named swatches, an empty one for a limit, in several lines; return the y coordinate below them."""
+    """Draw named swatches, with an empty swatch for a limit; return the y coordinate below them."""
     left, swatch, line = 0.0, 11.0, 20.0
     x = left
     for name, tone in entries:

@@ -1,6 +1,6 @@
-"""Static parallel coordinates for print, pictures, and pages without JavaScript.
+"""Draw static parallel coordinates for print, pictures, and pages without JavaScript.
 
-Forty thousand lines would need many megabytes and show no more than a sample does.
+Only a sample is drawn: forty thousand lines would take many megabytes and show no more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LEFT, _RIGHT = 40.0, 44.0
 
 
 def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES) -> VectorDrawing:
-    """Return a sample of the lines, coloured by number of nodes, with the rarest class on top."""
+    """Draw a sample of the lines, coloured by number of nodes, with the rarest class on top."""
     runs = len(next(iter(chart.values.values()))) if chart.values else 0
     kept = evenly(runs, most)
     classes = node_class(np.asarray(chart.values[chart.colour], np.float64)[kept])
@@ -59,7 +59,7 @@ def _axis(drawing: VectorDrawing, title: str, scale: AxisScale, x: float, top: f
 
 
 def _paths(columns: Floats, xs: Floats) -> Floats:
-    """Return the points of each line, then a break, as (runs, axes + 1, 2); NaN values also break a line."""
+    """Return the points of each line and a break, in shape (runs, axes + 1, 2); NaN also breaks a line."""
     axes, runs = columns.shape
     paths = np.full((runs, axes + 1, 2), np.nan)
     paths[:, :axes, 0] = xs

@@ -1,4 +1,4 @@
-"""HTML and SVG as element trees. Because markup is never built from text, no name can become markup."""
+"""Build HTML and SVG as element trees. Markup is never built from text, so no name can become markup."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 def element(tag: str, attributes: Mapping[str, str] | None = None, *children: Child) -> Element:
-    """Return an element with these children, leaving out None. Texts and control characters are escaped."""
+    """Return an element with these children, except None. Texts and control characters are escaped."""
     made = Element(tag, {name: visible(value) for name, value in (attributes or {}).items()})
     append(made, *children)
     return made
@@ -32,7 +32,7 @@ def items(classes: str, texts: Iterable[str]) -> Element:
 
 
 def raw(tag: str, attributes: Mapping[str, str], content: str) -> Element:
-    """Return a `style` or `script` element with content of this package, which is not escaped."""
+    """Return a `style` or `script` element with content from this package, which is not escaped."""
     if tag not in _RAW or f"</{tag}" in content.lower() or "<!--" in content:
         raise ValueError(f"content cannot be inside a <{tag}>")
     made = Element(tag, dict(attributes))
@@ -41,7 +41,7 @@ def raw(tag: str, attributes: Mapping[str, str], content: str) -> Element:
 
 
 def append(parent: Element, *children: Child) -> None:
-    """Append children."""
+    """Append children to an element, except None."""
     for child in children:
         if isinstance(child, Element):
             parent.append(child)
@@ -52,7 +52,8 @@ def append(parent: Element, *children: Child) -> None:
 def html_text(root: Element) -> str:
     """Return a whole HTML document.
 
-    ElementTree's own writer does not escape `<` in attributes, which some parsers reject inside `noscript`.
+    ElementTree's own writer leaves `<` in attributes unescaped, and some parsers reject such attributes
+    inside `noscript`.
     """
     parts = ["<!doctype html>\n"]
     _write(root, parts)

@@ -17,7 +17,7 @@ _LABEL_SHARE = 0.3
 
 
 def draw_matrix(chart: Matrix, width: float) -> VectorDrawing:
-    """Return up to twenty rows and columns, those with the largest values, and their names."""
+    """Return a drawing of the rows and columns with the largest values, at most twenty of each."""
     values = np.asarray(chart.values, np.float64).reshape(len(chart.rows), len(chart.columns))
     row_places, column_places = _largest(values), _largest(values.T)
     rows = [chart.rows[place] for place in row_places]

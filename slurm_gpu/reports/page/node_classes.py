@@ -12,7 +12,7 @@ from slurm_gpu.reports.category import Floats
 
 @dataclass(frozen=True, slots=True)
 class NodeClass:
-    """The smallest number of nodes in the class."""
+    """A class of runs; `least` is its smallest number of nodes."""
 
     least: int
     label: str

@@ -1,4 +1,4 @@
-"""The colours of a report by meaning, on light and on dark backgrounds."""
+"""Define the colours of a report by meaning, for light and for dark backgrounds."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Encode the data of parallel coordinates for the page's script as compressed columns of codes in base64.
 
 A quantity with few distinct values is stored as a list of exact values and one byte for each run. Other
-quantities take two bytes for each run, one of 65,535 steps in log(1 + value), which resolves waits of both
-seconds and hours. The values in the table are exact.
+quantities take two bytes for each run, which encode one of 65,535 steps in log(1 + value). These steps
+resolve both waits of seconds and waits of hours. The values in the table remain exact.
 """
 
 from __future__ import annotations
@@ -100,13 +100,16 @@ def _least(known: Floats) -> float:
 
 
 def _planes(codes: NDArray[Any], *, wide: bool) -> list[bytes]:
-    """Return all low bytes, then all high bytes, which compresses better than alternating bytes."""
+    """Return all low bytes, then all high bytes; this order compresses better than alternating bytes."""
     low = (codes & 0xFF).astype(np.uint8).tobytes()
     return [low, (codes >> 8).astype(np.uint8).tobytes()] if wide else [low]
 
 
 def _applications(column: Category) -> tuple[list[str], NDArray[Any]]:
-    """Return the names, sorted by number of runs and with one for missing names, and each run's index."""
+    """Return the names of applications, sorted by number of runs, and the index of each run's name.
+
+    Runs whose application was not recognised have a name of their own.
+    """
     counts = np.bincount(column.codes + 1, minlength=len(column.names) + 1)
     names = [NOT_RECOGNISED, *column.names]
     by_count = [int(place) for place in np.argsort(-counts, kind="stable") if counts[place]]

@@ -14,7 +14,7 @@ _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def visible(text: str) -> str:
-    """Return the text with control characters escaped, such as a newline as a backslash and n."""
+    """Return the text with control characters escaped; a newline becomes a backslash and n, for example."""
     return _NOT_SHOWN.sub(_spelled, text)
 
 

@@ -1,4 +1,4 @@
-"""Write drawings as PNG files. The text is in DejaVu Sans, which is part of matplotlib."""
+"""Write drawings as PNG files. Text is set in DejaVu Sans, which is part of matplotlib."""
 
 from __future__ import annotations
 

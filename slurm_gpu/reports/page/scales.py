@@ -1,4 +1,4 @@
-"""Scales of axes and their ticks."""
+"""Calculate the scales of axes, and their ticks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AxisScale:
     stretch: float | None = None
 
     def fraction(self, values: Floats) -> Floats:
-        """Return the positions of values, from 0 for the least to 1 for the most."""
+        """Return the positions of values, from 0 for the smallest to 1 for the largest."""
         reach = self.most - self.least
         if reach <= 0:
             return np.full_like(values, 0.5)
@@ -80,7 +80,7 @@ def scale_of(values: Floats) -> AxisScale:
 
 
 def stretch_of(known: Floats) -> float | None:
-    """Return the reciprocal of the value below which a logarithmic scale is nearly linear, or None."""
+    """Return the reciprocal of the value below which a log scale is nearly linear; None if not needed."""
     above = known[known > 0]
     if not len(above) or known.min() < 0:
         return None

@@ -1,4 +1,4 @@
-"""Write drawings as SVG: in the page with the colours of its style sheet, or as files with their own."""
+"""Write drawings as SVG: elements that use the style sheet of the page, or files with their own."""
 
 from __future__ import annotations
 

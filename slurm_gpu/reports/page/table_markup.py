@@ -1,4 +1,4 @@
-"""The collapsed table of a figure as HTML."""
+"""Render the table of a figure as a collapsed HTML element."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def table_element(table: FigureTable, timezone: str, *, with_files: bool) -> Ele
     rest = ""
     if shown < len(table):
         rest = f", the first {shown:,} of {len(table):,} rows" + (
-            f"; tables/{table.name}.csv has all" if with_files else ""
+            f"; tables/{table.name}.csv contains all rows" if with_files else ""
         )
     caption = f"Table: {table.title}{rest}"
     about = element("dl", {"class": "columns"})

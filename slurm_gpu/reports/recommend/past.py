@@ -30,7 +30,7 @@ class PastRun:
     account: str
     qos: str
     partition: str
-    """The partition in which it ran, if it started."""
+    """The partition in which the run started, or the requested partitions if it never started."""
     eligible_s: int
     start_s: int | None
     end_s: int | None
@@ -55,7 +55,7 @@ class RecordedPast:
 
     cluster: ModelCluster
     jobs: tuple[ModelJob, ...]
-    """Sorted by submit time, without counters."""
+    """The jobs sorted by submit time, without counters."""
     runs: tuple[PastRun, ...]
     """The recorded run of each job."""
     judged: NDArray[np.bool_]
@@ -63,18 +63,21 @@ class RecordedPast:
     remarks: tuple[str, ...]
 
     def recorded_wait_s(self) -> NDArray[np.float64]:
-        """Return the recorded wait by job; NaN if it never started."""
+        """Return the recorded wait of each job; NaN if it never started."""
         return np.array(
             [math.nan if run.start_s is None else run.start_s - run.eligible_s for run in self.runs]
         )
 
     def requested_mgpu(self) -> NDArray[np.int64]:
-        """Return the total GPUs by job: 8 GPUs on 3 nodes are 8, although the model allocates 3 per node."""
+        """Return the total mgpu of each job.
+
+        Eight GPUs on three nodes count as 8, although the model allocates 3 GPUs per node.
+        """
         # rebuild() leaves out runs whose number of GPUs is unknown.
         return np.array([_mgpu(run) for run in self.runs], dtype=np.int64)
 
     def wait_s(self, start_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the modelled wait by job."""
+        """Return the modelled wait of each job."""
         return start_s - np.array([run.eligible_s for run in self.runs], dtype=np.float64)
 
 
@@ -82,8 +85,8 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
     """Return the model's input for the time from `since_s` to `until_s`.
 
     Runs that are running at `since_s` start at that time and run for the rest of their time; pending runs are
-    submitted at that time. A remark counts the runs left out, such as those cancelled before their start and
-    those in partitions without nodes.
+    submitted at that time. Remarks count the runs that are left out, such as runs that were cancelled before
+    their start or whose partition has no nodes.
     """
     cluster = _cluster(nodes)
     indices = {partition.name: index for index, partition in enumerate(cluster.partitions)}

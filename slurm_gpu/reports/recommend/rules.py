@@ -47,16 +47,16 @@ class CountedJobs:
     places: tuple[_Place, ...]
     of_job: tuple[tuple[int, ...], ...]
     lending: tuple[LimitCounter, ...] = ()
-    """Counters that precede those of `places`."""
+    """Counters for lending, which precede the counters of `places`."""
 
 
 def modelled_rules(
     policy: PolicyInForce, unenforced_limits: Iterable[RuleLimit]
 ) -> tuple[PolicyInForce, tuple[str, ...]]:
-    """Return the policy with only its running limits, and remarks on the limits left out.
+    """Return the policy with only its running limits, and remarks on the limits that are left out.
 
-    `unenforced_limits` are limits that are not enforced. Rules for hours or for interactive jobs are not
-    modelled.
+    Limits in `unenforced_limits` are left out. Rules that apply only at certain hours or to one kind of job
+    are left out, too.
     """
     unenforced = frozenset(unenforced_limits)
     rules, remarks = [], []
@@ -66,7 +66,7 @@ def modelled_rules(
             continue
         if rule.kind is not None or rule.when is not None:
             remarks.append(
-                f"rule {rule.id} is not modelled: it applies only to a kind of job or to certain hours"
+                f"rule {rule.id} is not modelled: it applies only to one kind of job or at certain hours"
             )
             continue
         kept = {
@@ -132,7 +132,10 @@ def jobs_under(policy: PolicyInForce, past: RecordedPast, counted: CountedJobs) 
 
 
 def preemption_of(policy: PolicyInForce) -> Preemption:
-    """Return which QOS preempt which: owners and `normal` requeue loans, urgent also other QOS."""
+    """Return which other QOS each QOS can preempt.
+
+    The owners' QOS and `normal` requeue loans. The urgent QOS also preempts other QOS.
+    """
     lending = policy.lending
     loans = frozenset() if lending is None else _loans(lending)
     of = {} if lending is None else dict.fromkeys((*(one.qos for one in lending.owners), _NORMAL), loans)

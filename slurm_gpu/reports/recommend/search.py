@@ -1,4 +1,4 @@
-"""Try other limits, one change at a time, and keep those that shorten waits at no cost to any group."""
+"""Try changes of limits one at a time; keep those that shorten waits with little harm to any group."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class LimitTrial:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The modelled effect of one change, in addition to the changes kept before."""
+    """The modelled effect of one change, applied in addition to the changes already kept."""
 
     change: LimitTrial
     waits: Mapping[str, GroupWaits]
@@ -77,7 +77,7 @@ class Trial:
 
     @property
     def good(self) -> bool:
-        """Return whether to keep the change."""
+        """Return whether the change may be kept."""
         return self.worth_it and not self.hurts
 
 
@@ -86,10 +86,10 @@ class Findings:
     """The result of a search."""
 
     reproduction: Mapping[str, Reproduction]
-    """By group, starting with ALL."""
+    """The agreement of the model with the records by group, starting with ALL."""
     before: Mapping[str, GroupWaits]
     after: Mapping[str, GroupWaits]
-    """The waits by group with all changes."""
+    """The waits by group after all changes."""
     changes: tuple[LimitTrial, ...] = ()
     trials: tuple[Trial, ...] = ()
     """All trials, in order."""
@@ -107,7 +107,7 @@ class PredictedWaits:
     waits: Mapping[str, GroupWaits]
     """By group."""
     requeued: int
-    """Jobs that were requeued at least once to return GPUs."""
+    """Number of jobs that were preempted and requeued at least once."""
 
 
 class LimitSearch:
@@ -138,7 +138,7 @@ class LimitSearch:
         most_changes: int = MOST_CHANGES,
         progress: SearchProgress = lambda what: None,
     ) -> Findings:
-        """Try changes of every limit, or only of those with bounds, within the bounds.
+        """Try changes of every limit; with `bounds`, only changes of these limits within their bounds.
 
         `progress` is called with a description of each trial.
         """

@@ -1,4 +1,4 @@
-"""Recorded and modelled waits of groups, their agreement, and the GPUs that were free during waits."""
+"""Compare recorded and modelled waits of groups, and find GPUs that were free during waits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Reproduction:
     recorded_h: float
     modelled_h: float
     within_2x: float
-    """The share of jobs whose modelled wait is within a factor of two of the recorded one."""
+    """The share of jobs whose modelled wait is within a factor of two of the recorded wait."""
 
     @property
     def enough(self) -> bool:
@@ -88,7 +88,7 @@ def groups_of(past: RecordedPast, policy: PolicyInForce) -> Mapping[str, Mask]:
 
 
 def waits_of(wait_s: Floats, limited_s: Floats, uid: NDArray[np.int64], mask: Mask) -> GroupWaits:
-    """Return the waits of a group."""
+    """Return the waits of the group of jobs in `mask`."""
     waits = wait_s[mask]
     if not len(waits):
         return GroupWaits(0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -125,16 +125,16 @@ def _alike(one: Floats, other: Floats, factor: float) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class IdleWhileWaiting:
-    """GPUs that were free while jobs of a group waited, which is evidence against limits."""
+    """The GPUs that were free while jobs of a group waited; many free GPUs are evidence against limits."""
 
     waited_h: float
     """Hours in which at least one of the group's jobs with GPUs waited."""
     gpus: float
-    """Mean number of the present cluster's GPUs that were free in these hours; NaN if no job waited."""
+    """Mean number of GPUs of the current cluster that were free in these hours; NaN if no job waited."""
 
 
 def idle_while_waiting(past: RecordedPast, groups: Mapping[str, Mask]) -> Mapping[str, IdleWhileWaiting]:
-    """Return the GPUs that were free while jobs of each group waited; `groups` has masks of jobs."""
+    """Return the GPUs that were free while jobs of each group waited; `groups` contains masks of jobs."""
     mgpu = np.array([job.request.mgpu for job in past.jobs], np.float64)
     came_s = np.array([run.eligible_s for run in past.runs], np.float64)
     start_s, end_s = (
@@ -157,7 +157,7 @@ def idle_while_waiting(past: RecordedPast, groups: Mapping[str, Mask]) -> Mappin
 
 
 def _level(times: Floats, from_s: Floats, to_s: Floats, amount: Floats) -> Floats:
-    """Return the total amount of the spans `from_s` to `to_s` in progress at each of `times`."""
+    """Return the total amount of the spans from `from_s` to `to_s` that include each of `times`."""
     change = np.zeros(len(times) + 1)
     np.add.at(change, np.searchsorted(times, from_s), amount)
     np.subtract.at(change, np.searchsorted(times, to_s), amount)

@@ -139,7 +139,7 @@ def test_impossible_profiles_are_damage(
 def test_speeds_that_cannot_be_are_damage(tmp_path: Path, store: ColocationStore) -> None:
     plain = store.to_json(0) | {"speeds": [["a", "b", 1.5, 1]]}
     (tmp_path / "b").write_text(json.dumps(plain))
-    with pytest.raises(OutsideError, match=r"speed 1\.5 of a with b"):
+    with pytest.raises(OutsideError, match=r"invalid speed of a with b: 1\.5"):
         stores.read(tmp_path / "b")
 
 

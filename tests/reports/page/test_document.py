@@ -183,7 +183,7 @@ def test_a_long_table_shows_its_length(html: str):
     figure = figures(("a",))[0]
     long = table("long", n=list(range(2500)))
     text = page_html(page([type(figure)(id="x", title="X", reading="R.", table=long, chart=figure.chart)]))
-    assert "the first 100 of 2,500 rows; tables/long.csv has all" in text
+    assert "the first 100 of 2,500 rows; tables/long.csv contains all rows" in text
     assert text.count("<td") == 100
 
 

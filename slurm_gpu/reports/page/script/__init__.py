@@ -1,6 +1,7 @@
-"""The script of the report's page, bundled from small files in this order.
+"""Bundle the script of the report's page from small files.
 
-The files share one scope. The page contains the whole script, so it loads nothing.
+The files are joined in the order of PARTS and share one scope. The page contains the whole script, so it
+loads nothing.
 """
 
 from __future__ import annotations
