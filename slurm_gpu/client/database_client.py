@@ -323,7 +323,10 @@ class DatabaseClient:
         return "decisions" in self._post_controller(decisions=decisions, decisions_after=after).lacks
 
     def quota(self, user: str) -> Quota:
-        """Return a user's limits and their use, or request them; operators may do so for all users."""
+        """Return a user's limits and their use if slurm-gpuctld has sent them; otherwise, request them.
+
+        Operators may call this for all users.
+        """
         return self._get(Quota, f"/v1/quota/{quote(user, safe='')}")
 
     def quotas_wanted(self) -> Sequence[str]:

@@ -1,9 +1,9 @@
 """Decode a YAML file into dataclasses whose fields declare keys, values and descriptions once.
 
-A field is declared as `Annotated[type, value type, description]`. Its type determines how it is decoded: a
-dataclass is a table, `Mapping[str, X]` is a table of any names, `tuple[X, ...]` and `frozenset[X]` are lists,
-and an enum is a choice. A field without a default is required. A field without a description cannot be set in
-the file.
+A field is declared as `Annotated[type, value type, description]`. Its type determines how it is decoded. A
+dataclass is a table, and `Mapping[str, X]` is a table of any names. `tuple[X, ...]` and `frozenset[X]` are
+lists, and an enum is a choice. A field without a default is required. A field without a description cannot be
+set in the file.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class OneOrTable:
 
 @dataclass(frozen=True, slots=True)
 class FromPlace:
-    """Derives the value of a field that the file does not set from the location of its table."""
+    """Derives the value of an unset field from the location of its table."""
 
     value: Callable[[Location], Any]
 

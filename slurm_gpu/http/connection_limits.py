@@ -29,7 +29,7 @@ class ConnectionLimits:
     keep_alive_s: int
     always_of_sender: int
     share_of_sender: int
-    """Divisor of the number of free connections; the quotient is the number that one sender may have."""
+    """A sender may have at most the number of free connections divided by this number."""
     is_unlimited: Callable[[Sender], bool]
     """Returns whether a sender may have any number of connections."""
     most_of_sender: float = math.inf

@@ -49,7 +49,7 @@ class NotAuthenticatedError(Exception):
 
 
 class NotPermittedError(Exception):
-    """Raised if an identified caller does not have the permission; answered with 403."""
+    """Raised if an identified caller lacks the required permission; answered with 403."""
 
 
 class Authenticator:
@@ -96,7 +96,7 @@ class Authenticator:
         return self.by_uid(vouched.uid, origin)
 
     def by_uid(self, uid: int, origin: Origin | None = THIS_HOST) -> Caller:
-        """Return the caller with this uid and its rights for a request from `origin`."""
+        """Return the caller with this uid, with its rights for requests from `origin`."""
         slurm = uid == 0 or uid == self._slurm_uid()
         user, is_operator = self._known(uid)
         is_web = origin is not None and self._web.has_user(uid, user) and self._web.has_host(origin)

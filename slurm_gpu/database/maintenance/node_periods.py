@@ -1,4 +1,4 @@
-"""Record the state of each node in Slurm over time, which is the denominator of all rates."""
+"""Record the state of each node in Slurm over time; these periods are the denominator of all rates."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class SortOrder:
 
 
 def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
-    """Return the conditions of all filters but `until_s` and `after`; hidden values match no filter."""
+    """Return the conditions of all filters except `until_s` and `after`; hidden values never match."""
     found: list[ColumnElement[bool]] = []
     if wanted.users:
         found.append(run.c.user.in_(wanted.users))
