@@ -120,7 +120,7 @@ def test_the_versions_of_slurm_are_compared(installed: Installation):
     assert finding.message == "Slurm 22.05.8, 4 nodes, 12 GPUs"
     installed.outputs["scontrol --version"] = "slurm 24.11.5\n"
     assert worst(slurm_conf.answers(installed.at())).message == (
-        "Slurm's commands here have version 24.11.5, slurmctld has 22.05.8"
+        "Slurm's commands on this host have version 24.11.5, but slurmctld has 22.05.8"
     )
 
 
@@ -136,15 +136,15 @@ def test_each_line_that_slurm_cannot_parse_is_named(installed: Installation):
     conf.write_text("ClusterName=neuron\nNodeName=n1 Reason=no GPU Weight=5 # comment\n Include more.conf\n")
     conf.with_name("gres.conf").write_text("NodeName=n1 Name=gpu File=\n")
     assert [finding.message for finding in slurm_conf.grammar(installed.at())] == [
-        f"{conf}:2: Slurm cannot read 'GPU Weight=5', and does not start with it",
-        f"{conf}:3: Slurm cannot read 'Include more.conf', and does not start with it",
-        f"{conf.with_name('gres.conf')}:1: Slurm cannot read 'File=', and does not start with it",
+        f"{conf}:2: Slurm cannot read 'GPU Weight=5', so it does not start",
+        f"{conf}:3: Slurm cannot read 'Include more.conf', so it does not start",
+        f"{conf.with_name('gres.conf')}:1: Slurm cannot read 'File=', so it does not start",
     ]
     conf.with_name("gres.conf").unlink()
     conf.write_text("Include more.conf\n")
     (finding,) = slurm_conf.grammar(installed.at())
     message = f"{conf} includes {conf.with_name('more.conf')} (No such file or directory)"
-    assert finding.message == f"{message}: Slurm does not start with it"
+    assert finding.message == f"{message}, so Slurm does not start"
     conf.with_name("more.conf").write_text("ClusterName=neuron\n")
     assert levels(slurm_conf.grammar(installed.at())) == ["ok"]
 
@@ -176,7 +176,7 @@ def test_limits_that_slurm_does_not_enforce_are_reported(installed: Installation
     assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok", "warn"]
     assert "lacks limits and qos: " in worst(slurm_conf.gpus_accounted(installed.at())).message
     installed.conf["AccountingStorageEnforce"] = "safe"
-    assert "lacks qos: jobs may name any QOS" in worst(slurm_conf.gpus_accounted(installed.at())).message
+    assert "lacks qos: jobs may use any QOS" in worst(slurm_conf.gpus_accounted(installed.at())).message
     installed.conf["AccountingStorageEnforce"] = "ALL"
     assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok"]
 
@@ -232,7 +232,7 @@ def test_shards_with_mig_instances_are_reported_on_slurm_22_05(
     finding = worst(slurm_conf.gres_types(at))
     assert finding.level.value == level
     if level == "warn":
-        assert "GresTypes has shard, with MIG instances: Slurm 22.05.8 counts" in finding.message
+        assert "GresTypes has shard, and there are MIG instances: Slurm 22.05.8 counts" in finding.message
 
 
 # The policy
@@ -274,15 +274,15 @@ def test_the_installed_script_is_compared_with_the_policy(installed: Installatio
     policy_file, script = installed.root / "policy.yaml", installed.root / "slurm" / "job_submit.lua"
     at = installed.at()
     assert levels(job_submit.plugin(at)) == ["ok"]
-    assert "is missing: slurmctld will not start again" in worst(job_submit.script(at)).message
+    assert "is missing: slurmctld cannot start without it" in worst(job_submit.script(at)).message
     script.write_text("function slurm_job_submit() return 0 end\n")
     assert levels(job_submit.script(at)) == ["skipped"]
     policy_file.write_text(_POLICY)
     foreign = worst(job_submit.script(at))
     assert (foreign.level, foreign.remedy) == (
         Level.FAIL,
-        f"run cp -p {script} {script.with_name('site_job_submit.lua')}, write "
-        f"`chain: {{before: {script.with_name('site_job_submit.lua')}}}` into {policy_file}, "
+        f"run cp -p {script} {script.with_name('site_job_submit.lua')}, add "
+        f"`chain: {{before: {script.with_name('site_job_submit.lua')}}}` to {policy_file}, "
         "and run slurm-gpu policy apply --replace",
     )
     policy, source = load_policy(policy_file)

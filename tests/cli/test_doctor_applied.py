@@ -38,7 +38,7 @@ def test_an_interrupted_apply_is_reported(installed: Installation):
 def test_a_limit_changed_by_hand_is_reported(installed: Installation):
     finding = worst(journal.applied(applied(installed, ApplyState.DONE, LIMIT, found=7)))
     assert finding.message == (
-        "Slurm's own limits differ from those applied: "
+        "Slurm's own limits differ from the applied ones: "
         "account vision: MaxTRES=gres/gpu=4 (rule size) was set to 7 by hand"
     )
 

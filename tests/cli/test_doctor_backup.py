@@ -59,7 +59,9 @@ def test_a_host_without_a_policy_is_named(hosts: Installation, here: str, other:
     write_report(hosts, here)
     finding = worst(check.same_script(hosts.at(here)))
     assert finding.level.value == "fail"
-    assert finding.message.startswith(f"no policy was applied on {other}: without ")
+    assert finding.message.startswith(
+        f"no policy was applied on {other}: slurmctld there does not start without "
+    )
     assert str(finding.remedy).endswith(f"; run slurm-gpu policy apply on {other}")
 
 
@@ -77,7 +79,8 @@ def test_different_scripts_are_reported(hosts: Installation):
     script(hosts).write_text("-- slurm-gpu 0.2.0\n-- changed\n")
     write_report(hosts, "head2")
     assert worst(check.same_script(hosts.at("head2"))).message == (
-        "job_submit.lua on head differs from that on this host: it is of 2026-11-21 12:15 UTC, this one of "
+        "job_submit.lua on head differs from this host's: it dates from 2026-11-21 12:15 UTC, and this "
+        "host's from "
         "2026-11-21 12:15 UTC"
     )
 
@@ -86,7 +89,7 @@ def test_different_scripts_are_reported(hosts: Installation):
     ("here", "follows"),
     [
         ("head", "; run slurm-gpu policy apply on head2"),
-        ("head2", "on both hosts; run slurm-gpu policy apply here"),
+        ("head2", "on both hosts; run slurm-gpu policy apply on this host"),
     ],
 )
 def test_the_remedy_is_for_the_host_with_the_older_policy(hosts: Installation, here: str, follows: str):
@@ -105,7 +108,7 @@ def test_a_script_changed_since_the_apply_has_the_time_of_its_file(hosts: Instal
     script(hosts).write_text("-- slurm-gpu 0.2.0\n-- rolled back\n")
     os.utime(script(hosts), (1795349700, 1795349700))
     finding = worst(check.same_script(hosts.at("head")))
-    assert finding.message.endswith("of 2026-11-21 12:15 UTC, this one of 2026-11-22 12:15 UTC")
+    assert finding.message.endswith("from 2026-11-21 12:15 UTC, and this host's from 2026-11-22 12:15 UTC")
     assert str(finding.remedy).endswith("; run slurm-gpu policy apply on head2")
 
 

@@ -79,7 +79,10 @@ def test_too_few_shards_are_reported(installed: Installation) -> None:
 def test_a_missing_slurm_gpuctld_is_reported(installed: Installation) -> None:
     installed.conf.update(RIGHT)
     finding = found(installed, age_s=100)
-    assert (finding.level, "no slurm-gpuctld here places jobs" in finding.message) == (Level.FAIL, True)
+    assert (finding.level, "slurm-gpuctld does not place jobs on this host" in finding.message) == (
+        Level.FAIL,
+        True,
+    )
 
 
 def test_a_policy_without_colocation_is_skipped(installed: Installation) -> None:

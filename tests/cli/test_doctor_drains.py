@@ -30,7 +30,7 @@ def test_an_empty_glob_is_reported_on_a_node_without_gpus_too(bare: Installation
     found = list(hooks.configured(without_gpus(bare)))
     assert [one.level for one in found] == [Level.FAIL, Level.FAIL]
     assert found[0].message == (
-        f"Prolog={bare.root}/prolog.d/* matches nothing: Slurm drains the node of the next job"
+        f"Prolog={bare.root}/prolog.d/* matches no file: Slurm drains the node of the next job"
     )
     stub = f"{bare.root}/prolog.d/00-nothing"
     assert str(found[0].remedy).startswith(
@@ -70,16 +70,16 @@ def test_a_node_without_gpus_needs_no_slurm_gpu_hook(bare: Installation):
         (b"exit 0\n", "does not begin with #! and an interpreter", "write #!/bin/sh"),
         (b"\xef\xbb\xbf#!/bin/sh\nexit 0\n", "does not begin with #! and an interpreter", "write #!/bin/sh"),
         (b"", "is empty", "write #!/bin/sh"),
-        (b"#!/bin/sh\r\nexit 0\r\n", "its lines end as in Windows", "run sed -i 's/\\r$//' "),
+        (b"#!/bin/sh\r\nexit 0\r\n", "its lines have Windows line endings", "run sed -i 's/\\r$//' "),
         (b"#! \nexit 0\n", "its #! names no interpreter", "write #!/bin/sh"),
         (
             b"#!/usr/bin/env no-such-python\n",
-            "its interpreter, no-such-python, does not exist here",
+            "its interpreter, no-such-python, does not exist on this host",
             "install it",
         ),
         (
             b"#!/opt/none/bash -e\n",
-            "its interpreter, /opt/none/bash, does not exist here",
+            "its interpreter, /opt/none/bash, does not exist on this host",
             "install it, or fix",
         ),
     ],

@@ -41,25 +41,25 @@ def compared(text: str, node_report: NodeReport) -> list[str]:
 
 def test_equal_counts_types_and_files_are_ok():
     text = line("/none/nvidia[0-2]", count=3) + line("/none/nvidia3")
-    assert compared(text, report(0, 1, 2, 3)) == ["ok 4 GPUs of n1: each File= is a GPU of the driver"]
+    assert compared(text, report(0, 1, 2, 3)) == ["ok 4 GPUs of n1: each File= matches a GPU of the driver"]
 
 
 def test_a_file_that_is_not_a_gpu_is_reported():
     assert compared(line("/none/nvidia0") + line("/none/nvidia7"), report(0)) == [
-        "fail /none/nvidia7 of n1 is not a GPU of the driver: jobs get a GPU that does not exist"
+        "fail /none/nvidia7 on n1 is not a GPU of the driver: jobs get a GPU that does not exist"
     ]
 
 
 def test_a_gpu_without_a_file_is_reported():
     assert compared(line("/none/nvidia0"), report(0, 1)) == [
-        "warn no File= in gres.conf is minor 1 (GPU-1) of n1: no job can use it"
+        "warn n1 has GPUs without File= in gres.conf, which no job can use: minor 1 (GPU-1)"
     ]
     assert compared(line("/none/nvidia0"), report(0, 1, cut=1))[0].startswith("ok")
 
 
 def test_a_gpu_that_is_counted_twice_is_reported():
     assert compared(line("/none/nvidia0") + line("/none/nvidia0"), report(0)) == [
-        "fail gres.conf lists the GPU of minor 0 of n1 2 times: jobs share it"
+        "fail gres.conf lists the GPU with minor 0 of n1 2 times, so jobs share it"
     ]
 
 
@@ -80,7 +80,7 @@ def test_a_type_with_the_name_of_another_model_is_reported(kind: str, name: str 
     found = compared(line("/none/nvidia0", kind) + line("/none/nvidia1", kind), report(0, 1, name=name))
     assert [text.startswith("warn") for text in found] == [is_reported]
     if is_reported:
-        assert found == [f"warn Slurm has type {kind} for 2 GPUs of n1, the driver reports {name}"]
+        assert found == [f"warn Slurm has type {kind} for 2 GPUs of n1, but the driver reports {name}"]
 
 
 def test_missing_files_are_reported():
@@ -90,7 +90,7 @@ def test_missing_files_are_reported():
 
 def test_files_of_mig_instances_are_ok():
     text = line("/none/nvidia0") + line("/none/nvidia1,/none/nvidia-cap21,/none/nvidia-cap22", "1g.5gb")
-    assert compared(text, report(0, 1, cut=1)) == ["ok 2 GPUs of n1: each File= is a GPU of the driver"]
+    assert compared(text, report(0, 1, cut=1)) == ["ok 2 GPUs of n1: each File= matches a GPU of the driver"]
 
 
 def test_slurmd_is_run_only_on_the_node_itself(installed: Installation):

@@ -54,7 +54,7 @@ def test_a_missing_hook_setting_is_reported(installed: Installation):
 def test_an_empty_glob_is_reported(installed: Installation):
     (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
     first, second = hooks.configured(installed.at())
-    assert "matches nothing: Slurm drains" in first.message
+    assert "matches no file: Slurm drains" in first.message
     assert (first.level, second.level) == (Level.FAIL, Level.OK)  # the epilog's
 
 

@@ -45,11 +45,11 @@ def test_the_proposed_defaults_are_equal_shares_per_gpu_and_cpu(cluster: Install
     (finding,) = _found(cluster, {})
     assert finding.level is Level.WARN
     assert finding.message.startswith(
-        "partition gpu: no DefMemPerGPU and no DefMemPerCPU: a job without --mem"
+        "partition gpu: neither DefMemPerGPU nor DefMemPerCPU is set, so a job without --mem"
     )
     # scontrol shows it as JobDefaults, but programs fail on a slurm.conf with that key.
     assert finding.remedy == (
-        "write DefMemPerGPU=25000 and DefMemPerCPU=3125 (or less) into slurm.conf, each on its own line; "
+        "set DefMemPerGPU=25000 and DefMemPerCPU=3125 (or less) in slurm.conf, each on its own line; "
         "then run "
         "scontrol reconfigure"
     )
@@ -57,8 +57,8 @@ def test_the_proposed_defaults_are_equal_shares_per_gpu_and_cpu(cluster: Install
 
 def test_a_default_per_gpu_does_not_apply_to_jobs_without_gpus(cluster: Installation) -> None:
     (finding,) = _found(cluster, PER_GPU)
-    assert finding.message.startswith("partition gpu: DefMemPerGPU without DefMemPerCPU")
-    assert str(finding.remedy).startswith("write DefMemPerCPU=3125 (or less) into slurm.conf, each")
+    assert finding.message.startswith("partition gpu: DefMemPerGPU is set without DefMemPerCPU")
+    assert str(finding.remedy).startswith("set DefMemPerCPU=3125 (or less) in slurm.conf, each")
 
 
 def test_a_default_per_cpu_also_applies_to_jobs_with_gpus(cluster: Installation) -> None:
@@ -77,7 +77,7 @@ def test_partitions_without_defaults_are_named(cluster: Installation) -> None:
     at = cluster.at()
     at.nodes = [dataclasses.replace(node, partitions=["gpu", "big"]) for node in at.nodes]
     (finding,) = memory.defaults(at)
-    assert finding.message.startswith("partition big: no DefMemPerGPU and no DefMemPerCPU")
+    assert finding.message.startswith("partition big: neither DefMemPerGPU nor DefMemPerCPU is set")
     assert "on the line of PartitionName=big;" in str(finding.remedy)
 
 
@@ -110,6 +110,6 @@ def test_a_default_above_the_share_of_a_gpu_is_reported(
 ) -> None:
     _set_partitions(cluster, gpu=own)
     (finding,) = _found(cluster, conf)
-    assert finding.message.startswith(f"partition gpu: {message}")
-    assert finding.message.endswith("fit on only 2 of them")
-    assert str(finding.remedy).startswith("write DefMemPerGPU=25000 (or less) into slurm.conf, on the line")
+    assert finding.message.startswith(f"partition gpu has {message}")
+    assert finding.message.endswith("can use only 2 of them")
+    assert str(finding.remedy).startswith("set DefMemPerGPU=25000 (or less) in slurm.conf, on the line")

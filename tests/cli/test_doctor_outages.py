@@ -124,7 +124,7 @@ def test_a_slurmctld_that_is_down_is_asked_once(installed: Installation):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Include more.conf\n", "{conf} includes {directory}/more.conf (No such file or directory): "),
+        ("Include more.conf\n", "{conf} includes {directory}/more.conf (No such file or directory), so "),
         ("ClusterName=neuron\nNodeName=n1 Reason=no GPU\n", "{conf}:2: Slurm cannot read 'GPU', "),
         (
             "SlurmctldHost=head(10.0.0.1)\nJobSubmitPlugins=lua\n",

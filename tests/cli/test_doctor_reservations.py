@@ -39,7 +39,7 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
     ("in_slurm", "rows", "level", "message"),
     [
         ("", (), "ok", "Slurm has every promised reservation: 0 reservations"),
-        (IN_SLURM, (OLD, REQUESTED), "ok", "1 reservation; 1 request for an operator to decide"),
+        (IN_SLURM, (OLD, REQUESTED), "ok", "1 reservation; 1 request awaiting an operator's decision"),
         ("", (APPROVED,), "ok", "1 reservation"),  # approved just now
         ("", (OLD,), "fail", "but Slurm does not have it → run systemctl start slurm-gpuctld"),
         (

@@ -265,7 +265,7 @@ def test_gpus_of_this_host_that_slurm_lacks_are_reported(installed: Installation
     at.nodes = [dataclasses.replace(node, gpus={}) for node in at.nodes]
     finding = worst(gres.agrees(at))
     assert finding.message.startswith("this host has 2 GPUs (")
-    assert str(finding.remedy).startswith("write Gres=gpu:TYPE:2 on the line NodeName=n1 in slurm.conf")
+    assert str(finding.remedy).startswith("add Gres=gpu:TYPE:2 to the line NodeName=n1 in slurm.conf")
 
 
 def test_gpus_of_a_node_that_slurm_lacks_are_reported(installed: Installation):

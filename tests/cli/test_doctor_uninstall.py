@@ -153,7 +153,7 @@ def test_lua_remains_and_the_copy_is_named_if_a_replaced_script_is_restored(
     copy.write_text("function slurm_job_submit() end\n")
     assert not any("JobSubmitPlugins" in line or "job_submit.lua" in line for line in lines(installed))
     last = uninstall_steps(installed.at())[-1]
-    assert f"job_submit.lua is your own script again by then, or is still in {copy}." in last.what
+    assert f"job_submit.lua is your own script again, or your script is in {copy}." in last.what
     assert last.lines == ("rm -r /etc/slurm-gpu /var/lib/slurm-gpu",)
 
 
@@ -234,7 +234,7 @@ def test_a_controller_without_hooks_refers_to_a_gpu_node(installed: Installation
     first = uninstall_steps(at)[0].lines[0]
     assert first == (
         f"{conf}:2: Prolog={installed.root}/prolog.d/* "
-        "(may it remain? run `slurm-gpu doctor uninstall` on a GPU node)"
+        "(run `slurm-gpu doctor uninstall` on a GPU node to see whether it may remain)"
     )
 
 

@@ -48,7 +48,7 @@ def test_a_zone_without_its_feature_is_named_with_the_line_to_write(installed: I
     write(installed, '{rack7: {nodes: "n[1-2]"}, zone2: {nodes: n3}}')
     finding = worst(zones.zones(installed.at("node")))
     assert finding.level is Level.WARN
-    assert finding.message == "zone rack7: n[1-2] lack the feature rack7: no job is kept in it"
+    assert finding.message == "zone rack7: n[1-2] lack the feature rack7, so no job is kept in it"
     assert finding.remedy is not None
     assert finding.remedy.startswith("add Feature=rack7 to the line NodeName=n[1-2] of slurm.conf")
 

@@ -231,7 +231,7 @@ def test_doctor_accepts_weights_of_a_running_slurm_gpuctld(installed: Installati
     host.write()
     assert levels(weights.weights(host.at)) == ["ok"]
     host.write(in_charge=False)
-    assert "another slurmctld is in charge" in worst(weights.weights(host.at)).message
+    assert "slurmctld on another host is in charge" in worst(weights.weights(host.at)).message
 
 
 def test_doctor_names_weights_set_by_hand(installed: Installation, slurm: Slurm) -> None:
@@ -259,7 +259,7 @@ def test_doctor_reports_weights_without_a_slurm_gpuctld(
     finding = worst(weights.weights(Host(installed, slurm, mode).at))
     assert finding.level is Level.FAIL
     assert "slurm-gpu placement release" in str(finding.remedy)
-    assert "1 node still has a Weight of slurm-gpuctld" in finding.message
+    assert "1 node still has a Weight that slurm-gpuctld set" in finding.message
 
 
 def test_doctor_reports_a_slurm_gpuctld_that_was_just_killed(installed: Installation, slurm: Slurm) -> None:
@@ -269,7 +269,10 @@ def test_doctor_reports_a_slurm_gpuctld_that_was_just_killed(installed: Installa
     host.write()
     assert levels(weights.weights(host.at)) == ["ok"]
     shutil.rmtree(host.at.proc / "815")
-    assert "no slurm-gpuctld here renews its table (it is 4 s old)" in worst(weights.weights(host.at)).message
+    assert (
+        "slurm-gpuctld does not renew its table on this host (it is 4 s old)"
+        in worst(weights.weights(host.at)).message
+    )
 
 
 def test_doctor_reports_mode_enforce_without_a_slurm_gpuctld(installed: Installation, slurm: Slurm) -> None:

@@ -124,7 +124,7 @@ def test_the_backup_has_the_policy_and_takes_over(backup: Backup) -> None:
     script = lab.layout.etc / "job_submit.lua"
     assert _check(lab.run_as("root", _doctor(), check=False), "backup") == (
         "fail",
-        f"no policy was applied on {NAME}: without {script} its slurmctld does not start",
+        f"no policy was applied on {NAME}: slurmctld there does not start without {script}",
     )
     assert backup.start("slurmctld", "-D").wait(30) != 0
     assert "failed to initialize job_submit plugin" in backup.said()
@@ -157,11 +157,11 @@ def test_a_policy_applied_on_only_one_host_is_reported_on_both(backup: Backup, t
     other.write_text(lab.layout.policy_file.read_text().replace("jobs_total: 10", "jobs_total: 11"))
     try:
         shown = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(other)])
-        assert f"run `slurm-gpu policy apply` on {NAME}, with the same policy.yaml" in shown.stderr
+        assert f"run `slurm-gpu policy apply` on {NAME} with the same policy.yaml" in shown.stderr
         for shown in (lab.run_as("root", _doctor(), check=False), backup.run(*_doctor(), check=False)):
             level, message = _check(shown, "backup")
             assert level == "fail"
-            assert "differs from that on this host" in message
+            assert "differs from this host's" in message
     finally:
         lab.output(["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
     assert _check(lab.run_as("root", _doctor(), check=False), "backup")[0] == "ok"

@@ -120,7 +120,7 @@ def hooks(lab_with: LabWith, tmp_path: Path) -> Iterator[Hooks]:
 
 def test_a_glob_that_matches_nothing_drains_nodes(hooks: Hooks) -> None:
     hooks.site("epilog", "50-site")
-    assert any("prolog.d/* matches nothing: Slurm drains" in line for line in hooks.doctor())
+    assert any("prolog.d/* matches no file: Slurm drains" in line for line in hooks.doctor())
     hooks.drains()
     hooks.resume()
     hooks.place("install")
@@ -270,7 +270,9 @@ def test_slurmctld_does_not_start_without_its_script_and_a_removal_leaves_one(la
         script.unlink()
         assert lab.run_as("alice", ["sbatch", "--test-only", "--gpus=1", "--wrap=true"]).returncode == 0
         shown = lab.run_as("root", ["slurm-gpu", "doctor"], check=False)
-        assert "job_submit.lua is missing: slurmctld will not start again" in " ".join(shown.stdout.split())
+        assert "job_submit.lua is missing: slurmctld cannot start without it" in " ".join(
+            shown.stdout.split()
+        )
         with pytest.raises(LabError):
             slurmctld.restart()
         script.write_text(bundle)

@@ -304,7 +304,7 @@ def test_the_sites_own_are_planned_around_and_never_touched(cluster: Cluster) ->
         cluster.wait(lambda: set(cluster.ours()) == {"sg_900", f"sg_{number}"}, "both are there")
         level, message = cluster.doctor()
         assert level == "warn"
-        assert "sg_900 in Slurm has a name like slurm-gpu's, but is not one of them" in message
+        assert "sg_900 in Slurm is named like slurm-gpu's reservations, but is not one of them" in message
         cluster.database.decide_reservation(number, "cancel")
         cluster.wait(lambda: cluster.ours() == ["sg_900"], "ours alone is gone")
     finally:

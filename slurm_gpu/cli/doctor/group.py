@@ -67,8 +67,8 @@ def doctor(
 ) -> int:
     """Check the installation end to end, and print a remedy for each problem.
 
-    Changes nothing. Checks of other hosts are skipped: run it as root on the controller, on the database
-    host, and on nodes with and without GPUs. Exit code 1 if a check failed.
+    Nothing is changed. Checks of other hosts are skipped, so run this command as root on the controller, on
+    the database host, and on nodes with and without GPUs. The exit code is 1 if a check failed.
     """
     at = DoctorContext(
         bounded(site),
@@ -100,9 +100,9 @@ def doctor(
 @doctor.command(short_help="Print the steps that remove slurm-gpu from this host.")
 @click.pass_obj
 def uninstall(at: DoctorContext) -> None:
-    """Print the steps that remove slurm-gpu from this host: slurm.conf first, then commands.
+    """Print the steps that remove slurm-gpu from this host: first changes to slurm.conf, then commands.
 
-    Changes nothing itself. The steps follow from the slurm.conf, hooks and job_submit.lua of this host.
+    Nothing is changed. The steps depend on the slurm.conf, hooks and job_submit.lua of this host.
     """
     screen = console()
     for number, step in enumerate(uninstall_steps(at), 1):
@@ -115,7 +115,7 @@ def uninstall(at: DoctorContext) -> None:
 
 
 def _print(result: Result) -> None:
-    """Print level and check, then the message in its own column, or below on a narrow terminal."""
+    """Print level and check, then the message next to them, or below them on a narrow terminal."""
     finding, screen = result.finding, console()
     head = Text(f"{finding.level.value:<8}", _STYLES[finding.level]).append(f"{result.check:<14}", "default")
     text = [finding.message, *([] if finding.remedy is None else [f"→ {finding.remedy}"])]
@@ -132,7 +132,7 @@ def _print(result: Result) -> None:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap `text` at `width`, keep its lines, and escape control characters, which it may quote."""
+    """Wrap `text` at `width`, keep its line breaks, and escape control characters, which it may contain."""
     wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     return [
         line for whole in text.splitlines() if whole for line in wrap.wrap(cells.text(whole.expandtabs(1)))

@@ -1,4 +1,4 @@
-"""Bound the time that doctor waits for daemons: each daemon that hangs is waited for once."""
+"""Limit the time that doctor waits for daemons: it waits only once for each daemon that hangs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DAEMON_OF = {
 
 
 class TimeBound:
-    """The daemons that hang, and the remaining time to wait for others."""
+    """The daemons that hang, and the time left to wait for other daemons."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -37,7 +37,7 @@ class TimeBound:
         self._hanging: dict[str, SlurmGpuError] = {}
 
     def query(self, daemon: str, call: Callable[[float], T], timeout_s: float = math.inf) -> T:
-        """Call `call` with the seconds that it may take; raise its error again if the daemon hangs."""
+        """Call `call` with the seconds that it may take; raise the earlier error if the daemon hangs."""
         self.require(daemon)
         limit_s = min(timeout_s, max(_LEAST_S, self._left_s))
         began_s = self._monotonic()
@@ -56,7 +56,7 @@ class TimeBound:
             raise error
 
     def run(self, run: CommandRunner) -> CommandRunner:
-        """Return a runner that calls `run` within this bound."""
+        """Return a runner that calls `run` within this time limit."""
 
         def bounded(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
             daemon = _DAEMON_OF.get(argv[0])
@@ -68,7 +68,7 @@ class TimeBound:
 
 
 def bounded(site: CommandSite) -> CommandSite:
-    """Return the site with all queries of its daemons within one bound."""
+    """Return a copy of the site whose queries of daemons share one time limit."""
     bound = TimeBound()
     encode, connect = site.encode, site.connect_database
     return dataclasses.replace(
@@ -81,7 +81,7 @@ def bounded(site: CommandSite) -> CommandSite:
 
 
 class _Database(DatabaseClient):
-    """A client of slurm-gpudbd whose requests take no longer than the bound."""
+    """A client of slurm-gpudbd whose requests take no longer than the time limit."""
 
     def __init__(self, config: SiteConfig, bound: TimeBound) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""Steps that remove slurm-gpu from a host without draining a node or refusing a job."""
+"""List the steps that remove slurm-gpu from a host without draining a node or refusing a job."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _WITHOUT_SLURM = (
     "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor uninstall"
 )
 _BY_HAND = (
-    "Replace the hooks by files that do nothing, as Slurm drains nodes if a glob matches no file, and "
-    "remove slurm-gpu, which packages did not install here."
+    "Replace the hooks with files that do nothing, as Slurm drains nodes if a glob matches no file. Then "
+    "remove slurm-gpu, which was not installed from packages on this host."
 )
 
 
@@ -88,7 +88,11 @@ def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
         found.append(UninstallStep(_BY_HAND, tuple(_by_hand(at, conf, controller=controller))))
         found += _leftovers(at, conf, controller=controller, database=database, web=web)
         return found
-    what = "Remove the packages." if packages else "Remove the command: no other part of slurm-gpu is here."
+    what = (
+        "Remove the packages."
+        if packages
+        else "Remove the command: no other part of slurm-gpu is installed on this host."
+    )
     if node or controller:
         what += " Stubs without effect replace the hooks and job_submit.lua."
         found += _shared(at)
@@ -160,15 +164,17 @@ def _native_limits(at: DoctorContext) -> Iterator[UninstallStep]:
         )
         if made:
             yield UninstallStep(
-                f"QOS of accounts with limits of the policy ({', '.join(made)}) remain, without these "
-                "limits, as jobs "
-                "may use them. Once squeue shows no job in them, delete those that the policy created:",
+                f"The QOS that accounts have for limits of the policy ({', '.join(made)}) remain without "
+                "these "
+                "limits, as jobs may use them. Once squeue shows no job in them, delete the QOS that the "
+                "policy "
+                "created:",
                 tuple(f"sacctmgr delete qos {name}" for name in made),
             )
 
 
 def _placement(at: DoctorContext) -> Iterator[UninstallStep]:
-    """Yield steps for changes to pending jobs that only slurm-gpuctld undoes, and not at its exit."""
+    """Yield the steps that restore nodes and pending jobs, which slurm-gpuctld does not do when it exits."""
     if at.site.config.placement.mode == "enforce":
         yield UninstallStep(
             "Restore the Weight of nodes and the constraints of jobs that wait for a zone; without "
@@ -200,7 +206,10 @@ def _hook_lines(at: DoctorContext, kind: str, conf: Sequence[ConfLine]) -> Itera
     for line in settings_named(conf, kind):
         files = _matched(at, line)
         if not at.is_gpu_node and not files:
-            yield f"{line.place}: {line} (may it remain? run `slurm-gpu doctor uninstall` on a GPU node)"
+            yield (
+                f"{line.place}: {line} (run `slurm-gpu doctor uninstall` on a GPU node to see whether it may "
+                "remain)"
+            )
         # A glob that also matches other hooks remains as it is.
         elif files and all(file.is_ours for file in files):
             yield f"{line.place}: remove {line}"
@@ -232,21 +241,20 @@ def _reservations(at: DoctorContext) -> Iterator[UninstallStep]:
     names = sorted(one.name for one in ReservationClient(at.site.run).all() if id_of(one.name) is not None)
     if names:
         yield UninstallStep(
-            "Reservations remain in Slurm until they end. To delete one, once no job uses it:",
+            "Reservations remain in Slurm until they end. To delete a reservation that no job uses:",
             tuple(f"scontrol delete ReservationName={name}" for name in names),
         )
 
 
 def _shared(at: DoctorContext) -> Iterator[UninstallStep]:
-    """Yield steps for directories that other hosts may share: packages do not change them."""
+    """Yield the steps for directories that other hosts may share, which packages do not change."""
     kind = shared_file_system(_script(at).parent)
     commands = [("place", at.is_gpu_node), ("place-lua", at.is_controller)]
     lines = [f"{PACKAGED}/{command} remove --shared" for command, is_here in commands if is_here]
     if kind is not None and lines:
         yield UninstallStep(
             f"{_script(at).parent} is on {kind}, which other hosts may share, so the packages do not change "
-            "it. "
-            "Only if you remove slurm-gpu from all of these hosts:",
+            "it. Run these only if you remove slurm-gpu from all of these hosts:",
             tuple(lines),
         )
 
@@ -272,11 +280,11 @@ def _leftovers(
         stubs.append(str(_script(at)))
     if stubs:
         yield UninstallStep(
-            "Once no slurm.conf names the stubs any more, remove them:", (f"rm {shlex.join(stubs)}",)
+            "Once no slurm.conf refers to the stubs, remove them:", (f"rm {shlex.join(stubs)}",)
         )
     where = ", in the database too" if database else ""
     drop = (f"(and drop the database that url in {DATABASE_FILE} names)",) if database else ()
-    back = f" {_script(at)} is your own script again by then, or is still in {own}." if own else ""
+    back = f" By then, {_script(at)} is your own script again, or your script is in {own}." if own else ""
     yield UninstallStep(
         f"Configuration and records remain{where}.{back} To delete them:",
         (f"rm -r /etc/slurm-gpu /var/lib/slurm-gpu{' /var/lib/slurm-gpu-web' if web else ''}", *drop),

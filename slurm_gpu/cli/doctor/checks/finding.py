@@ -30,7 +30,7 @@ _UNITS = tuple(
 
 
 class Level(enum.Enum):
-    """The severity of a finding; SKIPPED if the check does not apply to this host or cannot run."""
+    """The severity of a finding; SKIPPED means that the check does not apply to this host or cannot run."""
 
     OK = "ok"
     WARN = "warn"
@@ -63,7 +63,7 @@ def fail(message: str, remedy: str) -> CheckResult:
 
 
 def skipped(message: str) -> CheckResult:
-    """Return the reason why a check was not made."""
+    """Return a finding whose message is the reason why a check was skipped."""
     return CheckResult(Level.SKIPPED, message)
 
 
@@ -78,7 +78,7 @@ def packages_are_here() -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a name or an address refers to the host that uses it."""
+    """Return whether a host name or an address refers to the local host."""
     return host == "localhost" or _LOOPBACK.match(host) is not None
 
 
@@ -114,11 +114,11 @@ class DoctorContext:
     systemd: Path = _SYSTEMD
     """A directory that exists if systemd runs."""
     has_unit: Callable[[str], bool] = unit_is_here
-    """Returns whether systemd can start and stop a daemon of this host."""
+    """Returns whether systemd can start and stop a daemon on this host."""
     has_packages: Callable[[], bool] = packages_are_here
-    """True if slurm-gpu is installed on this host from packages, not from a checkout."""
+    """Returns whether packages installed slurm-gpu on this host."""
     slurmd: RunSlurmd = run_slurmd
-    """Run `slurmd -G`, which prints how slurmd reads gres.conf."""
+    """Runs `slurmd -G`, which prints how slurmd reads gres.conf."""
     conf_cache: Path = CACHED_CONF
     """The slurm.conf that slurmctld sent to a node without its own."""
 
@@ -140,7 +140,7 @@ class DoctorContext:
 
     @property
     def nodes_here(self) -> Sequence[SlurmNode]:
-        """Return the nodes that this host is or simulates, with a slurmd on this host."""
+        """Return the nodes whose slurmd runs on this host: the host itself, or nodes that it simulates."""
         return [
             node
             for node in self.nodes
@@ -151,7 +151,7 @@ class DoctorContext:
 
     @property
     def gpu_nodes_here(self) -> Sequence[str]:
-        """Return the names of those with GPUs."""
+        """Return the names of the nodes on this host that have GPUs."""
         return [node.name for node in self.nodes_here if node.n_gpus]
 
     @property
@@ -177,7 +177,7 @@ class DoctorContext:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A named check; `needs` are the names of checks that have to succeed first."""
+    """A named check; `needs` are the names of checks that must succeed first."""
 
     name: str
     run: Callable[[DoctorContext], Iterable[CheckResult]]

@@ -124,12 +124,12 @@ def same_cluster(at: DoctorContext) -> Iterator[CheckResult]:
     if unknown := [name for name in config.placement.partitions or () if name not in partitions]:
         yield warn(
             f"placement.partitions names partitions without nodes in Slurm: {few(unknown, 5)}",
-            f"compare with sinfo; fix partitions of placement in {path}",
+            f"compare them with the output of sinfo; fix partitions of placement in {path}",
         )
 
 
 def _in_two_groups(config: SiteConfig, unreadable: Collection[str], path: Path) -> Iterator[CheckResult]:
-    """Yield a failure if a node is in two groups of one section, which the daemons refuse."""
+    """Yield a failure if a node is in two groups of one section, which the daemons reject."""
     sections: Mapping[str, Mapping[str, Zone | ServerType | Rack]] = {
         "zones": config.zones,
         "server_types": config.server_types,

@@ -59,13 +59,13 @@ def drained(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def traps(kind: str, pattern: str, paths: list[Path], remedy: str) -> Iterator[CheckResult]:
-    """Yield problems of files matched by Prolog or Epilog that drain this node.
+    """Yield the problems of the files matched by Prolog or Epilog that drain this node.
 
-    `remedy` creates a missing file.
+    `remedy` is the command that creates a missing file.
     """
     if not paths:
         yield fail(
-            f"{kind}={pattern} matches nothing: Slurm drains the node of the next job",
+            f"{kind}={pattern} matches no file: Slurm drains the node of the next job",
             f"{remedy} (or remove {kind} from slurm.conf, and run scontrol reconfigure)",
         )
     for path in paths:
@@ -88,7 +88,7 @@ def _drains(kind: str, path: Path) -> Iterator[CheckResult]:
         mode = 0  # a broken symbolic link
     if not stat.S_ISREG(mode):
         yield fail(
-            f"{path} is matched by {kind} and is not a file: Slurm drains nodes",
+            f"{path} is matched by {kind}, but is not a file: Slurm drains nodes",
             f"move {_typed(path)} to another directory",
         )
     elif not mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH):
@@ -96,7 +96,7 @@ def _drains(kind: str, path: Path) -> Iterator[CheckResult]:
         remedy = f"move {_typed(path)} to another directory"
         if _unlike_a_program(path) is None:
             remedy = f"run chmod +x {_typed(path)}, or move it to another directory"
-        yield fail(f"{path} is matched by {kind} and is not executable: Slurm drains nodes", remedy)
+        yield fail(f"{path} is matched by {kind}, but is not executable: Slurm drains nodes", remedy)
     elif (problem := _unlike_a_program(path)) is not None:
         why, remedy = problem
         yield fail(f"{path} is matched by {kind}, but {why}: Slurm drains nodes", remedy)
@@ -108,7 +108,7 @@ def _typed(path: Path) -> str:
 
 
 def _unlike_a_program(path: Path) -> tuple[str, str] | None:
-    """Return why slurmd cannot start a file, and a remedy; a shell would run some of these as scripts."""
+    """Return why slurmd cannot start a file, and a remedy; a shell could run some such files as scripts."""
     try:
         with path.open("rb") as file:
             first = file.read(_KERNEL_READS).split(b"\n", 1)[0]
@@ -120,7 +120,7 @@ def _unlike_a_program(path: Path) -> tuple[str, str] | None:
         why = "is empty" if not first else "does not begin with #! and an interpreter"
         return why, f"write #!/bin/sh, or another interpreter, into the first line of {path}"
     if first.endswith(b"\r"):
-        return "its lines end as in Windows", f"run sed -i 's/\\r$//' {_typed(path)}"
+        return "its lines have Windows line endings", f"run sed -i 's/\\r$//' {_typed(path)}"
     words = os.fsdecode(first[2:]).split()
     if not words:
         return "its #! names no interpreter", f"write #!/bin/sh, or another interpreter, into {path}"
@@ -128,7 +128,7 @@ def _unlike_a_program(path: Path) -> tuple[str, str] | None:
     interpreter = words[1] if by_name else words[0]
     if shutil.which(interpreter, path=_PATH) is None:
         return (
-            f"its interpreter, {interpreter}, does not exist here",
+            f"its interpreter, {interpreter}, does not exist on this host",
             f"install it, or fix the first line of {path}",
         )
     return None

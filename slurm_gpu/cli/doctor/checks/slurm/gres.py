@@ -1,4 +1,4 @@
-"""Check that the GPUs that Slurm counts on this node are those of the driver."""
+"""Check that Slurm's GPUs on this node are the GPUs of the driver."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _COMPARE = "on {node}, compare nvidia-smi -L with slurmd -G; then fix gres.conf,
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """One GPU or MIG instance as Slurm counts them."""
+    """A GPU or MIG instance, as Slurm counts it."""
 
     files: tuple[str, ...]
     type: str
 
     @property
     def minor(self) -> int | None:
-        """Return the minor number of the file of a whole GPU; None for a MIG instance or if unknown."""
+        """Return the minor number of a whole GPU's device file; None for a MIG instance or if unknown."""
         return minor_of(self.files[0]) if len(self.files) == 1 else None
 
 
@@ -46,7 +46,7 @@ def positions(text: str) -> list[Position]:
 
 
 def agrees(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check count, type and File= of gres.conf against the driver, as reported by slurm-gpud."""
+    """Compare the count, types and File= of gres.conf with the GPUs that slurm-gpud reports."""
     here = at.gpu_nodes_here
     yield from _without_gres(at)
     if not here:
@@ -77,8 +77,8 @@ def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterat
     remedy = _COMPARE.format(node=node)
     if not slurms:
         yield warn(
-            f"slurmd -G shows no File= on {node}: GPUs are assumed to be in the order of their minors",
-            f"write AutoDetect=nvml, or File=/dev/nvidia[0-{len(report.gpus) - 1}], into gres.conf; then "
+            f"slurmd -G shows no File= on {node}: GPUs are assumed to be in the order of their minor numbers",
+            f"set AutoDetect=nvml, or File=/dev/nvidia[0-{len(report.gpus) - 1}], in gres.conf; then "
             "restart slurmd",
         )
         return
@@ -89,22 +89,24 @@ def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterat
     given = {position.minor for position in whole}
     left = [gpu for minor, gpu in by_minor.items() if minor not in given and not _is_cut(gpu, report)]
     if left:
-        found.append(warn(f"no File= in gres.conf is {_named(left)} of {node}: no job can use it", remedy))
+        found.append(
+            warn(f"{node} has GPUs without File= in gres.conf, which no job can use: {_named(left)}", remedy)
+        )
     yield from found
     if not found:
-        yield ok(f"{counted(len(slurms), 'GPU')} of {node}: each File= is a GPU of the driver")
+        yield ok(f"{counted(len(slurms), 'GPU')} of {node}: each File= matches a GPU of the driver")
 
 
 def _without_gres(at: DoctorContext) -> Iterator[CheckResult]:
-    """Yield a finding if Slurm has no GPU of this host."""
+    """Yield a finding if this host has GPUs, but Slurm has none on it."""
     without = [node.name for node in at.nodes_here if not node.n_gpus]
     devices = sorted(str(path) for path in at.devices.glob("nvidia[0-9]*") if path.name[6:].isdigit())
     if devices and without and len(at.nodes_here) == 1:
         yield fail(
             f"this host has {counted(len(devices), 'GPU')} ({few(devices, 2)}), but Slurm has none on "
             f"{without[0]}: no job can use them",
-            f"write Gres=gpu:TYPE:{len(devices)} on the line NodeName={without[0]} in slurm.conf, and "
-            "AutoDetect=nvml or File= in gres.conf; then restart slurmctld and slurmd",
+            f"add Gres=gpu:TYPE:{len(devices)} to the line NodeName={without[0]} in slurm.conf, and "
+            "AutoDetect=nvml or File= to gres.conf; then restart slurmctld and slurmd",
         )
 
 
@@ -114,7 +116,7 @@ def _absent(
     for position in whole:
         if position.minor not in known:
             yield fail(
-                f"{position.files[0]} of {node} is not a GPU of the driver: jobs get a GPU that does not "
+                f"{position.files[0]} on {node} is not a GPU of the driver: jobs get a GPU that does not "
                 "exist",
                 remedy,
             )
@@ -125,14 +127,15 @@ def _twice(node: str, whole: Iterable[Position], remedy: str) -> Iterator[CheckR
     for minor, count in counts.items():
         if count > 1:
             yield fail(
-                f"gres.conf lists the GPU of minor {minor} of {node} {count} times: jobs share it", remedy
+                f"gres.conf lists the GPU with minor {minor} of {node} {count} times, so jobs share it",
+                remedy,
             )
 
 
 def _types(
     node: str, whole: Iterable[Position], by_minor: dict[int, DeviceFacts], remedy: str
 ) -> Iterator[CheckResult]:
-    """Yield warnings for types that name another model than the driver; other names are the site's choice."""
+    """Yield a warning for each type that names a model other than the driver's."""
     wrong: dict[tuple[str, str], int] = {}
     for position in whole:
         gpu = by_minor.get(position.minor) if position.minor is not None else None
@@ -144,7 +147,8 @@ def _types(
             wrong[position.type, gpu.name] = wrong.get((position.type, gpu.name), 0) + 1
     for (kind, name), count in wrong.items():
         yield warn(
-            f"Slurm has type {kind} for {counted(count, 'GPU')} of {node}, the driver reports {name}", remedy
+            f"Slurm has type {kind} for {counted(count, 'GPU')} of {node}, but the driver reports {name}",
+            remedy,
         )
 
 

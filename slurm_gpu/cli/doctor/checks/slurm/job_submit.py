@@ -32,7 +32,7 @@ def plugin(at: DoctorContext) -> Iterator[CheckResult]:
         yield ok("JobSubmitPlugins=lua")
     elif _policy_file(at).exists():
         yield fail(
-            "JobSubmitPlugins lacks lua: the policy applies to no job",
+            "JobSubmitPlugins lacks lua, so the policy applies to no job",
             f"{_APPLY}, then set JobSubmitPlugins={with_names(_plugins(at), ['lua'])} in slurm.conf and "
             "restart slurmctld",
         )
@@ -41,12 +41,12 @@ def plugin(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def script(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that job_submit.lua is what policy.yaml gives."""
+    """Check that job_submit.lua contains the policy of policy.yaml."""
     if not has_lua_plugin(at.settings):
         yield skipped("slurmctld runs no Lua script")
         return
     if not at.is_controller:
-        yield skipped("job_submit.lua is on the controller, and this host is not one")
+        yield skipped("job_submit.lua is on hosts of slurmctld, and this host is not one")
         return
     installed = Path(at.settings.conf_path).parent / SCRIPT_NAME
     policy_file = _policy_file(at)
@@ -54,7 +54,7 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
         yield unreadable
         return
     if not installed.exists():
-        yield fail(f"{installed} is missing: slurmctld will not start again", _APPLY)
+        yield fail(f"{installed} is missing: slurmctld cannot start without it", _APPLY)
         return
     yield from others_may_write(at, installed, "slurmctld runs it for every job")
     denied = denies(installed, at.settings.slurm_user_uid)
@@ -86,7 +86,7 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
     try:
         policy, source = load_policy(policy_file)
     except InputError as error:
-        yield fail(str(error), f"fix {policy_file}; until then the active policy remains")
+        yield fail(str(error), f"fix {policy_file}; until then, the active policy remains in effect")
         return
     facts = SiteFacts.of(at.settings, at.nodes, RUN_DIRECTORY, at.site.config.timezone)
     if compare_installed(installed, policy, source, facts) is InForce.SAME:
@@ -96,28 +96,28 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
     if maker is not None and Path(maker.policy) != policy_file.absolute():
         yield warn(
             f"{installed} is the policy of {maker.policy}, not of {policy_file}",
-            f"{_APPLY} to activate {policy_file}, or restore the applied policy in it",
+            f"{_APPLY} to activate {policy_file}, or restore the applied policy in that file",
         )
     else:
         yield warn(
-            f"{installed} is not the policy of {policy_file}: the file, its groups' members, or slurm-gpu "
-            "has "
-            "changed",
+            f"{installed} is not the policy of {policy_file}: the file, the members of its groups, or "
+            "slurm-gpu "
+            "has changed",
             _APPLY,
         )
 
 
 def _chain_own(installed: Path, policy_file: Path) -> str:
-    """Return the remedy that chains the site's own script to that of the policy."""
+    """Return the remedy that makes the policy's script call the site's own script."""
     own = installed.with_name(f"site_{SCRIPT_NAME}")
     return (
-        f"run cp -p {installed} {own}, write `chain: {{before: {own}}}` into {policy_file}, and {_APPLY} "
+        f"run cp -p {installed} {own}, add `chain: {{before: {own}}}` to {policy_file}, and {_APPLY} "
         "--replace"
     )
 
 
 def lending(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurm.conf lets lent GPUs return to their owners in the promised time."""
+    """Check that slurm.conf lets lent GPUs return to their owners within the promised time."""
     policy = _policy_here(at, "lending")
     if isinstance(policy, CheckResult):
         yield policy
@@ -131,7 +131,7 @@ def lending(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def urgent(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurm.conf lets urgent jobs start before others, and counts them."""
+    """Check that slurm.conf lets urgent jobs start before others, and limits their number."""
     policy = _policy_here(at, "urgent jobs")
     if isinstance(policy, CheckResult):
         yield policy

@@ -14,12 +14,12 @@ _STATUS = "run slurm-gpu policy status to list them, and slurm-gpu policy apply 
 
 
 def applied(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that no apply was interrupted, and that limits are as the last one set them."""
+    """Check that no apply was interrupted, and that limits are as the last apply set them."""
     if not at.is_controller:
-        yield skipped("policies are applied on the controller, and this host is not one")
+        yield skipped("policies are applied on hosts of slurmctld, and this host is not one")
         return
     if not at.policy_state.exists():
-        yield skipped(f"no policy was ever applied here: {at.policy_state} does not exist")
+        yield skipped(f"no policy was ever applied on this host: {at.policy_state} does not exist")
         return
     if not may_read(at.policy_state):
         yield skipped(f"only SlurmUser may read {at.policy_state}; run doctor as root")
@@ -35,6 +35,6 @@ def applied(at: DoctorContext) -> Iterator[CheckResult]:
     changed = drift(read_accounting(at.site.limits, at.settings.cluster).limits(), owned) if owned else ()
     if changed:
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
-        yield warn(f"Slurm's own limits differ from those applied: {changed[0]}{more}", _STATUS)
+        yield warn(f"Slurm's own limits differ from the applied ones: {changed[0]}{more}", _STATUS)
     elif begun is None:
-        yield ok(f"{counted(len(owned), 'own limit')} of Slurm as last applied")
+        yield ok(f"{counted(len(owned), 'limit')} in slurmdbd as last applied")

@@ -26,14 +26,14 @@ class _PartitionMemory:
 
     partition: str
     nodes: Sequence[SlurmNode]
-    """Its nodes with GPUs."""
+    """The nodes of the partition that have GPUs."""
     per_gpu: int | None
     per_cpu: int | None
     per_node: int | None
 
     @property
     def without_gpus(self) -> bool:
-        """Return whether jobs without GPUs have a default, which jobs with GPUs get if they lack one."""
+        """Return whether jobs without GPUs have a default; jobs with GPUs get it if they lack a default."""
         return self.per_cpu is not None or self.per_node is not None
 
 
@@ -43,7 +43,7 @@ def defaults(at: DoctorContext) -> Iterator[CheckResult]:
     handed_out = raw.get("SelectTypeParameters", "")
     if handed_out.startswith("CR_") and "MEMORY" not in handed_out.upper():
         yield ok(
-            f"Slurm does not allocate memory (SelectTypeParameters={handed_out}): no job takes it from others"
+            f"Slurm does not allocate memory (SelectTypeParameters={handed_out}), so no job can reserve it"
         )
         return
     found = list(_with_gpus(at, raw))
@@ -51,15 +51,15 @@ def defaults(at: DoctorContext) -> Iterator[CheckResult]:
     gpus_only = [one for one in found if one.per_gpu is not None and not one.without_gpus]
     if nothing:
         yield warn(
-            f"{_partitions(nothing)}: no DefMemPerGPU and no DefMemPerCPU: a job without --mem gets all "
-            "memory of the node, whose other GPUs remain idle",
-            f"write {_gpu_share(nothing)} and {_cpu_share(nothing)} {_where(nothing, found)}",
+            f"{_partitions(nothing)}: neither DefMemPerGPU nor DefMemPerCPU is set, so a job without --mem "
+            "gets all memory of the node, and the other GPUs remain idle",
+            f"set {_gpu_share(nothing)} and {_cpu_share(nothing)} {_where(nothing, found)}",
         )
     if gpus_only:
         yield warn(
-            f"{_partitions(gpus_only)}: DefMemPerGPU without DefMemPerCPU: a job that requests neither "
-            "GPUs nor --mem gets all memory of the node, whose GPUs remain idle",
-            f"write {_cpu_share(gpus_only)} {_where(gpus_only, found)}",
+            f"{_partitions(gpus_only)}: DefMemPerGPU is set without DefMemPerCPU, so a job that requests "
+            "neither GPUs nor --mem gets all memory of the node, and the GPUs remain idle",
+            f"set {_cpu_share(gpus_only)} {_where(gpus_only, found)}",
         )
     generous = [finding for one in found if (finding := _too_much(one)) is not None]
     yield from generous
@@ -93,7 +93,7 @@ def _own(one: Partition) -> tuple[int | None, int | None]:
 
 
 def _positive(text: str) -> int | None:
-    """Return the number; None for 0 and UNLIMITED, with which Slurm has no default."""
+    """Return the number; None for 0 and UNLIMITED, which mean that there is no default."""
     return int(text) if text.isdigit() and int(text) else None
 
 
@@ -110,9 +110,10 @@ def _too_much(one: _PartitionMemory) -> CheckResult | None:
         if mib > share:
             fit = node.memory_mib // mib
             return warn(
-                f"partition {one.partition}: {name}={mib}, but {node.name} has {node.memory_mib} MiB for "
-                f"{counted(node.n_gpus, 'GPU')}: jobs of one GPU without --mem fit on only {fit} of them",
-                f"write {_gpu_share([one])} {_where([one], ())}",
+                f"partition {one.partition} has {name}={mib}, but {node.name} has {node.memory_mib} MiB for "
+                f"{counted(node.n_gpus, 'GPU')}: jobs with one GPU and without --mem can use only {fit} of "
+                "them",
+                f"set {_gpu_share([one])} {_where([one], ())}",
             )
     return None
 
@@ -134,6 +135,6 @@ def _cpu_share(found: Sequence[_PartitionMemory]) -> str:
 def _where(lacking: Sequence[_PartitionMemory], all_of_them: Sequence[_PartitionMemory]) -> str:
     """Return where to write the defaults: globally if all partitions lack them, else on their lines."""
     if len(lacking) == len(all_of_them):
-        return f"(or less) into slurm.conf, each on its own line; {_APPLIED}"
+        return f"(or less) in slurm.conf, each on its own line; {_APPLIED}"
     names = ", ".join(f"PartitionName={one.partition}" for one in lacking)
-    return f"(or less) into slurm.conf, on the line of {names}; {_APPLIED}"
+    return f"(or less) in slurm.conf, on the line of {names}; {_APPLIED}"

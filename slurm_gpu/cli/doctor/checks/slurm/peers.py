@@ -22,7 +22,7 @@ def same_script(at: DoctorContext) -> Iterator[CheckResult]:
     others = [host for host in hosts if host != at.host]
     state = Path(at.settings.raw.get("StateSaveLocation", ""))
     if not at.is_controller:
-        yield skipped("job_submit.lua belongs on the hosts of slurmctld, which this host is not")
+        yield skipped("job_submit.lua is on hosts of slurmctld, and this host is not one")
     elif not others:
         yield skipped("slurmctld has no backup host")
     elif not script.exists():
@@ -43,14 +43,15 @@ def _different(at: DoctorContext, script: Path, other: str, peer: PeerScript | N
     """Return a failure whose remedy updates the host with the older script."""
     there = f"{_SAME}; {_APPLY} on {other}"
     if peer is None:
-        return fail(f"no policy was applied on {other}: without {script} its slurmctld does not start", there)
+        return fail(
+            f"no policy was applied on {other}: slurmctld there does not start without {script}", there
+        )
     here_s = since_s(at.settings, at.host, script)
     message = (
-        f"{SCRIPT_NAME} on {other} differs from that on this host: it is of {_moment(peer.at_s)}, this one "
-        "of "
-        f"{_moment(here_s)}"
+        f"{SCRIPT_NAME} on {other} differs from this host's: it dates from {_moment(peer.at_s)}, and this "
+        f"host's from {_moment(here_s)}"
     )
-    return fail(message, f"{_SAME}; {_APPLY} here" if peer.at_s > here_s else there)
+    return fail(message, f"{_SAME}; {_APPLY} on this host" if peer.at_s > here_s else there)
 
 
 def _moment(at_s: int) -> str:

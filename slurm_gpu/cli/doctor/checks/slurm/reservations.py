@@ -38,12 +38,12 @@ def reservations(at: DoctorContext) -> Iterator[CheckResult]:
     if not found:
         promised = sum(row.state.is_promised for row in rows.values())
         requested = sum(not row.state.is_over for row in rows.values()) - promised
-        more = f"; {counted(requested, 'request')} for an operator to decide" if requested else ""
+        more = f"; {counted(requested, 'request')} awaiting an operator's decision" if requested else ""
         yield ok(f"Slurm has every promised reservation: {counted(promised, 'reservation')}{more}")
 
 
 def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, start: str) -> CheckResult | None:
-    """Return the problem of one reservation in the table, if any."""
+    """Return the problem with one reservation in the table, if there is any."""
     mine = found is not None and is_ours(found, row)
     if row.state.is_promised:
         if row.error is not None and row.error.startswith(CLOCK_AHEAD):
@@ -54,7 +54,8 @@ def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, star
         if row.error is not None:
             return warn(
                 f"{row.name} of {row.user}: {row.error}",
-                "run scontrol show reservation; if it is not possible, run slurm-gpu reserve cancel "
+                "run scontrol show reservation; if the reservation is not possible, run slurm-gpu reserve "
+                "cancel "
                 f"{row.id}",
             )
         decided_s = 0 if row.decided_s is None else row.decided_s
@@ -62,11 +63,9 @@ def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float, star
         if is_due and found is not None and not mine:
             return fail(
                 f"{row.name} is promised to {row.user} on {row.nodes}, but Slurm has another reservation of "
-                "this "
-                f"name ({', '.join(sorted(found.users))} on {found.nodes})",
-                f"run scontrol delete ReservationName={row.name}, and slurm-gpuctld creates the promised "
-                "one; or "
-                f"run slurm-gpu reserve cancel {row.id}",
+                f"this name ({', '.join(sorted(found.users))} on {found.nodes})",
+                f"run scontrol delete ReservationName={row.name}, after which slurm-gpuctld creates the "
+                f"promised reservation; or run slurm-gpu reserve cancel {row.id}",
             )
         if is_due and not mine:
             return fail(f"{row.name} is promised to {row.user}, but Slurm does not have it", start)
@@ -86,21 +85,21 @@ def _out_of_service(row: Reservation, out: Collection[str]) -> CheckResult | Non
     verb = "is" if len(lost) == 1 else "are"
     return warn(
         f"{row.name} is promised to {row.user}, but {', '.join(lost)} {verb} out of service",
-        "slurm-gpuctld replaces a node by a free one after ten minutes out of service; if none is "
-        f"free, return the node to service (sinfo -R), or run slurm-gpu reserve cancel {row.id} and approve "
-        "another request",
+        "slurm-gpuctld replaces a node with a free one after ten minutes out of service. If no node is "
+        f"free, return the node to service (see sinfo -R), or run slurm-gpu reserve cancel {row.id} and "
+        "approve another request",
     )
 
 
 def _foreign(there: Mapping[str, SlurmReservation], rows: Mapping[int, Reservation]) -> Iterator[CheckResult]:
-    """Yield reservations in Slurm with our prefix that are not ours."""
+    """Yield a warning for each reservation in Slurm that has our prefix, but is not ours."""
     for name, found in there.items():
         number = id_of(name)
         if number is None or (number in rows and is_ours(found, rows[number])):
             continue
         if number not in rows or not rows[number].state.is_promised:
             yield warn(
-                f"{name} in Slurm has a name like slurm-gpu's, but is not one of them; slurm-gpu does not "
-                "change it",
-                f"if it is not needed, run scontrol delete ReservationName={name}",
+                f"the reservation {name} in Slurm is named like slurm-gpu's reservations, but is not one of "
+                "them; slurm-gpu does not change it",
+                f"if the reservation is not needed, run scontrol delete ReservationName={name}",
             )

@@ -17,8 +17,8 @@ _PAGE = 1000
 def ended(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurmctld has every job without an end in Slurm's accounting.
 
-    A killed slurmctld resumes from its last saved state, and reuses job IDs of its last seconds. slurmdbd has
-    the first jobs with these IDs, and never receives their end.
+    A killed slurmctld resumes from its last saved state, and assigns the job IDs of its last seconds again.
+    slurmdbd has recorded the first jobs with these IDs, and never receives their ends.
     """
     with at.site.database() as database:
         open_runs = list(database.all_runs(states=_OPEN, limit=_PAGE))
@@ -39,7 +39,7 @@ def ended(at: DoctorContext) -> Iterator[CheckResult]:
     yield warn(
         f"{_shown(list(lost.values()))} active in Slurm's accounting, but not in slurmctld: reports count "
         "their GPUs as still allocated",
-        "run sacctmgr show runawayjobs, which lists them, and ends them if you confirm",
+        "run sacctmgr show runawayjobs, which lists these jobs and ends them if you confirm",
     )
 
 

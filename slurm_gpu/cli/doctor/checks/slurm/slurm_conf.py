@@ -1,4 +1,4 @@
-"""Check that slurm.conf, as slurmctld has read it, has what slurm-gpu requires."""
+"""Check that slurm.conf, as slurmctld has read it, meets the requirements of slurm-gpu."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     words = at.site.run(("scontrol", "--version"), query_environment(os.environ), PING_TIMEOUT_S).split()
     if words and _release(words[-1]) != running:
         yield warn(
-            f"Slurm's commands here have version {words[-1]}, slurmctld has {settings.version}",
-            "upgrade Slurm on this host to slurmctld's version",
+            f"Slurm's commands on this host have version {words[-1]}, but slurmctld has {settings.version}",
+            "install slurmctld's version of the commands",
         )
 
 
@@ -95,7 +95,7 @@ def grammar(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _unreadable(path: Path) -> tuple[list[CheckResult], int]:
-    """Return what Slurm cannot read in a file and its includes, and the number of lines that were read."""
+    """Return findings about lines of a file and its includes that Slurm cannot read, and the line count."""
     try:
         lines = read_conf(path)
     except OSError as error:
@@ -103,15 +103,15 @@ def _unreadable(path: Path) -> tuple[list[CheckResult], int]:
         if file == path or isinstance(error, PermissionError):
             return [], 0  # the file is on another host, or only root may read it
         missing = fail(
-            f"{path} includes {file} ({error.strerror}): Slurm does not start with it",
+            f"{path} includes {file} ({error.strerror}), so Slurm does not start",
             f"create {file.name} there, or remove its Include; then run scontrol reconfigure",
         )
         return [missing], 0
     return [
         fail(
-            f"{line.place}: Slurm cannot read {line.leftover!r}, and does not start with it",
-            "write lines as key=value, with double quotes around values with blanks; then run scontrol "
-            "reconfigure",
+            f"{line.place}: Slurm cannot read {line.leftover!r}, so it does not start",
+            "write lines as key=value, with double quotes around values that contain blanks; then run "
+            "scontrol reconfigure",
         )
         for line in lines
         if line.leftover
@@ -138,9 +138,8 @@ def prolog_flags(at: DoctorContext) -> Iterator[CheckResult]:
         yield ok(f"PrologFlags={','.join(sorted(flags))}")
     else:
         yield fail(
-            "PrologFlags has neither Alloc nor Contain: the prolog of a multi-node job runs only on its "
-            "first "
-            "node",
+            "PrologFlags has neither Alloc nor Contain, so the prolog of a multi-node job runs only on the "
+            "job's first node",
             f"set PrologFlags={with_names(raw, ['Alloc'])} in slurm.conf; then run scontrol reconfigure",
         )
 
@@ -150,7 +149,7 @@ def gpus_accounted(at: DoctorContext) -> Iterator[CheckResult]:
     raw = at.settings.raw
     if raw.get("AccountingStorageType", "").rpartition("/")[2] in ("", "none"):
         yield fail(
-            "Slurm has no accounting storage: runs cannot be imported",
+            "Slurm has no accounting storage, so runs cannot be imported",
             "set up slurmdbd, and set AccountingStorageType=accounting_storage/slurmdbd in slurm.conf",
         )
         return
@@ -158,7 +157,7 @@ def gpus_accounted(at: DoctorContext) -> Iterator[CheckResult]:
     lacking = [name for name in _GPU_TRES if name not in tracked and _untracked_types(at, name, tracked)]
     if lacking:
         yield fail(
-            f"AccountingStorageTRES lacks {' and '.join(lacking)}: runs have no GPU count",
+            f"AccountingStorageTRES lacks {' and '.join(lacking)}, so runs have no GPU count",
             f"add {','.join(lacking)} to AccountingStorageTRES= in slurm.conf; then restart slurmctld",
         )
     else:
@@ -169,26 +168,26 @@ def gpus_accounted(at: DoctorContext) -> Iterator[CheckResult]:
         wanted = ["associations", *missing]
         means = {
             "limits": "Slurm does not enforce its own limits on associations and QOS",
-            "qos": "jobs may name any QOS, and use its limits",
+            "qos": "jobs may use any QOS and its limits",
         }
         yield warn(
             f"AccountingStorageEnforce lacks {' and '.join(missing)}: "
             f"{'; '.join(means[name] for name in missing)}",
             f"set AccountingStorageEnforce={with_names(raw.get('AccountingStorageEnforce', ''), wanted)} in "
-            "slurm.conf; then restart slurmctld. From then on Slurm refuses users without an association: "
-            "run sacctmgr show assoc",
+            "slurm.conf; then restart slurmctld. From then on, Slurm refuses users without an association: "
+            "list associations with sacctmgr show assoc",
         )
 
 
 def with_names(value: str, names: Sequence[str]) -> str:
-    """Return a list of slurm.conf with these names added."""
+    """Return a list in slurm.conf with the names added."""
     present = [part for part in value.split(",") if part and part.lower() not in ("none", "(null)")]
     known = [part.lower() for part in present]
     return ",".join([*present, *(name for name in names if name.lower() not in known)])
 
 
 def gres_types(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that Slurm has GPUs, and their types."""
+    """Check that Slurm has GPUs, and that they have types."""
     raw = at.settings.raw.get("GresTypes", "")
     types = raw.split(",")
     if "gpu" not in types:
@@ -197,29 +196,30 @@ def gres_types(at: DoctorContext) -> Iterator[CheckResult]:
         return
     if not any(node.n_gpus for node in at.nodes):
         yield fail(
-            "no node has Gres=gpu: Slurm has no GPU to allocate, and nothing is recorded",
-            "write Gres=gpu:TYPE:COUNT on lines NodeName= of slurm.conf, and AutoDetect=nvml or File= in "
+            "no node has Gres=gpu, so Slurm has no GPU to allocate, and nothing is recorded",
+            "add Gres=gpu:TYPE:COUNT to the lines NodeName= of slurm.conf, and AutoDetect=nvml or File= to "
             "gres.conf; then restart slurmctld and each slurmd",
         )
         return
     untyped = [node.name for node in at.nodes if "" in node.gpus]
     if untyped:
         yield warn(
-            f"GPUs of {few(untyped, 5)} have no type: tables cannot distinguish them",
+            f"GPUs of {few(untyped, 5)} have no type, so tables cannot distinguish them",
             "set Gres=gpu:TYPE:COUNT in slurm.conf and Type=TYPE in gres.conf",
         )
     else:
         yield ok("GPUs have types: " + ", ".join(sorted({kind for node in at.nodes for kind in node.gpus})))
     if "shard" in types and at.settings.version.startswith(_SPLITS_INSTANCES) and _has_mig(at):
         yield warn(
-            f"GresTypes has shard, with MIG instances: Slurm {at.settings.version} counts each device "
+            f"GresTypes has shard, and there are MIG instances: Slurm {at.settings.version} counts each "
+            "device "
             "file of an instance (MultipleFiles in gres.conf) as a GPU",
             "remove shard from GresTypes in slurm.conf; then restart slurmctld and each slurmd",
         )
 
 
 def room_for_jobs(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurmctld accepts more jobs than it has now."""
+    """Check that slurmctld accepts more jobs than it currently has."""
     most = at.settings.raw.get("MaxJobCount", "")
     if not most.isdigit():
         yield warn("scontrol shows no MaxJobCount", "run scontrol show config | grep MaxJobCount")
@@ -229,7 +229,7 @@ def room_for_jobs(at: DoctorContext) -> Iterator[CheckResult]:
     message = f"slurmctld has {counted(n_jobs, 'job')}; MaxJobCount={most}"
     if n_jobs > _CROWDED * int(most):
         yield warn(
-            f"{message}: when it is reached, Slurm rejects new jobs of all users",
+            f"{message}: when this limit is reached, Slurm rejects new jobs of all users",
             f"set MaxJobCount={max(_MANY_JOBS, 2 * int(most))} in slurm.conf; then restart slurmctld",
         )
     else:
@@ -243,9 +243,9 @@ def priorities(at: DoctorContext) -> Iterator[CheckResult]:
         yield ok("PriorityType=priority/multifactor")
     else:
         yield warn(
-            f"PriorityType=priority/{kind or 'basic'}: jobs start in the order of their submission; fair "
-            "share "
-            "and the priority of a QOS do not count",
+            f"PriorityType=priority/{kind or 'basic'}: jobs start in the order of their submission, "
+            "regardless "
+            "of fair share and the priority of their QOS",
             "set PriorityType=priority/multifactor in slurm.conf; then restart slurmctld",
         )
 
@@ -257,7 +257,7 @@ def _release(version: str) -> tuple[int, int]:
 
 
 def _has_mig(at: DoctorContext) -> bool:
-    """Return whether a type is named like a MIG instance (a100_3g.20gb), or consists of several files."""
+    """Return whether a GPU type is named like a MIG instance (a100_3g.20gb), or has several files."""
     if any(_INSTANCE.search(kind) for node in at.nodes for kind in node.gpus):
         return True
     try:
@@ -268,7 +268,7 @@ def _has_mig(at: DoctorContext) -> bool:
 
 
 def _untracked_types(at: DoctorContext, tres: str, tracked: Collection[str]) -> bool:
-    """Return whether any node has this GRES without accounting, not even by its type."""
+    """Return whether any node has this GRES, and accounting does not track it by type either."""
     if tres == "gres/gpu":
         types = {f"{tres}:{kind}" for node in at.nodes for kind, count in node.gpus.items() if count}
         return not types.issubset(tracked)

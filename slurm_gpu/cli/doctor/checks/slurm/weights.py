@@ -57,7 +57,7 @@ def weights(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _renewed_table(at: DoctorContext) -> PlacementTable | None:
-    """Return the table of a slurm-gpuctld that runs here, or None."""
+    """Return the placement table if slurm-gpuctld on this host renews it, or None."""
     table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
     renewed = table is not None and not table.is_stale(at.site.wall()) and running("slurm-gpuctld")
     return table if renewed else None
@@ -76,7 +76,7 @@ def _by_hand(
             "change "
             "it",
             f"to let slurm-gpuctld manage it, run scontrol update NodeName={nodes} Weight={site}; to keep "
-            f"{weight}, write it into slurm.conf, then run scontrol reconfigure",
+            f"{weight}, set it in slurm.conf, then run scontrol reconfigure",
         )
 
 
@@ -91,22 +91,24 @@ def _unattended(
     n_ours, have = counted(n, "node"), "has" if n == 1 else "have"
     if mode != "enforce":
         yield fail(
-            f"placement's mode is {mode}, but {n_ours} still {have} a Weight of slurm-gpuctld",
+            f"placement's mode is {mode}, but {n_ours} still {have} a Weight that slurm-gpuctld set",
             f"{_RELEASE}, or {start(at, _DAEMON)}, which has the same effect",
         )
         return
     table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
     if table is None or table.is_stale(at.site.wall()) or not running("slurm-gpuctld"):
         age = "it does not exist" if table is None else f"it is {table.age_s(at.site.wall()):.0f} s old"
-        message = f"placement's mode is enforce, but no slurm-gpuctld here renews its table ({age})"
+        message = (
+            f"placement's mode is enforce, but slurm-gpuctld does not renew its table on this host ({age})"
+        )
         if memory.nodes:
             yield fail(
-                f"{message}: {n_ours} still {have} a Weight of slurm-gpuctld",
+                f"{message}: {n_ours} still {have} a Weight that slurm-gpuctld set",
                 f"{revive(at, _DAEMON)} (see {log(at, _DAEMON)} for the cause), or {_RELEASE}",
             )
         else:
             yield fail(f"{message}: no Weight is set", f"{revive(at, _DAEMON)}; see {log(at, _DAEMON)}")
     elif not table.in_charge:
         yield skipped(
-            "another slurmctld is in charge, so the slurm-gpuctld there sets weights: run doctor there"
+            "slurmctld on another host is in charge, so slurm-gpuctld there sets weights: run doctor there"
         )

@@ -18,7 +18,7 @@ _DAEMON = "slurm-gpuctld"
 
 
 def zones(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that the nodes of a zone, and no others, have its feature, and that waits for zones end."""
+    """Check that exactly the nodes of a zone have its feature, and that waits for zones end."""
     if not at.site.config.zones:
         yield skipped("slurm-gpu.yaml names no zones")
         return
@@ -29,7 +29,7 @@ def zones(at: DoctorContext) -> Iterator[CheckResult]:
     fine = [zone.name for zone in found if zone.error is None]
     for zone in found:
         if zone.error is not None and zone.remedy is not None:
-            yield warn(f"zone {zone.name}: {zone.error}: no job is kept in it", zone.remedy)
+            yield warn(f"zone {zone.name}: {zone.error}, so no job is kept in it", zone.remedy)
     if fine:
         mode = at.site.config.placement.mode
         yield ok(
@@ -48,7 +48,8 @@ def _unattended(at: DoctorContext) -> Iterator[CheckResult]:
     for written, jobs in waiting.items():
         ids = ",".join(map(str, jobs))
         yield warn(
-            f"{counted(len(jobs), 'job')} may wait for one zone indefinitely, as no {_DAEMON} runs here",
+            f"{counted(len(jobs), 'job')} may wait for one zone indefinitely, as {_DAEMON} is not running "
+            "on this host",
             f"{start(at, _DAEMON)}; or run scontrol update JobId={ids} Features='{written.own}'",
         )
 
