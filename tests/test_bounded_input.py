@@ -147,7 +147,7 @@ def zeros_zip(path: Path) -> Path:
 
 CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "Parquet of large strings": (large_strings, STEPS, "column optype unpacks to"),
-    "Parquet of one row again and again": (repeated_rows, STEPS, "not timings of a job"),
+    "Parquet of one row again and again": (repeated_rows, STEPS, "no timings of a job"),
     "Parquet of large strings with a footer of small ones": (
         understated_strings,
         STEPS,

@@ -1,1 +1,1 @@
-"""The `slurm-gpu` command: parse arguments, call a package, print. No logic of its own."""
+"""The `slurm-gpu` command, which parses arguments, calls a package, and prints the result."""

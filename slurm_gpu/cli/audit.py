@@ -1,4 +1,4 @@
-"""`slurm-gpu audit`: changes that slurm-gpu made to the cluster, and jobs that a rule refused."""
+"""`slurm-gpu audit`: list changes that slurm-gpu made to the cluster, and jobs that a rule refused."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _RESERVATION = re.compile(r"sg_(\d{1,18})")
     default=20,
     show_default=True,
     metavar="N",
-    help="Print the latest N.",
+    help="Print the latest N entries.",
 )
 @click.option(
-    "--act", metavar="TEXT", help="Only acts of the latest 1000 that begin with TEXT, such as urgent."
+    "--act", metavar="TEXT", help="Only acts that begin with TEXT, such as urgent, among the latest 1000."
 )
-@click.option("--refused", metavar="RULE", help="Instead of acts, list jobs that this rule refused.")
+@click.option("--refused", metavar="RULE", help="List jobs that this rule refused, instead of acts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the evidence of each act.")
 @with_site
 def audit(site: CommandSite, limit: int, act: str | None, refused: str | None, as_json: bool) -> None:
     """List changes that slurm-gpu made to the cluster, the latest last.
 
-    Acts are urgent jobs that started, limits that moved, node weights and reservations. For operators, root
-    and SlurmUser.
+    Acts are starts of urgent jobs, moves of limits, and changes to node weights and reservations. Only
+    operators, root and SlurmUser may run this command.
     """
     if refused is not None and act is not None:
         raise UsageError("--act and --refused are mutually exclusive")
@@ -104,7 +104,7 @@ def _print_refused(decisions: Sequence[Decision], rule: str, zone: ZoneInfo, *, 
         print_json({"refused": to_json(decisions)})
         return
     if not decisions:
-        remark(f"no job refused by rule {rule} is on record")
+        remark(f"no recorded job was refused by rule {rule}")
         return
     rows = [
         (
@@ -129,7 +129,7 @@ def _user(uid: int) -> str:
 
 
 def _gpus(one: Decision) -> str:
-    """Format the number of GPUs; a newer job_submit.lua may report another form."""
+    """Format the number of GPUs; a newer job_submit.lua may report it in another form."""
     mgpu = one.job.get("mgpu", "")
     return count(int(mgpu) / GPU_MGPU) if mgpu.isascii() and mgpu.isdigit() else GAP
 

@@ -20,7 +20,7 @@ from slurm_gpu.text.units import counted, format_duration
 def db() -> None:
     """Upgrade, export and prune slurm-gpudbd's database.
 
-    Run these on its host, as the owner of slurm-gpudbd.yaml.
+    Run these commands on slurm-gpudbd's host, as the owner of slurm-gpudbd.yaml.
     """
 
 
@@ -30,13 +30,13 @@ def db() -> None:
     "--backup-to",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Directory of the backup. [default: that of the SQLite file; /var/lib/slurm-gpu/backup for MariaDB]",
+    help="Backup directory. [default: that of the SQLite file; /var/lib/slurm-gpu/backup for MariaDB]",
 )
 @click.option("--no-backup", is_flag=True, help="Make no backup.")
 def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: bool) -> None:
     """Back up the database, then upgrade its tables to the schema of this version.
 
-    Does nothing if they are current. If interrupted, run it again: it continues.
+    Nothing is done if they are current. If the command is interrupted, run it again to continue.
     """
     # SQLAlchemy is not installed on login nodes.
     from slurm_gpu.database.storage.engine import shown_url
@@ -61,10 +61,12 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
     help="Output directory; created if missing.",
 )
 @click.option(
-    "--since", metavar="TIME", help="First month, by a date in it: 2026-10-01, or 60d for 60 days ago."
+    "--since", metavar="TIME", help="A date in the first month, such as 2026-10-01, or 60d for 60 days ago."
 )
-@click.option("--until", metavar="TIME", help="End: the last month is that of the day before.")
-@click.option("--timelines", is_flag=True, help="Include the timeline of each record: much more data.")
+@click.option("--until", metavar="TIME", help="The last month is the month of the day before TIME.")
+@click.option(
+    "--timelines", is_flag=True, help="Include the timeline of each record, which is much more data."
+)
 @with_site
 def export(
     site: CommandSite,
@@ -75,9 +77,10 @@ def export(
     *,
     timelines: bool,
 ) -> None:
-    """Write runs, records and events as Parquet files by month of UTC, for DuckDB, Spark or pyarrow.
+    """Write runs, records and events as Parquet files by UTC month, for DuckDB, Spark or pyarrow.
 
-    If interrupted, run it again with the same options: it continues. Files of other months in DIR stay.
+    If the command is interrupted, run it again with the same options to continue. Files of other months in
+    DIR are kept.
     """
     try:
         from slurm_gpu.reports.export import export as export_months
@@ -104,7 +107,8 @@ def export(
 def prune(site: CommandSite, database_config: Path | None, *, dry_run: bool) -> None:
     """Delete timelines, windows, events, verdicts, forecasts and decisions older than `retention:` allows.
 
-    Verdicts follow the setting for events. slurm-gpudbd does the same every hour. Runs and their totals stay.
+    Verdicts follow the setting for events. Runs and their totals are kept. slurm-gpudbd does the same every
+    hour.
     """
     from slurm_gpu.database.maintenance.pruning import Pruning
 

@@ -1,4 +1,4 @@
-"""ASCII replacements for characters that the encoding of the output lacks, such as latin1."""
+"""Replace characters that the encoding of the output, such as latin1, lacks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PLAIN = {
 
 
 def replace_unencodable(*streams: TextIO) -> None:
-    """Make streams replace characters that they cannot encode: by _PLAIN, others by escapes."""
+    """Make streams replace characters that they cannot encode, by _PLAIN or else by escapes."""
     codecs.register_error(_HANDLER, _plain)
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
@@ -43,7 +43,7 @@ def replace_unencodable(*streams: TextIO) -> None:
 
 
 def can_encode(text: str, stream: TextIO) -> bool:
-    """Return whether the encoding of `stream` has every character of `text`."""
+    """Return whether the encoding of `stream` can represent every character of `text`."""
     try:
         text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:

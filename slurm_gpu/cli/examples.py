@@ -13,7 +13,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "nodes": (
         ("slurm-gpu nodes --free", "List nodes with a free GPU:"),
-        ("slurm-gpu nodes n1 n[5-8]", "Show some nodes only:"),
+        ("slurm-gpu nodes n1 n[5-8]", "Show only some nodes:"),
         ("slurm-gpu nodes --live --partition gpu", "Show live GPU use in a partition:"),
     ),
     "top": (
@@ -36,7 +36,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
     ),
     "diagnose": (
-        ("slurm-gpu diagnose 4711", "Find out why a training is slow:"),
+        ("slurm-gpu diagnose 4711", "Find out why a training job is slow:"),
         ("slurm-gpu diagnose 4711 --groups pp=4", "Compare GPUs within each of four pipeline stages:"),
         ("slurm-gpu diagnose 4711 --steps steps.parquet", "Use step timings that the job recorded:"),
     ),

@@ -1,4 +1,4 @@
-"""The database of this host, for commands that read it without slurm-gpudbd."""
+"""Open the database of this host, for commands that read it without slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def open_current(url: str) -> Database:
         raise UsageError(f"{shown_url(url)} does not exist: slurm-gpudbd creates it at its first start")
     if database.is_due():
         raise OutsideError(
-            f"the database has schema {database.schema()}, this version needs {head_revision()}: "
+            f"the database has schema {database.schema()}, but this version requires {head_revision()}: "
             "run `slurm-gpu db upgrade`"
         )
     return database

@@ -23,16 +23,16 @@ DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
 
 # Import the module of a command only when it is called: the libraries of one would slow down all.
 COMMANDS = {
-    "job": ("slurm_gpu.cli.runs.job", "Show a job: its runs and the use of each of its GPUs."),
-    "jobs": ("slurm_gpu.cli.runs.jobs", "List runs: state, waiting time, GPU use."),
-    "nodes": ("slurm_gpu.cli.cluster.nodes", "Show nodes: free GPUs, their jobs and when those end."),
+    "job": ("slurm_gpu.cli.runs.job", "Show the runs of a job, and the use of each GPU."),
+    "jobs": ("slurm_gpu.cli.runs.jobs", "List runs with state, waiting time and GPU use."),
+    "nodes": ("slurm_gpu.cli.cluster.nodes", "Show nodes with free GPUs, jobs and their ends."),
     "top": (
         "slurm_gpu.cli.cluster.top",
         "Watch the cluster on one screen: GPUs, running and pending jobs.",
     ),
     "web": ("slurm_gpu.cli.cluster.web", "Print a link that signs you in to slurm-gpuweb."),
     "explain": ("slurm_gpu.cli.policy.explain", "Check a job against the policy before you submit it."),
-    "forecast": ("slurm_gpu.cli.forecast.group", "Predict when a job starts, also before you submit it."),
+    "forecast": ("slurm_gpu.cli.forecast.group", "Predict when a job starts, even before you submit it."),
     "diagnose": ("slurm_gpu.cli.runs.diagnose", "Find out why a distributed job is slow."),
     "quota": ("slurm_gpu.cli.policy.quota", "Show your use and limits."),
     "policy": ("slurm_gpu.cli.policy.group", "Check, apply and show policy.yaml."),
@@ -41,11 +41,11 @@ COMMANDS = {
         "slurm_gpu.cli.colocation.group",
         "Plan which jobs share a GPU; profile applications.",
     ),
-    "reserve": ("slurm_gpu.cli.reserve.group", "Reserve whole nodes for a large training."),
+    "reserve": ("slurm_gpu.cli.reserve.group", "Reserve whole nodes for a large training job."),
     "audit": ("slurm_gpu.cli.audit", "List the changes that slurm-gpu made to the cluster."),
     "notices": (
         "slurm_gpu.cli.notices.group",
-        "Show notices to users and jobs ended for idle GPUs.",
+        "Show notices to users, and jobs ended for idle GPUs.",
     ),
     "report": ("slurm_gpu.cli.report.group", "Write reports on a period."),
     "db": ("slurm_gpu.cli.db", "Upgrade, export and prune slurm-gpudbd's database."),
@@ -72,7 +72,7 @@ class _LazyGroup(click.Group):
     """List commands from SUMMARIES, and import the module of a command when it is called.
 
     The module defines a click command of the same name. `commands` has placeholders, from which click
-    suggests the nearest name for a mistyped one.
+    suggests the nearest name for a mistyped command.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -123,8 +123,8 @@ class _LazyGroup(click.Group):
 def cli(ctx: click.Context, config: Path | None) -> None:
     """Monitor the GPUs of a Slurm cluster, and apply the rules for their use.
 
-    Exit codes: 0 success, 1 the command found a problem that it checks for, 2 wrong usage, 3 Slurm, the
-    database or another external part failed.
+    Exit codes: 0 for success; 1 if the command found a problem that it checks for; 2 for wrong usage; 3 if
+    Slurm, the database or another external part failed.
     """
     site = ctx.ensure_object(CommandSite)
     if config is None:

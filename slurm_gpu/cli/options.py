@@ -33,7 +33,7 @@ def duration_value(_context: click.Context, _parameter: click.Parameter, text: s
 
 
 def run_directory_option(what: str) -> Decorator:
-    """Return --run-dir; `what` is its help."""
+    """Return the option --run-dir; `what` is its help text."""
     return click.option(
         "--run-dir",
         type=click.Path(path_type=Path, file_okay=False, readable=False),
@@ -46,7 +46,7 @@ def run_directory_option(what: str) -> Decorator:
 
 
 def since_option(what: str) -> Decorator:
-    """Return --since, 30 days by default; `what` begins its help."""
+    """Return the option --since, by default 30 days ago; `what` begins its help text."""
     return click.option(
         "--since",
         metavar="TIME",

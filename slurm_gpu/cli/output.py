@@ -53,11 +53,12 @@ def print_table(
     lists: Collection[str] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """Print a table without lines. Long values wrap between words.
+    """Print a table without lines, with long values wrapped between words.
 
-    Columns in `right` are right-aligned numbers; they and those in `whole` never wrap. `lists` of numbers
-    wrap into at most two lines. Columns in `cut`, such as names, end in "…" on a narrow terminal. If the
-    table is still too wide, columns are dropped in the order of `spare`, and a remark names them.
+    Columns in `right` are right-aligned numbers; they and the columns in `whole` never wrap. Columns in
+    `lists` contain lists of numbers, which wrap into at most two lines. Values in `cut`, such as names, are
+    shortened with "…" on a narrow terminal. If the table is still too wide, columns are dropped in the order
+    of `spare`, and a remark names them.
     """
     numbers, names, unbroken = {*right, *lists}, set(cut), {*right, *whole}
     table_rows = list(rows)
@@ -116,7 +117,7 @@ def print_sentences(sentences: Iterable[str]) -> None:
 
 
 def _least_width(cells: Iterable[str], *, is_name: bool) -> int:
-    """Return the minimum width: the longest word, or the heading and the start of a name."""
+    """Return the minimum width of a column: the longest word, or the heading and the start of a name."""
     heading, *values = cells
     if is_name:
         return max(cell_len(heading), min(_NAME_WIDTH, max(map(cell_len, values), default=0)))
@@ -128,7 +129,7 @@ def _width(widths: Mapping[str, int], columns: Sequence[str], gap: int = 1) -> i
 
 
 def _distributed(total: int, least: Mapping[str, int], natural: Mapping[str, int]) -> dict[str, int]:
-    """Distribute the width left by `least`, the last columns first: they have the longest texts."""
+    """Distribute the width left by `least` to the last columns first, as they have the longest texts."""
     widths, left = dict(least), total - _width(least, list(least))
     for name in reversed(widths):
         more = max(0, min(left, natural[name] - widths[name]))
@@ -138,9 +139,9 @@ def _distributed(total: int, least: Mapping[str, int], natural: Mapping[str, int
 
 
 def print_json(value: Any) -> None:
-    """Print one indented JSON document; gaps are null, numbers have at most six decimals.
+    """Print one indented JSON document; gaps are null, and numbers have at most six decimals.
 
-    Control characters that JSON leaves as they are, such as DEL, are escaped for terminals.
+    Control characters that JSON does not escape, such as DEL, are escaped to protect terminals.
     """
     value = _rounded(value)
     document = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
@@ -152,7 +153,7 @@ def print_json(value: Any) -> None:
 def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Print CSV with a header line; a gap is an empty cell, and numbers are as in JSON.
 
-    Texts are escaped so that no spreadsheet takes one for a formula.
+    Texts are escaped so that spreadsheets do not interpret them as formulas.
     """
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -174,7 +175,7 @@ def _rounded(value: Any) -> Any:
 
 
 def check_format(*, as_json: bool, as_csv: bool) -> None:
-    """Raise UsageError if both are set."""
+    """Raise UsageError if both formats are requested."""
     if as_json and as_csv:
         raise UsageError("--json and --csv are mutually exclusive")
 

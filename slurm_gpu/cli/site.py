@@ -53,21 +53,24 @@ class CommandSite:
 
     @functools.cached_property
     def config(self) -> SiteConfig:
-        """Load the site file; raise InvalidFileError with all its errors."""
+        """Load the site file; raise InvalidFileError with all errors in it."""
         return load_config(self.config_path)
 
     @functools.cached_property
     def slurm(self) -> SlurmClient:
-        """Connect to the Slurm of this host; raise SlurmError or MungeError if a ping finds it down."""
+        """Connect to the Slurm of this host.
+
+        Raise SlurmError or MungeError if a ping of slurmctld shows that slurmctld or munged is down.
+        """
         return self._slurm_here() if self.connect_slurm is None else self.connect_slurm()
 
     @functools.cached_property
     def limits(self) -> Sacctmgr:
-        """Connect to the limits of Slurm in slurmdbd."""
+        """Return the client for Slurm's limits in slurmdbd."""
         return Sacctmgr(self.run) if self.connect_limits is None else self.connect_limits()
 
     def _slurm_here(self) -> SlurmClient:
-        """Ping slurmctld first: without it or munged, other commands retry for half a minute."""
+        """Connect after a ping of slurmctld: without it or munged, other commands retry for half a minute."""
         client = connect(self.run)
         try:
             client.ping()

@@ -33,7 +33,7 @@ _VALUE_BYTES = 16
 
 
 def read_parquet(path: Path, names: Sequence[str], words: Sequence[str], most_rows: int) -> Any:
-    """Return those columns of `names` that the file has as a pyarrow.Table; raise UsageError.
+    """Return a pyarrow.Table of the columns in `names` that the file has; raise UsageError if it is invalid.
 
     Columns in `words` are dictionary-encoded text, the others numbers.
     """
@@ -41,7 +41,7 @@ def read_parquet(path: Path, names: Sequence[str], words: Sequence[str], most_ro
         import pyarrow
         import pyarrow.ipc
     except ImportError:
-        raise UsageError("--steps: Parquet needs pyarrow (slurm-gpu[report]); use CSV without it") from None
+        raise UsageError("--steps: Parquet needs pyarrow: install slurm-gpu[report], or use CSV") from None
     here = Path(slurm_gpu.__file__).resolve().parent.parent
     ended = subprocess.run(
         (*_COMMAND, str(path), ",".join(names), ",".join(words), str(most_rows)),
@@ -111,7 +111,7 @@ def _read(path: Path, names: Sequence[str], words: Sequence[str], most_rows: int
 
 
 def _too_large(path: Path) -> str:
-    return f"--steps {path}: takes more memory to read than its metadata announce"
+    return f"--steps {path}: takes more memory to read than its metadata announces"
 
 
 def _limit(n_bytes: int) -> None:
@@ -126,15 +126,17 @@ def _data_bytes() -> int:
 
 
 def _announced_bytes(path: Path, metadata: Any, wanted: Sequence[str], most_rows: int, n_bytes: int) -> int:
-    """Return the memory that the columns need by the metadata; raise UsageError if it is too much."""
+    """Return the memory that the columns need, from the metadata; raise UsageError if it is too much."""
     n_rows = metadata.num_rows
     if n_rows > most_rows:
         raise UsageError(
-            f"--steps {path}: has {n_rows:,} rows, at most {most_rows:,} are allowed; "
+            f"--steps {path}: has {n_rows:,} rows, but at most {most_rows:,} are allowed; "
             "time fewer steps (every=10)"
         )
     if n_rows > max(_FEW_ROWS, 2 * n_bytes):
-        raise UsageError(f"--steps {path}: has {n_rows:,} rows in {n_bytes:,} bytes: not timings of a job")
+        raise UsageError(
+            f"--steps {path}: has {n_rows:,} rows in {n_bytes:,} bytes, so it has no timings of a job"
+        )
     sizes: Counter[str] = Counter()
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
@@ -143,7 +145,7 @@ def _announced_bytes(path: Path, metadata: Any, wanted: Sequence[str], most_rows
         if sizes[name] > _MOST_COLUMN_BYTES:
             raise UsageError(
                 f"--steps {path}: column {name} unpacks to {sizes[name] >> 20} MiB, "
-                f"at most {_MOST_COLUMN_BYTES >> 20} MiB are allowed; time fewer steps (every=10)"
+                f"but at most {_MOST_COLUMN_BYTES >> 20} MiB are allowed; time fewer steps (every=10)"
             )
     return sum(2 * sizes[name] + _VALUE_BYTES * n_rows for name in wanted)
 

@@ -1,4 +1,4 @@
-"""Users by name and uid."""
+"""Find users by name and uid."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def uid_and_name(user: str | None, option: str = "--user") -> tuple[int, str]:
 
 
 class PastUsers:
-    """Uids of the users of past jobs; a deleted user gets a uid that no group contains."""
+    """The uids of the users of past jobs; a deleted user gets a uid that no group contains."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, int] = {}

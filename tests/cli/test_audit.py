@@ -119,7 +119,7 @@ def test_refused_urgent_jobs_are_listed_with_user_and_reason(slurm_gpu: CommandL
 
 def test_an_empty_list_of_refusals_prints_a_remark(slurm_gpu: CommandLine):
     assert slurm_gpu("audit", "--refused", "urgent") == 0
-    assert "no job refused by rule urgent is on record" in slurm_gpu.err
+    assert "no recorded job was refused by rule urgent" in slurm_gpu.err
     assert slurm_gpu("audit", "--refused", "urgent", "--act", "limit") == 2
 
 

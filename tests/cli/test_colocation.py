@@ -90,7 +90,7 @@ def test_applications_left_out_of_the_training_are_counted(
     n = len(json.loads(table.read_text())["applications"])
     monkeypatch.setattr(trainer, "MOST_APPLICATIONS", n - 1)
     assert slurm_gpu("colocation", "train", str(table), "--out", str(tmp_path / "some.npz")) == 0
-    message = f"the table has {n} applications: the planner is trained on {n - 1}, drawn at random"
+    message = f"the table has {n} applications: the planner is trained on {n - 1} of them, drawn at random"
     assert message in slurm_gpu.err
 
 
@@ -158,7 +158,7 @@ def test_a_plan_lists_the_co_runners_of_each_job(
     jobs.write_text("application,seconds\nlight,100\nheavy,100\nlight,100\nheavy,100\nloner,50\n")
     argv = ("colocation", "plan", str(table), str(jobs), "--planner", "annealing")
     assert slurm_gpu(*argv) == 0
-    assert "5 jobs by annealing: " in slurm_gpu.out
+    assert "5 jobs planned by annealing: " in slurm_gpu.out
     assert "Price saved, cost 1 (1/2 of a g4dn.4xlarge instead of g3.xlarge): " in slurm_gpu.out
     assert slurm_gpu(*argv, "--json") == 0
     data = json.loads(slurm_gpu.out)
@@ -169,13 +169,13 @@ def test_a_plan_lists_the_co_runners_of_each_job(
     assert 5 not in by_job[2]["co_runners"]
     assert by_job[2]["co_runners"]
     assert slurm_gpu("colocation", "plan", str(table), str(jobs), "--model", str(model)) == 0
-    assert "5 jobs by dqngpu: " in slurm_gpu.out
+    assert "5 jobs planned by dqngpu: " in slurm_gpu.out
 
 
 @pytest.mark.parametrize(
     ("planner", "rc", "message"),
     [
-        ("annealing", 0, "1 job by annealing: 100 s"),
+        ("annealing", 0, "1 job planned by annealing: 100 s"),
         (
             "lp",
             3,
@@ -234,13 +234,16 @@ def test_training_needs_torch_only_for_another_device(
     [
         ("name,s\n", "the columns 'name,s' must be 'application,seconds'"),
         ("application,seconds\nheavy,0\n", "jobs.csv:2:1: seconds '0' must be a number of seconds"),
-        ("application,seconds\nheavy\n", "jobs.csv:2:1: 1 cells must be 2, as in the first line"),
-        ("application,seconds\n\nheavy,5,7\n", "jobs.csv:3:1: 3 cells must be 2"),
+        ("application,seconds\nheavy\n", "jobs.csv:2:1: the line has 1 cells, but the first line has 2"),
+        (
+            "application,seconds\n\nheavy,5,7\n",
+            "jobs.csv:3:1: the line has 3 cells, but the first line has 2",
+        ),
         ("application,seconds\nheavy,1e300\n", "must be a number of seconds from 0.001 to 10000000000"),
         ("application,seconds\nheavy,1h\n", "seconds '1h' must be a number of seconds"),
         ('application,seconds\n"heavy,5\n', "is not CSV: unexpected end of data"),
         ("", "the columns '' must be 'application,seconds'"),
-        ("application,seconds\nother,5\n", "application 'other' is not in the table; it has light, heavy"),
+        ("application,seconds\nother,5\n", "application 'other' is not in the table, which has light, heavy"),
         ("application,seconds\n", "the file has no jobs"),
     ],
 )
@@ -257,7 +260,7 @@ def test_jobs_are_read_as_spreadsheets_write_them(slurm_gpu: CommandLine, table:
     jobs = tmp_path / "jobs.csv"
     jobs.write_bytes(b"\xef\xbb\xbfapplication,seconds\r\n'light,100\r\n")
     assert slurm_gpu("colocation", "plan", str(table), str(jobs)) == 0
-    assert "1 job by annealing: 100 s, one after the other 100 s" in slurm_gpu.out
+    assert "1 job planned by annealing: 100 s, without sharing 100 s" in slurm_gpu.out
     jobs.write_bytes(b"application,seconds\nl\xe4ght,100\n")
     assert slurm_gpu("colocation", "plan", str(table), str(jobs)) == 2
     assert f"{jobs}: is not UTF-8 text (byte " in slurm_gpu.err
@@ -267,9 +270,9 @@ def test_jobs_are_read_as_spreadsheets_write_them(slurm_gpu: CommandLine, table:
     ("options", "message"),
     [
         (("--planners", "best"), "unknown planner 'best'; planners: sjf, "),
-        (("--planners", "deeprm_max"), "planner deeprm_max needs a model: --model FILE"),
+        (("--planners", "deeprm_max"), "planner deeprm_max needs a model: write one with"),
         (("--gpu-model", "other"), "has no GPU model 'other'; available: card"),
-        (("--jobs", "151", "--together", "3"), "--jobs 151: with --together 3, at most 150"),
+        (("--jobs", "151", "--together", "3"), "--jobs 151: with --together 3, the limit is 150"),
     ],
 )
 def test_invalid_options_of_evaluate_are_reported(
@@ -284,7 +287,7 @@ def test_a_table_with_missing_speeds_is_refused(slurm_gpu: CommandLine, table: P
     data["together"].pop()
     table.write_text(json.dumps(data))
     assert slurm_gpu("colocation", "evaluate", str(table)) == 2
-    assert "card: lacks the speed of 'loner' with 'loner'; measure it, or predict it" in slurm_gpu.err
+    assert "card: no speed of 'loner' with 'loner'; measure it, or predict it" in slurm_gpu.err
 
 
 def test_missing_speeds_are_predicted_on_request(slurm_gpu: CommandLine, table: Path, tmp_path: Path):
@@ -295,7 +298,7 @@ def test_missing_speeds_are_predicted_on_request(slurm_gpu: CommandLine, table: 
     jobs.write_text("application,seconds\nlight,100\nheavy,100\n")
     argv = ("colocation", "plan", str(table), str(jobs), "--json")
     assert slurm_gpu(*argv) == 2
-    assert "lacks the speed of 'light' with 'loner' (and 5 more of 9)" in slurm_gpu.err
+    assert "no speed of 'light' with 'loner' (and 5 more of 9)" in slurm_gpu.err
     assert slurm_gpu(*argv, "--predict") == 0
     assert f"6 speeds of 9 are not in {table}, and are predicted" in slurm_gpu.err
     assert [one["speed"] for one in json.loads(slurm_gpu.out)["jobs"]] == pytest.approx(
@@ -333,7 +336,7 @@ def test_if_better_keeps_the_better_of_two_models(slurm_gpu: CommandLine, table:
     before = model.read_bytes()
     argv = ("colocation", "train", str(table), "--out", str(model), "--if-better")
     assert slurm_gpu(*argv) == 0
-    assert "the existing model is as good, and is kept" in slurm_gpu.err
+    assert "the existing model is at least as good, and is kept" in slurm_gpu.err
     assert model.read_bytes() == before
     assert slurm_gpu(*argv, "--cap", "1.05") == 0
     assert model.read_bytes() != before

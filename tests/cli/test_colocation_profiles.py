@@ -85,7 +85,7 @@ def test_files_only_merges_files_without_a_database(
         (("out.txt",), "ends in .csv or .json"),
         (("out.csv",), "no run since 30d has a profile"),
         (("out.csv", "--since", "soon"), "--since soon: use a date"),
-        (("out.csv", "--files-only"), "name the files"),
+        (("out.csv", "--files-only"), "--files-only requires FILES"),
         (("out.csv", "nowhere.csv"), "nowhere.csv: cannot be read"),
     ],
 )
@@ -132,7 +132,7 @@ def test_the_distance_and_the_phases_are_printed(slurm_gpu: CommandLine, files: 
     assert slurm_gpu("colocation", "nearest", str(files[0]), *argv) == 0
     lines = slurm_gpu.out.splitlines()
     assert lines[0] == f"resnet on {CARD}: training, input 64, 1 run"
-    assert lines[1].startswith("Distance 1: the same application, with another input")
+    assert lines[1].startswith("Distance 1: the same application with a different input")
     assert lines[3].split() == ["phase", "seconds", "util", "memory", "sm", "pcie"]
     assert [line.split() for line in lines[4:]] == [
         ["1", "10", "10%", "–", "–", "–"],
@@ -143,8 +143,8 @@ def test_the_distance_and_the_phases_are_printed(slurm_gpu: CommandLine, files: 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("--parameter", "dtype"), "write NAME=VALUE, each name once"),
-        (("--parameter", "a=1", "--parameter", "a=2"), "write NAME=VALUE, each name once"),
+        (("--parameter", "dtype"), "write NAME=VALUE, and each name only once"),
+        (("--parameter", "a=1", "--parameter", "a=2"), "write NAME=VALUE, and each name only once"),
         (("--input-size", "nan"), "--input-size nan: it must be a number"),
         (("--input-size", "-3"), "-3.0 is not in the range"),
     ],
@@ -165,7 +165,7 @@ def test_the_needed_number_of_shards_is_printed(slurm_gpu: CommandLine, files: t
     argv = ("colocation", "nearest", out, "bert", "--gpu-model", CARD, "--shards", "8", "--gpu-memory", "80G")
     assert slurm_gpu(*argv) == 0
     assert slurm_gpu.out.splitlines()[-1] == (
-        "It needs 2 of 8 shards, for at most 9000 MiB plus 25% headroom, on a GPU with 81920 MiB: "
+        "The job needs 2 of 8 shards, for at most 9000 MiB plus 25% headroom, on a GPU with 81920 MiB: "
         "sbatch --gres=shard:2"
     )
     assert slurm_gpu(*argv, "--input-size", "128", "--json") == 0
@@ -175,14 +175,19 @@ def test_the_needed_number_of_shards_is_printed(slurm_gpu: CommandLine, files: t
         "why": "the profile has a smaller input, 64",
     }
     assert slurm_gpu(*argv, "--input-size", "128") == 0
-    assert slurm_gpu.out.splitlines()[-1].startswith("The number of shards (of 8) for such a job is unknown")
+    assert slurm_gpu.out.splitlines()[-1].startswith(
+        "The number of shards (of 8) that the job needs is unknown"
+    )
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("--shards", "8"), "--shards and --gpu-memory: give both, as in --shards 8 --gpu-memory 80G"),
-        (("--gpu-memory", "80G"), "--shards and --gpu-memory: give both"),
+        (
+            ("--shards", "8"),
+            "--shards and --gpu-memory require each other, as in --shards 8 --gpu-memory 80G",
+        ),
+        (("--gpu-memory", "80G"), "--shards and --gpu-memory require each other"),
         (("--shards", "8", "--gpu-memory", "80"), "--gpu-memory: '80' is not an amount of memory"),
         (("--shards", "8", "--gpu-memory", "0G"), "--gpu-memory 0G: no GPU has this much memory"),
         (("--shards", "0", "--gpu-memory", "80G"), "'--shards': 0 is not in the range 1<=x<=1024"),

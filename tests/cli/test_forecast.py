@@ -74,11 +74,14 @@ def test_the_interval_its_reasons_and_its_accuracy_are_printed(slurm_gpu: Comman
     assert shorter == "  2.5 times shorter than usual because of the account"
     assert (
         past
-        == "  of the last 200 forecasts made here, 81% were right: the job started in the predicted interval"
+        == "  of the last 200 forecasts on this cluster, 81% were right: the job started in the predicted "
+        "interval"
     )
     assert "jobs with GPUs" in judged
     assert "44%" in judged
-    assert source.startswith("  from a model trained 5h00m ago, of 14203 observations of waiting jobs since ")
+    assert source.startswith(
+        "  based on a model trained 5h00m ago from 14203 observations of waiting jobs since "
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,10 +93,10 @@ def test_the_interval_its_reasons_and_its_accuracy_are_printed(slurm_gpu: Comman
             {"past": ForecastRecord(n=3, correct=2, since_s=1)},
             "right so far: 2 of 3 forecasts (the job started in the interval)",
         ),
-        ({"past": ForecastRecord(n=0, correct=0, since_s=None)}, "no forecast made here is old enough"),
-        ({"judged": None}, "not validated: too few jobs with GPUs waited here recently"),
+        ({"past": ForecastRecord(n=0, correct=0, since_s=None)}, "no forecast on this cluster is old enough"),
+        ({"judged": None}, "not validated, as too few jobs with GPUs waited recently"),
         ({"judged": None, "with_gpus": False}, "too few jobs without GPUs"),
-        ({"source": "tables"}, "from tables made 5h00m ago"),
+        ({"source": "tables"}, "based on tables made 5h00m ago"),
     ],
 )
 def test_other_forms_of_the_answer(slurm_gpu: CommandLine, changes: dict[str, Any], text: str):
@@ -144,7 +147,7 @@ def test_a_job_that_is_not_pending_is_an_error(slurm_gpu: CommandLine):
 
 def test_invalid_arguments_are_refused(slurm_gpu: CommandLine):
     assert slurm_gpu("forecast", "17", "18") == 2
-    assert "write the ID of one job" in slurm_gpu.err
+    assert "specify the ID of one job" in slurm_gpu.err
 
 
 PARTITIONS = """\
@@ -193,7 +196,7 @@ def test_a_command_is_completed_as_slurm_does(
 def test_an_unknown_partition_is_named(slurm_gpu: CommandLine, cluster: None):
     answering(slurm_gpu, FORECAST)
     assert slurm_gpu("forecast", "--", "sbatch", "--partition=gup", "--wrap=true") == 2
-    assert "Slurm has no partition 'gup'; its partitions: gpu, long, shut" in slurm_gpu.err
+    assert "Slurm has no partition 'gup'; its partitions are gpu, long, shut" in slurm_gpu.err
 
 
 @pytest.mark.parametrize(
@@ -309,7 +312,7 @@ def test_without_a_policy_on_this_host_a_remark_is_printed(slurm_gpu: CommandLin
     answering(slurm_gpu, FORECAST)
     words = ("--", "sbatch", "--gpus=2", "--wrap=true")
     assert slurm_gpu("forecast", *words) == 0
-    assert "the policy was not checked: it is not on this host" in slurm_gpu.err
+    assert "the policy was not checked, as this host lacks it" in slurm_gpu.err
     assert slurm_gpu("forecast", "--json", *words) == 0
     assert json.loads(slurm_gpu.out)["policy"] is None
 

@@ -344,7 +344,7 @@ def test_an_unknown_node_is_reported_with_the_known_ones(slurm_gpu: CommandLine,
 def test_without_suspects_or_diagnosis_a_remark_is_printed(slurm_gpu: CommandLine):
     slurm_gpu.database.reported_verdicts = suspects()
     assert slurm_gpu("nodes", "--suspect") == 0
-    assert (slurm_gpu.out, slurm_gpu.err[:26]) == ("", "no GPU is a suspect in job")
+    assert (slurm_gpu.out, slurm_gpu.err[:26]) == ("", "no GPU is suspect in jobs ")
     slurm_gpu.database.reported_verdicts = replace(suspects(), as_of_s=None)
     slurm_gpu("nodes", "--suspect")
     assert slurm_gpu.err.startswith("slurm-gpudbd has not checked running jobs yet\n")

@@ -157,7 +157,7 @@ def test_without_notices_yaml_a_remark_is_printed(here: Here) -> None:
 def test_only_root_and_slurm_user_can_run_it(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1001)
     assert here() == 2
-    assert "operators may run --dry-run" in here.line.err
+    assert "operators may use --dry-run" in here.line.err
     assert here("undo", "17_3") == 2
     assert "scontrol requeue 17_3" in here.line.err
     assert here.commands == []

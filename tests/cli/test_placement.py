@@ -105,7 +105,7 @@ def test_the_table_of_slurm_gpuctld_is_shown(command: CommandLine, tmp_path: Pat
     assert command("placement", "status") == 0
     assert command.rows()[0][:2] == ["Mode", "enforce;"]
     assert "slurm-gpuctld on head computed the weights 4s ago\n" in command.out
-    assert "Last act: weights set on 2 nodes in 1 call, 0.02 s, " in command.out
+    assert "Last action: weights set on 2 nodes in 1 call, 0.02 s, " in command.out
     assert "Whole nodes free: 1 of 4\n" in command.out
     assert "Recent jobs: 62% 1 GPU, 8 CPUs, 64.0G; 38% 0.25 of a GPU a100, 1 CPU\n" in command.out
     assert command.rows()[-4:] == [
@@ -168,7 +168,10 @@ def test_a_site_file_changed_since_the_start_is_reported(
 def test_an_old_table_is_reported(command: CommandLine, tmp_path: Path) -> None:
     placementtable.write(tmp_path / "placement.json", dataclasses.replace(TABLE, as_of_s=NOW_S - 40))
     command("placement", "status")
-    assert "computed the weights 40s ago, which is too long ago: check that it runs" in command.out
+    assert (
+        "computed the weights 40s ago, which is too long ago: check that slurm-gpuctld is running"
+        in command.out
+    )
 
 
 def test_without_slurm_gpuctld_weights_are_computed_and_not_set(command: CommandLine, slurm: Slurm) -> None:
@@ -198,7 +201,7 @@ def test_release_restores_weights_left_by_a_killed_slurm_gpuctld(command: Comman
 def test_release_is_refused_while_slurm_gpuctld_runs(command: CommandLine, tmp_path: Path) -> None:
     placementtable.write(tmp_path / "placement.json", TABLE)
     assert command("placement", "release") == 2
-    assert "slurm-gpuctld runs here and would set them again: stop it" in command.err
+    assert "slurm-gpuctld runs on this host and would set the weights again: stop it" in command.err
 
 
 class Host:

@@ -58,9 +58,9 @@ def test_the_same_jobs_under_each_rule(replay: CommandLine) -> None:
 
 def test_the_table_is_printed_with_a_warning_on_the_accuracy_of_the_model(replay: CommandLine) -> None:
     assert replay("placement", "replay", "--since", "1d") == 0
-    assert replay.rows()[0] == ["4", "jobs", "of", "the", "period"]
+    assert replay.rows()[0] == ["4", "jobs", "in", "the", "period"]
     assert [row[0] for row in replay.rows()[2:6]] == ["slurm", "mostallocated", "weights", "ours"]
-    assert "with Slurm's own placement only 4 jobs to compare with the model; 30 are required" in replay.err
+    assert "With Slurm's own placement: only 4 jobs to compare with the model; 30 are required" in replay.err
 
 
 def test_only_the_rule_ours_keeps_a_job_in_one_zone(replay: CommandLine, tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_a_request_prints_its_earliest_start(command: CommandLine) -> None:
     assert command.out == (
         "Request 7: 8 a100 GPUs on 2 whole nodes for 3d, account vision. An operator decides.\n"
         # Jobs on n1 and n2 may run for a week; a minute for the epilog follows, rounded up.
-        "If approved now, it begins Sat 2026-11-28 21:16 on n[1-2].\n"
+        "If approved now, the reservation begins Sat 2026-11-28 21:16 on n[1-2].\n"
     )
 
 
@@ -172,11 +172,11 @@ def test_a_request_prints_its_earliest_start(command: CommandLine) -> None:
     [
         (
             ("--gpus=8", "--gpu-type=h100"),
-            "no node in service with h100 GPUs is in partition gpu; Slurm has: ",
+            "partition gpu has no node in service with h100 GPUs; Slurm has ",
         ),
         (
             ("--gpus=8", "--partition=cpu"),
-            "no node in service with GPUs is in partition cpu; Slurm has: a100",
+            "partition cpu has no node in service with GPUs; Slurm has a100",
         ),
         (
             ("--gpus=16",),
@@ -186,14 +186,14 @@ def test_a_request_prints_its_earliest_start(command: CommandLine) -> None:
             ("--gpus=8", "--nodes=1"),
             "the reservation needs 1 node with 8 GPUs each, but partition gpu has only 0",
         ),
-        (("--gpus=8", "--latest=2d"), "2 nodes are not free together for 3d by Mon 2026-11-23"),
+        (("--gpus=8", "--latest=2d"), "2 nodes cannot be reserved together for 3d by Mon 2026-11-23"),
         (("--gpus=8", "--earliest=soon"), "--earliest soon: use a date (2026-12-01), a time"),
         (
             ("--gpus=8", "--earliest=2d", "--latest=1d"),
             "--latest 1d (Sun 2026-11-22 21:15) must not be before the earliest start, Mon 2026-11-23 21:15",
         ),
         (("--gpus=8", "--time=30s"), "'30s' is less than a minute; use a duration such as 36h or 3d"),
-        (("--gpus=8", "--why= "), "it is empty: give a reason"),
+        (("--gpus=8", "--why= "), "the reason must not be empty"),
     ],
 )
 def test_an_impossible_request_is_refused(
@@ -209,8 +209,8 @@ def test_approve_uses_the_first_window_and_prints_the_command_to_type(command: C
     request = table_of(command).request
     assert request["end_s"] - request["start_s"] == 3 * DAY_S + SPARE_S
     assert command.out == (
-        "Reservation 7 begins Sat 2026-11-28 21:16 on n[1-2], for 3d; in Slurm it is sg_7.\n"
-        "alice's job enters it without further options:\n"
+        "Reservation 7 begins Sat 2026-11-28 21:16 on n[1-2], for 3d; its name in Slurm is sg_7.\n"
+        "alice's jobs enter it without further options:\n"
         "  sbatch --account=vision --partition=gpu --nodes=2 --gpus-per-node=4 --time=3-00:00:00 …\n"
     )
 
@@ -233,7 +233,7 @@ def test_other_reservations_are_avoided(command: CommandLine) -> None:
     daily = f"ReservationName=nightly StartTime={NOW_S} EndTime={NOW_S + 3600} Nodes=n[1-3] Flags=DAILY\n"
     commands.reservations, command.site.run = daily, commands
     assert command("reserve", "approve", "7") == 2  # three days never fit between two nights
-    assert "2 nodes are not free together for 3d by Wed 2027-01-20" in command.err  # the horizon
+    assert "2 nodes cannot be reserved together for 3d by Wed 2027-01-20" in command.err  # the horizon
 
 
 def test_an_operator_chooses_nodes_and_the_earliest_start(command: CommandLine) -> None:
@@ -259,7 +259,8 @@ def test_deny_and_cancel_print_their_effect(command: CommandLine) -> None:
     commands.reservations, command.site.run = IN_SLURM, commands
     assert command("reserve", "cancel", "5") == 0
     assert command.out == (
-        "Reservation 5 is cancelled; its nodes are free for others within a minute after its last job.\n"
+        "Reservation 5 is cancelled; its nodes become free for other users within a minute after its last "
+        "job ends.\n"
     )
 
 
@@ -269,7 +270,8 @@ def test_deny_and_cancel_print_their_effect(command: CommandLine) -> None:
         ("", "Reservation 5 is cancelled; Slurm has no such reservation.\n"),
         (
             "Nodes=n2",
-            "Reservation 5 is cancelled; in Slurm sg_5 is on n2 for bob, not as approved, so slurm-gpu does "
+            "Reservation 5 is cancelled; sg_5 in Slurm is on n2 for bob, which was not approved, so "
+            "slurm-gpu does "
             "not delete it: run `scontrol delete ReservationName=sg_5` if it is not needed.\n",
         ),
     ],
@@ -332,7 +334,7 @@ def test_csv_has_a_row_for_each_reservation_and_empty_gaps(command: CommandLine)
 
 def test_limit_requires_past(command: CommandLine) -> None:
     assert command("reserve", "list", "--limit=3") == 2
-    assert command.err == "slurm-gpu: --limit applies to past reservations: add --past\n"
+    assert command.err == "slurm-gpu: --limit applies only to past reservations: add --past\n"
 
 
 def test_past_shows_whether_reservations_began_in_time(command: CommandLine) -> None:
@@ -343,7 +345,8 @@ def test_past_shows_whether_reservations_began_in_time(command: CommandLine) -> 
     assert "1m30s" in lines[2]
     assert "unused for 30m" in lines[1]
     assert lines[3:] == [
-        "Promised and used: 1; the first job began 1m30s late in the median, 1m30s at the worst",
+        "Promised and used: 1; the first job began 1m30s late in the median, and 1m30s late in the worst "
+        "case",
         "Promised and not used: 1",
     ]
 
@@ -366,8 +369,10 @@ def test_an_empty_list_prints_a_remark(command: CommandLine) -> None:
 
 def test_a_site_without_reservations_gets_the_setting_to_add(slurm_gpu: CommandLine) -> None:
     assert slurm_gpu("reserve", "request", "--gpus=8", "--time=3d", "--why=paper") == 2
-    assert "An admin adds `placement: {reservations: {}}` to slurm-gpu.yaml" in slurm_gpu.err
+    assert "To enable them, an admin adds `placement: {reservations: {}}` to slurm-gpu.yaml" in slurm_gpu.err
     with_rows(slurm_gpu)
     slurm_gpu.site.run = Commands()
     assert slurm_gpu("reserve", "list") == 0
-    assert slurm_gpu.out.startswith("Nothing is reserved: reservations are not enabled. An admin adds")
+    assert slurm_gpu.out.startswith(
+        "Nothing is reserved: reservations are not enabled. To enable them, an admin adds"
+    )

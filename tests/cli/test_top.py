@@ -108,7 +108,7 @@ def test_while_slurm_gpudbd_is_unreachable_the_last_state_is_shown_with_its_age(
 
 def test_an_old_answer_of_slurmctld_is_shown_with_its_age() -> None:
     overview = make_overview("neuron", _small(), {}, [])
-    assert "last answer, 5m00s ago" in draw(overview, NOW_S + 300, _ZONE).lines[0].plain
+    assert "last answered 5m00s ago" in draw(overview, NOW_S + 300, _ZONE).lines[0].plain
 
 
 def test_control_characters_in_names_are_replaced() -> None:

@@ -117,7 +117,7 @@ def test_an_approved_reservation_is_created_in_slurm_and_a_cancelled_one_removed
     assert refused.returncode != 0
     assert "only operators may approve a reservation" in refused.stderr
     said = lab.run_as("carol", ["slurm-gpu", "reserve", "approve", str(number)]).stdout
-    assert f"in Slurm it is sg_{number}.\n" in said
+    assert f"its name in Slurm is sg_{number}.\n" in said
     cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
     (line,) = [line for line in cluster.shown().splitlines() if f"sg_{number} " in line]
     assert "Flags=SPEC_NODES,MAGNETIC" in line

@@ -150,7 +150,7 @@ def test_a_second_report_replaces_the_first(report, tmp_path: Path, capsys):
         ),
         (["--since", "2026-11-02", "--until", "2026-11-01"], "ends on 2026-11-01, but begins on 2026-11-02"),
         (["--since", "2027-01-01"], "--since 2027-01-01 is in the future: today is 2026-11-22"),
-        (["--last", "day", "--since", "2026-11-02"], "--last and --since or --until are mutually exclusive"),
+        (["--last", "day", "--since", "2026-11-02"], "--last cannot be combined with --since or --until"),
         (["--last", "year"], "'year' is not one of 'day', 'week', 'month'"),
     ],
 )

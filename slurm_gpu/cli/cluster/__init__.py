@@ -1,1 +1,1 @@
-"""Commands on the cluster as it is now: `nodes`, `top`, `web`."""
+"""The commands `nodes`, `top` and `web`, which show the current state of the cluster."""

@@ -24,7 +24,7 @@ _NAMES = {
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits some seconds for a key and returns a letter, a name, or "" for none.
+    """Yield a function that waits some seconds for a key, and returns its letter or name, or "" without one.
 
     If standard input is not a terminal, the function only waits.
     """

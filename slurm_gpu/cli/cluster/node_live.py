@@ -1,4 +1,4 @@
-"""Live values of the GPUs of a node, as table cells."""
+"""Format the live values of a node's GPUs as table cells."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class NodeLive:
     devices: Sequence[LiveDevice]
 
     def cells(self) -> list[str]:
-        """Format utilisation and memory in percent, and power in watts, of each GPU.
+        """Format the utilisation and memory of each GPU in percent, and its power in watts.
 
-        There is no sum: users do not see GPUs allocated to other users.
+        There are no sums, since users do not see the values of GPUs allocated to other users.
         """
         return [
             _listed(number(item.util_pct) for item in self.devices),
@@ -44,7 +44,7 @@ def _listed(values: Iterable[str]) -> str:
 
 
 def node_lives(values: Mapping[str, Live], reports: Iterable[NodeReport]) -> dict[str, NodeLive]:
-    """Return cells by node; a node whose device order is unknown has none."""
+    """Return the live values by node, without devices if their order is unknown."""
     reports = list(reports)
     place, known = driver_order(reports), {facts.uuid for report in reports for facts in report.devices}
     return {

@@ -34,8 +34,8 @@ _CSV_COLUMNS = (
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NODES]...")
-@click.option("--partition", metavar="NAME", help="Only nodes of this partition.")
-@click.option("--free", is_flag=True, help="Only nodes with a whole GPU free.")
+@click.option("--partition", metavar="NAME", help="Only nodes in this partition.")
+@click.option("--free", is_flag=True, help="Only nodes with at least one whole GPU free.")
 @click.option("--live", is_flag=True, help="Include live values of the GPUs.")
 @click.option(
     "--suspect", is_flag=True, help="Only GPUs that diagnosis found slow or failing in several jobs."
@@ -58,21 +58,22 @@ def nodes(
 
     NODES selects nodes, such as n1 or n[1-4,7].
 
-    The lines below the table give the free GPUs of the cluster, and the reasons why jobs wait.
+    The lines below the table show the free GPUs of the cluster, and the reasons why jobs wait.
 
-    GPUs are numbered as in Slurm. "part of 1" means shards of GPU 1, "all of 1" all its shards. A GPU with
-    shards in use is not free as a whole; on a node that accepts no jobs, nothing is free. Brackets contain
-    the time to the time limit of the job, or its state.
+    GPUs are numbered as in Slurm. "part of 1" means some shards of GPU 1, and "all of 1" all of its shards. A
+    GPU with shards in use does not count as free, and nor does anything on a node that accepts no jobs.
+    Brackets contain the remaining time until the job's time limit, or the state of the job.
 
-    --live prints values in the order of the driver. A dash is a GPU that was not measured or that runs a job
-    of another user. One dash for a node: it was not measured, or the order of its GPUs is unknown.
+    --live prints the values of the GPUs in the driver's order. A dash stands for a GPU that was not measured
+    or that runs a job of another user. A single dash for a node means that the node was not measured, or
+    that the order of its GPUs is unknown.
 
-    --suspect is for operators: GPUs at fault in at least three jobs of at least two users, with the command
-    that drains each.
+    --suspect, for operators, lists the GPUs that were at fault in at least three jobs of at least two users,
+    with the command that drains the node of each.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if live and as_csv:
-        raise UsageError("--live and --csv are mutually exclusive; --json has live values")
+        raise UsageError("--live and --csv are mutually exclusive; --json prints live values")
     if suspect:
         if names or partition is not None or free or live or as_csv:
             raise UsageError("--suspect can be combined only with --json")
@@ -121,7 +122,7 @@ def nodes(
 
 
 def _named(names: Iterable[str], known: Sequence[str]) -> Collection[str]:
-    """Return the requested nodes: all of them if no name is given."""
+    """Return the requested nodes, or all nodes if no name is given."""
     try:
         wanted = {name for expression in names for name in expand(expression)}
     except ValueError as error:

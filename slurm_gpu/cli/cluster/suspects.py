@@ -1,4 +1,4 @@
-"""`slurm-gpu nodes --suspect`: GPUs that several jobs called slow or failing, with the command to drain."""
+"""`slurm-gpu nodes --suspect`: list GPUs that were diagnosed as slow or failing in several jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = ("node", "GPU", "jobs", "users", "well since", "since", "last")
 
 
 def show_suspects(site: CommandSite, *, as_json: bool) -> None:
-    """Print the suspects, and commands that drain them, for operators; execute nothing."""
+    """Print the suspect GPUs, and the commands with which an operator can drain their nodes."""
     with site.database() as database:
         verdicts = database.verdicts()
         index = {
@@ -29,7 +29,7 @@ def show_suspects(site: CommandSite, *, as_json: bool) -> None:
     if verdicts.as_of_s is None:
         remark("slurm-gpudbd has not checked running jobs yet")
     if not verdicts.suspects:
-        remark("no GPU is a suspect in jobs of several users; only operators see suspects")
+        remark("no GPU is suspect in jobs of several users; only operators see suspect GPUs")
         return
     zone = ZoneInfo(site.config.timezone)
     rows = [
@@ -42,7 +42,7 @@ def show_suspects(site: CommandSite, *, as_json: bool) -> None:
         for item in verdicts.suspects
     ]
     print_table(_COLUMNS, rows, right=_COLUMNS[2:5], whole=("node", "GPU"))
-    click.echo("\nTo take a node out of service once its jobs are over:")
+    click.echo("\nTo take a node out of service once its jobs have ended:")
     for item in verdicts.suspects:
         click.echo(f"  {text(item.next_step)}")
 

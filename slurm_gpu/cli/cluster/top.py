@@ -27,7 +27,7 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print all rows once, as in a pipe.")
+@click.option("--once", is_flag=True, help="Print all rows once, as when the output is piped.")
 @click.option(
     "--interval",
     default="5s",
@@ -36,20 +36,20 @@ _LEAST_S, _MOST_S = 1.0, 3600.0
     help="Time between updates, from 1s to 1h.",
 )
 @click.option("--user", metavar="NAME", help="Only GPUs and pending jobs of this user.")
-@click.option("--partition", metavar="NAME", help="Only nodes of this partition and jobs pending for it.")
+@click.option("--partition", metavar="NAME", help="Only nodes in this partition, and jobs pending for it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON once (keys: docs/commands.md).")
 @with_site
 def top(
     site: CommandSite, once: bool, interval: str, user: str | None, partition: str | None, as_json: bool
 ) -> None:
-    """Watch GPUs, their jobs and time limits, pending jobs with reasons, and nodes out of service.
+    """Watch GPUs, their jobs and time limits, pending jobs with their reasons, and nodes out of service.
 
-    GPUs are numbered as in Slurm; "part" means shards. Equal nodes share a row. The bars after the mean
-    utilisation stand for the GPUs of the job, one each if there are few. Only operators see the GPU use of
-    other users. "!" marks jobs that need attention: at once after a GPU error or if no GPU was ever used,
-    otherwise after four minutes of watching.
+    GPUs are numbered as in Slurm; "part" means some shards of a GPU. Nodes with the same values share a row.
+    The bars after the mean utilisation represent the GPUs of the job, one bar per GPU if there are few. Only
+    operators see the GPU use of other users. "!" marks jobs that need attention: immediately after a GPU
+    error or if no GPU was ever used, otherwise after four minutes of watching.
 
-    Keys: space and b page forward and back, q quits.
+    Keys: space pages forward, b pages back, and q quits.
     """
     try:
         interval_s = parse_duration(interval)
@@ -91,7 +91,7 @@ class _LiveScreen:
             )
 
     def overview(self, fold: bool = True) -> Overview:
-        """Return the state of the last poll."""
+        """Return the overview of the last poll, with the filters applied."""
         last = self.observer.last
         assert last is not None
         return make_overview(

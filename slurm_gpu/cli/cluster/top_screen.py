@@ -32,7 +32,7 @@ _MANY_USERS = 8
 _LEAST_ROWS = 5
 _BAR = 24
 _WIDE = 100
-"""The width in columns from which the table shows GPU types."""
+"""The minimum width, in columns, at which the table shows GPU types."""
 
 _TYPE = "TYPE"
 _COLUMNS: tuple[GridColumn, ...] = (
@@ -76,9 +76,9 @@ def draw(
     first: int = 0,
     stale: StaleReason | None = None,
 ) -> Screen:
-    """Return the screen; with `height` only what fits, with the table from row `first`.
+    """Return the screen; with `height`, return only what fits, and start the table at row `first`.
 
-    If `height` is given, the last line reports what is not shown.
+    If `height` is given, the last line states which rows are shown.
     """
     few = _FEW if height is not None else None
     head = list(_head(overview, now_s, zone, stale, few, width))
@@ -129,7 +129,7 @@ def _head(
     else:
         age_s = now_s - overview.as_of_s
         if age_s > _STALE_S:
-            line.append(f"  slurmctld's last answer, {span(age_s)} ago", style=_WARN)
+            line.append(f"  slurmctld last answered {span(age_s)} ago", style=_WARN)
         yield line
     yield from _type_lines(overview.types, now_s, _BAR if width is None else max(4, min(_BAR, width - 54)))
     yield from _limited(list(_node_lines(overview.nodes)), few, "more: slurm-gpu nodes")
@@ -142,7 +142,7 @@ def _head(
 
 
 def _users(users: Sequence[tuple[str, int]], width: int | None) -> str:
-    """Return as many of the users as fit, and the number of the others."""
+    """Return as many users as fit, and the number of the remaining users."""
     line = ""
     for most in range(min(_MANY_USERS, len(users)), 0, -1):
         parts = [f"{text(user)} {n}" for user, n in users[:most]]
@@ -255,7 +255,7 @@ def _cells(shown: ShownRow, now_s: float, with_alert: frozenset[int], *, names_n
 
 
 def _utilisation(shown: ShownRow) -> Text:
-    """Return the mean of the measured GPUs, and a sign for each GPU if there are several."""
+    """Return the mean utilisation of the measured GPUs, and a bar for each GPU if there are several."""
     values = [device.util_pct for device in shown.devices]
     measured = [value for value in values if value is not None]
     if not measured:

@@ -1,4 +1,4 @@
-"""`slurm-gpu web`: a link that signs the caller in to slurm-gpuweb."""
+"""`slurm-gpu web`: print a link that signs the caller in to slurm-gpuweb."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slurm_gpu.text.cells import moment
 def web(site: CommandSite, as_json: bool) -> None:
     """Print a link that signs you in to slurm-gpuweb, the page of the whole cluster.
 
-    The link works once, within a minute. Anyone who opens it acts as you: do not share it.
+    The link works once, within a minute. Anyone who opens it is signed in as you, so do not share it.
     """
     from slurm_gpu.monitor.signin.link_request import ask_for_link
 

@@ -41,20 +41,21 @@ _MOST_JOBS = 150
 
 
 def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
-    """Load models by planner; raise InputError, or UsageError for two models of one planner."""
+    """Load models by planner; raise InputError for an invalid one, UsageError for two of one planner."""
     nets: dict[str, Net] = {}
     for path in paths:
         model = read_any(path)
         if model.kind in nets:
-            raise UsageError(
-                f"--model {path}: another model for {model.kind} is already given; name only one"
-            )
+            raise UsageError(f"--model {path}: a model for {model.kind} is already given; specify only one")
         nets[model.kind] = model.net
     return nets
 
 
 def checked_names(names: Sequence[str] | None, nets: Mapping[str, Net]) -> tuple[str, ...]:
-    """Return the names of planners, by default all that need no model or have one; raise UsageError."""
+    """Return the names of the planners to compare, by default all that need no model or have one.
+
+    Raise UsageError if a planner is unknown or lacks a model.
+    """
     if names is None:
         return (*PLANNERS, *(name for name in LEARNED_PLANNERS if name in nets))
     for name in names:
@@ -64,8 +65,9 @@ def checked_names(names: Sequence[str] | None, nets: Mapping[str, Net]) -> tuple
             )
         if name in LEARNED_PLANNERS and name not in nets:
             raise UsageError(
-                f"planner {name} needs a model: --model FILE, written by "
-                f"`slurm-gpu colocation train --planner {name}`"
+                f"planner {name} needs a model: write one with `slurm-gpu colocation train --planner "
+                f"{name}`, "
+                "and pass it as --model FILE"
             )
     return tuple(dict.fromkeys(names))
 
@@ -85,8 +87,8 @@ def evaluate_planners(
 
     if known.together > 2 and n_jobs > _MOST_JOBS:
         raise UsageError(
-            f"--jobs {n_jobs}: with --together {known.together}, at most {_MOST_JOBS}, since the bound "
-            "considers all groups of jobs"
+            f"--jobs {n_jobs}: with --together {known.together}, the limit is {_MOST_JOBS} jobs, since the "
+            "bound considers all groups of jobs"
         )
     nets = read_nets(models)
     planners = checked_names(names, nets)

@@ -22,15 +22,15 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.group()
 def colocation() -> None:
-    """Train and compare planners of shared GPUs, plan jobs, and profile applications.
+    """Train and compare planners for shared GPUs, plan jobs, and profile applications.
 
-    Planners use a table of measured speeds of applications that share a GPU: CSV, JSON or Gavel's format
-    (docs/colocation.md). No command here changes anything in Slurm.
+    Planners use a table of measured speeds of applications that share a GPU, in CSV, JSON or Gavel's format
+    (docs/colocation.md). These commands change nothing in Slurm.
     """
 
 
 class _TableFile(click.Path):
-    """A path whose error message explains the missing file."""
+    """A path argument whose error message, if it is missing, says what the file must contain."""
 
     def get_missing_message(self, *_: Any, **__: Any) -> str:
         return "TABLE is a file of measured speeds, such as the one in docs/colocation.md under Tables."
@@ -44,7 +44,7 @@ class _JobsFile(click.File):
 
 
 def _of_table(command: Command) -> Command:
-    """Add the options of a table of speeds."""
+    """Add the argument and the options of a table of speeds."""
     for option in (
         click.option(
             "--cap",
@@ -65,7 +65,9 @@ def _of_table(command: Command) -> Command:
             is_flag=True,
             help="Predict the speeds of pairs that the table lacks.",
         ),
-        click.option("--gpu-model", metavar="NAME", help="Table in the file, if it has several."),
+        click.option(
+            "--gpu-model", metavar="NAME", help="GPU model of the table, if the file has several tables."
+        ),
         click.argument("table", type=_TableFile(path_type=Path, dir_okay=False)),
     ):
         command = option(command)
@@ -98,12 +100,12 @@ def _cap(cap: float | None) -> float:
     "--checkpoint",
     type=_FILE,
     metavar="FILE",
-    help="File written after each epoch; training continues from it if it exists.",
+    help="File to write after each epoch; if it exists, training continues from it.",
 )
 @click.option(
     "--if-better",
     is_flag=True,
-    help="Keep an existing model that was trained on the same table and is as good.",
+    help="Keep an existing model that was trained on the same table and is at least as good.",
 )
 @click.option(
     "--sbatch",
@@ -113,7 +115,7 @@ def _cap(cap: float | None) -> float:
     help="Print a script for sbatch: a job array that trains with N seeds and keeps the best model.",
 )
 @click.option(
-    "--device", metavar="NAME", default="cpu", show_default=True, help="Device of torch, such as `cuda`."
+    "--device", metavar="NAME", default="cpu", show_default=True, help="Device for torch, such as `cuda`."
 )
 @with_site
 def train(
@@ -135,8 +137,9 @@ def train(
 ) -> None:
     """Train a planner on a table of speeds, and write the model to a small file.
 
-    Training ends early if the planner stops improving. After an interruption, --checkpoint continues it to
-    the same result. On the CPU it needs only numpy; another --device needs torch (extra `train`).
+    Training ends early if the planner stops improving. With --checkpoint, training continues after an
+    interruption, and has the same result. Training on the CPU needs only numpy; any other --device needs
+    torch (extra `train`).
     """
     # Set before numpy is imported: threads slow down such small arrays.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -145,7 +148,7 @@ def train(
     known = run.SpeedTable(table, gpu_model, together, _cap(cap), predict)
     if n_seeds is not None:
         if seed or checkpoint is not None or if_better:
-            raise UsageError("--sbatch sets --seed, --checkpoint and --if-better of each task: omit them")
+            raise UsageError("--sbatch sets --seed, --checkpoint and --if-better for each task, so omit them")
         run.print_script(known, planner, out, start, device, n_seeds)
         return
     run.train_planner(
@@ -201,8 +204,8 @@ def evaluate(
 ) -> None:
     """Simulate planners on the same jobs, and compare them with SJF and with the optimum.
 
-    Each list has random applications of the table, with jobs of one to ten minutes. All planners use the
-    table.
+    Each list contains jobs of random applications in the table, which take one to ten minutes. All planners
+    use the speeds in the table.
     """
     from slurm_gpu.cli.colocation import evaluate as run
     from slurm_gpu.cli.colocation.train import SpeedTable
@@ -212,17 +215,19 @@ def evaluate(
     run.evaluate_planners(known, models, names, range(seed, seed + lists), jobs, gpus, as_json=as_json)
 
 
-@colocation.command(short_help="Plan which jobs share a GPU, and what that saves.")
+@colocation.command(short_help="Plan which jobs share a GPU, and estimate the savings.")
 @_of_table
 @click.argument("jobs", type=_JobsFile(encoding="utf-8-sig"))
-@click.option("--planner", metavar="NAME", help="Planner. [default: annealing, or that of --model]")
+@click.option(
+    "--planner", metavar="NAME", help="Planner to use. [default: annealing, or the planner of --model]"
+)
 @click.option("--model", type=_FILE, metavar="FILE", help="Model written by `train`.")
 @click.option("--gpus", type=click.IntRange(1, 64), metavar="N", default=1, show_default=True, help="GPUs.")
 @click.option(
     "--prices",
     type=_FILE,
     metavar="FILE",
-    help="Prices of GPUs and their parts. [default: /etc/slurm-gpu/prices.yaml, or that of the package]",
+    help="Prices of GPUs and their parts. [default: /etc/slurm-gpu/prices.yaml, or the package's file]",
 )
 @json_option
 def plan(
@@ -241,8 +246,8 @@ def plan(
 ) -> None:
     """Plan which jobs share a GPU, and print their order, expected speeds and savings.
 
-    JOBS is a CSV file with the columns application and seconds (when alone), and optionally submit_s; - reads
-    standard input. The plan is as good as the table; no job is submitted.
+    JOBS is a CSV file with the columns application, seconds (the run time alone) and optionally submit_s; -
+    reads standard input. The plan is only as accurate as the table. No job is submitted.
     """
     from slurm_gpu.cli.colocation import plan as run
     from slurm_gpu.cli.colocation.train import SpeedTable
@@ -259,15 +264,15 @@ def plan(
     metavar="TIME",
     default="30d",
     show_default=True,
-    help="Runs that ended since, such as 2026-11-01, or 7d for a week ago.",
+    help="Only runs that ended since TIME, such as 2026-11-01, or 7d for a week ago.",
 )
 @click.option("--files-only", is_flag=True, help="Read only FILES, not slurm-gpudbd.")
 @with_site
 def profiles(site: CommandSite, out: Path, files: tuple[Path, ...], since: str, *, files_only: bool) -> None:
     """Write profiles of applications, phase by phase, from runs that had a whole GPU.
 
-    OUT is CSV or JSON, by its name. The runs are finished ones on one GPU that you may see, and those in
-    FILES of profiles.
+    The suffix of OUT, .csv or .json, determines the format. The profiles combine the finished runs on one GPU
+    that you may see with the profiles in FILES.
     """
     from slurm_gpu.cli.colocation import profiles as run
 
@@ -283,7 +288,7 @@ def profiles(site: CommandSite, out: Path, files: tuple[Path, ...], since: str, 
     "--input-size",
     type=click.FloatRange(min=0, min_open=True),
     metavar="N",
-    help="Input size in the unit of the application, such as batch size.",
+    help="Input size in the unit of the application, such as the batch size.",
 )
 @click.option(
     "--parameter",
@@ -296,7 +301,7 @@ def profiles(site: CommandSite, out: Path, files: tuple[Path, ...], since: str, 
     "--shards",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="Shards per GPU (gres/shard): also print how many the job needs. Requires --gpu-memory.",
+    help="Shards per GPU (gres/shard), to print how many the job needs. Requires --gpu-memory.",
 )
 @click.option("--gpu-memory", metavar="SIZE", help="Memory of the GPU, such as 80G.")
 @json_option
@@ -317,24 +322,24 @@ def nearest(
 
     named = dict(one.split("=", 1) for one in parameters if "=" in one)
     if len(named) < len(parameters):
-        raise UsageError(f"--parameter {', '.join(parameters)}: write NAME=VALUE, each name once")
+        raise UsageError(f"--parameter {', '.join(parameters)}: write NAME=VALUE, and each name only once")
     if input_size is not None and not math.isfinite(input_size):
         raise UsageError(f"--input-size {input_size}: it must be a number")
     parted = run.parted(shards, gpu_memory)
     run.show_nearest(profiles, application, gpu_model, kind, input_size, named, parted, as_data=as_json)
 
 
-@colocation.command(short_help="Write the measured speeds of sharing jobs as a table.")
+@colocation.command(short_help="Write a table of the measured speeds of jobs that share GPUs.")
 @click.argument("out", type=_FILE)
 @click.option(
-    "--gpu-model", metavar="NAME", default="any", show_default=True, help="GPU model to name in the table."
+    "--gpu-model", metavar="NAME", default="any", show_default=True, help="GPU model to write into the table."
 )
 @with_site
 def learned(site: CommandSite, out: Path, gpu_model: str) -> None:
-    """Write the speeds that slurm-gpuctld measured of jobs that share GPUs, as a table.
+    """Write a table of the speeds that slurm-gpuctld measured for jobs that share GPUs.
 
-    OUT is CSV or JSON, by its name; `train`, `evaluate` and `plan` read it. Run it on slurmctld's host, as
-    root or SlurmUser.
+    The suffix of OUT, .csv or .json, determines the format; `train`, `evaluate` and `plan` read the file. Run
+    this command on slurmctld's host, as root or SlurmUser.
     """
     from slurm_gpu.cli.colocation import learned as run
 

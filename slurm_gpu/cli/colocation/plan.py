@@ -30,7 +30,7 @@ PRICES = "prices.yaml"
 _COLUMNS = ("start", "end", "GPU", "job", "application", "alone", "co-runners", "speed", "memory")
 _FIELDS = ("application", "seconds", "submit_s")
 _MOST_S = 10_000_000_000.0
-"""Exceeds epoch seconds of the next three hundred years."""
+"""A maximum that exceeds the epoch seconds of the next three hundred years."""
 
 
 def plan_jobs(
@@ -75,7 +75,7 @@ def plan_jobs(
         spare=("memory", "alone"),
     )
     click.echo(
-        f"\n{counted(len(jobs), 'job')} by {chosen}: {ran.makespan_s:.0f} s, one after the other "
+        f"\n{counted(len(jobs), 'job')} planned by {chosen}: {ran.makespan_s:.0f} s, without sharing "
         f"{alone.makespan_s:.0f} s; {ran.together:.2f} jobs per GPU on average"
     )
     for one in compared:
@@ -87,7 +87,7 @@ def plan_jobs(
 
 
 def _default(nets: Mapping[str, object]) -> str:
-    """Return the planner of the first named model, or the default planner."""
+    """Return the planner of the first given model, or the default planner."""
     return next(iter(nets), DEFAULT)
 
 
@@ -123,11 +123,11 @@ def read_jobs(file: TextIO, names: Sequence[str]) -> list[SharingJob]:
 
 def _job(row: Sequence[str], header: Sequence[str], at: Mapping[str, int]) -> SharingJob:
     if len(row) != len(header):
-        raise ValueError(f"{len(row)} cells must be {len(header)}, as in the first line")
+        raise ValueError(f"the line has {len(row)} cells, but the first line has {len(header)}")
     cells = dict(zip(header, row, strict=True))
     name = bare(cells["application"])
     if name not in at:
-        raise ValueError(f"application {name!r} is not in the table; it has {few(at, 20)}")
+        raise ValueError(f"application {name!r} is not in the table, which has {few(at, 20)}")
     return SharingJob(at[name], _number(cells, "seconds", 0.001), _number(cells, "submit_s", 0))
 
 
@@ -190,7 +190,7 @@ def _cells(line: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _compared(prices: Path | None) -> tuple[Comparison, ...]:
-    """Return the comparisons by the file of prices; none if no file exists by default."""
+    """Return the comparisons by the given or the default file of prices; none if no default file exists."""
     path = next((one for one in _price_files() if one.exists()), None) if prices is None else prices
     if path is None:
         return ()

@@ -1,4 +1,4 @@
-"""`slurm-gpu colocation profiles` and `nearest`: write profiles, and find the nearest to a job."""
+"""`slurm-gpu colocation profiles` and `nearest`: write profiles, and find the profile nearest to a job."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _COLUMNS = ("phase", "seconds", "util", "memory", "sm", "pcie")
 def write_profiles(
     site: CommandSite, out: Path, files: Sequence[Path], since: str, *, files_only: bool
 ) -> None:
-    """Write the profiles of the files and of runs that the caller may see, and print the path."""
+    """Write the profiles from the files and from runs that the caller may see, and print the path."""
     if out.suffix not in (".csv", ".json"):
         raise UsageError(
             f"{out}: profiles are written as CSV or JSON; name a file that ends in .csv or .json"
         )
     if files_only and not files:
-        raise UsageError("--files-only: name the files")
+        raise UsageError("--files-only requires FILES")
     library = Library(profile for file in files for profile in read_profiles(file))
     if not files_only:
         since_s = parse_moment("--since", since, ZoneInfo(site.config.timezone), site.wall())
@@ -54,7 +54,8 @@ def write_profiles(
         if files_only:
             raise UsageError(f"{', '.join(map(str, files))}: no profiles found")
         raise UsageError(
-            f"no run since {since} has a profile: it requires a finished run of a known application on one "
+            f"no run since {since} has a profile: a profile requires a finished run of a known application "
+            "on one "
             "whole GPU"
         )
     try:
@@ -86,11 +87,14 @@ def _progress() -> Iterator[Progress]:
 
 
 def parted(shards: int | None, gpu_memory: str | None) -> tuple[int, float] | None:
-    """Return the shards of a GPU and its MiB; None without both, UsageError with only one."""
+    """Return the shards of a GPU and its memory in MiB; None if neither is given.
+
+    Raise UsageError if only one is given.
+    """
     if shards is None and gpu_memory is None:
         return None
     if shards is None or gpu_memory is None:
-        raise UsageError("--shards and --gpu-memory: give both, as in --shards 8 --gpu-memory 80G")
+        raise UsageError("--shards and --gpu-memory require each other, as in --shards 8 --gpu-memory 80G")
     try:
         capacity_mib = parse_memory_mib(gpu_memory)
     except ValueError as error:
@@ -111,7 +115,7 @@ def show_nearest(
     *,
     as_data: bool,
 ) -> None:
-    """Print the nearest profile to a job, and the shards that the job needs."""
+    """Print the profile nearest to a job, and the shards that the job needs."""
     match = Library(read_profiles(file)).nearest(
         application,
         gpu_model,
@@ -120,7 +124,7 @@ def show_nearest(
         parameters=tuple(sorted(parameters.items())),
     )
     if match is None:
-        raise UsageError(f"{file} has no profile; `slurm-gpu colocation profiles` writes some")
+        raise UsageError(f"{file} has no profiles; `slurm-gpu colocation profiles` writes such a file")
     profile, distance = match.profile, match.distance
     needed = None if parts is None else shards_of(match, input_size, *parts)
     if as_data:
@@ -140,11 +144,11 @@ def show_nearest(
 def _of_shards(shards: Shards) -> str:
     if shards.needed is None:
         return (
-            f"The number of shards (of {shards.of}) for such a job is unknown: {shards.why}; "
-            "run it once alone"
+            f"The number of shards (of {shards.of}) that the job needs is unknown: {shards.why}; "
+            "run the job once alone"
         )
     return (
-        f"It needs {shards.needed} of {shards.of} shards, for {shards.why}: "
+        f"The job needs {shards.needed} of {shards.of} shards, for {shards.why}: "
         f"sbatch --gres=shard:{shards.needed}"
     )
 
@@ -165,10 +169,10 @@ def _in_words(distance: float) -> str:
     if distance == 0:
         return "the same application and input, on this model of GPU"
     if distance < OTHER_APPLICATION:
-        return "the same application, with another input, other parameters or on another model of GPU"
+        return "the same application with a different input, other parameters or another GPU model"
     if distance < OTHER_KIND:
-        return "another application of its kind"
-    return "another application of another kind: hardly comparable"
+        return "a different application of the same kind"
+    return "a different application of a different kind: hardly comparable"
 
 
 def _part(value: float | None) -> str:

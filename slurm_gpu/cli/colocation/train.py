@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # torch is installed only where planners are trained
 
 @dataclass(frozen=True)
 class SpeedTable:
-    """A file of speeds, and the terms of sharing."""
+    """A file of speeds, and the limits for sharing."""
 
     path: Path
     gpu_model: str | None
@@ -47,7 +47,7 @@ class SpeedTable:
 
     @cached_property
     def measured(self) -> Measured:
-        """Return the speed of each pair; raise InputError if one is missing and not to be predicted."""
+        """Return the speed of each pair; raise InputError if one is missing and is not predicted."""
         found = read_table(self.path, self.gpu_model)
         lacking = found.lacking
         if not lacking:
@@ -62,7 +62,7 @@ class SpeedTable:
             str(self.path),
             0,
             0,
-            f"{found.gpu_model}: lacks the speed of {found.names[one]!r} with {found.names[other]!r}"
+            f"{found.gpu_model}: no speed of {found.names[one]!r} with {found.names[other]!r}"
             f"{and_more}; measure it, or predict it with --predict",
         )
 
@@ -108,7 +108,7 @@ def train_planner(
         remark(f"{name} needs the GPU use over time, which a table of speeds does not contain")
     setting = known.setting(seed)
     if (n := len(setting.profiles)) > (most := trainer.MOST_APPLICATIONS):
-        remark(f"the table has {n} applications: the planner is trained on {most}, drawn at random")
+        remark(f"the table has {n} applications: the planner is trained on {most} of them, drawn at random")
     net = None if start is None else read_for(start, name).net
     settings = replace(settings_of(name, seed=seed, again=net is not None), device=device)
     with _progress() as report_progress:
@@ -132,10 +132,10 @@ def train_planner(
     unit = "makespan ÷ one job after the other" if name == "dqngpu" else "time in the system ÷ time alone"
     remark(
         f"{trained.epochs} epochs in {trained.seconds:.0f} s; {unit}: {trained.score:.4f}{taught}, "
-        f"{trained.history[0][1]:.4f} before"
+        f"{trained.history[0][1]:.4f} before training"
     )
     if not written:
-        remark("the existing model is as good, and is kept")
+        remark("the existing model is at least as good, and is kept")
 
 
 def _write(out: Path, model: PlannerModel) -> bool:

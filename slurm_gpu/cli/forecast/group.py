@@ -1,4 +1,4 @@
-"""`slurm-gpu forecast JOB`, or `-- sbatch …`: when a job starts, why, and how reliable that is."""
+"""`slurm-gpu forecast JOB`, or `-- sbatch …`: predict when a job starts, with reasons and reliability."""
 
 from __future__ import annotations
 
@@ -41,17 +41,19 @@ class _ForecastGroup(click.Group):
 @json_option
 @click.pass_context
 def forecast(context: click.Context, as_json: bool) -> None:
-    """Predict when a job starts: a pending JOB, or one that is not submitted yet.
+    """Predict when a job starts: a pending JOB, or a job that is not submitted yet.
 
-    For the latter, write its command: forecast -- sbatch --gpus=2 job.sh
+    To forecast a job that is not submitted yet, pass its command: forecast -- sbatch --gpus=2 job.sh
 
-    The interval is meant to contain the start of four out of five such jobs. It is estimated from the waits
-    of similar jobs and from the current queue; the output includes how many earlier forecasts were right.
-    Later jobs with a higher priority, and jobs that end early, cannot be predicted. Exit code 1 without a
-    forecast: the model is not trained yet, or the policy or Slurm would refuse the job or never start it.
+    The predicted interval is meant to contain the start of four out of five such jobs. It is estimated from
+    the waits of similar jobs and from the current queue. The output includes the share of earlier forecasts
+    that were right. Later jobs with a higher priority, and jobs that end early, cannot be predicted.
+
+    The exit code is 1 if there is no forecast: the model is not trained yet, or the policy or Slurm would
+    refuse the job or never start it.
     """
     if context.invoked_subcommand is None:
-        raise UsageError("give the ID of a job, or -- followed by an sbatch, srun or salloc command")
+        raise UsageError("specify the ID of a job, or -- followed by an sbatch, srun or salloc command")
 
 
 forecast.add_command(train)
@@ -69,7 +71,8 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
     wanted = asked(site, words) if words[0] in COMMANDS else None
     if wanted is None and len(words) != 1:
         raise UsageError(
-            f"{' '.join(words)!r}: write the ID of one job, or -- and an sbatch, srun or salloc command"
+            f"{' '.join(words)!r}: specify the ID of one job, or -- followed by an sbatch, srun or salloc "
+            "command"
         )
     what = f"job {words[0]}" if wanted is None else "this job, submitted now,"
     policy = {} if wanted is None else {"policy": wanted.policy_json()}
@@ -113,13 +116,11 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
 
 
 def _print_policy(wanted: ForecastQuestion | None) -> None:
-    """Print the messages of the policy to a job that it would accept."""
+    """Print the messages of the policy about a job that it would accept."""
     if wanted is None:
         return
     if wanted.policy is None:
-        remark(
-            "the policy was not checked: it is not on this host; run slurm-gpu explain on slurmctld's host"
-        )
+        remark("the policy was not checked, as this host lacks it; run slurm-gpu explain on slurmctld's host")
     elif wanted.policy.messages:
         click.echo("the policy accepts the job and prints")
         _print_messages(wanted)
@@ -151,7 +152,7 @@ def _when(forecast: Forecast, zone: ZoneInfo) -> str:
 
 
 def _clock(now: dt.datetime, then: dt.datetime) -> str:
-    """Format a time; the day only if it is not today."""
+    """Format a time, with the day only if it is not today."""
     days = (then.date() - now.date()).days
     if days == 0:
         return f"{then:%H:%M}"
@@ -159,29 +160,29 @@ def _clock(now: dt.datetime, then: dt.datetime) -> str:
 
 
 def _trust(forecast: Forecast) -> list[str]:
-    """Return the accuracy of earlier forecasts, and the data of this one."""
+    """Return lines about the accuracy of earlier forecasts and the data behind this forecast."""
     kind = f"jobs {'with' if forecast.with_gpus else 'without'} GPUs"
     past, judged = forecast.past, forecast.judged
     right = "right: the job started in the predicted interval"
     if past.n >= _FEW:
-        lines = [f"of the last {past.n} forecasts made here, {past.correct / past.n:.0%} were {right}"]
+        lines = [f"of the last {past.n} forecasts on this cluster, {past.correct / past.n:.0%} were {right}"]
     elif past.n:
         lines = [
             f"right so far: {past.correct} of {counted(past.n, 'forecast')} (the job started in the interval)"
         ]
     else:
-        lines = ["no forecast made here is old enough to be checked"]
+        lines = ["no forecast on this cluster is old enough to be checked"]
     if judged is None:
-        lines.append(f"not validated: too few {kind} waited here recently; treat it as a guess")
+        lines.append(f"not validated, as too few {kind} waited recently; treat this forecast as a guess")
     else:
         lines.append(
-            f"validated on {kind} of the last weeks: {judged.within_2x:.0%} of forecasts were within a "
-            f"factor of 2 of the actual wait, {judged.within_3x:.0%} within a factor of 3"
+            f"validated on {kind} in recent weeks: {judged.within_2x:.0%} of forecasts were within a "
+            f"factor of 2 of the actual wait, and {judged.within_3x:.0%} within a factor of 3"
         )
     how = "a model trained" if forecast.source == "learned" else "tables made"
     ago, n = span(max(0, forecast.at_s - forecast.created_s)), counted(forecast.samples, "observation")
     since = dt.datetime.fromtimestamp(forecast.since_s, dt.UTC)
-    lines.append(f"from {how} {ago} ago, of {n} of waiting jobs since {since:%Y-%m-%d}")
+    lines.append(f"based on {how} {ago} ago from {n} of waiting jobs since {since:%Y-%m-%d}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""The query of /v1/forecast for a job that is not submitted yet, and reasons why it would not start."""
+"""Build the query to /v1/forecast for a job that is not submitted yet, or find why it would not start."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ REFUSED = "the policy would refuse this job"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastQuestion:
-    """The parameters of /v1/forecast, or why the job would never start."""
+    """The parameters of a query to /v1/forecast, or the reason why the job would never start."""
 
     parameters: Mapping[str, str | float | None]
     never: str
-    """"" if it may start."""
+    """"" if the job can start."""
     policy: PolicyVerdict | None
     """None if this host does not have the active policy."""
     used_up: Sequence[UsedUp]
     """Limits of the policy that keep the job waiting, even if GPUs are free."""
 
     def policy_json(self) -> dict[str, Any] | None:
-        """Return the answer of the policy with the keys of docs/commands.md."""
+        """Return the policy's verdict with the keys in docs/commands.md."""
         if self.policy is None:
             return None
         messages = list(self.policy.messages)
@@ -50,7 +50,7 @@ class ForecastQuestion:
 def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     """Parse a command, and fill in the defaults of Slurm and the policy.
 
-    Raise UsageError, OutsideError.
+    Raise UsageError if the command is invalid, and OutsideError if Slurm does not answer.
     """
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
     request = parse_command(list(words), os.environ, stdin)
@@ -63,7 +63,9 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     partition = str(description.get("partition") or default).partition(",")[0]
     limits = {item.name: item.default_time_s or item.max_time_s for item in partitions}
     if partition not in limits:
-        raise UsageError(f"Slurm has no partition {partition!r}; its partitions: {', '.join(sorted(limits))}")
+        raise UsageError(
+            f"Slurm has no partition {partition!r}; its partitions are {', '.join(sorted(limits))}"
+        )
     try:
         policy_verdict = judge_by_policy(site, settings, request, submitter, defaults, partitions, nodes)
     except OutsideError:
@@ -133,5 +135,5 @@ def _memory_mib(description: Mapping[str, object], nodes: int, cores: int, gpus:
 
 
 def _per_gpu(value: object) -> int:
-    """Return the number of GPUs, such as 4 for "gres/gpu:4"; 0 without a value."""
+    """Return the amount per GPU, such as 4 for "gres/gpu:4"; 0 without a value."""
     return int(value.rpartition(":")[2]) if isinstance(value, str) else 0

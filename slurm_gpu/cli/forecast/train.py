@@ -24,18 +24,19 @@ if TYPE_CHECKING:  # numpy is installed only on slurm-gpudbd's host.
 def train(site: CommandSite, database_config: Path | None) -> None:
     """Train the model of `slurm-gpu forecast` on the accounting of the last 60 days.
 
-    Tables of past waits need only numpy. With scikit-learn (extra `learn`) a regression is trained as well;
-    both are validated on later jobs, and the better one is used. The command then forecasts a sample of
-    pending jobs, to measure accuracy even if few users ask. Run it on slurm-gpudbd's host.
+    Tables of past waits need only numpy. With scikit-learn (extra `learn`), a regression model is also
+    trained; both are validated on later jobs, and the more accurate one is used. The command then forecasts a
+    sample of pending jobs, to measure the accuracy even if few users request forecasts. Run this command on
+    slurm-gpudbd's host.
     """
     from slurm_gpu.database.forecasts.training import forecast_waiting, installed_learner, train_from_database
 
     database, learner = open_current(database_url(database_config)), installed_learner()
     if learner is None:
-        remark("scikit-learn is not installed (extra learn): only tables are used")
+        remark("scikit-learn is not installed (extra learn), so only tables are used")
     done = train_from_database(database, site.config.cluster, int(site.wall()), learner)
     if not done.samples:
-        click.echo("no job that waited is on record yet: nothing to train on")
+        click.echo("no job that waited is recorded yet, so there is nothing to train on")
         return
     click.echo(
         f"trained on {counted(done.samples, 'observation')} of waiting jobs, in {counted(done.runs, 'run')}; "
@@ -56,7 +57,8 @@ def _judged(found: Correction | None) -> str:
         return "tables; too few jobs waited to validate them"
     names = {"tables": "tables", "learned": "learned model"}
     shares = (
-        f"{names[source]} {twice:.0%} within a factor of 2 of the actual wait, {thrice:.0%} within 3"
+        f"{names[source]} {twice:.0%} within a factor of 2 of the actual wait, {thrice:.0%} within a "
+        "factor of 3"
         for source, (twice, thrice) in sorted(found.within.items(), key=lambda item: item[0] != found.source)
     )
     return "; ".join(shares)

@@ -60,12 +60,12 @@ def dry_run(site: CommandSite, settings: Settings, *, as_json: bool, whole: bool
     else:
         click.echo("No notices would be sent now.")
     if would and not whole:
-        click.echo("\nWould be sent (--text shows all of it):")
+        click.echo("\nNotices that would be sent (--text prints them in full):")
         rows = [(text(_to(one, channels, settings)), text(one.text.subject)) for channels, one in would]
         print_table(("to", "subject"), rows, cut=("to",))
     for channels, one in would if whole else ():
         click.echo(f"\nTo: {_to(one, channels, settings)}\nSubject: {one.text.subject}\n\n{one.text.body}")
-    remark("from records, which arrive every five minutes; slurm-gpuctld also uses live values")
+    remark("computed from records, which arrive every five minutes; slurm-gpuctld also uses live values")
 
 
 def _plain(one: Message, channels: tuple[str, ...], settings: Settings) -> Mapping[str, Any]:
@@ -127,7 +127,7 @@ def _ledger(site: CommandSite) -> Ledger:
     try:
         return ledgers.read(ledger_path(site.slurm.settings()))
     except SlurmError as error:
-        remark(f"earlier notices are unknown here: {error}")
+        remark(f"earlier notices cannot be read on this host: {error}")
     except OutsideError as error:
         remark(f"earlier notices require root or SlurmUser: {error}")
     return Ledger()

@@ -29,7 +29,7 @@ _MOST = 1000
 
 
 @click.group(invoke_without_command=True)
-@click.option("--dry-run", is_flag=True, help="Show the notices that are due, and send none.")
+@click.option("--dry-run", is_flag=True, help="Show the notices that are due, without sending them.")
 @click.option("--text", "whole", is_flag=True, help="With --dry-run: print the messages in full.")
 @click.option(
     "--settings",
@@ -62,8 +62,9 @@ def notices(
 ) -> None:
     """Show current alerts, the latest notices to users, and jobs ended for idle GPUs.
 
-    Run it on the host of slurm-gpuctld, as root or SlurmUser. With --dry-run, the notices that are due are
-    computed from slurm-gpudbd: nothing is sent, recorded or ended, and operators may run it on any host.
+    Run this command on slurm-gpuctld's host, as root or SlurmUser. With --dry-run, the notices that are due
+    are computed from slurm-gpudbd's data, nothing is sent or recorded, and no job is ended. Operators may use
+    --dry-run on any host.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -73,7 +74,7 @@ def notices(
     settings = load_settings(path)
     if settings is None:
         if dry_run:
-            raise UsageError(f"{path} does not exist; try other settings with --settings FILE")
+            raise UsageError(f"{path} does not exist; specify another file with --settings FILE")
         if as_json:
             print_json(
                 {"mode": None, "as_of_s": None, "cancels": None, "now": [], "notices": [], "ended": []}
@@ -111,8 +112,8 @@ def _read(site: CommandSite, run_dir: Path) -> tuple[Ledger, Status | None]:
     path = ledger_path(settings)
     if os.geteuid() not in (0, settings.slurm_user_uid):
         raise UsageError(
-            f"only root and {settings.slurm_user} (SlurmUser) may read sent notices, on slurmctld's host; "
-            "operators may run --dry-run to list the notices that are due"
+            f"only root and {settings.slurm_user} (SlurmUser) may read sent notices, and only on slurmctld's "
+            "host; operators may use --dry-run to list the notices that are due"
         )
     return ledgers.read(path), status.read(run_dir / status.FILE_NAME)
 
@@ -122,7 +123,9 @@ def _print_now(current: Status | None, settings: Settings, now_s: float, zone: Z
         remark("slurm-gpuctld on this host sends no notices (see its log)")
         return
     if now_s - current.as_of_s > status.FRESH_S:
-        remark(f"as of {moment(current.as_of_s, zone)}: slurm-gpuctld does not update it (see its log)")
+        remark(
+            f"as of {moment(current.as_of_s, zone)}: slurm-gpuctld no longer updates this list (see its log)"
+        )
     if not settings.sends:
         remark("notices.yaml has mode: observe: nothing is sent, and no job is ended")
     if not current.outlook:
@@ -153,6 +156,6 @@ def _print_ended(ledger: Ledger, limit: int, zone: ZoneInfo) -> None:
     chosen = ledger.ended[-limit:]
     if not chosen:
         return
-    click.echo("\nEnded for GPUs that were never used (`slurm-gpu notices undo JOB` undoes it):")
+    click.echo("\nJobs ended for unused GPUs (`slurm-gpu notices undo JOB` restores a job):")
     rows = [(text(one.id), text(one.user), text(one.name), text(of_end(one, zone))) for one in chosen]
     print_table(("job", "user", "name", "action"), rows, whole=("job",), cut=("user", "name"))

@@ -1,4 +1,4 @@
-"""Table of current alerts and their notices."""
+"""Print the table of current alerts and their notices."""
 
 from __future__ import annotations
 

@@ -29,9 +29,9 @@ _IS_BACK = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 def undo(site: CommandSite, job: str, dry_run: bool) -> None:
     """Restore JOB, which slurm-gpuctld ended because it never used a GPU.
 
-    A cancelled job is requeued: Slurm requeues batch jobs until MinJobAge (300 s by default) after their end.
-    A held job is released. The job starts again, with the usual warnings. Run it as root or SlurmUser on
-    slurmctld's host; the audit log records it.
+    A cancelled job is requeued, which Slurm permits for batch jobs until MinJobAge (300 s by default) after
+    their end. A held job is released. The job starts again, with the usual warnings. Run this command as root
+    or SlurmUser on slurmctld's host; the audit log records the action.
     """
     settings = site.slurm.settings()
     if os.geteuid() not in (0, settings.slurm_user_uid):
@@ -58,9 +58,9 @@ def undo(site: CommandSite, job: str, dry_run: bool) -> None:
     except SlurmError as error:
         age = settings.raw.get("MinJobAge", "MinJobAge")
         raise OutsideError(
-            f"Slurm does not restore job {end.id}: {error}\n"
-            f"Slurm can requeue batch jobs that permit it, until {age} after their end. Afterwards the "
-            f"owner, {end.user}, has to submit the job again; sacct --batch-script -j {end.id} prints the "
+            f"Slurm did not restore job {end.id}: {error}\n"
+            f"Slurm can requeue batch jobs that permit it, until {age} after their end. After that, the "
+            f"owner, {end.user}, must submit the job again; sacct --batch-script -j {end.id} prints the "
             "script if the site stores scripts."
         ) from error
     click.echo(f"Job {end.id} of {end.user} was {what}: it starts again, with new warnings")
@@ -93,5 +93,5 @@ def _record(site: CommandSite, end: End, what: str) -> None:
         with site.database() as database:
             database.send_audit_events([act])
     except OutsideError as error:
-        remark(f"the audit log does not have this action: {error}")
+        remark(f"the action could not be recorded in the audit log: {error}")
         raise

@@ -46,7 +46,7 @@ _COLUMNS = (
 
 @click.group()
 def placement() -> None:
-    """Show, reset and simulate how node weights place jobs so that whole nodes stay free."""
+    """Show, reset and simulate the node weights that keep whole nodes free."""
 
 
 @placement.command(short_help="Show each managed node with its GPUs and its Weight.")
@@ -54,12 +54,12 @@ def placement() -> None:
 @_RUN_DIR
 @with_site
 def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
-    """Show each managed node: GPUs, current Weight, intended Weight and the site's own.
+    """Show each managed node with its GPUs, its current and intended Weight, and the site's own Weight.
 
-    Also shown: free GPUs that recent jobs can use, and the GPUs that the next small job is expected to
-    strand. slurm-gpuctld gives the lowest weight to nodes where both are least.
+    The column useful shows the free GPUs that recent jobs can use, and strands the GPUs that the next small
+    job is expected to strand. The nodes where both are lowest get the lowest weight from slurm-gpuctld.
 
-    The values are the last that slurm-gpuctld wrote on this host. Elsewhere, they are computed now.
+    The values are the last that slurm-gpuctld wrote on this host. On other hosts, the command computes them.
     """
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     is_written = table is not None and table.in_charge
@@ -71,7 +71,11 @@ def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
         print_json({"from": source, "age_s": round(age_s, 1), **table.to_json()})
         return
     if is_written:
-        late = ", which is too long ago: check that it runs" if table.is_stale(site.wall()) else ""
+        late = (
+            ", which is too long ago: check that slurm-gpuctld is running"
+            if table.is_stale(site.wall())
+            else ""
+        )
         click.echo(
             f"Mode {table.mode}; slurm-gpuctld on {table.host} computed the weights "
             f"{format_duration(age_s)} ago{late}"
@@ -100,13 +104,14 @@ def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
 def release_weights(site: CommandSite, run_dir: Path) -> None:
     """Restore the site's own Weight of every node, if slurm-gpuctld ended without doing so.
 
-    Run it as root or SlurmUser on a host of slurmctld.
+    Run this command as root or SlurmUser on a host of slurmctld.
     """
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     if table is not None and table.mode == "enforce" and not table.is_stale(site.wall()):
         raise UsageError(
-            "slurm-gpuctld runs here and would set them again: stop it, which restores them, or write "
-            "placement: {mode: observe} into slurm-gpu.yaml and restart it. If it was killed just now, wait "
+            "slurm-gpuctld runs on this host and would set the weights again: stop it, which restores "
+            "them, or "
+            "set placement: {mode: observe} in slurm-gpu.yaml and restart it. If it was just killed, wait "
             f"{placementtable.STALE_CYCLES * table.cycle_s:.0f} s"
         )
     settings = site.slurm.settings()
@@ -121,9 +126,9 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
     click.echo(f"The site's own Weight was restored on {counted(len(names), 'node')}")
 
 
-@placement.command(short_help="Simulate recorded jobs under other rules.")
-@since_option("Jobs submitted from then on")
-@click.option("--until", metavar="TIME", help="Jobs submitted before.")
+@placement.command(short_help="Simulate recorded jobs under other placement rules.")
+@since_option("Only jobs submitted since TIME")
+@click.option("--until", metavar="TIME", help="Only jobs submitted before TIME.")
 @click.option(
     "--zone-wait",
     metavar="DURATION",
@@ -138,11 +143,11 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
 def replay(
     site: CommandSite, since: str, until: str | None, zone_wait: float, as_json: bool, run_dir: Path
 ) -> None:
-    """Simulate the recorded jobs as Slurm places them, and under other rules.
+    """Simulate recorded jobs under Slurm's own placement and under other rules.
 
     The other rules are MostAllocated, the node weights of slurm-gpuctld, and its choice for each single job.
-    Output: GPUs in use, stranded GPU-hours, and waits by scale. Changes nothing. For operators of
-    slurm-gpudbd.
+    The output shows the GPUs in use, the stranded GPU-hours, and the waits by size of job. Nothing is
+    changed. Only operators of slurm-gpudbd may run this command.
     """
     # numpy is installed only where reports are built.
     from slurm_gpu.cli.placement.replay import replay_placement
@@ -194,7 +199,7 @@ def _print_last_act(table: PlacementTable) -> None:
     if act is not None:
         at = dt.datetime.fromtimestamp(act.at_s, dt.UTC)
         click.echo(
-            f"Last act: {act.act} on {counted(act.nodes, 'node')} in {counted(act.calls, 'call')}, "
+            f"Last action: {act.act} on {counted(act.nodes, 'node')} in {counted(act.calls, 'call')}, "
             f"{act.took_s:.2f} s, {at:%Y-%m-%d %H:%M:%S} UTC"
         )
 

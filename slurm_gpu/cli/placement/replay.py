@@ -73,12 +73,12 @@ def replay_placement(
 
 
 def _print(found: RuleComparison) -> None:
-    click.echo(f"{counted(next(iter(found.rules.values())).jobs, 'job')} of the period")
+    click.echo(f"{counted(next(iter(found.rules.values())).jobs, 'job')} in the period")
     print_table(_COLUMNS, (_row(name, one) for name, one in found.rules.items()), right=_COLUMNS[1:])
-    click.echo("\nWaits by the model:")
+    click.echo("\nModelled waits:")
     print_table(_WAITS, _wait_rows(found.rules), right=("jobs", *_WAITS[3:]))
     if (doubt := found.reproduction.doubt) is not None:
-        remark(f"warning: with Slurm's own placement {doubt}: use its figures only to compare rules")
+        remark(f"warning: use these figures only to compare rules. With Slurm's own placement: {doubt}")
 
 
 def _row(name: str, one: Figures) -> tuple[str, ...]:

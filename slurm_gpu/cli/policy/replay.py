@@ -46,8 +46,8 @@ _RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
 
 @click.command(short_help="List recorded jobs that FILE would refuse.")
 @file_argument
-@since_option("Jobs submitted from then on")
-@click.option("--until", metavar="TIME", help="Jobs submitted before.")
+@since_option("Only jobs submitted since TIME")
+@click.option("--until", metavar="TIME", help="Only jobs submitted before TIME.")
 @click.option(
     "--starts",
     is_flag=True,

@@ -1,4 +1,4 @@
-"""`slurm-gpu report build`: a report on a period, on slurm-gpudbd's host."""
+"""`slurm-gpu report build`: write a report on a period, on slurm-gpudbd's host."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ if TYPE_CHECKING:  # numpy is installed only on slurm-gpudbd's host
 _DEFAULT_SINCE = "30d"
 
 
-@click.command(short_help="Write a report on whole days: page, tables and figures.")
+@click.command(short_help="Write a report on a period of whole days.")
 @click.option(
     "--since",
     metavar="DAY",
     help=f"First day, such as 2026-10-01, or 30d for 30 days ago. [default: {_DEFAULT_SINCE}]",
 )
-@click.option("--until", metavar="DAY", help="Day after the last. [default: tomorrow]")
+@click.option("--until", metavar="DAY", help="Day after the last day. [default: tomorrow]")
 @click.option(
     "--last",
     type=click.Choice(["day", "week", "month"]),
-    help="Last whole day, week (from Monday) or month, into its own directory in DIR.",
+    help="Report on the last whole day, week (from Monday) or month, in its own directory in DIR.",
 )
 @click.option(
     "--out",
     required=True,
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Directory of report.html, tables/ and figures/; created if missing.",
+    help="Directory for report.html, tables/ and figures/; created if missing.",
 )
 @click.option(
     "--low-priority",
     multiple=True,
     metavar="QOS",
-    help="QOS of preemptible jobs; repeatable. Jobs on loan always count.",
+    help="QOS of preemptible jobs; repeatable. Jobs on loan always count as preemptible.",
 )
 @click.option(
     "--policy",
@@ -74,10 +74,10 @@ def build(
     page_only: bool,
     database_config: Path | None,
 ) -> None:
-    """Write a report on whole days: one HTML page, and its tables and figures as files.
+    """Write a report on a period of whole days: one HTML page, and its tables and figures as files.
 
-    The page loads nothing from other hosts, so you can mail and archive it. It names users and jobs: it is
-    readable only by its owner.
+    The page loads nothing from other hosts, so you can mail and archive it. It names users and jobs, so only
+    its owner can read it.
     """
     # numpy and the database modules are not installed on login nodes.
     from slurm_gpu.database.settings import DEFAULT_PATH, default_is_meant, load_settings
@@ -87,7 +87,7 @@ def build(
     today = dt.datetime.fromtimestamp(now_s, ZoneInfo(config.timezone)).date()
     if last is not None:
         if since is not None or until is not None:
-            raise UsageError("--last and --since or --until are mutually exclusive")
+            raise UsageError("--last cannot be combined with --since or --until")
         period, name = _last(last, today, config.timezone)
         out = out / name
     else:
@@ -117,7 +117,7 @@ def build(
 
 
 def _of_policy(site: CommandSite, file: Path | None) -> tuple[Sequence[Bundle], set[str]]:
-    """Return the bundles of the policy and the QOS of its loans; nothing without a policy."""
+    """Return the bundles of the policy and the QOS of its loans; both are empty without a policy."""
     path = policy_path(site, file)
     if file is None and not path.exists():
         return (), set()
@@ -160,7 +160,7 @@ def _day(option: str, value: str, today: dt.date) -> dt.date:
 
 
 def _last(span: str, today: dt.date, timezone: str) -> tuple[ReportPeriod, str]:
-    """Return the last whole span before today, and a directory name that sorts by time."""
+    """Return the last whole day, week or month before today, and a directory name that sorts by time."""
     from slurm_gpu.reports.period import ReportPeriod
 
     if span == "day":

@@ -40,9 +40,9 @@ _PREDICTED = (
 _TRIED = ("tried", "WAIT_h of all", "verdict")
 
 
-@click.command(short_help="Propose limits that shorten waiting, as a patch.")
+@click.command(short_help="Propose limits that shorten waits, as a patch.")
 @file_argument
-@since_option("Replay jobs recorded since")
+@since_option("Only jobs submitted since TIME")
 @click.option("--until", metavar="TIME", help="End of the period. [default: now]")
 @click.option("--out", type=PATH, metavar="FILE", help="Write the patch to FILE instead of standard output.")
 @json_option
@@ -52,9 +52,10 @@ def recommend(
 ) -> None:
     """Simulate recorded jobs under other limits of FILE, and propose better limits as a patch.
 
-    Each change moves one limit on running jobs by one step. It is proposed if the mean wait of all jobs
-    falls, and that of no group rises much. Changes nothing. For operators of slurm-gpudbd; needs Slurm's
-    commands. Exit code 1 if the model does not reproduce the recorded waits: then it proposes nothing.
+    Each change moves one limit on running jobs by one step. A change is proposed if the mean wait of all jobs
+    falls, and no group waits much longer. Nothing is changed. Only operators of slurm-gpudbd may run this
+    command, on a host with Slurm's commands. If the model does not reproduce the recorded waits, nothing is
+    proposed, and the exit code is 1.
     """
     from slurm_gpu.cli.policy.limit_search import findings_json, replayed
 
@@ -95,9 +96,9 @@ def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
     since, until = minute(found.since_s, zone), minute(found.until_s, zone)
     cluster = found.past.cluster
     click.echo(
-        f"Replayed {counted(len(found.past.jobs), 'run')} of {since} to {until} on "
+        f"Replayed {counted(len(found.past.jobs), 'run')} from {since} to {until} on "
         f"{counted(len(cluster.nodes), 'node')} with {counted(cluster.total_gpus, 'GPU')}, and compared the "
-        f"waits of {int(found.past.judged.sum())}"
+        f"waits of {int(found.past.judged.sum())} of them"
     )
     click.echo("\nHow well the model reproduces the recorded waits (means, hours):")
     rows = [
@@ -110,8 +111,8 @@ def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
     ]
     if idle:
         click.echo(
-            f"\nHow many of {cluster.total_gpus} GPUs were free while a job of the group waited for GPUs "
-            "(recorded, mean):"
+            f"\nMean number of free GPUs (of {cluster.total_gpus}) while a job of the group waited for GPUs, "
+            "as recorded:"
         )
         print_table(_IDLE, idle, right=_IDLE[1:])
     for text in findings.refused:
@@ -123,19 +124,17 @@ def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
         click.echo("\nProposed:")
         for change in findings.changes:
             click.echo(f"  {change_text(change)}")
-        click.echo("\nWaiting as it is and as it would be, both by the model (hours):")
+        click.echo("\nModelled waits under the current and the proposed limits (hours):")
         print_table(_PREDICTED, list(_predicted_rows(findings)), right=_PREDICTED[1:])
     elif findings.trials:
-        click.echo(
-            "\nNothing to propose: no step shortens waiting enough without lengthening that of a group"
-        )
+        click.echo("\nNothing to propose: no step shortens waits enough without making a group wait longer")
 
 
 def _trial_row(trial: Trial) -> tuple[str, str, str]:
     if trial.hurts:
-        verdict = f"no: longer for {', '.join(trial.hurts)}"
+        verdict = f"no: longer waits for {', '.join(trial.hurts)}"
     else:
-        verdict = "shortens waiting" if trial.worth_it else "no: makes too little difference"
+        verdict = "shortens waits" if trial.worth_it else "no: makes too little difference"
     return change_text(trial.change), f"{-trial.gain_h:+.2f}", verdict
 
 

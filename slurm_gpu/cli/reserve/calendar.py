@@ -1,4 +1,4 @@
-"""Print reservations: a table, a calendar by day, and the delays of past ones."""
+"""Print reservations: a table, a calendar by day, and the delays of past reservations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ def day_and_time(at_s: int | None, zone: ZoneInfo) -> str:
 
 
 def late(one: Reservation) -> int | None:
-    """Return the delay of its first job after the promised start or a later submission; None without jobs."""
+    """Return how late the first job of a reservation began; None without jobs.
+
+    The delay counts from the promised start, or from when the job became eligible if that was later.
+    """
     if one.start_s is None:
         return None
     return lateness_s(one.start_s, one.first_start_s, one.first_eligible_s)
@@ -100,7 +103,7 @@ def print_past(rows: Sequence[Reservation], promises: PromiseDelays, zone: ZoneI
     if promises.n:
         click.echo(
             f"Promised and used: {promises.n}; the first job began {span(promises.median_s)} late in the "
-            f"median, {span(promises.worst_s)} at the worst"
+            f"median, and {span(promises.worst_s)} late in the worst case"
         )
     if promises.unused:
         click.echo(f"Promised and not used: {promises.unused}")
@@ -148,7 +151,7 @@ def _note(one: Reservation, zone: ZoneInfo) -> str:
     if one.error is not None:
         return text(one.error)
     if one.state is ReservationState.REQUESTED:
-        return text(one.why) if one.full else "waits for an operator"
+        return text(one.why) if one.full else "awaits an operator's decision"
     if one.first_job_id is not None:
         late_s = late(one)
         return f"job {one.first_job_id}" + (f", {span(late_s)} late" if late_s else "")
@@ -160,7 +163,7 @@ def _note(one: Reservation, zone: ZoneInfo) -> str:
 def _timeline(
     lines: Sequence[tuple[str, int | None, int | None, str]], now_s: float, zone: ZoneInfo, width: int
 ) -> Iterator[Text]:
-    """Yield a heading with the days, then a line for each reservation; each sign is a part of a day."""
+    """Yield a heading with the days, then a line for each reservation; a sign stands for a part of a day."""
     label = min(_LABEL, max(len(name) for name, *_ in lines))
     today = dt.datetime.fromtimestamp(now_s, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     last = dt.datetime.fromtimestamp(max(end_s or 0 for _, _, end_s, _ in lines), zone)

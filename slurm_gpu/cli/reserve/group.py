@@ -1,4 +1,4 @@
-"""`slurm-gpu reserve`: reserve whole nodes for a training, requested by a user, approved by an operator."""
+"""`slurm-gpu reserve`: request, approve, cancel and list reservations of whole nodes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 
 _PAST = 30
 _NONE_HERE = (
-    "reservations are not enabled. An admin adds `placement: {reservations: {}}` to slurm-gpu.yaml, "
-    "and restarts slurm-gpudbd and slurm-gpuctld"
+    "reservations are not enabled. To enable them, an admin adds `placement: {reservations: {}}` to "
+    "slurm-gpu.yaml, and restarts slurm-gpudbd and slurm-gpuctld"
 )
 
 
@@ -43,16 +43,16 @@ def _at_least_a_minute(context: click.Context, parameter: click.Parameter, text:
 
 def _not_empty(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
     if not text.strip():
-        raise click.BadParameter("it is empty: give a reason")
+        raise click.BadParameter("the reason must not be empty")
     return text
 
 
 @click.group()
 def reserve() -> None:
-    """Reserve whole nodes for a large training at a promised time.
+    """Reserve whole nodes for a large training job at a promised time.
 
-    A user requests, an operator approves, and slurm-gpuctld creates the reservation in Slurm, which jobs of
-    the user enter without further options. An unused reservation is released.
+    A user requests a reservation, an operator approves it, and slurm-gpuctld creates it in Slurm. Jobs of the
+    user enter the reservation without further options. An unused reservation is released.
     """
 
 
@@ -64,7 +64,7 @@ def reserve() -> None:
     required=True,
     callback=_at_least_a_minute,
     metavar="DURATION",
-    help="Length, such as 36h, 3d or 2-12:00:00.",
+    help="Length of the reservation, such as 36h, 3d or 2-12:00:00.",
 )
 @click.option(
     "--why", required=True, callback=_not_empty, metavar="TEXT", help="Reason, for the operators who decide."
@@ -79,7 +79,7 @@ def reserve() -> None:
     "--earliest", metavar="TIME", help="Earliest start: 2026-12-01, 2026-12-01T18:00, or 2d from now."
 )
 @click.option("--latest", metavar="TIME", help="Latest useful start.")
-@click.option("--user", metavar="NAME", help="Request for this user, as an operator.")
+@click.option("--user", metavar="NAME", help="Make the request for this user, as an operator.")
 @with_site
 def request(
     site: CommandSite,
@@ -94,10 +94,11 @@ def request(
     latest: str | None,
     user: str | None,
 ) -> None:
-    """Request whole nodes for some time. An operator decides; until then nothing is promised.
+    """Request whole nodes for some time. Nothing is promised until an operator approves the request.
 
-    Prints when the reservation could begin if approved now. Your job must use the same account and partition,
-    and a time limit of at most --time: when the reservation ends, Slurm ends the jobs in it.
+    The command prints when the reservation would begin if it were approved now. Your job must use the same
+    account and partition, and a time limit of at most --time: when the reservation ends, Slurm ends the jobs
+    in it.
     """
     settings, zone = _settings(site), ZoneInfo(site.config.timezone)
     name = uid_and_name(user)[1]
@@ -142,20 +143,21 @@ def request(
         )
     click.echo(f"Request {found.id}: {_what(found)}, account {found.account}. An operator decides.")
     click.echo(
-        f"If approved now, it begins {day_and_time(window.start_s, zone)} on {compress(window.nodes)}."
+        f"If approved now, the reservation begins {day_and_time(window.start_s, zone)} on "
+        f"{compress(window.nodes)}."
     )
 
 
 @reserve.command(short_help="Approve a request, as an operator.")
 @click.argument("number", metavar="ID", type=click.IntRange(1))
 @click.option("--start", metavar="TIME", help="Earliest start. [default: as soon as possible]")
-@click.option("--nodes", metavar="NODES", help="Only on these nodes, such as n[1-4].")
+@click.option("--nodes", metavar="NODES", help="Use only these nodes, such as n[1-4].")
 @with_site
 def approve(site: CommandSite, number: int, start: str | None, nodes: str | None) -> None:
-    """Approve a request for the first window in which the nodes are free together.
+    """Approve a request for the first window in which enough nodes are free at the same time.
 
-    The window follows from time limits of running jobs and from other reservations. Its start cannot be moved
-    to a later time. Pending jobs that would have used these nodes wait longer.
+    The window depends on the time limits of running jobs and on other reservations. Once approved, the start
+    cannot be moved to a later time. Pending jobs that would have used these nodes wait longer.
     """
     settings, zone = _settings(site), ZoneInfo(site.config.timezone)
     only = None if nodes is None else _hosts(nodes)
@@ -173,9 +175,9 @@ def approve(site: CommandSite, number: int, start: str | None, nodes: str | None
         )
     click.echo(
         f"Reservation {number} begins {day_and_time(promised.start_s, zone)} on {promised.nodes}, for "
-        f"{_long(promised)}; in Slurm it is {promised.name}."
+        f"{_long(promised)}; its name in Slurm is {promised.name}."
     )
-    click.echo(f"{promised.user}'s job enters it without further options:")
+    click.echo(f"{promised.user}'s jobs enter it without further options:")
     click.echo(f"  {_command(promised)}")
 
 
@@ -192,17 +194,20 @@ def deny(site: CommandSite, number: int, why: str) -> None:
 
 @reserve.command(short_help="Cancel a request or reservation.")
 @click.argument("number", metavar="ID", type=click.IntRange(1))
-@click.option("--why", metavar="TEXT", help="Reason, for others.")
+@click.option("--why", metavar="TEXT", help="Reason, for other users.")
 @with_site
 def cancel(site: CommandSite, number: int, why: str | None) -> None:
-    """Cancel a request or reservation of yours, or of any user as an operator. Running jobs continue."""
+    """Cancel one of your requests or reservations; running jobs continue.
+
+    Operators may cancel the requests and reservations of all users.
+    """
     with site.database() as database:
         one = database.decide_reservation(number, "cancel", why=why)
     click.echo(f"Reservation {number} is cancelled{'' if one.start_s is None else _then(site, one)}.")
 
 
 def _then(site: CommandSite, one: Reservation) -> str:
-    """Return when the nodes are free for other users."""
+    """State when the nodes become free for other users."""
     try:
         found = next((it for it in ReservationClient(site.run).all() if it.name == one.name), None)
     except SlurmError as error:
@@ -211,12 +216,11 @@ def _then(site: CommandSite, one: Reservation) -> str:
         return "; Slurm has no such reservation"
     if not is_ours(found, one):
         return (
-            f"; in Slurm {one.name} is on {found.nodes or 'no nodes'} for "
-            f"{', '.join(sorted(found.users)) or 'no user'}, not as approved, so slurm-gpu does not delete "
-            "it: run "
-            f"`scontrol delete ReservationName={one.name}` if it is not needed"
+            f"; {one.name} in Slurm is on {found.nodes or 'no nodes'} for "
+            f"{', '.join(sorted(found.users)) or 'no user'}, which was not approved, so slurm-gpu does not "
+            f"delete it: run `scontrol delete ReservationName={one.name}` if it is not needed"
         )
-    return "; its nodes are free for others within a minute after its last job"
+    return "; its nodes become free for other users within a minute after its last job ends"
 
 
 @reserve.command("list", short_help="Show the calendar.")
@@ -231,10 +235,10 @@ def _then(site: CommandSite, one: Reservation) -> str:
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV with the keys as columns.")
 @with_site
 def list_reservations(site: CommandSite, past: bool, limit: int | None, as_json: bool, as_csv: bool) -> None:
-    """Show reservations and requests in a calendar by day, with other reservations of Slurm."""
+    """Show reservations and requests in a calendar by day, with Slurm's other reservations."""
     check_format(as_json=as_json, as_csv=as_csv)
     if limit is not None and not past:
-        raise UsageError("--limit applies to past reservations: add --past")
+        raise UsageError("--limit applies only to past reservations: add --past")
     zone = ZoneInfo(site.config.timezone)
     with site.database() as database:
         rows = database.reservations(past=(_PAST if limit is None else limit) if past else 0)

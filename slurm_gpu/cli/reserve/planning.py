@@ -1,4 +1,4 @@
-"""Read the data from Slurm with which `slurm-gpu reserve` plans."""
+"""Plan reservations with the nodes, jobs and reservations in Slurm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slurm_gpu.wire.answers.reservation import Reservation
 
 
 class PlanningState:
-    """Nodes, jobs and reservations as they are now."""
+    """The current nodes, jobs and reservations."""
 
     def __init__(self, site: CommandSite, settings: Reservations) -> None:
         self._site, self._settings = site, settings
@@ -37,14 +37,14 @@ class PlanningState:
         return ReservationClient(self._site.run).all()
 
     def nodes_for(self, gpus: int, gpu_type: str | None, partition: str) -> int:
-        """Return the fewest nodes with that many GPUs; raise UsageError if no node has the type."""
+        """Return the minimum number of nodes that have the GPUs; raise UsageError if no node has the type."""
         found = nodes_with(self.nodes, partition, gpu_type)
         if not found:
             kinds = sorted({kind for node in self.nodes for kind in node.gpus if kind and node.gpus[kind]})
             partitions = sorted({name for node in self.nodes if node.n_gpus for name in node.partitions})
             kind = f"{gpu_type} GPUs" if gpu_type else "GPUs"
             raise UsageError(
-                f"no node in service with {kind} is in partition {partition}; Slurm has: "
+                f"partition {partition} has no node in service with {kind}; Slurm has "
                 f"{', '.join(kinds) or 'GPUs without a type'} in {', '.join(partitions) or 'no partition'}"
             )
         return nodes_needed(found, gpus, gpu_type)
@@ -80,8 +80,8 @@ class PlanningState:
         if found is None:
             by = dt.datetime.fromtimestamp(latest_s, timezone)
             raise UsageError(
-                f"{counted(one.n_nodes, 'node')} are not free together for {format_duration(one.duration_s)} "
-                f"by {by:%a %Y-%m-%d %H:%M}: ask for less, or for a later start"
+                f"{counted(one.n_nodes, 'node')} cannot be reserved together for "
+                f"{format_duration(one.duration_s)} by {by:%a %Y-%m-%d %H:%M}: request less, or a later start"
             )
         return found
 
@@ -90,7 +90,7 @@ def default_partition(site: CommandSite) -> str:
     """Return Slurm's default partition; raise UsageError if there is none."""
     name = next((one.name for one in read_partitions(site.run) if one.is_default), None)
     if name is None:
-        raise UsageError("Slurm has no default partition: name one with --partition")
+        raise UsageError("Slurm has no default partition: specify one with --partition")
     return name
 
 
@@ -98,5 +98,5 @@ def default_account(site: CommandSite, user: str) -> str:
     """Return the default account of the user; raise UsageError if Slurm has none."""
     account = read_user_defaults(user, None, site.run).account
     if account is None:
-        raise UsageError(f"Slurm has no default account of {user}: name one with --account")
+        raise UsageError(f"Slurm has no default account of {user}: specify one with --account")
     return account
