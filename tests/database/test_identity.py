@@ -64,7 +64,7 @@ def test_a_credential_binds_method_target_and_body(munge_socket: str) -> None:
         ("POST", "/", b"body"),
         ("POST", "/v1/node", b""),
     ):
-        with pytest.raises(NotAuthenticatedError, match="made for another request"):
+        with pytest.raises(NotAuthenticatedError, match="created for another request"):
             who.by_credential(f"MUNGE {munge.encode(digest, munge_socket)}", method, target, body)
     credential = munge.encode(digest, munge_socket)
     assert who.by_credential(f"munge  {credential} ", "POST", "/v1/node", b"body").uid == os.getuid()
