@@ -1,5 +1,5 @@
 -- requires: judge, remedy, state, wording
--- The last lines of a refusal: a command that would be accepted, or how to make room for the job.
+-- The last lines of a refusal: a command that would be accepted, or a way to make the job fit.
 local _, lib = ...
 local wrap, width, WIDTH = lib.wording.wrap, lib.wording.width, lib.wording.WIDTH
 

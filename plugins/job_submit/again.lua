@@ -1,31 +1,32 @@
 -- requires: judge, reading, stages, state
--- A cache of decisions: jobs come in series, and a job like one that was accepted is accepted without a judgement.
+-- A cache of decisions. Users submit many equal jobs; a job that equals an accepted one is accepted without a
+-- judgement.
 --
--- With 10,000 queued jobs and a Lua that does nothing slurmctld spends 0.9 to 1.5 ms of processor time on a submission.
--- A judgement takes 0.14 to 0.28 ms, a hit 0.04 to 0.08 ms (bench/submit.py, medians of two runs).
+-- With 10,000 queued jobs and a script that does nothing, slurmctld spends 0.9 to 1.5 ms of processor time on a
+-- submission. A judgement takes 0.14 to 0.28 ms, a hit 0.04 to 0.08 ms (bench/submit.py, medians of two runs).
 --
--- The key is what the judgement read, in order (reading.lua): fields of job_desc, of partitions, and the submitter. The
--- value, a leaf, is the judged job with the limits on sums that it is subject to. Invariants:
+-- The key consists of all values that the judgement read, in order (reading.lua): fields of job_desc and of partitions,
+-- and the submitter. The value, a leaf, is the judged job with the limits on sums that apply to it. Invariants:
 --
 -- 1. Only a new job that was accepted without a finding, a message or a queue error is kept.
--- 2. A judgement follows from the answers to its questions, the policy, the sums, and the second if a rule depends on
---    the clock. Each hit compares all answers and that second, and evaluates the sums again. A module that depends on
---    more has a function `again(job, state)`; an unknown module without one disables the cache.
+-- 2. A judgement depends only on the answers to its questions, the policy, the sums and, if a rule depends on the
+--    clock, the current second. Each hit compares all answers and the second, and evaluates the sums again. A module
+--    that depends on more has a function `again(job, state)`; an unknown module without one disables the cache.
 -- 3. Any difference or error is a miss, and a miss is judged from the beginning.
 -- 4. It has at most MOST_LEAVES leaves, is emptied every KEPT_S seconds, and starts empty when the script is loaded.
 -- 5. Slurm's job_desc and partitions are not kept longer than the call.
--- 6. It is disabled while `slurm_gpu_considered` is set, which is called for each judgement.
+-- 6. It is disabled while the function `slurm_gpu_considered` is set, which every judgement must call.
 --
--- The keys form a tree. A node is a stretch of `questions` to which all its jobs gave the same `answers`, as flat
--- lists, since memory accesses cost more time than the comparisons. At its end is the `leaf`, or the
--- `question` that its jobs answered differently, with the nodes that follow `by_answer` (`unset` for none). `fields`
--- has the questions about a field of job_desc, false for the others.
+-- The keys form a tree. A node is a sequence of `questions` to which all its jobs gave the same `answers`. Both are
+-- flat lists, since memory accesses cost more time than the comparisons. At the end of a node is the `leaf`, or the
+-- `question` that its jobs answered differently, with the following nodes `by_answer` (`unset` for no answer). `fields`
+-- contains the questions about a field of job_desc, and false for other questions.
 local policy, lib = ...
 local again = {}
 
--- The most leaves, since users may submit any number of different requests.
+-- Maximum number of leaves, since users may submit any number of different requests.
 local MOST_LEAVES = 500
--- The most bytes of an answer that is kept.
+-- Maximum length, in bytes, of an answer that is kept.
 local LONGEST_ANSWER = 1000
 -- Seconds after which the cache is emptied: values that are not compared, such as a user's name, may change.
 local KEPT_S = 600

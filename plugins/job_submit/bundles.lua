@@ -1,10 +1,10 @@
 -- requires: amounts, fit, measures
--- Compares the CPUs and memory of a job with its bundle: findings as in limits.lua. An update is checked as far as it
--- raises these amounts, or moves the job to another bundle.
+-- Compares the CPUs and memory of a job with its bundle, and returns findings as limits.lua does. An update is checked
+-- only if it raises these amounts or moves the job to another bundle.
 local policy, lib = ...
 local amounts = lib.amounts
 
--- A bundle as the rule of its findings. A bundle with mode: fit only warns of jobs that exceed it.
+-- The rule that findings about a bundle refer to. A bundle with mode: fit only warns about jobs that exceed it.
 local function as_rule(bundle)
   return {
     id = "bundle." .. bundle.name,

@@ -1,4 +1,4 @@
--- Local time at the site: Lua in slurmctld has UTC only, so the policy includes the offsets.
+-- Local time at the site. Lua in slurmctld has only UTC, so the policy includes the offsets.
 local policy = ...
 local calendar = {}
 

@@ -3,7 +3,7 @@
 local policy, lib = ...
 local decisions = {}
 
--- The file is kept open for at most one second, so that after a rename or removal little goes to the old file.
+-- The file is kept open for at most one second, so that few lines are written to the old file after a rename.
 local file, size, opened_at = nil, 0, nil
 
 -- Whether the last line may be incomplete (a full file system): the next line must not continue it.

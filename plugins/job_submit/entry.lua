@@ -1,6 +1,6 @@
 -- requires: again, chain, clock, decide, job, state
--- The two functions that Slurm calls. They catch every error, and the policy's on_error decides: if the script raises
--- an error, Slurm up to 25.11 accepts all jobs, and Slurm from 26.05 on refuses all jobs.
+-- The two functions that Slurm calls. They catch every error, so that the policy's on_error decides. If the script
+-- raised an error, Slurm up to 25.11 would accept all jobs, and Slurm from 26.05 on would refuse all jobs.
 local policy, lib = ...
 
 local state = lib.state.new()
@@ -24,8 +24,8 @@ local function judge(job)
   return code
 end
 
--- The decision on a new job. A job like an earlier one gets no table of its own: tables are garbage-collected in
--- slurmctld's time, and the collector visits every job in slurm.jobs.
+-- The decision on a new job. For a job that equals an earlier one, no table is created: slurmctld spends its own time
+-- on garbage collection, and the collector visits every job in slurm.jobs.
 local function decide(desc, parts, submit_uid, now, up, queue_error)
   local kind = lib.job.kind_of(desc, state)
   local known = queue_error == nil and lib.again.find(state, kind, desc, parts, submit_uid, now, up)

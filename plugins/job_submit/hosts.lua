@@ -1,7 +1,7 @@
 -- Names of nodes in Slurm's hostlists: n[1-3,7],login. Pure functions.
 local hosts = {}
 
--- The most names that are expanded: users may submit any text.
+-- Maximum number of names that are expanded, since users may submit any text.
 local MOST = 10000
 
 -- Adds the names of one item; false if it cannot be parsed, as with several brackets.

@@ -1,5 +1,5 @@
 -- requires: amounts
--- A smaller request in the form that the job used: options for as much of it as fits. Pure functions.
+-- Builds a smaller request in the form that the job used: options for the part of it that fits. Pure functions.
 local policy, lib = ...
 local amounts = lib.amounts
 local shapes = {}

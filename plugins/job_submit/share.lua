@@ -1,8 +1,8 @@
 -- requires: amounts, scopes, snapshot
--- Jobs that share a GPU: which ones may, and how many shards each gets. The snapshot has the shards by key of the job
--- (snapshot.lua). slurm-gpuctld decides when and with which co-runners it starts, at the latest at its begin time. Adds
--- to job: share = {mode, key, text = what is logged}, with {shards, of, max_wait_s, environment = names of variables to
--- empty} if it shares.
+-- Decides which jobs share a GPU, and how many shards each gets. The snapshot contains the number of shards by key of
+-- the job (snapshot.lua). slurm-gpuctld decides with which co-runners a job starts and when, at the latest at its begin
+-- time. Adds to job: share = {mode, key, text = the text for the log}, with {shards, of, max_wait_s, environment =
+-- names of variables to empty} if it shares.
 local policy, lib = ...
 local amounts = lib.amounts
 local sharing = policy.colocation

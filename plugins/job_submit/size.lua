@@ -198,7 +198,7 @@ end
 
 -- The size of a job in the table: its allocation if it runs, or its request. Slurm's printed total of a pending job
 -- is used only for forms that require the number of tasks or sockets, since it is not updated with the job.
--- `whole_nodes`: whether the job is exclusive, which no field of its record says.
+-- `whole_nodes`: whether the job is exclusive, which no field of its record shows.
 function size.of_record(record, running, whole_nodes)
   local partitions = record.partition or ""
   local request = {

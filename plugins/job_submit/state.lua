@@ -2,17 +2,17 @@
 -- Current use by group and user: from slurm.jobs, and from jobs accepted since.
 --
 -- Slurm rebuilds slurm.jobs only when its whole-second stamp of the last job change advances, so the table may lack
--- jobs of the current second. The check and the insertion of a job are never atomic either. Hence the ledger: every
--- admission counts from the moment of the decision. It stops counting when a table shows the job (by the token in its
--- AdminComment), or was built so late that it would show it (the job was --test-only, or Slurm refused it). Admissions
--- are also lines of decisions.log, from which the ledger is rebuilt when the script is loaded again.
+-- jobs of the current second. The check and the insertion of a job are never atomic either. The ledger therefore counts
+-- every admission from the moment of the decision. An admission stops counting when a table shows the job (by the token
+-- in its AdminComment), or is so late that it would show the job (it was --test-only, or Slurm refused it). Admissions
+-- are also written to decisions.log, from which the ledger is rebuilt when the script is loaded again.
 --
--- Where slurm-gpuctld writes a snapshot, its sums replace the table, and the ledger works alike: an admission counts
--- until a snapshot contains its token, or was taken so late that it would.
+-- Where slurm-gpuctld writes a snapshot, its sums replace the table. The ledger works in the same way: an admission
+-- counts until a snapshot contains its token, or is so late that it would contain the token.
 local policy, lib = ...
 local state_module = {}
 
--- The most jobs that are read if the snapshot is not usable; with more jobs, on_error decides.
+-- Maximum number of jobs that are read if the snapshot is not usable; with more jobs, on_error decides.
 local MOST_JOBS = 20000
 
 -- Seconds in which the snapshot file is not read again.

@@ -1,11 +1,11 @@
 -- requires: scopes
--- Urgent jobs: checks who may use their QOS, and requires a reason. Slurm counts how many run at once (GrpJobs of the
--- QOS), and their SiteFactor puts them before all other jobs. Adds to job: urgent = the reason, for any job that names
--- the QOS ("" if it gives none).
+-- Urgent jobs: checks which users may use their QOS, and requires a reason. Slurm counts how many run at once (GrpJobs
+-- of the QOS), and their SiteFactor puts them before all other jobs. Adds to job: urgent = the reason, for any job that
+-- names the QOS ("" if it gives none).
 local policy, lib = ...
 local urgent = policy.urgent
 
--- Characters of the reason that are logged.
+-- Maximum number of bytes of the reason that are logged.
 local LONGEST = 300
 
 local rule

@@ -2,10 +2,10 @@
 -- splits such constraints again exactly.
 local zones = {}
 
--- Alternatives in one constraint, at most.
+-- Maximum number of alternatives in one constraint.
 local MOST_ALTERNATIVES = 32
 
--- Bytes of a user's constraint that is parsed: a longer one would delay slurmctld.
+-- Maximum length, in bytes, of a user's constraint that is parsed: a longer one would delay slurmctld.
 local LONGEST_OWN = 1000
 
 local NAME = "^[%w_.:+=-]+$"
