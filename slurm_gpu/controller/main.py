@@ -254,7 +254,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY),
         metavar="DIR",
-        help="where snapshot.txt is written (default %(default)s)",
+        help="directory for snapshot.txt (default %(default)s)",
     )
     add("--foreground", action="store_true", help="run by hand: log with times, not for journald")
     add("--once", action="store_true", help="poll once, write nothing, report the cost, and exit")

@@ -28,7 +28,7 @@ KINDS = (WARNING, ENDED, *map(str, ALERT_KINDS))
 
 
 class NoticedRun(NamedTuple):
-    """One run of a job; a requeue starts another."""
+    """One run of a job; a requeue starts another run."""
 
     job_id: int
     start_s: int

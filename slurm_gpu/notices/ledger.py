@@ -133,7 +133,7 @@ class Ledger:
         return min(times, default=None)
 
     def end_of(self, run: NoticedRun) -> End | None:
-        """Return the record of slurm-gpuctld ending this run; None if there is none."""
+        """Return the record of how slurm-gpuctld ended this run; None if there is none."""
         return next((one for one in reversed(self.ended) if one.run == run), None)
 
     def take_back(self, runs: Collection[NoticedRun], kind: str) -> bool:
@@ -259,5 +259,5 @@ def after_a_kill(ledger: Ledger) -> Sequence[Notice]:
 
 
 def write(path: Path, ledger: Ledger, owner_uid: int) -> None:
-    """Write the ledger to disk, readable only by SlurmUser (`owner_uid`); raise OutsideError."""
+    """Write the ledger, readable only by SlurmUser (`owner_uid`); raise OutsideError on failure."""
     write_state(path, ledger.to_json(), owner_uid)

@@ -16,7 +16,7 @@ from slurm_gpu.reports.rows import RunColumns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedRows:
-    """The allocation of each row: `mgpu` since `began_s`; the part in the period is `from_s` to `to_s`.
+    """The allocation of each row: `mgpu` since `began_s`, of which the period contains `from_s` to `to_s`.
 
     If a row never started, `began_s` is NaN and `from_s` = `to_s` = 0. `mgpu` is NaN if Slurm does not report
     it. `whole_s` is the length of the whole allocation in seconds, including time outside the period.

@@ -176,8 +176,7 @@ class _Progress:
 def _months(connection: Connection, since_s: int | None, until_s: int | None) -> list[ExportMonth]:
     """Return the months of the period that have rows.
 
-    Empty months are skipped, because a row from a node with a wrong clock could otherwise add thousands of
-    them.
+    Empty months are skipped, because a row with a wrong time could otherwise add a thousand of them.
     """
     months: list[ExportMonth] = []
     next_s = None if since_s is None else ExportMonth.at(min(max(since_s, 0), MAX_MOMENT_S)).begin_s

@@ -126,7 +126,7 @@ class JobTable:
 
     @cached_property
     def completed(self) -> Mask:
-        """Return the runs that ended in the period and had started before their end."""
+        """Return the runs that ended in the period, except those that never started."""
         return self.ended & self.ran
 
     @cached_property

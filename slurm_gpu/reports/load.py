@@ -99,7 +99,7 @@ def load(database: Database, config: SiteConfig, period: ReportPeriod, now_s: fl
 
 
 def read_periods(connection: Connection) -> list[NodePeriod]:
-    """Return all periods of nodes in the database."""
+    """Return all node periods in the database."""
     query = select(
         node_period.c.node,
         node_period.c.from_s,

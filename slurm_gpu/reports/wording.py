@@ -12,7 +12,7 @@ NOT_RECOGNISED = "(not recognised)"
 
 
 def percent(part: float, whole: float = 100.0) -> str:
-    """Return "47 %", "38.3 %" or "less than 0.1 %"; "0 %" if the part is 0, "–" if the whole is 0."""
+    """Return a text such as "38.3 %" or "less than 0.1 %"; "0 %" if the part is 0, "–" if the whole is 0."""
     if whole == 0 or math.isnan(part / whole):
         return "–"
     share = 100 * part / whole
@@ -47,7 +47,7 @@ def several(number: int, noun: str, more: str = "") -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """Return "a", "a and b" or "a, b and c"."""
+    """Return a text such as "a", "a and b" or "a, b and c"."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 

@@ -56,7 +56,7 @@ class StoreBelief:
     def fits(self, members: Sequence[Member]) -> bool:
         """Return whether the jobs fit in memory when each uses its maximum.
 
-        The store has no memory use over time.
+        The store does not contain memory use over time.
         """
         if len(members) < 2:
             return True
@@ -83,7 +83,7 @@ class StoreBelief:
         return not self._closed or not any(one.job in self._closed for one in members)
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """Return the expected time until the last job ends: the store has no lower bounds of speeds."""
+        """Return the expected time until the last job ends, as the store has no lower bounds for speeds."""
         if not self.fits(members):
             return math.inf
         applications = [one.application for one in members]

@@ -30,7 +30,7 @@ class QueryResults:
     ran: dict[RunKey, EndedCorun] = field(default_factory=dict)
     utilisation: dict[RunKey, tuple[float, float]] = field(default_factory=dict)
     since_s: Mapping[RunKey, float] = field(default_factory=dict)
-    """For each running job, the time since which its utilisation was queried."""
+    """For each running job, the start of the period for which its utilisation was queried."""
     error: str | None = None
 
 

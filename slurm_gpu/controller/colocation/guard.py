@@ -53,9 +53,9 @@ def since_s(course: CorunHistory) -> float | None:
 def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationStore) -> float | None:
     """Estimate a job's speed relative to running alone from its utilisation; return None if unknown.
 
-    `used` is the job's utilisation and the measured seconds. Even when alone, a job at times uses the GPU
-    less than its mean. Its utilisation is therefore compared with the minimum over an equally long period
-    alone.
+    `used` is the job's utilisation and the measured seconds. Even a job that runs alone uses the GPU less
+    than on average at times. Its utilisation is therefore compared with the minimum over an equally long
+    period alone.
     """
     alone = store.profiles.get(course.key)
     if used[1] < LEAST_S or alone is None or not alone.util_frac:
@@ -106,16 +106,19 @@ def _numbered(some: Sequence[CoRunner]) -> str:
 
 
 def _other(key: str, together: Sequence[CoRunner]) -> str:
-    """Return the key of the co-runner to blame: the last to arrive, or the one before it.
+    """Return the key of the co-runner to blame for slowing down the job with `key`.
 
-    The one before it is blamed if the last to arrive is itself slowed down.
+    This is the last job to arrive or, if that is the slowed job itself, the one before it.
     """
     last = together[-1].course.key
     return last if last != key else together[-2].course.key
 
 
 def observed(course: CorunHistory, speed: float, store: ColocationStore) -> Mapping[str, float]:
-    """Split a speed measured with several co-runners, assuming one common factor for all predictions."""
+    """Split a speed measured with several co-runners into the speeds next to each of them.
+
+    All speeds are assumed to deviate from their predictions by the same factor.
+    """
     others = course.stretches[-1].others
     factor = speed / store.speed(course.key, others)
     return {other: min(1.0, store.speed(course.key, (other,)) * factor) for other in others}

@@ -40,7 +40,7 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
 
 
 def expected(least: Sequence[float], mean: float, seconds: float) -> float:
-    """Return the expected minimum utilisation over `seconds` alone; the mean if no minimum is known."""
+    """Return the expected minimum utilisation of a job alone over `seconds`; the mean if it is unknown."""
     if not least or seconds < SHORTEST_S:
         return mean
     at = int(math.log2(seconds / SHORTEST_S))

@@ -34,7 +34,7 @@ class CorunHistory:
     stretches: list[CorunStretch] = field(default_factory=list)
     end_s: float | None = None
     is_whole: bool = True
-    """Whether the run was observed from its start, without any suspension."""
+    """Whether the run was observed from its start and was never suspended."""
 
     def seen(self, at_s: float, others: Iterable[str], *, is_suspended: bool = False) -> None:
         """Record the job's current co-runners."""

@@ -110,8 +110,8 @@ class Learning:
 def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
     """Return the work of a run in seconds of running alone.
 
-    This is the mean of its key, or an estimate from utilisation if the run apparently did a different amount
-    of work.
+    This is the mean time alone of its key, or an estimate from utilisation if the run apparently did a
+    different amount of work.
     """
     if ran.util_frac is None or not alone.util_frac:
         return alone.alone_s

@@ -196,7 +196,7 @@ class ColocationReconciler(Duty):
                 learning.missed(one, [agreed[job].key for job in landing.act.co_runners if job in agreed])
 
     def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], store: ColocationStore) -> None:
-        """Requeue jobs that failed with co-runners, once each, unless their key has never completed alone."""
+        """Requeue jobs that failed while sharing, once each, if jobs with their key have completed alone."""
         if not learning.over:
             return
         states = {job.job_id: job for job in self._client.jobs([key.job_id for key in learning.over])}

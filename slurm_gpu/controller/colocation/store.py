@@ -61,9 +61,7 @@ class ColocationStore:
         measurements.
         """
         self.apart: set[frozenset[str]] = set()
-        """Pairs of keys that must not share; jobs with the key of a one-element set must not share with each
-        other.
-        """
+        """Pairs of keys whose jobs must not share; a single key stands for a pair of jobs with that key."""
         self.predicted: Mapping[tuple[str, str], float] = {}
         """Speeds of unmeasured pairs, predicted from measured ones (pair_fit.py); not stored on disk."""
         self._forgets = False
@@ -233,6 +231,6 @@ def read(path: Path) -> ColocationStore:
 
 
 def write(path: Path, store: ColocationStore, at_s: float, owner_uid: int) -> None:
-    """Write the store to disk, readable only by SlurmUser (`owner_uid`); raise OutsideError."""
+    """Write the store, readable only by SlurmUser (`owner_uid`); raise OutsideError on failure."""
     write_state(path, store.to_json(at_s), owner_uid)
     store.is_changed = False

@@ -52,7 +52,7 @@ def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
 
 
 class PriorityController(Duty):
-    """Sets priority points; while this fails, jobs keep the points that they have."""
+    """Sets priority points; while this fails, jobs keep their current points."""
 
     def __init__(
         self,

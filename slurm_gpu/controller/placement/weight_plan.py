@@ -34,7 +34,7 @@ class NodePlan:
     room: NodeCapacity
     known: RecordedWeights
     level: int | None
-    """None if the Weight is not managed, because the node accepts no jobs or its Weight was set by hand."""
+    """The level of the node's Weight; None if the node accepts no jobs or its Weight was set by hand."""
     wanted: int | None
     is_by_hand: bool
     stake: Stake | None = None

@@ -314,7 +314,7 @@ def release(
 def put_back(
     client: SlurmClient, memory: OriginalWeights, nodes: Sequence[SlurmNode], written: Mapping[str, int]
 ) -> list[str]:
-    """Restore the original Weight of nodes unless it was set by hand; return the changed nodes."""
+    """Restore the original Weight of nodes, except if it was set by hand; return the changed nodes."""
     now = {node.name: node.weight for node in nodes if node.name in memory.nodes}
     known = as_known(memory, now, written)
     ours = {name: one.site for name, one in known.items() if now[name] in one.ours}

@@ -30,12 +30,12 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True)
 class CountingFacts:
-    """Facts about the cluster needed for counting."""
+    """Facts about the cluster that are needed to count resources."""
 
     shards_per_gpu: int | None = None
-    """None if no node has shards; requests for shards are ignored in this case."""
+    """Number of shards per GPU; None if no node has shards, in which case requests for shards are ignored."""
     mps_per_gpu: int | None = None
-    """None if no node has MPS; 100 MPS count as one GPU in this case."""
+    """Number of MPS per GPU; None if no node has MPS, in which case 100 MPS count as one GPU."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The minimum number of GPUs per node in each partition, for jobs with exclusive nodes."""
     whole_partitions: frozenset[str] = frozenset()

@@ -16,7 +16,7 @@ class NodeCache:
         self._last: tuple[float, Sequence[SlurmNode]] | None = None
 
     def within(self, age_s: float) -> Sequence[SlurmNode]:
-        """Return the nodes as of at most `age_s` ago; raise SlurmError if slurmctld does not answer."""
+        """Return nodes polled at most `age_s` ago; raise SlurmError if slurmctld does not answer."""
         now = self._clock.monotonic()
         if self._last is None or now - self._last[0] >= age_s:
             self._last = now, self._client.nodes()

@@ -91,7 +91,7 @@ def owner_of(job: CountedJob) -> UsageOwner:
 
 
 def subjects_of(owner: UsageOwner, groups: Iterable[GroupInForce]) -> list[Subject]:
-    """Return the subjects to which a job of this owner counts."""
+    """Return the subjects whose sums include the jobs of this owner."""
     found = [Subject(owner.user, None)]
     for group in groups:
         if group.matches(owner.uid, owner.account, owner.qos, owner.partition):

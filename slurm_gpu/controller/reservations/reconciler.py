@@ -45,7 +45,7 @@ _LEAST_LEFT_S = 60
 
 
 def is_ours(found: SlurmReservation, row: Reservation) -> bool:
-    """Return whether Slurm's reservation is the one in this row, not one of the site with the same name.
+    """Return whether Slurm's reservation is the one in this row, not another one with the same name.
 
     It may have additional users, because operators may have added them (`Users+=`).
     """

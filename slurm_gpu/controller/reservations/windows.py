@@ -101,7 +101,7 @@ def without(
     now_s: float,
     timezone: ZoneInfo,
 ) -> str | None:
-    """Return the nodes of a reservation after replacing `lost` by nodes that are free until its end.
+    """Return the nodes of a reservation after replacing `lost` with nodes that are free until its end.
 
     Nodes in the zones of its other nodes are preferred. Return None if too few nodes are free.
     """
@@ -160,7 +160,7 @@ def is_reserved(
     but_for: Reservation,
     timezone: ZoneInfo,
 ) -> bool:
-    """Return whether another reservation, in Slurm or approved, has any of the nodes in [from_s, until_s)."""
+    """Return whether another reservation, in Slurm or approved, uses any of the nodes at that time."""
     mine, until = set(nodes), int(min(until_s, FOREVER))
     others = [one for one in in_slurm if one.name != but_for.name and not mine.isdisjoint(expand(one.nodes))]
     taken = itertools.chain(_by_slurm(others, until, timezone), _by_promises(promised, but_for.id))

@@ -12,10 +12,10 @@ class ShareTable:
 
     shards_per_gpu: int
     shares: Mapping[str, int]
-    """Number of shards by key, as job_submit.lua writes it."""
+    """Number of shards by key; keys are in the form that job_submit.lua uses."""
 
     def lines(self) -> Iterator[str]:
-        """Yield a line which says that sharing is available, and one line for each key."""
+        """Yield a line that declares sharing available, and one line for each key."""
         yield f"colocation {self.shards_per_gpu}"
         for key, shards in sorted(self.shares.items()):
             yield f"share {key} {shards}"

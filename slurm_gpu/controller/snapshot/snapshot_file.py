@@ -35,7 +35,7 @@ class QueryTiming:
     took_s: float
     """Time until the response; rounded up to hundredths of a second in the file."""
     boot_id: str
-    """Uptimes are comparable only within one boot of one machine."""
+    """The ID of the host's boot; uptimes are comparable only within one boot of one host."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class SiteLinks:
     again: str = ""
     """The address for reloading this page if a requested window has not arrived from the job's nodes yet."""
     silent: str = ""
-    """The nodes that have not answered yet, if some have."""
+    """The nodes that have not answered yet; empty unless other nodes have answered."""
 
 
 def diagnosis_html(page: DiagnosisPageModel, site: SiteLinks | None = None) -> str:

@@ -129,7 +129,7 @@ def _n_without_records(run: Run) -> int:
 
 
 def _of_all(run: Run, verdict: Verdict) -> Verdict:
-    """Replace a healthy verdict by an inconclusive one if some GPUs, perhaps faulty ones, have no records."""
+    """Replace a healthy verdict with an inconclusive one if GPUs, perhaps faulty ones, have no records."""
     if verdict.cause is not Cause.HEALTHY or run.n_gpus is None or not _n_without_records(run):
         return verdict
     why = f"only {_known(run)} of {run.n_gpus:.0f} GPUs have records; the nodes of the others sent no records"

@@ -43,7 +43,7 @@ def roles_section(page: DiagnosisPageModel, view: CaseView) -> Element:
     if len(case.groups.names) == 1:
         reading = f"All GPUs are compared with each other: {case.groups.source}."
     if view.is_of_one:
-        reading = "The job has one GPU, which is not compared."
+        reading = "The job has one GPU, so there is nothing to compare it with."
     return section(
         "roles",
         "Groups of GPUs with the same work",

@@ -1,4 +1,4 @@
-"""Classes of runs by number of nodes, with their colours."""
+"""Define classes of runs by number of nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODE_CLASSES = (
     NodeClass(3, "3–4"),
     NodeClass(5, "5–8"),
     NodeClass(9, "9–16"),
-    NodeClass(17, "17 and more"),
+    NodeClass(17, "17 or more"),
 )
 
 

@@ -80,7 +80,7 @@ def scale_of(values: Floats) -> AxisScale:
 
 
 def stretch_of(known: Floats) -> float | None:
-    """Return the reciprocal of the value below which a log scale is nearly linear; None if not needed."""
+    """Return the inverse of the value below which a log scale is nearly linear; None for a linear scale."""
     above = known[known > 0]
     if not len(above) or known.min() < 0:
         return None

@@ -186,7 +186,7 @@ def test_any_length_has_a_page(n_bins):
 
 def test_a_single_gpu_has_no_peers():
     text = Seen(diagnosis_html(page_model(Training(n=1, n_bins=200)))).text
-    assert "The job has one GPU, which is not compared." in text
+    assert "The job has one GPU, so there is nothing to compare it with." in text
     assert "Correlation of metrics over time, from −1 to 1." in text
     for words in ("peers", "All GPUs", "80 % of the GPUs"):
         assert words not in text.split("GPU × time")[1]
