@@ -318,6 +318,6 @@ def test_files_of_a_changed_setting_are_checked_too(installed: Installation):
     other.mkdir()
     conf.write_text(f"Prolog={other}/*\nEpilog={installed.conf['Epilog']}\n")
     empty, differs, epilog = hooks.configured(installed.at())
-    assert empty.message == f"Prolog={other}/* matches nothing: Slurm drains the node of the next job"
+    assert empty.message == f"Prolog={other}/* matches no file: Slurm drains the node of the next job"
     assert "which slurmd uses" in differs.message
     assert epilog.level is Level.OK

@@ -104,7 +104,7 @@ def test_suspended_time_does_not_reduce_the_coverage(slurm_gpu: CommandLine):
     slurm_gpu("job", "17")
     (row,) = _use_rows(slurm_gpu).values()
     assert row[-1] == "1.00"
-    assert "allocated and not used" in slurm_gpu.out
+    assert "allocated but not used" in slurm_gpu.out
     slurm_gpu("job", "17", "--json")
     (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
     assert (gpu["allocated_s"], gpu["sampled_s"], gpu["suspended_s"]) == (3600, 1800, 1800)
@@ -196,10 +196,10 @@ def test_zero_is_printed_as_0_and_none_as_a_dash(slurm_gpu: CommandLine):
 def test_an_unused_gpu_is_reported(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A),))]
     slurm_gpu("job", "17")
-    assert "The GPU of this run was allocated and not used; submit such work without --gpus" in slurm_gpu.out
+    assert "The GPU of this run was allocated but not used; submit such work without --gpus" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A), make_record(_B)))]
     slurm_gpu("job", "17")
-    assert "1 of 2 GPUs was allocated and not used; the run needed only 1." in slurm_gpu.out
+    assert "1 of 2 GPUs was allocated but not used; the run needed only 1." in slurm_gpu.out
 
 
 def test_a_gpu_with_low_coverage_is_not_judged(slurm_gpu: CommandLine):
@@ -337,8 +337,8 @@ def test_a_truncated_answer_prints_a_remark(slurm_gpu: CommandLine):
     assert "more" not in slurm_gpu.err
     slurm_gpu.database.left_out = 40
     slurm_gpu("job", "17")
-    assert "older runs of 17 that are left out: 40; specify a task" in slurm_gpu.err
-    assert "left out between the first and the last events of each kind: 40 events" in slurm_gpu.err
+    assert "older runs of 17 are not shown (40): specify a task" in slurm_gpu.err
+    assert "not shown: 40 events between the first and the last events of each kind" in slurm_gpu.err
     slurm_gpu("job", "17", "--json")
     answer = json.loads(slurm_gpu.out)
     assert (answer["left_out"], answer["events_left_out"]) == (40, 40)

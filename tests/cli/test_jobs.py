@@ -68,7 +68,7 @@ def test_values_with_low_coverage_are_marked(slurm_gpu: CommandLine):
     slurm_gpu("jobs")
     assert slurm_gpu.rows()[1][-3:] == ["42.2*", "10.0*", "0.79*"]
     assert slurm_gpu.rows()[2][-3:] == ["42.2", "10.0", "0.80"]
-    assert slurm_gpu.err == "* measured for less than 80% of the time: do not draw conclusions from it\n"
+    assert slurm_gpu.err == "* not reliable: measured for less than 80% of the time\n"
 
 
 def test_quarters_of_gpus_are_shown(slurm_gpu: CommandLine):

@@ -53,7 +53,7 @@ def test_policy_check_takes_each_recipe(
     assert main(("policy", "check"), site) == 0
     written = yaml.safe_load(RECIPES[name])
     n_rules, n_groups = (len(written.get(key, ())) for key in ("rules", "groups"))
-    assert f"no mistakes; rules: {n_rules}, groups: {n_groups}\n" in capsys.readouterr().out
+    assert f"no errors; rules: {n_rules}, groups: {n_groups}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", RECIPES)

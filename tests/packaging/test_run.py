@@ -72,7 +72,7 @@ def test_the_rules_for_applications_are_found(installed: Tree) -> None:
 def test_the_example_policy_and_the_lua_modules_are_found(installed: Tree) -> None:
     checked = installed.run("/usr/bin/slurm-gpu", "policy", "check")
     assert checked.returncode == 0, checked.stderr
-    assert "/etc/slurm-gpu/policy.yaml: no mistakes" in checked.stdout
+    assert "/etc/slurm-gpu/policy.yaml: no errors" in checked.stdout
 
 
 def test_a_node_alone_has_what_slurm_gpud_needs(tree: Tree, built: Built) -> None:

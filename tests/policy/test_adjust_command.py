@@ -255,7 +255,7 @@ def test_a_dry_run_reports_the_move_and_moves_nothing(
     cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("adjust", "--dry-run") == 0
-    assert "Would be moved: gpus_running of share: 1 → 2" in capsys.readouterr().out
+    assert "Would move: gpus_running of share: 1 → 2" in capsys.readouterr().out
     assert (cluster.limit, cluster.acts) == (1000, [])
 
 

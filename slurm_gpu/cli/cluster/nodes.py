@@ -1,4 +1,4 @@
-"""`slurm-gpu nodes`: free resources and jobs by node."""
+"""`slurm-gpu nodes`: show free resources and jobs by node."""
 
 from __future__ import annotations
 

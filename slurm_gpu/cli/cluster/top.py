@@ -1,4 +1,4 @@
-"""`slurm-gpu top`: the cluster on one screen, updated every few seconds."""
+"""`slurm-gpu top`: show the cluster on one screen, updated every few seconds."""
 
 from __future__ import annotations
 

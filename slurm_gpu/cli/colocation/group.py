@@ -204,8 +204,8 @@ def evaluate(
 ) -> None:
     """Simulate planners on the same jobs, and compare them with SJF and with the optimum.
 
-    Each list contains jobs of random applications in the table, which take one to ten minutes. All planners
-    use the speeds in the table.
+    Each list contains jobs of one to ten minutes, of applications drawn at random from the table. All
+    planners use the speeds in the table.
     """
     from slurm_gpu.cli.colocation import evaluate as run
     from slurm_gpu.cli.colocation.train import SpeedTable

@@ -1,4 +1,4 @@
-"""`slurm-gpu notices`: notices to users, and jobs ended for idle GPUs."""
+"""`slurm-gpu notices`: show notices to users, and jobs that were ended for idle GPUs."""
 
 from __future__ import annotations
 

@@ -48,10 +48,9 @@ def adjust(
     """Move one limit of FILE by one step within the bounds of `adjust:`, if this shortens waits.
 
     The move is the change that `report recommend` would propose, but only limits with bounds are considered.
-    FILE is not edited: the move is written to a file next to it, applied in the same way as by
-    `policy apply`, and recorded in slurm-gpudbd. Run this command on slurmctld's host;
-    slurm-gpu-adjust.timer runs it weekly. If the active policy differs from FILE, no limit is moved and the
-    exit code is 1.
+    FILE is not edited: the move is written to a file next to FILE, activated by `policy apply`, and recorded
+    in slurm-gpudbd. Run this command on slurmctld's host; slurm-gpu-adjust.timer runs it weekly. If the
+    active policy differs from FILE, no limit is moved and the exit code is 1.
     """
     if dry_run and undo:
         raise UsageError("--dry-run and --undo are mutually exclusive")
@@ -73,7 +72,7 @@ def adjust(
         _require_in_force(site, file, state_dir)
         move, _ = _find_move(site, file, path, moved)
         if move is not None:
-            click.echo(f"Would be moved: {move} ({move.why})")
+            click.echo(f"Would move: {move} ({move.why})")
         return
     mover = _Mover(site, file, path, state_dir, run_dir)
     # Two runs at once would overwrite each other's move.

@@ -80,7 +80,7 @@ def check(site: CommandSite, file: Path | None) -> None:
         click.echo(f"warning: {warning}", err=True)
     stand_for_urgent = 0 if checked.urgent is None else 1
     n_rules, n_groups = len(checked.rules) - stand_for_urgent, len(checked.groups) - stand_for_urgent
-    click.echo(f"{path}: no mistakes; rules: {n_rules}, groups: {n_groups}")
+    click.echo(f"{path}: no errors; rules: {n_rules}, groups: {n_groups}")
 
 
 @policy.command(short_help="Show the rules of FILE, with their reasons.")
@@ -118,7 +118,7 @@ def show(site: CommandSite, file: Path | None, style: str, as_json: bool) -> Non
 
 
 class _ReservationRule(TypedDict):
-    """Keys of `reservation` in `policy show --json`."""
+    """The object `reservation` in the output of `policy show --json`."""
 
     required_gpus: int
     mode: str
@@ -138,7 +138,7 @@ def _warning(found: InForce | None, path: Path, file: Path | None) -> str | None
     if found is InForce.DIFFERENT:
         return f"Not active as shown: {SCRIPT_NAME} differs; `{apply_it}` installs {path}."
     if found is InForce.FOREIGN:
-        return f"Not active: {SCRIPT_NAME} is not slurm-gpu's; run `{apply_it}` for the remedy."
+        return f"Not active: {SCRIPT_NAME} is not slurm-gpu's; `{apply_it}` prints the remedy."
     return None
 
 

@@ -62,7 +62,7 @@ def used_up(
     partition: str,
     amounts: Mapping[str, float | None],
 ) -> Iterator[UsedUp]:
-    """Yield the limits on running jobs that would let an accepted job wait.
+    """Yield the limits on running jobs that would keep an accepted job waiting.
 
     Yield nothing if the active policy has no rules, as after a rollback of the first apply, or if this host
     has no active policy.

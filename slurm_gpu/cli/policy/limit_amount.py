@@ -1,4 +1,4 @@
-"""Format the amount that a limit measures."""
+"""Format the values of limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_gpu.text.units import format_duration, format_gpus, format_memory_mib
 
 
 def limit_amount(kind: LimitKind, value: Any) -> str:
-    """Format an amount of the quantity that the limit measures, with its unit."""
+    """Format a value of a limit with its unit."""
     if isinstance(value, Mapping) and kind.measure is LimitUnit.WALLTIME:
         steps = (value[index] for index in sorted(value))
         return ", ".join(f"{format_duration(step['s'])} from {format_gpus(step['mgpu'])}" for step in steps)

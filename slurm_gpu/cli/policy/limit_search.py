@@ -1,4 +1,4 @@
-"""Inputs of a search for better limits: policy, nodes and recorded jobs."""
+"""Prepare a search for better limits, from the policy, the nodes and recorded jobs."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def replayed(
     policy, remarks = modelled_rules(policy_of(build_bundle(loaded.compiled())), vain)
     if not policy.rules:
         raise UsageError(
-            f"{loaded.path} has no limits on running jobs (such as gpus_running) that Slurm enforces: there "
-            "is nothing to recommend; see docs/policy.md for the requirements"
+            f"{loaded.path} has no limits on running jobs (such as gpus_running) that Slurm enforces, so "
+            "there is nothing to recommend; see docs/policy.md for the requirements"
         )
     report_progress("recorded runs")
     users = PastUsers()

@@ -1,4 +1,4 @@
-"""`slurm-gpu quota`: use and limits of a user."""
+"""`slurm-gpu quota`: show the use and the limits of a user."""
 
 from __future__ import annotations
 

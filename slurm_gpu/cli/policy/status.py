@@ -115,7 +115,7 @@ def _standing(
     if found is InForce.MISSING:
         return f"missing: `{apply}` installs it"
     if found is InForce.FOREIGN:
-        return f"not slurm-gpu's: run `{apply}` for the remedy"
+        return f"not slurm-gpu's: `{apply}` prints the remedy"
     if taken_back and maker is None and _has_no_rules(loaded.script):
         return f"accepts every job, and differs from {path}: `{apply}` installs the file"
     if taken_back and (maker is None or Path(maker.policy) == path.absolute()):

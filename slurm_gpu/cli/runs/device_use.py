@@ -122,9 +122,9 @@ def idle_advice(run: Run, uses: Sequence[DeviceUse], min_coverage: float) -> str
     if len(idle) == len(uses):
         what = "The GPU of this run was" if len(uses) == 1 else f"All {len(uses)} GPUs of this run were"
         advice = "submit such work without --gpus, or check that the code uses CUDA."
-        return f"{what} allocated and not used; {advice}"
+        return f"{what} allocated but not used; {advice}"
     return (
-        f"{len(idle)} of {len(uses)} GPUs {'was' if len(idle) == 1 else 'were'} allocated and not used; "
+        f"{len(idle)} of {len(uses)} GPUs {'was' if len(idle) == 1 else 'were'} allocated but not used; "
         f"the run needed only {len(uses) - len(idle)}."
     )
 

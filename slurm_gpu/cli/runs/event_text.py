@@ -9,7 +9,7 @@ from slurm_gpu.wire import Event
 _XIDS = {
     13: "the program made an invalid access on the GPU",
     31: "the program accessed an invalid address of GPU memory",
-    43: "the GPU stopped the program after an error of the program",
+    43: "the GPU stopped the program after an error in the program",
     45: "the program was stopped while it used the GPU",
     48: "GPU memory lost data (double-bit ECC error)",
     63: "a faulty row of GPU memory is replaced at the next reset",
@@ -17,7 +17,7 @@ _XIDS = {
     74: "NVLink failed",
     79: "the GPU fell off the bus",
     92: "GPU memory had many correctable errors",
-    94: "GPU memory lost data, but only of this program",
+    94: "GPU memory lost data of this program only",
     95: "GPU memory lost data; the GPU needs a reset",
     119: "the GPU's system processor (GSP) did not answer",
     120: "the GPU's system processor (GSP) failed",

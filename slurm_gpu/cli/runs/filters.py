@@ -83,7 +83,7 @@ _OPTIONS = (
     click.option(
         "--team",
         metavar="NAME",
-        help="Only runs of the accounts of this team.",
+        help="Only runs of this team's accounts.",
         shell_complete=_complete_from(_teams),
     ),
     click.option(

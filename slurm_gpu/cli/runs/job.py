@@ -1,4 +1,4 @@
-"""`slurm-gpu job JOB`: the runs of a job and the use of its GPUs."""
+"""`slurm-gpu job JOB`: show the runs of a job and the use of its GPUs."""
 
 from __future__ import annotations
 
@@ -83,12 +83,10 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
             click.echo()
         _print_run(run, _timelines_of(run, run_timelines), zone, min_coverage, site.wall())
     if page.left_out:
-        remark(
-            f"older runs of {job_id} that are left out: {page.left_out}; specify a task, such as {job_id}_7"
-        )
+        remark(f"older runs of {job_id} are not shown ({page.left_out}): specify a task, such as {job_id}_7")
     if page.events_left_out:
         n = counted(page.events_left_out, "event")
-        remark(f"left out between the first and the last events of each kind: {n}")
+        remark(f"not shown: {n} between the first and the last events of each kind")
 
 
 def _timelines_of(run: Run, run_timelines: Sequence[RunTimeline]) -> Sequence[DeviceTimeline]:

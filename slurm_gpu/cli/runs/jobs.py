@@ -1,4 +1,4 @@
-"""`slurm-gpu jobs`: one row per run."""
+"""`slurm-gpu jobs`: list runs, one row per run."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def jobs(
 
 
 def _strange(users: str | None) -> list[str]:
-    """Return the requested names that no user of this host has, such as mistyped names or deleted users."""
+    """Return the requested names that are not users of this host, such as mistyped or deleted users."""
     names = [name.strip() for name in (users or "").split(",")]
     return [name for name in names if name and not _is_known(name)]
 
@@ -174,7 +174,7 @@ def _print_table(found: list[Run], min_coverage: float) -> None:
     rows = (_row(run, is_thin) for run, is_thin in zip(found, thin, strict=True))
     print_table(COLUMNS, rows, right=COLUMNS[4:], whole=("JobID",), cut=_NAMES, spare=_SPARE)
     if any(thin):
-        remark(f"* measured for less than {min_coverage:.0%} of the time: do not draw conclusions from it")
+        remark(f"* not reliable: measured for less than {min_coverage:.0%} of the time")
 
 
 def _row(run: Run, is_thin: bool) -> list[str]:

@@ -173,7 +173,7 @@ def _between(seconds: Collection[float]) -> str:
 
 
 def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that each slurm-gpud sees the GPUs that Slurm allocates, and has this version."""
+    """Check that each slurm-gpud detects the GPUs that Slurm allocates, and has this version."""
     now_s = _health(at).now_s
     with at.site.database() as database:
         reports = {report.node: report for report in database.nodes()}
@@ -281,7 +281,7 @@ def _late(there: Iterable[str], reports: Iterable[NodeReport], now_s: float) -> 
 
 
 def _just_started(at: DoctorContext, node: str) -> str | None:
-    """Return which daemon on this host started too recently for a report of the node, or None."""
+    """Return which daemon on this host was started too recently for the node to have reported, or None."""
     mine = [one for one in running("slurm-gpud") if _is_of(one, node, at.gpu_nodes_here)]
     for name, processes in (("slurm-gpudbd", running("slurm-gpudbd")), ("it", mine)):
         ages = [one.age_s for one in processes]

@@ -107,8 +107,8 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
         if not found and health.last_import_s not in (mine.last_import_s, later.last_import_s):
             found.append(
                 fail(
-                    "this host has its own slurm-gpudbd, which commands and slurm-gpud here use instead of "
-                    f"the one at {url}: the records of the cluster are in two databases",
+                    "commands and slurm-gpud on this host use its own slurm-gpudbd instead of the one at "
+                    f"{url}, so the records of the cluster are in two databases",
                     f"stop and disable {_DAEMON} here, or set database: to this host in "
                     f"{at.site.config_path} on every host",
                 )

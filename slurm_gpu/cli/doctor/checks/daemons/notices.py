@@ -95,8 +95,8 @@ def _channels(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
         where = f"{settings.mail.host} {settings.mail.port}"
         yield from _tried(
             MailChannel(settings.mail).try_out,
-            f"run nc -v {where} to see whether a mail server listens there; start one, or set another in "
-            f"mail: of {FILE_NAME}",
+            f"run nc -v {where} to see whether a mail server listens there; start one, or configure another "
+            f"under mail: in {FILE_NAME}",
             settings,
         )
     if settings.webhook is None:
@@ -112,7 +112,7 @@ def _channels(at: DoctorContext, settings: Settings) -> Iterator[CheckResult]:
             yield from _readable(at, secret, f"run chown {owner} {secret}")
     yield from _tried(
         WebhookChannel(settings.webhook).try_out,
-        f"correct url: of webhook: in {FILE_NAME}, or allow this host to reach that URL; if its "
+        f"correct url: under webhook: in {FILE_NAME}, or allow this host to reach that URL; if its "
         "certificate is "
         "not trusted, add the site's certificate authority to those that the system trusts",
         settings,

@@ -33,7 +33,7 @@ class HookFile:
 
     path: Path
     text: str
-    """Its first bytes as text; "" if it cannot be read."""
+    """The first bytes of the file as text; "" if it cannot be read."""
 
     @property
     def is_ours(self) -> bool:

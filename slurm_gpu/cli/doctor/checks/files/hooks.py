@@ -57,7 +57,7 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
             yield fail(
                 f"{at.slurm_conf} has {kind}={','.join(unread)}, which Slurm has not read yet: jobs leave no "
                 "GPU records",
-                "run scontrol reconfigure, after any other finding of this check is fixed",
+                "run scontrol reconfigure after you have fixed all other findings of this check",
             )
         elif not patterns:
             glob_here = f"{Path(at.settings.conf_path).parent}/{kind.lower()}.d/*"
