@@ -1,17 +1,18 @@
 -- requires: remembered, snapshot, sums
--- Admissions that neither slurm.jobs nor a snapshot shows yet.
+-- Counts admissions that neither slurm.jobs nor a snapshot shows yet.
 --
--- state.ledger is token → {at, up, claim}: the second of the decision, its uptime (nil if it cannot be read), and
--- the claim. A claim {class, sum} has the job's class and the amounts it adds. Thousands of equal jobs share one
--- claim. An admission may also have `missed` (after how many seconds a snapshot lacked it), `shown` (a table has it) or `saved` (slurmctld's saved state
--- has it). A table of up to four fields takes half the memory of one with five.
+-- state.ledger is token → {at, up, claim}: the second of the decision, the uptime at that moment (nil if it cannot be
+-- read), and the claim. A claim {class, sum} contains the job's class and the amounts that the job adds. Thousands of
+-- equal jobs share one claim. An admission may also have `missed` (the age in seconds at which a snapshot lacked it),
+-- `shown` (a table contains it) or `saved` (slurmctld's saved state contains it). A Lua table of up to four fields
+-- takes half the memory of one with five.
 local _, lib = ...
 local ledger = {}
 
 -- Seconds after which a table, or a snapshot without uptime, must show an admission; slurmctld's delay is added.
 ledger.SETTLE_S = 2
 -- Seconds after which a snapshot with uptime must show an admission. slurmctld's delay and the duration of the query
--- are added. A scheduler that holds the lock, for instance, delays inserting a job and queries alike.
+-- are added. For example, a scheduler that keeps the lock delays both the insertion of a job and queries.
 local MARGIN_S = 0.7
 -- Seconds without a new table after which slurmctld's saved state is searched.
 ledger.QUIET_S = 10
@@ -131,9 +132,9 @@ function ledger.forget_delay(state, now)
   end
 end
 
--- Drops admissions that led to no job while no new table comes. A job that is inserted in the second of the last
--- table causes no new table. The next one comes when another job changes, on a quiet cluster after hours. slurmctld
--- saves its jobs with their AdminComment within seconds, so the saved state is searched.
+-- Drops admissions that led to no job if Slurm does not build a new table. A job that is inserted in the second of the
+-- last table causes no new table. Slurm builds the next one when another job changes, which may take hours on a quiet
+-- cluster. slurmctld saves its jobs with their AdminComment within seconds, so the saved state is searched.
 function ledger.expire(state, now)
   if now == state.expired_at then
     return

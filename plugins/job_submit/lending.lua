@@ -1,8 +1,8 @@
 -- requires: amounts
--- Chooses the GPUs that a job runs on: its group's own, those without an owner, or borrowed ones. They follow from its
--- QOS, by which Slurm counts; the choice does not depend on current use. Adds to job: loan = {owners, qos, within_s,
--- always, own_mgpu, cancelled}. `always`: it can only run on borrowed GPUs; `own_mgpu` is set if the job named no QOS;
--- `cancelled` is why it is cancelled, nil if it is requeued.
+-- Chooses the GPUs on which a job runs: its group's own GPUs, GPUs without an owner, or borrowed GPUs. The choice is a
+-- QOS, by which Slurm counts, and does not depend on current use. Adds to job: loan = {owners, qos, within_s, always,
+-- own_mgpu, cancelled}. `always`: the job can run only on borrowed GPUs. `own_mgpu` is set if the job named no QOS.
+-- `cancelled` is the reason why the job is cancelled when the GPUs return; nil if it is requeued.
 --
 -- A job that names a QOS keeps it. Any other job with GPUs gets the first of the three that is large enough. Users
 -- choose by naming a QOS: wait for their own GPUs, or borrow and possibly be requeued.

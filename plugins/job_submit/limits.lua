@@ -1,9 +1,9 @@
 -- requires: amounts, fit, ledger, measures, scopes, state
--- The limits that the job would exceed. A finding is {rule, key, label, used, recent, limit, requested (as text),
--- mode}, or {rule, error} if a rule could not be evaluated. `recent` is the part of `used` that was just
--- submitted. `retry_s` is then the time after which it stops counting if Slurm refused it, set if that would make
--- room. Also sets job.room: the amounts that would be accepted. If job.checks is a list, every limit that applies to
--- the job is appended to it: {rule, sum or hours (the sum to which the job adds), uid, bound, requested}.
+-- Finds the limits that the job would exceed. A finding is {rule, key, label, used, recent, limit, requested (as text),
+-- mode}, or {rule, error} if a rule could not be evaluated. `recent` is the part of `used` that was just submitted. If
+-- the job would fit without that part, `retry_s` is the time after which it stops counting if Slurm refused those jobs.
+-- Also sets job.room: the amounts that would be accepted. If job.checks is a list, every limit that applies to the job
+-- is appended to it: {rule, sum or hours (the sum to which the job adds), uid, bound, requested}.
 local policy, lib = ...
 local amounts = lib.amounts
 

@@ -1,15 +1,15 @@
 -- requires: amounts, reserved, size, zones
--- Zones for distributed jobs: all nodes of a job from one zone. Only handles jobs with GPUs that certainly need several
--- nodes. Adds to job: place_key, the text that was read of the zones, and place. This is {mode, zones = list of {name,
--- score}, best first, features = the constraint with these}, or {mode, why} if the job is left unchanged. Both have
--- text, which is logged.
+-- Places all nodes of a distributed job in one zone. Handles only jobs with GPUs that certainly need several nodes.
+-- Adds to job: place_key, the text that was read of the zones, and place. This is {mode, zones = list of {name, score},
+-- best first, features = the constraint with these}, or {mode, why} if the job is left unchanged. Both have text, which
+-- is logged.
 --
 -- Placement must never cause a refusal. Slurm refuses a constraint that it cannot parse, and a job that no named zone
 -- can ever hold. So a job with any unknown option is left unchanged.
 local policy, lib = ...
 local amounts = lib.amounts
 
--- Fields that select nodes, or require of a node what is not modelled here, with the logged word.
+-- Fields that select nodes or require properties of nodes that are not modelled here, with the word for the log.
 local TEXTS = {
   { "req_nodes", "nodelist" },
   { "exc_nodes", "exclude" },
@@ -102,7 +102,7 @@ local function share_of(job, nodes)
   return share
 end
 
--- The nodes that a job certainly needs, and the nodes that it counts for: equal unless it names a range.
+-- The number of nodes that a job certainly needs, and the number with which it counts: equal unless it names a range.
 local function nodes_of(job, found)
   local least, most_gpus = amounts.least_nodes(job.request), 0
   for partition in job.partition:gmatch("[^,]+") do
@@ -226,7 +226,7 @@ local function run(job, state)
   return {}
 end
 
--- Whether an equal job would be placed the same: if the snapshot has the same zones.
+-- Whether an equal job would be placed in the same way, which is the case if the snapshot has the same zones.
 local function again(job, state)
   return job.place_key == nil or job.place_key == (lib.zones.table_of(state.snapshot))
 end

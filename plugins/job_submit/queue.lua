@@ -1,8 +1,8 @@
 -- requires: amounts, ledger, size, sums
 -- Sums over slurm.jobs, which is read if no snapshot is valid.
 --
--- The table has bare pointers to job records, which are valid only in the call in which Slurm built it. So it is read
--- once, at once, and only sums are kept.
+-- The table contains bare pointers to job records, which are valid only in the call in which Slurm built it. It is
+-- therefore read once, in that call, and only sums are kept.
 local _, lib = ...
 local amounts = lib.amounts
 local queue = {}
@@ -25,8 +25,8 @@ function queue.has_whole_nodes(record)
 end
 
 -- The QOS in which a job runs or may start. The record of a pending job with several QOS has only the one that Slurm
--- tried last; its submission recorded all. These apply while that one is among them: after an update to another QOS
--- it is not.
+-- tried last; the script recorded all of them at submission. The recorded QOS apply as long as the last one is among
+-- them, which is not the case after an update to another QOS.
 function queue.qos_of(record, base)
   local qos, comment = string.lower(record.qos or ""), record.admin_comment
   local noted = base == 0 and comment and string.match(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? ?w?=?1? q=(%S+)")

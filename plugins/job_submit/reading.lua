@@ -58,8 +58,8 @@ local function watched_parts(parts)
   })
 end
 
--- Returns stand-ins for a job_desc and its partitions, valid until the next call; the list of questions, which fills
--- with each read; and the list of answers, some of them nil.
+-- Returns stand-ins for a job_desc and its partitions, valid until the next call; the list of questions, which grows
+-- with each read; and the list of answers, some of which are nil.
 function reading.watch(job_desc, parts)
   desc, questions, answers, n, asked = job_desc, {}, {}, 0, {}
   for name in pairs(IMPLIED) do

@@ -1,9 +1,9 @@
 -- requires: size
--- Earlier admissions from files: the lines of decisions.log, and the state that slurmctld saved.
+-- Reads earlier admissions from files: the lines of decisions.log, and the state that slurmctld saved.
 local policy, lib = ...
 local remembered = {}
 
--- The bytes of decisions.log that are read, and the size of a saved state, at most.
+-- Maximum number of bytes that are read of decisions.log, and maximum size of a saved state.
 local LOG_BYTES, SAVED_BYTES = 1048576, 67108864
 
 local function decode(value)

@@ -1,8 +1,8 @@
 -- requires: amounts, measures, reserved, snapshot
--- Jobs of a size that requires a reservation: findings as in limits.lua. A job passes if its user has a reservation
--- for it or it names one, and every job passes while the snapshot has no reservations. Adds to job: reserve_key = the
--- text that was read of reservations; has_reserved = whether its user has any; cut_short = the user's reservation that
--- the job runs in and that ends before it.
+-- Finds jobs of a size that requires a reservation, and returns findings as limits.lua does. A job passes if its user
+-- has a reservation for it or the job names one; every job passes while the snapshot has no reservations. Adds to job:
+-- reserve_key = the text about reservations that was read; has_reserved = whether the user has any; cut_short = the
+-- user's reservation in which the job runs and which ends before the job.
 local _, lib = ...
 local amounts = lib.amounts
 

@@ -99,8 +99,8 @@ local function may_enter(one, desc)
   return not (left_out and lib.hosts.within(nodes, left_out)) and not (wanted and not lib.hosts.within(wanted, nodes))
 end
 
--- The first to end of the user's begun reservations in which the job runs and which end before its time limit; Slurm
--- ignores the limit there. `named` is the value of --reservation. Nil for none.
+-- The reservation that ends first among the user's current reservations in which the job runs and which end before its
+-- time limit; nil for none. Slurm ignores the time limit there. `named` is the value of --reservation.
 function reserved.ends_before(found, job, user, named)
   local first
   local from_s = math.max(job.now, lib.amounts.u32(job.desc.begin_time) or 0)
