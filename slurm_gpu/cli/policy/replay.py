@@ -195,7 +195,7 @@ def _row(judgement: Judgement, zone: ZoneInfo) -> tuple[str, ...]:
 
 
 def _numbers(judgement: Judgement) -> str:
-    """Return the first message line with numbers, such as "GPUs running: used 4, limit 6, requested 5."."""
+    """Return the first line with numbers, such as "GPUs running + pending: used 4, limit 6, requested 5."."""
     return next((line.strip() for line in judgement.messages if ": used " in line or ": limit " in line), "")
 
 
