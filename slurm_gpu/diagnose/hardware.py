@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import split
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.robust import median
+from slurm_gpu.diagnose.robust import median, middle, quantile
 from slurm_gpu.diagnose.signals import Signal
-from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPICION, TWO_GROUPS, Cause, Evidence, Verdict
 from slurm_gpu.text.units import few
 
 # Errors of memory, NVLink, bus and firmware in NVIDIA's catalogue. 13, 31, 43 and similar XIDs are errors of
@@ -28,7 +28,10 @@ _LEAST_POWER = 0.04
 _LEAST_OWN_CLOCK = 0.03
 _LEAST_STARVED, _STARVED = 0.05, 0.1
 _AHEAD, _FAR_AHEAD = 0.05, 0.15
-_THROTTLED_EVERYWHERE = 0.3
+_OFTEN_THROTTLED = 0.3
+# Minimum differences, as logarithms, with which a job is not healthy even if no rule explains them.
+_CLEARLY_BUSIER, _CLEARLY_SLOWER, _OTHER_POWER, _OTHER_CLOCK = 0.05, 0.1, 0.12, 0.15
+_BUSIER_GROUP = 1.12
 
 
 def failing(case: Case) -> Verdict | None:
@@ -88,7 +91,7 @@ def slow(case: Case) -> Verdict | None:
     )
     if (rows := throttled | clocked).any():
         if rows.sum() > 0.5 * case.judged.sum():
-            return _throttled_everywhere(case)
+            return _throttled(case)
         signal = Signal.CLOCK if clocked.any() else Signal.THROTTLE
         shown = clocked if clocked.any() else throttled
         base = 0.95 if (throttled & clocked).any() else 0.85
@@ -100,8 +103,14 @@ def slow(case: Case) -> Verdict | None:
     if (node := _node_clocks(case)) is not None:
         return node
     silently_slow = _slow_without_cause(case)
-    if not starved.any() and silently_slow.any() and silently_slow.sum() <= 0.34 * case.judged.sum():
-        return _verdict(case, silently_slow, Signal.BUSY, silently_slow, 0.75, "busy longer with equal work")
+    # A larger group may have more work, which the tensor pipe does not show.
+    few_of_them = silently_slow.sum() <= max(1.0, 0.34 * case.judged.sum())
+    if not starved.any() and silently_slow.any() and few_of_them:
+        kind = "busy longer with equal work"
+        verdict = _verdict(case, silently_slow, Signal.BUSY, silently_slow, 0.75, kind)
+        if case.judged.sum() > 2:
+            return verdict
+        return verdict.limited("of two GPUs, either may be the unusual one", most=SUSPICION)
     if Signal.BUSY not in case.deviations:
         # Spinning takes power, so the others wait for the worker whose power fell.
         odd = case.below(Signal.POWER, _LEAST_POWER) & case.has_changed(Signal.POWER) & ~starved
@@ -110,7 +119,7 @@ def slow(case: Case) -> Verdict | None:
             return verdict.limited(
                 "without SM activity, clocks and tensor work, this verdict is a guess", most=0.55
             )
-    return _throttled_everywhere(case)
+    return _throttled(case)
 
 
 def _node_clocks(case: Case) -> Verdict | None:
@@ -199,23 +208,90 @@ def _verdict(
     )
 
 
-def _throttled_everywhere(case: Case) -> Verdict | None:
-    """Find a fault that throttles most GPUs, such as a failure of the machine room's cooling or power."""
+def _throttled(case: Case) -> Verdict | None:
+    """Find GPUs that are often throttled, with or without peers, as when the cooling or power fails."""
     matrix = case.series.get(Metric.THROTTLE)
     if matrix is None:
         return None
     share = median(np.where(case.phases.active, matrix, np.nan))
     with np.errstate(invalid="ignore"):
-        rows = share >= _THROTTLED_EVERYWHERE
-    if not rows.any() or rows.sum() < 0.5 * case.judged.sum():
+        rows = share >= _OFTEN_THROTTLED
+    if not rows.any():
         return None
     value = float(np.median(share[rows]))
-    text = f"{rows.sum()} GPUs are throttled by heat or the power supply {value:.0%} of the time"
+    names, who = case.named(rows)
+    text = f"{who}: throttled by heat or the power supply for {value:.0%} of the time"
     return case.verdict(
         Cause.SLOW,
         0.9,
         kind="throttled",
         culprits=case.workers(rows),
         nodes=case.whole_nodes(rows),
-        evidence=(Evidence(text=text, metric=Signal.THROTTLE.value, value=value, expected=0.0),),
+        evidence=(
+            Evidence(text=text, metric=Signal.THROTTLE.value, value=value, expected=0.0, workers=names),
+        ),
+    )
+
+
+def unexplained_difference(case: Case) -> Verdict | None:
+    """Abstain if workers differ clearly from their peers although no rule explains it."""
+    ways = [
+        (Signal.BUSY, case.above(Signal.BUSY, _CLEARLY_BUSIER), "longer SM activity than"),
+        (Signal.WORK, case.above(Signal.WORK, _CLEARLY_BUSIER), "more tensor work than"),
+        (Signal.WORK, case.below(Signal.WORK, _CLEARLY_BUSIER), "less tensor work than"),
+        (Signal.CLOCK, case.below(Signal.CLOCK, _CLEARLY_SLOWER), "lower clocks than"),
+    ]
+    if Signal.BUSY not in case.deviations:
+        differs = case.above(Signal.POWER, _OTHER_POWER) | case.below(Signal.POWER, _OTHER_POWER)
+        ways.append((Signal.POWER, differs, "other power than"))
+    for signal, rows, what in ways:
+        if rows.any():
+            _, who = case.named(rows)
+            differs_by = float(np.expm1(np.abs(case.deviations[signal].apart[rows]).max()))
+            why = f"{who}: {what} peers, by up to {differs_by:.0%}, and the available data shows no cause"
+            return _two_groups(case, rows, why, case.evidence(signal, rows))
+    return _other_clocks(case) or _busier_group(case)
+
+
+def _busier_group(case: Case) -> Verdict | None:
+    """Abstain if the GPUs of one group compute for much longer than those of the others."""
+    busy, members = case.signals.get(Signal.BUSY), case.groups.members()
+    if busy is None or len(members) < 2:
+        return None
+    level = median(busy)
+    levels = np.array([middle(level[rows]) for rows in members])
+    usual = float(np.nanmedian(np.sort(levels)[: (len(levels) + 1) // 2]))
+    busiest = int(np.nanargmax(levels)) if np.isfinite(levels).any() else 0
+    times = float(levels[busiest] / usual) if usual > 0 else 1.0
+    if not times >= _BUSIER_GROUP:
+        return None
+    rows = np.isin(np.arange(case.n), members[busiest])
+    why = f"{case.groups.names[busiest]}: {times:.1f} times the SM activity of the other groups"
+    names, _ = case.named(rows)
+    item = Evidence(text=why, metric="busy", value=float(levels[busiest]), expected=usual, workers=names)
+    return _two_groups(case, rows, why, item)
+
+
+def _other_clocks(case: Case) -> Verdict | None:
+    """Abstain if clocks are far below those of most GPUs of the job, whatever their roles."""
+    clocks = case.signals.get(Signal.CLOCK)
+    if clocks is None:
+        return None
+    level = median(clocks)
+    usual = float(quantile(level[None, :], 0.75)[0])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rows = np.log(level) <= np.log(usual) - _OTHER_CLOCK
+    if not rows.any():
+        return None
+    names, who = case.named(rows)
+    own = float(np.median(level[rows]))
+    why = f"{who}: {own:.0%} of the maximum clock, other GPUs of the job {usual:.0%}"
+    item = Evidence(text=why, metric=Signal.CLOCK.value, value=own, expected=usual, workers=names)
+    return _two_groups(case, rows, why, item)
+
+
+def _two_groups(case: Case, rows: NDArray[np.bool_], why: str, item: Evidence) -> Verdict:
+    names, _ = case.named(rows)
+    return case.verdict(
+        Cause.INCONCLUSIVE, 0.0, kind=TWO_GROUPS, roles=names, evidence=(item,), why_not=(why,)
     )

@@ -7,17 +7,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from slurm_gpu.diagnose.case import Case, DiagnosisThresholds, build_case, only_utilisation
-from slurm_gpu.diagnose.hardware import LOST, contradicts, failing, slow
+from slurm_gpu.diagnose.duty import stalls
+from slurm_gpu.diagnose.hardware import LOST, contradicts, failing, slow, unexplained_difference
 from slurm_gpu.diagnose.kernel_gaps import heavier_by_gaps
 from slurm_gpu.diagnose.lockstep import out_of_step
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import JobWorker, Series
-from slurm_gpu.diagnose.signals import LEAST_BLOCKS
+from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
 from slurm_gpu.diagnose.slowdown import slowdown
 from slurm_gpu.diagnose.stalls import STALLED_AT_END, hang, stalled_at_end
 from slurm_gpu.diagnose.steps import StepSeries, judge_steps
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
-from slurm_gpu.diagnose.verdict import NO_PEERS, NOTHING_RAN, SUSPICION, TOO_EARLY, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import (
+    NO_DIFFERENCE,
+    NO_PEERS,
+    NOTHING_RAN,
+    SUSPICION,
+    TOO_EARLY,
+    TWO_GROUPS,
+    UNEXPLAINED,
+    Cause,
+    Evidence,
+    Verdict,
+)
 from slurm_gpu.diagnose.workload import heavier, replicas, sequences, stages
 from slurm_gpu.text.units import counted
 
@@ -39,6 +51,9 @@ _HEALTHY = 0.8
 # Minimum time of computation: a job has less to run when it begins, and a few samples show no trend.
 _LEAST_S = 60.0
 _ENDS_S = 5.0
+_WITHOUT_ACTIVITY = (
+    "no GPU differs from its peers, but without SM activity a GPU that is slow at its usual clock is not seen"
+)
 _NOTHING_RAN = "its GPUs have had nothing to run: the job has not begun to compute, or does not use them"
 
 
@@ -129,9 +144,16 @@ def _by_counters(case: Case) -> Verdict:
         return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=NO_PEERS, why_not=(why,))
     if (why := contradicts(case)) is not None:
         return case.verdict(Cause.INCONCLUSIVE, 0.0, why_not=(why,))
+    if (found := unexplained_difference(case) or stalls(case)) is not None:
+        return _limits(case, found)
     text = f"no worker differs from its peers in any of {len(case.deviations)} signals"
     evidence = (Evidence(text=text, metric="signals", value=0.0, expected=0.0),)
-    return _limits(case, case.verdict(Cause.HEALTHY, _HEALTHY, evidence=evidence))
+    verdict = _limits(case, case.verdict(Cause.HEALTHY, _HEALTHY, evidence=evidence))
+    if verdict.cause is Cause.HEALTHY and case.deviations.keys().isdisjoint((Signal.BUSY, Signal.WORK)):
+        # Power may differ by a tenth between equal GPUs, and utilisation is 100 % on a waiting GPU.
+        why_not = (*verdict.why_not, _WITHOUT_ACTIVITY)
+        return replace(verdict, cause=Cause.INCONCLUSIVE, kind=NO_DIFFERENCE, confidence=0.0, why_not=why_not)
+    return verdict
 
 
 def _too_little(case: Case) -> str | None:
@@ -185,6 +207,9 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
     """
     if counters.cause is Cause.HANG or counters.kind in LOST or counters.kind.startswith("xid"):
         return counters
+    if timings.kind in (TWO_GROUPS, UNEXPLAINED) and counters.cause is Cause.HEALTHY:
+        # Counters that show no difference do not explain the loss.
+        return _combined(timings, counters)
     if timings.cause is Cause.INCONCLUSIVE:
         return counters.limited(*(f"timings: {why}" for why in timings.why_not))
     both = (*timings.evidence, *counters.evidence)

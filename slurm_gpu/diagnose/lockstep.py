@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.robust import middle, quantile, smooth
+from slurm_gpu.diagnose.peers import BY_WORK, MIN_PEERS
+from slurm_gpu.diagnose.robust import median, middle, quantile, smooth
+from slurm_gpu.diagnose.signals import Signal
 
 _EACH_S = 10.0
 # Ten-second samples of two workers may cover different parts of a pause.
@@ -26,11 +28,13 @@ _LEAST_WORKING = 0.5
 # Fractions of the capacity of a link. Gradients of a small model take a thousandth of NVLink, and input data
 # takes some of PCIe.
 _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
+# Minimum difference of the paces of independent GPUs, as a logarithm, and how far two signals may disagree.
+_PACES_APART, _SAME_PACE = 0.1, 0.3
 
 
 def out_of_step(case: Case) -> str | None:
     """Return why workers cannot be compared with each other; None if they can."""
-    return _one_stalled(case) or _nothing_sent(case)
+    return _one_stalled(case) or _nothing_sent(case) or _own_pace(case)
 
 
 def _one_stalled(case: Case) -> str | None:
@@ -96,3 +100,34 @@ def _nothing_sent(case: Case) -> str | None:
     if not (sent <= _NO_NVLINK and over <= _NO_PCIE and middle(case.phases.activity[here]) > 0):
         return None
     return "its GPUs send each other nothing over NVLink or PCIe: each works by itself"
+
+
+def _own_pace(case: Case) -> str | None:
+    """Find whether each GPU sends in proportion to its own work: then each takes its own steps.
+
+    In synchronous training, GPUs with unequal work send equal amounts of gradients in the same time, and a
+    slow link does not change the traffic of another one.
+    """
+    signals = case.signals
+    pairs = [(Signal.WORK, Signal.NVLINK), (Signal.WORK, Signal.PCIE), (Signal.PCIE, Signal.NVLINK)]
+    # Independent GPUs at two paces look like two roles.
+    of_all = case.groups.source == BY_WORK
+    groups = [np.arange(case.n)] if of_all else case.groups.members()
+    for one, other in pairs:
+        if one not in signals or other not in signals:
+            continue
+        with np.errstate(invalid="ignore", divide="ignore"):
+            done, moved = np.log(median(signals[one])), np.log(median(signals[other]))
+        known = case.judged & np.isfinite(done) & np.isfinite(moved)
+        for members in groups:
+            rows = members[known[members]]
+            if rows.size < MIN_PEERS:
+                continue
+            done_by, moved_by = (level[rows] - np.median(level[rows]) for level in (done, moved))
+            apart = float(np.ptp(moved_by))
+            if apart >= _PACES_APART and float(np.abs(moved_by - done_by).max()) <= _SAME_PACE * apart:
+                return (
+                    f"its GPUs are not in step: their {one} and their {other} traffic differ by up to "
+                    f"{np.expm1(apart):.0%} in the same proportion, so they have no peers"
+                )
+    return None

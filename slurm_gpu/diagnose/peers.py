@@ -12,6 +12,8 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, sigma
 from slurm_gpu.diagnose.series import Series
 
+# Source of groups by the amount of work alone.
+BY_WORK = "inferred from work"
 # Minimum size of a group: a single worker has no peers.
 MIN_PEERS = 2
 # Source of groups by GPU model: utilisation of different models is not comparable.
@@ -146,7 +148,9 @@ def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
     names = tuple(f"role {group}" for group in range(int(of.max()) + 1)) if n else ()
     if len(names) == 1:
         return Groups(of=of, names=("all",), source="all workers are alike")
-    return Groups(of=of, names=names, source=f"inferred from {' and '.join(by)}")
+    return Groups(
+        of=of, names=names, source=BY_WORK if by == ["work"] else f"inferred from {' and '.join(by)}"
+    )
 
 
 def _stages(memory: Matrix) -> NDArray[np.intp] | None:

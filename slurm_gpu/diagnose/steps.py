@@ -8,7 +8,7 @@ others is a consequence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
 from slurm_gpu.diagnose.series import JobWorker
-from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, TWO_GROUPS, UNEXPLAINED, Cause, Evidence, Verdict
+from slurm_gpu.text.hostlist import number_ranges
 from slurm_gpu.text.units import few
 
 # Columns of a table of steps with one row per operation; other columns are ignored. In each row, dp_rank is
@@ -183,10 +184,7 @@ def judge_steps(steps: StepSeries) -> Verdict:
         why = f"{n_steps} steps with {coverage:.0%} of their operations; {LEAST_STEPS} and 50 % are required"
         return Verdict(cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(why,), coverage=coverage)
     levels = median(cost.reshape(n_replicas * n_stages, -1)).reshape(n_replicas, n_stages)
-    stage = median(levels.T)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.where(stage > 0, levels / stage, 1.0)
-        ratio = np.where(ratio > 0, ratio, np.nan)
+    ratio, stage = _ratios(levels, median(levels.T)), _faster_half(levels.T)
     usual = step_seconds(cost)
     base = Verdict(
         cause=Cause.HEALTHY, confidence=0.9, coverage=coverage, groups_by="stages of the step timings"
@@ -202,7 +200,7 @@ def judge_steps(steps: StepSeries) -> Verdict:
     found = [
         (by_worker, worker),
         (by_replica, replica),
-        (_lost(usual, cost * _equalizing_factors(stage)[None, :, None, None]), _stage(stage)),
+        (_lost(usual, cost * _equalizing_factors(stage)[None, :, None, None]), _stage(stage, n_replicas)),
         (_lost(usual, _equalized(cost, levels)), _sequence(steps)),
     ]
     known = [
@@ -211,9 +209,14 @@ def judge_steps(steps: StepSeries) -> Verdict:
         if verdict is not None
         and lost >= (_LEAST_LOSS_OF_STAGE if verdict.kind == "pipeline stage" else LEAST_LOSS)
     ]
+    apart = _two_groups(cost, levels, stage, steps, usual)
+    if apart is not None and not any(lost >= _AS_MUCH * apart[0] for lost, _ in known):
+        known = [apart]
+    most = max(lost for lost, _ in found)
+    if not known and most >= LEAST_LOSS:
+        known = [(most, _unexplained(ratio, steps, most))]
     if not known:
         text = f"no step would be more than {LEAST_LOSS:.0%} shorter if all workers and stages were equal"
-        most = max(lost for lost, _ in found)
         return _with_evidence(base, Evidence(text=text, metric="step_s", value=most, expected=0.0))
     lost, verdict = max(known, key=lambda item: item[0])
     text = f"without this, computing a step would take {usual * (1 - lost):.3f} s instead of {usual:.3f} s"
@@ -248,6 +251,89 @@ def _equalizing_factors(stage: Matrix) -> Matrix:
 
 def _equalized(cost: Matrix, levels: Matrix) -> Matrix:
     return np.where(np.isfinite(cost), levels[:, :, None, None], np.nan)
+
+
+def _ratios(levels: Matrix, usual: Matrix) -> Matrix:
+    """Return the times of all places relative to the usual time of their stage; NaN without data."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(usual > 0, levels / usual, 1.0)
+        return np.where(ratio > 0, ratio, np.nan)
+
+
+def _faster_half(rows: Matrix) -> Matrix:
+    """Return the median of the faster half of each row: any number of the others may be slow."""
+    ordered = np.sort(rows, axis=1)
+    counts = np.isfinite(ordered).sum(axis=1)
+    kept = np.arange(rows.shape[1])[None, :] < ((counts + 1) // 2)[:, None]
+    return median(np.where(kept, ordered, np.nan))
+
+
+def _two_groups(
+    cost: Matrix, levels: Matrix, stage: Matrix, steps: StepSeries, usual: float
+) -> tuple[float, Verdict] | None:
+    """Find places that clearly take longer than the faster ones of their stage, however many they are.
+
+    Return the loss and a verdict that names them. Two replicas have no majority, and a large slow group may
+    have more work, so the verdict accuses no GPU.
+    """
+    ratio = _ratios(levels, stage)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        noise = np.abs(cost / levels[:, :, None, None] - 1.0).reshape(ratio.size, -1)
+    error = 1.25 * MAD_TO_SIGMA * median(noise) / np.sqrt(np.maximum(np.isfinite(noise).sum(axis=1), 1))
+    known = np.isfinite(ratio)
+    known &= known.sum(axis=0) >= 2
+    ordered = np.sort(np.log(ratio[known]))
+    if ordered.size < 2:
+        return None
+    gaps = np.diff(ordered)
+    cut = int(np.argmax(gaps))
+    least = max(
+        np.log(_SLOW_RATIO),
+        _SLOW_Z * np.hypot(_LEAST_SIGMA, float(np.max(error, where=np.isfinite(error), initial=0.0))),
+    )
+    with np.errstate(invalid="ignore"):
+        slow = known & (np.log(ratio) > ordered[cut])
+    # The first of the faster group may also be far ahead of all others.
+    if gaps[cut] < least or not slow.any():
+        return None
+    ratio /= float(np.median(ratio[known & ~slow]))
+    lost = _lost(usual, cost / np.where(slow, ratio, 1.0)[:, :, None, None])
+    if lost < LEAST_LOSS:
+        return None
+    places = np.argwhere(slow)
+    ranks = sorted({rank for replica, place in places for rank in _ranks(steps, int(replica), int(place))})
+    who = _spans("rank", ranks) if ranks else _spans("replica", sorted({int(place[0]) for place in places}))
+    low, high = float(ratio[slow].min()), float(ratio[slow].max())
+    times = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
+    verb = "takes" if len(places) == 1 else "take"
+    why = f"{who} {verb} {times} times as long as the others: slow, or more work"
+    names = tuple(f"rank {rank}" for rank in ranks)
+    item = Evidence(text=why, metric="compute_s", value=high, expected=1.0, workers=names)
+    verdict = Verdict(
+        cause=Cause.INCONCLUSIVE,
+        kind=TWO_GROUPS,
+        roles=names,
+        confidence=0.0,
+        evidence=(item,),
+        why_not=(why,),
+    )
+    return lost, verdict
+
+
+def _spans(what: str, numbers: Sequence[int]) -> str:
+    """Return numbers as in "rank 3" or "ranks 0 and 5-8"."""
+    if len(numbers) == 1:
+        return f"{what} {numbers[0]}"
+    parts = list(number_ranges(map(str, numbers)))
+    return f"{what}s {', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else f"{what}s {parts[0]}"
+
+
+def _unexplained(ratio: Matrix, steps: StepSeries, lost: float) -> Verdict:
+    """Return a verdict on a loss that no rule explains, with the place that takes longest."""
+    replica, stage = np.unravel_index(int(np.nanargmax(ratio)), ratio.shape)
+    who = _who(_ranks(steps, int(replica), int(stage)), int(replica))
+    why = f"steps would be {lost:.0%} shorter if all workers were equal; {who} takes longest"
+    return Verdict(cause=Cause.INCONCLUSIVE, kind=UNEXPLAINED, confidence=0.0, why_not=(why,))
 
 
 def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
@@ -331,7 +417,7 @@ def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
     )
 
 
-def _stage(stage: Matrix) -> Verdict | None:
+def _stage(stage: Matrix, n_replicas: int) -> Verdict | None:
     """Find the stage of a pipeline that has more work than the others."""
     known = np.flatnonzero(np.isfinite(stage))
     if len(known) < 2:
@@ -345,12 +431,17 @@ def _stage(stage: Matrix) -> Verdict | None:
         return None
     where = "last" if busiest == len(stage) - 1 else "first" if busiest == 0 else f"number {busiest}"
     text = f"the {where} stage ({busiest}) computes {times:.2f} times as long as the others"
-    return Verdict(
+    verdict = Verdict(
         cause=Cause.IMBALANCE,
         kind="pipeline stage",
         roles=(f"stage {busiest}",),
         confidence=0.95,
         evidence=(Evidence(text=text, metric="compute_s", value=times, expected=1.0),),
+    )
+    if n_replicas > 1:
+        return verdict
+    return verdict.limited(
+        "with one replica, a slow GPU of the stage looks the same", most=SUSPECT_BELOW - 0.05
     )
 
 

@@ -45,9 +45,20 @@ NOTHING_RAN = "nothing ran"
 TOO_EARLY = "too early"
 # Kind of Cause.INCONCLUSIVE for a job of one GPU.
 NO_PEERS = "no peers"
+# Kinds of Cause.INCONCLUSIVE for a job that loses time: to some workers, or for an unknown reason.
+TWO_GROUPS, UNEXPLAINED = "two groups", "unexplained loss"
+# Kind of Cause.INCONCLUSIVE for a job that did not compute for a while: an evaluation, or a hang that ended.
+LONG_PAUSE = "long pause"
+# Kind of Cause.INCONCLUSIVE if no worker differs from its peers, but the data cannot show every slow GPU.
+NO_DIFFERENCE = "no difference found"
 _INCONCLUSIVE_NEXT: Mapping[str, str] = {
     NOTHING_RAN: "Check whether the program uses GPUs (nvidia-smi on its nodes). If not, request none.",
     TOO_EARLY: "Repeat the diagnosis in a minute.",
+    TWO_GROUPS: "Compare the clocks (nvidia-smi -q -d PERFORMANCE,TEMPERATURE) of the workers named with "
+    "those of the others, and the amount of work that each of them gets.",
+    NO_DIFFERENCE: "Nothing, unless the job is slower than expected: timings of steps (--steps) show why.",
+    LONG_PAUSE: "Check what the job did then: an evaluation, a checkpoint, or waiting for storage.",
+    UNEXPLAINED: "Record timings in the training loop (--steps); a profiler shows where the time is spent.",
     NO_PEERS: "Check how much of its GPU the job uses (slurm-gpu job JOBID); a profiler shows why it waits.",
 }
 _VERIFY_FIRST = (
@@ -112,6 +123,11 @@ class Verdict:
     def suspect(self) -> bool:
         """Return whether the verdict is only a suspicion."""
         return self.confidence < SUSPECT_BELOW
+
+    @property
+    def finds_nothing(self) -> bool:
+        """Return whether the data show no present fault, although they may be unable to show every one."""
+        return self.cause is Cause.HEALTHY or self.kind in (NO_DIFFERENCE, LONG_PAUSE)
 
     @property
     def next_step(self) -> str:

@@ -49,7 +49,7 @@ def compress(names: Iterable[str]) -> str:
             numbered.setdefault((match[1], match[3]), set()).add(match[2])
     parts = [((name, ""), name) for name in plain]
     for (prefix, suffix), numbers in numbered.items():
-        ranges = ",".join(_ranges(numbers))
+        ranges = ",".join(number_ranges(numbers))
         bracketed = f"[{ranges}]" if "," in ranges or "-" in ranges else ranges
         parts.append(((prefix, suffix), f"{prefix}{bracketed}{suffix}"))
     return ",".join(text for _, text in sorted(parts))
@@ -131,7 +131,7 @@ def _numbers(ranges: str, whole: str) -> Iterator[str]:
             yield str(number).zfill(len(low))
 
 
-def _ranges(numbers: Iterable[str]) -> Iterator[str]:
+def number_ranges(numbers: Iterable[str]) -> Iterator[str]:
     """Yield ranges of consecutive numbers; "09" and "10" are consecutive, "9" and "010" are not."""
     ordered = sorted(numbers, key=lambda number: (len(number), number))
     first = last = ordered[0]

@@ -82,7 +82,7 @@ class TestHang:
                 matrix[:, -15:] = np.nan
         assert diagnose(as_series(training, values)).cause is not Cause.HANG
         verdict = diagnose(as_series(training, values), running=False, cut_short=True)
-        assert verdict.cause is Cause.HEALTHY
+        assert verdict.finds_nothing
 
     def test_the_end_of_a_job_is_none(self):
         training, values = a_hang()
@@ -153,7 +153,7 @@ class TestHang:
         values = training.values()
         values[Metric.PCIE][:, 480:483] = copies
         verdict = diagnose(as_series(training, values))
-        assert verdict.cause is cause
+        assert verdict.cause is cause or (cause is Cause.HEALTHY and verdict.finds_nothing)
         if cause is Cause.HANG:
             assert verdict.suspect
             assert "no host reports whether it loads or writes" in verdict.why_not[0]
@@ -189,7 +189,7 @@ class TestHang:
         values[Metric.UTIL][:, training.at(8) :] = 1.0
         values[Metric.UTIL][0, training.at(8) : -8] = 0.0
         values[Metric.UTIL][4, training.at(8) : -8] = 0.0
-        assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+        assert diagnose(as_series(training, values)).finds_nothing
 
     def test_workers_that_resumed_two_seconds_ago_end_the_hang(self):
         training = Training(n_bins=480 + 100)
@@ -197,7 +197,7 @@ class TestHang:
         values = training.values()
         assert diagnose(as_series(training, values)).cause is Cause.HANG
         values[Metric.UTIL][5:8, -2:] = 1.0
-        assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+        assert diagnose(as_series(training, values)).finds_nothing
 
     @pytest.mark.parametrize(("seconds", "cut_short"), [(120, True), (320, False)])
     def test_a_moment_of_work_ends_no_hang_of_a_job_that_was_ended_or_has_stood_for_long(

@@ -178,14 +178,14 @@ class TestSupply:
         values = training.values()
         for metric in (Metric.NVLINK, Metric.PCIE):
             values[metric][:, training.at(5) :] *= 0.5  # the batch grew: a step lasts twice as long
-        assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+        assert diagnose(as_series(training, values)).finds_nothing
 
     @pytest.mark.parametrize("seed", SEEDS)
     def test_an_evaluation_is_not_how_it_trained_before(self, seed):
         training = Training(seed=seed)
         evaluates = slice(training.at(2), training.at(3))
         training.talk[:, evaluates] = 0.02
-        assert diagnose(training.series()).cause is Cause.HEALTHY
+        assert diagnose(training.series()).finds_nothing
         training.talk[:, training.at(5) :] *= 1.6
         verdict = diagnose(training.series())
         assert (verdict.cause, culprits(verdict)) == (Cause.COMMUNICATION, [])
@@ -201,7 +201,7 @@ class TestSupply:
     def test_gaps_between_kernels_that_are_always_the_same_are_how_it_is(self):
         training = Training(n=16)
         training.fetch[:] = 0.06
-        assert diagnose(training.series()).cause is Cause.HEALTHY
+        assert diagnose(training.series()).finds_nothing
 
     def test_a_node_that_fell_back_to_sockets_is_reported_where_a_stage_is_a_node(self):
         training = Training(n=32)
@@ -224,7 +224,7 @@ class TestSupply:
         training = Training(n=16, n_bins=200)
         values = training.values()
         values[Metric.UTIL][[4, 7], 162:168] = 0.0
-        assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+        assert diagnose(as_series(training, values)).finds_nothing
 
     @pytest.mark.parametrize(("seconds", "cause"), [(60, Cause.HEALTHY), (90, Cause.STARVATION)])
     def test_a_worker_that_briefly_writes_or_evaluates_is_not_starved(self, seconds, cause):

@@ -226,7 +226,7 @@ class JobWatch:
     def _add_verdict(self, item: _WatchedJob, verdict: Verdict, now_s: float) -> None:
         if verdict.cause not in _NOTHING:
             verdict = self._snapshots.adjusted(item.job, verdict)
-        if verdict.cause is Cause.INCONCLUSIVE:
+        if verdict.cause is Cause.INCONCLUSIVE and not verdict.finds_nothing:
             return  # an unknown cause does not contradict a verdict
         hangs = self._hangs(item.job.job_id) and item.job.job_id in self._stalled
         if hangs and verdict.cause is not Cause.HANG:

@@ -1,0 +1,227 @@
+"""Small jobs with any share of slow workers: a fault that costs time is found, or no verdict is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.peers import Groups, groups_given
+from slurm_gpu.diagnose.steps import judge_steps, read_steps
+from slurm_gpu.diagnose.verdict import (
+    LONG_PAUSE,
+    NO_DIFFERENCE,
+    TWO_GROUPS,
+    UNEXPLAINED,
+    Cause,
+    Verdict,
+)
+from tests.diagnose.faults import OLDER, as_series, culprits
+from tests.diagnose.test_steps import a_table
+from tests.diagnose.training import EVERYTHING, Training
+
+# Loss from which a job is not healthy, and the number of generated jobs (about 10 s).
+_LOSS = 0.1
+_JOBS = 240
+_MOST_WRONG = 0.02
+
+
+def timed(times: list[list[float]]) -> Verdict:
+    """Judge step timings, in which each worker (replica, stage) takes so many times the usual time."""
+    factors = np.array(times)[:, :, None, None]
+    random = np.random.default_rng(1)
+    shape = (*factors.shape[:2], 40, 4)
+    forward = factors * (1 + 0.02 * random.standard_normal(shape))
+    backward = 2 * factors * (1 + 0.02 * random.standard_normal(shape))
+    return judge_steps(read_steps(a_table(forward, backward)))
+
+
+@pytest.mark.parametrize(
+    ("times", "who"),
+    [
+        ([1, 2], "rank 1 takes 2.0 times"),
+        ([2, 1], "rank 0 takes 2.0 times"),
+        ([1, 1.3], "rank 1 takes 1.3 times"),
+        ([1, 1, 2], "rank 2 takes 2.0 times"),
+        ([1, 1, 2, 2], "ranks 2-3 take 2.0 times"),
+        ([1, 1, 1, 1, 1, 2, 2, 2], "ranks 5-7 take 2.0 times"),
+        ([1, 2, 2, 2], "ranks 1-3 take 2.0 times"),
+        ([4, 1, 1, 1, 1, 3, 3, 3, 3], "ranks 0 and 5-8 take 3.0 to 4.0 times"),
+    ],
+)
+def test_few_peers_or_many_slow_ones_are_two_groups_in_timings(times, who):
+    verdict = timed([[one] for one in times])
+    assert (verdict.cause, verdict.kind, verdict.culprits) == (Cause.INCONCLUSIVE, TWO_GROUPS, ())
+    assert verdict.why_not[0] == f"{who} as long as the others: slow, or more work"
+
+
+def test_one_slow_place_of_two_replicas_is_no_imbalance_of_stages():
+    verdict = timed([[1, 1], [1, 2]])
+    assert (verdict.cause, verdict.kind, verdict.roles) == (Cause.INCONCLUSIVE, TWO_GROUPS, ("rank 3",))
+
+
+def test_with_one_replica_a_busy_stage_may_also_be_a_slow_gpu():
+    verdict = timed([[1, 1, 1.7, 1]])
+    assert (verdict.cause, verdict.suspect) == (Cause.IMBALANCE, True)
+    assert verdict.why_not == ("with one replica, a slow GPU of the stage looks the same",)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
+def test_equal_workers_are_healthy_in_timings(n):
+    assert timed([[1.0]] * n).cause is Cause.HEALTHY
+
+
+@pytest.mark.parametrize(("n", "slow"), [(2, 1), (3, 1), (4, 1), (4, 2), (8, 2), (8, 3), (8, 4)])
+@pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
+def test_gpus_at_half_speed_are_never_healthy(n, slow, metrics):
+    training = Training(n=n, metrics=metrics)
+    training.speed[n - slow :] = 0.5
+    verdict = diagnose(training.series())
+    assert verdict.cause is not Cause.HEALTHY
+    if metrics is EVERYTHING:
+        accused = culprits(verdict) or [int(role.split()[1]) for role in verdict.roles]
+        assert accused == list(range(n - slow, n))
+
+
+def test_a_throttled_gpu_needs_no_peers():
+    """It is one of four stages of one GPU each."""
+    training = Training(n=4)
+    training.clock[2], training.throttle[2] = 0.6, 0.9
+    verdict = diagnose(training.series(), groups=groups_given("pp=4", 4))
+    assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.SLOW, "throttled", [2])
+
+
+def test_a_clock_far_below_that_of_other_stages_is_named():
+    training = Training(n=4)
+    training.clock[2] = 0.6
+    verdict = diagnose(training.series(), groups=groups_given("pp=4", 4))
+    assert verdict.cause is not Cause.HEALTHY
+    assert "rank 2" in verdict.why_not[0]
+
+
+def with_stalls(spin: bool, first: int, length: int, every: int, **more) -> Verdict:
+    training = Training(**more)
+    at = np.arange(training.n_bins)
+    training.runs[(at >= first) & ((at - first) % every < length)] = False
+    values = training.values()
+    if spin:
+        values[Metric.UTIL][:, ~training.runs] = 1.0
+    return diagnose(as_series(training, values))
+
+
+@pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
+@pytest.mark.parametrize("n", [2, 8])
+def test_stalls_that_begin_are_late_input_or_at_least_not_healthy(n, metrics):
+    """From minute 6 on, all GPUs compute for 5 of 20 s."""
+    verdict = with_stalls(False, 360, 15, 20, n=n, metrics=metrics)
+    assert (verdict.cause, verdict.suspect, verdict.kind) == (Cause.STARVATION, True, "all")
+    verdict = with_stalls(True, 360, 15, 20, n=n, metrics=metrics)
+    assert (verdict.cause, verdict.kind) == (Cause.INCONCLUSIVE, UNEXPLAINED)
+    assert verdict.why_not[0].startswith("the GPUs compute nothing for 75% of the time, before for 0%")
+
+
+def test_regular_checkpoints_are_healthy():
+    assert with_stalls(False, 60, 15, 100).cause is Cause.HEALTHY
+
+
+def test_a_hang_that_ended_remains_in_the_verdict():
+    verdict = with_stalls(True, 200, 200, 1000)
+    assert (verdict.cause, verdict.kind) == (Cause.INCONCLUSIVE, LONG_PAUSE)
+    assert verdict.finds_nothing
+    assert verdict.why_not[0] == "nothing computed for 200 s; then the job continued"
+    assert (verdict.until_s or 0.0) - (verdict.since_s or 0.0) == 200
+
+
+def test_without_sm_activity_no_job_is_called_healthy():
+    verdict = diagnose(Training(metrics=OLDER).series())
+    assert (verdict.cause, verdict.kind) == (Cause.INCONCLUSIVE, NO_DIFFERENCE)
+    assert verdict.finds_nothing
+
+
+def independent(training: Training) -> dict[Metric, np.ndarray]:
+    """Return the metrics of workers that take their own steps, without waiting for each other."""
+    values = training.values()
+    computes = training.work / (training.speed * training.clock / 0.95)
+    step = computes + training.talk + training.fetch
+    shown = {
+        Metric.UTIL: 1 - training.fetch / step,
+        Metric.SM_ACTIVE: 0.9 * computes / step,
+        Metric.TENSOR: 0.6 * training.work / (step * training.clock),
+        Metric.POWER: 0.15 + 0.7 * computes * training.clock**2 * training.speed / step,
+        Metric.NVLINK: 0.4 / step,
+        Metric.PCIE: 0.1 / step,
+    }
+    noise = 1 + training.noise * np.random.default_rng(training.seed).standard_normal(step.shape)
+    for metric in values.keys() & shown.keys():
+        values[metric] = np.where(training.runs, np.clip(shown[metric] * noise, 0, 1), values[metric])
+    return values
+
+
+@pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_independent_workers_are_not_compared(n, metrics):
+    """They belong to a parameter server, an asynchronous training, or trials of one search."""
+    training = Training(n=n, metrics=metrics)
+    training.work[: n // 2] = 1.5
+    verdict = diagnose(as_series(training, independent(training)))
+    assert verdict.cause is Cause.INCONCLUSIVE
+    assert "its GPUs are not in step" in verdict.why_not[0]
+
+
+@dataclass
+class _Job:
+    training: Training
+    values: dict[Metric, np.ndarray]
+    groups: Groups | None
+    slow: set[int]
+    loss: float
+
+
+def a_job(seed: int) -> _Job:
+    """Generate a job of 1 to 8 workers, of which a share of 10 to 60 % may be slow or have more work."""
+    random = np.random.default_rng(seed)
+    n, factor = int(random.integers(1, 9)), float(random.uniform(0.4, 0.95))
+    topology = random.choice(["data parallel", "pipeline", "asynchronous"])
+    kind = random.choice(["speed", "clock", "throttled", "work", "none"])
+    metrics = EVERYTHING if random.random() < 0.7 else OLDER
+    training = Training(n=n, seed=seed, metrics=metrics, noise=float(random.uniform(0.01, 0.04)))
+    rows = random.choice(n, max(1, round(float(random.uniform(0.1, 0.6)) * n)), replace=False)
+    since = int(random.choice([0, 180, 300]))
+    match kind:
+        case "speed":
+            training.speed[rows, since:] = factor
+        case "clock" | "throttled":
+            training.clock[rows, since:] *= factor
+            training.throttle[rows, since:] = 0.9 * (kind == "throttled")
+        case "work":
+            training.work[rows, since:] = 1 / factor
+    groups = None
+    if topology == "pipeline" and n % 2 == 0:
+        stages = int(random.choice([size for size in (2, 4, 8) if n % size == 0]))
+        training.memory = np.repeat(np.linspace(0.5, 0.8, stages), n // stages)
+        groups = groups_given(f"pp={stages}", n) if random.random() < 0.5 else None
+    if random.random() < 0.15:
+        length = int(random.integers(11, 40))
+        at = np.arange(training.n_bins)
+        training.runs[(at >= 330) & (at % (length + int(random.integers(5, 30))) < length)] = False
+    computes = training.work / (training.speed * training.clock / 0.95)
+    step = computes + training.talk
+    paces = step if topology == "asynchronous" else step.max(axis=0)
+    best = computes.mean(axis=0) if kind == "work" else training.work * 1.0
+    loss = 1 - ((best + 0.3) / paces).mean() * training.runs.mean()
+    values = independent(training) if topology == "asynchronous" else training.values()
+    slow = {int(row) for row in rows} if kind in ("speed", "clock", "throttled") else set()
+    return _Job(training, values, groups, slow, float(loss))
+
+
+def test_no_job_with_a_loss_is_called_healthy_and_no_healthy_gpu_accused():
+    wrong = 0
+    for seed in range(_JOBS):
+        job = a_job(seed)
+        verdict = diagnose(as_series(job.training, job.values), groups=job.groups)
+        assert verdict.cause is not Cause.HEALTHY or job.loss < _LOSS, (seed, job.loss)
+        wrong += not set(culprits(verdict)) <= job.slow
+    assert wrong <= _MOST_WRONG * _JOBS
