@@ -441,7 +441,7 @@ def _stage(stage: Matrix, n_replicas: int) -> Verdict | None:
     if n_replicas > 1:
         return verdict
     return verdict.limited(
-        "with one replica, a slow GPU of the stage looks the same", most=SUSPECT_BELOW - 0.05
+        "with one replica, a slow GPU of the stage has the same symptoms", most=SUSPECT_BELOW - 0.05
     )
 
 

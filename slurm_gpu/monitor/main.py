@@ -131,7 +131,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--listen", metavar="HOST:PORT", help="TCP address (default: as in slurm-gpuweb.yaml)"
     )
     parser.add_argument(
-        "--foreground", action="store_true", help="run by hand: log with times, not for journald"
+        "--foreground", action="store_true", help="log with times, for runs outside systemd"
     )
     parser.add_argument("--once", action="store_true", help="read slurm-gpudbd once, then exit")
     return parser

@@ -66,7 +66,7 @@ def test_one_slow_place_of_two_replicas_is_no_imbalance_of_stages():
 def test_with_one_replica_a_busy_stage_may_also_be_a_slow_gpu():
     verdict = timed([[1, 1, 1.7, 1]])
     assert (verdict.cause, verdict.suspect) == (Cause.IMBALANCE, True)
-    assert verdict.why_not == ("with one replica, a slow GPU of the stage looks the same",)
+    assert verdict.why_not == ("with one replica, a slow GPU of the stage has the same symptoms",)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])

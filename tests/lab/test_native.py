@@ -227,7 +227,7 @@ def test_half_an_apply_is_none(lab: Lab, tmp_path: Path, call: int, signal: str)
     failed = slurm_gpu(lab, "policy", "apply", wanted, check=False, extra={"PATH": path})
     if signal:
         assert failed.returncode == -9
-        assert "cut short" in slurm_gpu(lab, "policy", "status", wanted, check=False).stdout
+        assert "was interrupted" in slurm_gpu(lab, "policy", "status", wanted, check=False).stdout
         assert "has been undone" in slurm_gpu(lab, "policy", "rollback").stdout
     else:
         assert failed.returncode == 3

@@ -83,13 +83,13 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_own(family: int, address: tuple[object, ...]) -> bool:
-    """Return whether an address belongs to this host: no socket can be bound to any other."""
+    """Return whether an address belongs to this host: it is then also the source of packets to itself."""
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
-            sock.bind((address[0], 0, *address[2:]))
+            sock.connect((address[0], 9, *address[2:]))  # sends nothing
         except OSError:
             return False
-    return True
+        return bool(sock.getsockname()[0] == address[0])
 
 
 def may_read(directory: Path) -> bool:
