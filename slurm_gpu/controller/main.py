@@ -256,7 +256,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="directory for snapshot.txt (default %(default)s)",
     )
-    add("--foreground", action="store_true", help="log with times, for runs outside systemd")
+    add("--foreground", action="store_true", help="log with timestamps, for use outside systemd")
     add("--once", action="store_true", help="poll once, write nothing, report the cost, and exit")
     return parser
 

@@ -104,7 +104,7 @@ class QueueWatcher:
         self._partitions: tuple[float, Sequence[Partition]] | None = None
         self._generation = snapshots.last_generation(self.path)
         self._outage = OutageLog(
-            log, f"snapshot {self.path} is not written: %s", clock, over=f"{self.path} is written again"
+            log, f"snapshot {self.path} could not be written: %s", clock, over=f"{self.path} is written again"
         )
         self._asked_s = 0.0
         """Upper bound of the time that slurmctld needed for its last response."""
@@ -212,7 +212,7 @@ class QueueWatcher:
             try:
                 found = None if stamp is None else self._read_policy(script)
             except OutsideError as error:
-                log.warning("use by group is not counted: %s", error)
+                log.warning("use by group could not be counted: %s", error)
                 found = None
             self._script = _Script(stamp, PolicyInForce() if found is None else found)
         return self._script.policy

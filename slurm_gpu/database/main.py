@@ -205,7 +205,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--socket", type=Path, metavar="PATH", help="Unix socket (default: as in slurm-gpu.yaml)"
     )
-    parser.add_argument("--foreground", action="store_true", help="log with times, for runs outside systemd")
+    parser.add_argument(
+        "--foreground", action="store_true", help="log with timestamps, for use outside systemd"
+    )
     parser.add_argument("--once", action="store_true", help="import and match once, then exit")
     return parser
 

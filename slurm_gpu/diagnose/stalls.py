@@ -99,7 +99,8 @@ def hang(case: Case) -> Verdict | None:
         evidence.append(Evidence(text=text, metric="util", value=float(np.nanmax(now)), expected=1.0))
     if rows.any():
         names, who = case.named(rows)
-        text = f"{who} {'is' if len(names) == 1 else 'are'} idle while the others wait, or stopped first"
+        verb = "is" if len(names) == 1 else "are"
+        text = f"{who} stopped first, or {verb} idle while the others wait"
         evidence.append(Evidence(text=text, metric="util", value=0.0, expected=1.0, workers=names))
     verdict = case.verdict(
         Cause.HANG,

@@ -130,7 +130,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--listen", metavar="HOST:PORT", help="TCP address (default: as in slurm-gpuweb.yaml)"
     )
-    parser.add_argument("--foreground", action="store_true", help="log with times, for runs outside systemd")
+    parser.add_argument(
+        "--foreground", action="store_true", help="log with timestamps, for use outside systemd"
+    )
     parser.add_argument("--once", action="store_true", help="read slurm-gpudbd once, then exit")
     return parser
 

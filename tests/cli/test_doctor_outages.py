@@ -171,7 +171,7 @@ def test_for_a_stopped_mariadb_no_restart_of_its_clients_is_advised(
 @pytest.mark.parametrize(
     ("line", "remedy"),
     [
-        ("SlurmctldPort=6900", "compare SlurmctldHost and SlurmctldPort in slurm.conf"),
+        ("SlurmctldPort=6900", "check SlurmctldHost and SlurmctldPort in slurm.conf"),
         ("SlurmctldPort=7000-7009", "as in slurm.conf: run systemctl restart slurmctld"),
     ],
 )

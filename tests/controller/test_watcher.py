@@ -171,7 +171,8 @@ def test_an_unreachable_slurmctld_is_polled_less_often_and_logged_once(
     site.run_cycle()
     assert site.pause_s < 1
     assert [record.message.partition(";")[0] for record in caplog.records] == [
-        f"snapshot {site.watcher.path} is not written: Unable to contact slurm controller (connect failure)",
+        f"snapshot {site.watcher.path} could not be written: "
+        "Unable to contact slurm controller (connect failure)",
         f"{site.watcher.path} is written again",
     ]
 

@@ -163,7 +163,7 @@ def test_an_unreachable_slurmctld_is_logged_once_and_a_stop_does_not_wait(
     site.slurm.down = True
     site.run_cycle()
     site.run_cycle()
-    assert caplog.text.count("node weights are not changed: Unable to contact") == 1
+    assert caplog.text.count("node weights could not be changed: Unable to contact") == 1
     site.slurm.asked.clear()
     site.controller.stop()
     assert site.slurm.asked == ["ping"]

@@ -19,7 +19,7 @@ class TestHang:
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
         assert verdict.since_s == pytest.approx(START_S + 480, abs=3)
         (name,) = [worker.name for worker in verdict.culprits]
-        assert f"{name} is idle while the others wait, or stopped first" in [
+        assert f"{name} stopped first, or is idle while the others wait" in [
             item.text for item in verdict.evidence
         ]
 

@@ -192,15 +192,15 @@ def test_a_controller_killed_at_any_moment_leaves_a_complete_snapshot(lab: Lab, 
 
 
 def test_an_outage_of_slurmctld_is_logged_once_and_harmless(lab: Lab, daemon: Daemon) -> None:
-    before, lines = snapshot_after(lab), daemon.log.read_text().count("is not written")
+    before, lines = snapshot_after(lab), daemon.log.read_text().count("could not be written")
     lab.daemons["slurmctld"].kill9()
-    wait_for(lambda: daemon.log.read_text().count("is not written") > lines, DEADLINE_S, "it is said")
+    wait_for(lambda: daemon.log.read_text().count("could not be written") > lines, DEADLINE_S, "it is said")
     assert parse(path_of(lab).read_text()).generation >= before.generation
     lab.daemons["slurmctld"].start()
     after = snapshot_after(lab)
     assert after.groups_id == before.groups_id
     assert daemon.running
-    assert daemon.log.read_text().count("is not written") == lines + 1
+    assert daemon.log.read_text().count("could not be written") == lines + 1
 
 
 def test_a_new_policy_is_counted_after_one_poll(lab: Lab) -> None:

@@ -297,7 +297,7 @@ _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
             _changed_line(r"^SlurmctldPort=.*$", "SlurmctldPort=9"),
             "Slurm",
             "slurmctld does not answer",
-            "compare SlurmctldHost and SlurmctldPort in slurm.conf",
+            "check SlurmctldHost and SlurmctldPort in slurm.conf",
         ),
     },
 )

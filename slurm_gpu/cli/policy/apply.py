@@ -83,7 +83,7 @@ def apply(
 ) -> None:
     """Apply FILE: first limits in slurmdbd, then job_submit.lua; undo both on failure.
 
-    Run this command on each host of slurmctld, and again whenever the members of a UNIX group in FILE
+    Run this command on each slurmctld host, and again whenever the members of a UNIX group in FILE
     change. The whole cluster shares the limits in slurmdbd, so a backup host does not change them.
     """
     settings = site.slurm.settings()

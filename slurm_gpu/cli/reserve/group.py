@@ -148,7 +148,7 @@ def request(
     )
 
 
-@reserve.command(short_help="Approve a request, as an operator.")
+@reserve.command(short_help="Approve a request (operators only).")
 @click.argument("number", metavar="ID", type=click.IntRange(1))
 @click.option("--start", metavar="TIME", help="Earliest start. [default: as soon as possible]")
 @click.option("--nodes", metavar="NODES", help="Use only these nodes, such as n[1-4].")

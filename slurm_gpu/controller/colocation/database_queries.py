@@ -42,7 +42,7 @@ class DatabaseQueries:
         self._asking = BackgroundTask[QueryResults](background)
         self._outage = OutageLog(
             log,
-            "speeds of shared jobs are not updated: %s",
+            "speeds of shared jobs could not be updated: %s",
             SystemClock(),
             over="speeds of shared jobs are updated again",
         )

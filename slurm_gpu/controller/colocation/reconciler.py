@@ -74,7 +74,7 @@ class ColocationReconciler(Duty):
     ) -> None:
         super().__init__(
             clock,
-            "shared jobs are not placed: %s",
+            "shared jobs could not be placed: %s",
             "shared jobs are placed again",
             cpu=cpu,
         )
@@ -94,7 +94,7 @@ class ColocationReconciler(Duty):
         self._refused = OutageLog(log, "%s", clock)
         self._unwritten = OutageLog(
             log,
-            "jobs that share GPUs are not published: %s; slurm-gpu explain does not show them",
+            "jobs that share GPUs could not be published: %s; slurm-gpu explain does not show them",
             clock,
             over="jobs that share GPUs are published again",
         )

@@ -66,7 +66,7 @@ class PriorityController(Duty):
     ) -> None:
         super().__init__(
             clock,
-            "priorities of waiting jobs are not updated: %s",
+            "priorities of waiting jobs could not be updated: %s",
             "priorities of waiting jobs are updated again",
             every_s=CYCLE_S,
             cpu=cpu,
@@ -141,7 +141,7 @@ class PriorityController(Duty):
         try:
             config = load_config(self._path)
         except SlurmGpuError as error:
-            log.warning("priority weights are not reloaded: %s", error)
+            log.warning("priority weights could not be reloaded: %s", error)
             return
         fresh = weights_of(config)
         if fresh != self._weights:

@@ -65,7 +65,7 @@ class WeightController(Duty):
         mix: JobMix | None = None,
     ) -> None:
         super().__init__(
-            clock, "node weights are not changed: %s", "weights of nodes are updated again", cpu=cpu
+            clock, "node weights could not be changed: %s", "weights of nodes are updated again", cpu=cpu
         )
         self.path = run_directory / placementtable.FILE_NAME
         self._mode = config.placement.mode

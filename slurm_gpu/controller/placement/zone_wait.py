@@ -95,7 +95,7 @@ class ZoneWait(Duty):
     ) -> None:
         super().__init__(
             clock,
-            f"zones of waiting jobs are not checked: %s; retrying every {EVERY_S:.0f} s",
+            f"zones of waiting jobs could not be checked: %s; retrying every {EVERY_S:.0f} s",
             "zones of waiting jobs are checked again",
             every_s=EVERY_S,
         )
@@ -105,7 +105,7 @@ class ZoneWait(Duty):
         self._refused = OutageLog(log, "constraint not changed: jobs %s; retrying while they wait", clock)
         self._unwritten = OutageLog(
             log,
-            "waiting times for zones are not saved: %s; they count from 0 after a restart",
+            "waiting times for zones could not be saved: %s; they count from 0 after a restart",
             clock,
             over=f"{self._path} is written again",
         )

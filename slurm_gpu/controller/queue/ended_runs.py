@@ -36,7 +36,7 @@ class EndedRunsPoll:
         self._received_until_s: float | None = None
         self._next_s = 0.0
         self._outage = OutageLog(
-            log, "GPU-hours are not updated: %s", SystemClock(), over="GPU-hours are updated again"
+            log, "GPU-hours could not be updated: %s", SystemClock(), over="GPU-hours are updated again"
         )
         self.complete = False
         """Whether all runs since the start of the periods have been received."""

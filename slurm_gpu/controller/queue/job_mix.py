@@ -59,7 +59,7 @@ class JobMix:
         self._next_update_s = self._next_write_s = 0.0
         self._outage = OutageLog(
             log,
-            "the mix of jobs is not saved: %s; after a restart it starts with the jobs in the queue",
+            "the mix of jobs could not be saved: %s; after a restart it starts with the jobs in the queue",
             clock,
             over="the mix of jobs is saved again",
         )

@@ -53,7 +53,7 @@ class AuditReporter(Duty):
         self._waiting: list[AuditEvent] = [] if path is None else _read(path)
         self._unwritten = OutageLog(
             log,
-            "unsent audit events are not saved: %s; they are lost if slurm-gpuctld is killed",
+            "unsent audit events could not be saved: %s; they are lost if slurm-gpuctld is killed",
             clock,
             over="unsent audit events are saved again",
         )

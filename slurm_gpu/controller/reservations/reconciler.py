@@ -71,7 +71,7 @@ class ReservationReconciler(Duty):
         repairer: ReservationRepairer,
         uid_of: Callable[[str], int | None] = uid_of,
     ) -> None:
-        super().__init__(clock, "reservations are not updated: %s", "reservations are updated again")
+        super().__init__(clock, "reservations could not be updated: %s", "reservations are updated again")
         self._uid_of = uid_of
         self._settings, self._slurm, self._table, self._repairer = settings, slurm, table, repairer
         self._acts, self._timezone = acts, timezone

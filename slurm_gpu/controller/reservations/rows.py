@@ -33,7 +33,7 @@ class ReservationTable:
         self._asking = BackgroundTask[Sequence[Reservation]](background)
         self._outage = OutageLog(
             log,
-            "reservations are not updated from slurm-gpudbd: %s; retrying",
+            "reservations could not be updated from slurm-gpudbd: %s; retrying",
             SystemClock(),
             over="reservations are updated from slurm-gpudbd again",
         )

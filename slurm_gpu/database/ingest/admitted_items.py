@@ -24,7 +24,8 @@ STORED = ("records", "hosts", "devices", "events", "runs", "windows")
 class AdmittedItems:
     """The items of one shipment that may be stored, by index, and its rejected items.
 
-    `queue` is slurmctld's queue at the arrival of the shipment, whose wall-clock time is `at_s`.
+    `at_s` is the wall-clock time at which the shipment arrived, and `queue` is slurmctld's queue at that
+    time.
     """
 
     node: str

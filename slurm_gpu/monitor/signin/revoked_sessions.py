@@ -68,5 +68,6 @@ def _read(path: Path) -> dict[str, float]:
         str(path),
         0,
         0,
-        f"{why}: users who signed out would be signed in again; remove it together with key_file",
+        f"{why}: without this file, users who signed out would be signed in again; remove it together with "
+        "key_file",
     )

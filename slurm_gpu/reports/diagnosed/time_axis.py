@@ -1,4 +1,4 @@
-"""Draw the time axis, which all drawings of the page share.
+"""Draw the time axis, which all drawings on the page share.
 
 Positions are percentages of the width, so that they fit any screen.
 """

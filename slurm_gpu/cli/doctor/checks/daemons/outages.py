@@ -50,7 +50,7 @@ def _slurmctld(at: DoctorContext) -> str:
     if listens and not set(listens).isdisjoint(_slurmctld_ports(at)):
         return f"slurmctld runs on this host{where}, as in slurm.conf: {start_and_log(at, 'slurmctld')}"
     return (
-        f"slurmctld runs on this host{where}: compare SlurmctldHost and SlurmctldPort in slurm.conf, then "
+        f"slurmctld runs on this host{where}: check SlurmctldHost and SlurmctldPort in slurm.conf, then "
         f"{restart(at, 'slurmctld')}"
     )
 
