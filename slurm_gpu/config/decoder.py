@@ -72,7 +72,7 @@ REQUIRED = Required()
 
 
 class Shape(NamedTuple):
-    """The decoding rule of a value: its `type` without annotations and None, and the annotations."""
+    """The decoding rule for a value: its `type` without annotations and None, and the annotations."""
 
     type: Any
     value_type: ValueType | None

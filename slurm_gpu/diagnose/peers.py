@@ -127,8 +127,9 @@ def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
     """Infer groups from clearly separate levels of memory, or else of work, in the bins `active` (n_bins,).
 
     Only metrics that a fault does not change define roles: a slow GPU uses the same memory, and does the same
-    work, as its peers. Levels count as roles if they have nearly equal numbers of workers, like stages. Any
-    other deviation is a fault; a worker with such a deviation is assigned to the nearest group.
+    work, as its peers. Levels count as roles if they have nearly equal numbers of workers, as pipeline
+    stages do. Any other deviation is a fault; a worker with such a deviation is assigned to the nearest
+    group.
     """
     n = len(series.workers)
     of = np.zeros(n, dtype=np.intp)

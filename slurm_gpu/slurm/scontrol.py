@@ -138,7 +138,7 @@ def parse_jobs(
 
 
 def parse_single_job(text: str, job_id: int, label: JobTexts) -> QueuedJob | None:
-    """Return the job in `scontrol show job -d ID`, where its text comes first; None if it is absent."""
+    """Return the job from the output of `scontrol show job -d ID`, where its entry comes first, or None."""
     for head in _JOB_HEAD.finditer(text):
         if int(head["id"]) == job_id:
             chunk = text[head.start() :]

@@ -65,7 +65,7 @@ def plan_native(
 ) -> NativePlan:
     """Compare a policy with slurmdbd; `jobs` returns the queue, and is called only if something would change.
 
-    `n_gpus` is the number of GPUs of the cluster, `today` the day in the site's time zone. Raise SlurmError
+    `n_gpus` is the number of GPUs in the cluster, `today` the day in the site's time zone. Raise SlurmError
     if slurmdbd does not answer.
     """
     owned = tuple(owned)

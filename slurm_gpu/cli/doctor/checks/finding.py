@@ -83,7 +83,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_own(family: int, address: tuple[object, ...]) -> bool:
-    """Return whether an address belongs to this host: it is then also the source of packets to itself."""
+    """Return whether an address belongs to this host. Packets to it then also have it as their source."""
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((address[0], 9, *address[2:]))  # sends nothing

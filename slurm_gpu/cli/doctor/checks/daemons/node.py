@@ -129,7 +129,7 @@ def _spool(directory: Path, now_s: float) -> Iterator[CheckResult]:
     if waiting:
         yield warn(
             f"{directory} has {counted(waiting, 'final record')} to send",
-            "see the result of the check slurm-gpudbd; no record is lost",
+            "see the result of the slurm-gpudbd check; no record is lost",
         )
     else:
         yield ok(f"{directory}: no final record has waited for longer than {span(_SHIPPED_IN_S)}")
