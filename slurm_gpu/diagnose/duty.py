@@ -20,6 +20,8 @@ _LEAST_PARTS = 2
 _LEAST_MORE = 0.1
 # More pauses than this are a pattern, such as late input. A few may be checkpoints and evaluations.
 _A_FEW = 3
+# Regular pauses, such as evaluations, begin after one interval. Only pauses that begin later are a change.
+_INTERVALS = 2.0
 
 
 def stalls(case: Case) -> Verdict | None:
@@ -41,8 +43,10 @@ def stalls(case: Case) -> Verdict | None:
     found = split(smooth(np.where(known, nothing, np.nan)[None, :], n, 0.5), _LEAST_PARTS)
     at = int(found.at[0]) * n
     before, after = float(found.before[0]), float(found.after[0])
-    n_pauses = sum(first >= at - n for first, _ in _runs(nothing))
-    if at == 0 or after - before < _LEAST_MORE or n_pauses <= _A_FEW:
+    starts = [first for first, _ in _runs(nothing) if first >= at - n]
+    if at == 0 or after - before < _LEAST_MORE or len(starts) <= _A_FEW:
+        return None
+    if at < _INTERVALS * np.median(np.diff(starts)):
         return None
     since_s = case.series.start_s + at * width_s
     text = f"the GPUs compute nothing for {after:.0%} of the time, before for {before:.0%}"

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import split
 from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.peers import MODELS
 from slurm_gpu.diagnose.robust import median, middle, quantile
 from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, TWO_GROUPS, Cause, Evidence, Verdict
@@ -260,8 +261,10 @@ def _busier_group(case: Case) -> Verdict | None:
         return None
     level = median(busy)
     levels = np.array([middle(level[rows]) for rows in members])
+    if not np.isfinite(levels).any():
+        return None
     usual = float(np.nanmedian(np.sort(levels)[: (len(levels) + 1) // 2]))
-    busiest = int(np.nanargmax(levels)) if np.isfinite(levels).any() else 0
+    busiest = int(np.nanargmax(levels))
     times = float(levels[busiest] / usual) if usual > 0 else 1.0
     if not times >= _BUSIER_GROUP:
         return None
@@ -275,7 +278,8 @@ def _busier_group(case: Case) -> Verdict | None:
 def _other_clocks(case: Case) -> Verdict | None:
     """Abstain if clocks are far below those of most GPUs of the job, whatever their roles."""
     clocks = case.signals.get(Signal.CLOCK)
-    if clocks is None:
+    if clocks is None or case.groups.source.startswith(MODELS):
+        # Models have different maximum clocks.
         return None
     level = median(clocks)
     usual = float(quantile(level[None, :], 0.75)[0])
@@ -284,7 +288,7 @@ def _other_clocks(case: Case) -> Verdict | None:
     if not rows.any():
         return None
     names, who = case.named(rows)
-    own = float(np.median(level[rows]))
+    own, usual = float(np.median(level[rows])), middle(level[~rows])
     why = f"{who}: {own:.0%} of the maximum clock, other GPUs of the job {usual:.0%}"
     item = Evidence(text=why, metric=Signal.CLOCK.value, value=own, expected=usual, workers=names)
     return _two_groups(case, rows, why, item)

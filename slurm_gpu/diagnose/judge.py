@@ -19,6 +19,7 @@ from slurm_gpu.diagnose.stalls import STALLED_AT_END, hang, stalled_at_end
 from slurm_gpu.diagnose.steps import StepSeries, judge_steps
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
 from slurm_gpu.diagnose.verdict import (
+    LONG_PAUSE,
     NO_DIFFERENCE,
     NO_PEERS,
     NOTHING_RAN,
@@ -207,9 +208,13 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
     """
     if counters.cause is Cause.HANG or counters.kind in LOST or counters.kind.startswith("xid"):
         return counters
-    if timings.kind in (TWO_GROUPS, UNEXPLAINED) and counters.cause is Cause.HEALTHY:
-        # Counters that show no difference do not explain the loss.
-        return _combined(timings, counters)
+    both_differ = timings.kind == counters.kind == TWO_GROUPS
+    if timings.kind in (TWO_GROUPS, UNEXPLAINED) and (counters.finds_nothing or both_differ):
+        # Counters that show no difference do not explain the loss, and timings show best who takes longer.
+        return _combined(timings, counters).limited(*counters.why_not)
+    if timings.cause is Cause.HEALTHY and counters.kind in (LONG_PAUSE, UNEXPLAINED):
+        # Timings contain only the time in which the job computes.
+        return replace(counters, evidence=(*counters.evidence, *timings.evidence))
     if timings.cause is Cause.INCONCLUSIVE:
         return counters.limited(*(f"timings: {why}" for why in timings.why_not))
     both = (*timings.evidence, *counters.evidence)

@@ -19,7 +19,7 @@ from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
 from slurm_gpu.diagnose.series import JobWorker
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, TWO_GROUPS, UNEXPLAINED, Cause, Evidence, Verdict
 from slurm_gpu.text.hostlist import number_ranges
-from slurm_gpu.text.units import few
+from slurm_gpu.text.units import counted, few
 
 # Columns of a table of steps with one row per operation; other columns are ignored. In each row, dp_rank is
 # the replica, stage the pipeline stage, and rank the launcher's (below 0 if unknown). Durations are in
@@ -44,6 +44,10 @@ _AS_MUCH = 0.9
 _SEQUENCE_CV, _SEQUENCE_CORRELATION = 0.08, 0.5
 # If microbatches differ by little more than usual, their content must explain nearly all of the difference.
 _LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
+# Usual variation does not make a microbatch take longer than this, relative to the median of its worker.
+_USUAL_LONGEST = 1.2
+_MOST_SPANS = 8
+_TWO_DECIMALS_BELOW = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +185,15 @@ def judge_steps(steps: StepSeries) -> Verdict:
     n_replicas, n_stages, n_steps, _ = cost.shape
     coverage = float(np.isfinite(cost).mean())
     if n_steps < LEAST_STEPS or coverage < 0.5:
-        why = f"{n_steps} steps with {coverage:.0%} of their operations; {LEAST_STEPS} and 50 % are required"
+        known_steps = f"{counted(n_steps, 'step')} with {coverage:.0%} of the operations"
+        why = f"{known_steps}; {LEAST_STEPS} and 50 % are required"
         return Verdict(cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(why,), coverage=coverage)
     levels = median(cost.reshape(n_replicas * n_stages, -1)).reshape(n_replicas, n_stages)
     ratio, stage = _ratios(levels, median(levels.T)), _faster_half(levels.T)
     usual = step_seconds(cost)
+    if not usual > 0:
+        why = "all durations are 0"
+        return Verdict(cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(why,), coverage=coverage)
     base = Verdict(
         cause=Cause.HEALTHY, confidence=0.9, coverage=coverage, groups_by="stages of the step timings"
     )
@@ -197,10 +205,11 @@ def judge_steps(steps: StepSeries) -> Verdict:
     if replica is not None and by_replica >= _AS_MUCH * by_worker:
         # Factors per worker also remove noise, so they always explain a little more than factors per replica.
         worker = None
+    by_stage = _lost(usual, cost * _equalizing_factors(stage)[None, :, None, None])
     found = [
         (by_worker, worker),
         (by_replica, replica),
-        (_lost(usual, cost * _equalizing_factors(stage)[None, :, None, None]), _stage(stage, n_replicas)),
+        (by_stage, _stage(stage, n_replicas)),
         (_lost(usual, _equalized(cost, levels)), _sequence(steps)),
     ]
     known = [
@@ -212,9 +221,16 @@ def judge_steps(steps: StepSeries) -> Verdict:
     apart = _two_groups(cost, levels, stage, steps, usual)
     if apart is not None and not any(lost >= _AS_MUCH * apart[0] for lost, _ in known):
         known = [apart]
-    most = max(lost for lost, _ in found)
+    by_variation = _lost(usual, _without_variation(cost, levels))
+    most = max(by_worker, by_replica, by_stage, by_variation)
     if not known and most >= LEAST_LOSS:
-        known = [(most, _unexplained(ratio, steps, most))]
+        if by_variation == most:
+            which = "microbatches of each worker took equal time"
+        elif by_stage == most:
+            which = f"stages were equal; stage {int(np.nanargmax(stage))} takes longest"
+        else:
+            which = f"workers were equal; {_slowest_place(ratio, steps)} takes longest"
+        known = [(most, _unexplained(f"steps would be {most:.0%} shorter if all {which}"))]
     if not known:
         text = f"no step would be more than {LEAST_LOSS:.0%} shorter if all workers and stages were equal"
         return _with_evidence(base, Evidence(text=text, metric="step_s", value=most, expected=0.0))
@@ -253,6 +269,17 @@ def _equalized(cost: Matrix, levels: Matrix) -> Matrix:
     return np.where(np.isfinite(cost), levels[:, :, None, None], np.nan)
 
 
+def _without_variation(cost: Matrix, levels: Matrix) -> Matrix:
+    """Return the times without variation of each worker's microbatches that is larger than usual.
+
+    The maximum of many workers exceeds their median even if none is slow. Only rare long operations count if
+    the others vary as usual.
+    """
+    usual = levels[:, :, None, None]
+    shortened = np.where(usual > 0, np.minimum(cost, _USUAL_LONGEST * usual), cost)
+    return shortened if _std(_residuals(shortened)) < _LITTLE_CV else _equalized(cost, levels)
+
+
 def _ratios(levels: Matrix, usual: Matrix) -> Matrix:
     """Return the times of all places relative to the usual time of their stage; NaN without data."""
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -287,14 +314,14 @@ def _two_groups(
         return None
     gaps = np.diff(ordered)
     cut = int(np.argmax(gaps))
-    least = max(
+    smallest = max(
         np.log(_SLOW_RATIO),
         _SLOW_Z * np.hypot(_LEAST_SIGMA, float(np.max(error, where=np.isfinite(error), initial=0.0))),
     )
     with np.errstate(invalid="ignore"):
         slow = known & (np.log(ratio) > ordered[cut])
     # The first of the faster group may also be far ahead of all others.
-    if gaps[cut] < least or not slow.any():
+    if gaps[cut] < smallest or not slow.any():
         return None
     ratio /= float(np.median(ratio[known & ~slow]))
     lost = _lost(usual, cost / np.where(slow, ratio, 1.0)[:, :, None, None])
@@ -304,8 +331,9 @@ def _two_groups(
     ranks = sorted({rank for replica, place in places for rank in _ranks(steps, int(replica), int(place))})
     who = _spans("rank", ranks) if ranks else _spans("replica", sorted({int(place[0]) for place in places}))
     low, high = float(ratio[slow].min()), float(ratio[slow].max())
-    times = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
-    verb = "takes" if len(places) == 1 else "take"
+    least, most = (f"{value:.{1 if low >= _TWO_DECIMALS_BELOW else 2}f}" for value in (low, high))
+    times = least if least == most else f"{least} to {most}"
+    verb = "take" if who.startswith(("ranks", "replicas")) else "takes"
     why = f"{who} {verb} {times} times as long as the others: slow, or more work"
     names = tuple(f"rank {rank}" for rank in ranks)
     item = Evidence(text=why, metric="compute_s", value=high, expected=1.0, workers=names)
@@ -325,14 +353,18 @@ def _spans(what: str, numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"{what} {numbers[0]}"
     parts = list(number_ranges(map(str, numbers)))
+    if len(parts) > _MOST_SPANS:
+        return f"{what}s {few(parts, _MOST_SPANS)}"
     return f"{what}s {', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else f"{what}s {parts[0]}"
 
 
-def _unexplained(ratio: Matrix, steps: StepSeries, lost: float) -> Verdict:
-    """Return a verdict on a loss that no rule explains, with the place that takes longest."""
+def _slowest_place(ratio: Matrix, steps: StepSeries) -> str:
     replica, stage = np.unravel_index(int(np.nanargmax(ratio)), ratio.shape)
-    who = _who(_ranks(steps, int(replica), int(stage)), int(replica))
-    why = f"steps would be {lost:.0%} shorter if all workers were equal; {who} takes longest"
+    return _who(_ranks(steps, int(replica), int(stage)), int(replica))
+
+
+def _unexplained(why: str) -> Verdict:
+    """Return a verdict on a loss that no rule explains."""
     return Verdict(cause=Cause.INCONCLUSIVE, kind=UNEXPLAINED, confidence=0.0, why_not=(why,))
 
 

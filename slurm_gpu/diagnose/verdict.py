@@ -58,7 +58,7 @@ _INCONCLUSIVE_NEXT: Mapping[str, str] = {
     "those of the others, and the amount of work that each of them gets.",
     NO_DIFFERENCE: "Nothing, unless the job is slower than expected: timings of steps (--steps) show why.",
     LONG_PAUSE: "Check what the job did then: an evaluation, a checkpoint, or waiting for storage.",
-    UNEXPLAINED: "Record timings in the training loop (--steps); a profiler shows where the time is spent.",
+    UNEXPLAINED: "Profile the job. Timings of steps (--steps) show which workers take longer.",
     NO_PEERS: "Check how much of its GPU the job uses (slurm-gpu job JOBID); a profiler shows why it waits.",
 }
 _VERIFY_FIRST = (

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.peers import Groups, groups_given
+from slurm_gpu.diagnose.peers import MODELS, Groups, groups_given
 from slurm_gpu.diagnose.steps import judge_steps, read_steps
 from slurm_gpu.diagnose.verdict import (
     LONG_PAUSE,
@@ -29,14 +29,19 @@ _JOBS = 240
 _MOST_WRONG = 0.02
 
 
-def timed(times: list[list[float]]) -> Verdict:
-    """Judge step timings, in which each worker (replica, stage) takes so many times the usual time."""
+def timings(times: list[list[float]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return seconds forward and backward; each worker (replica, stage) takes this many times the usual."""
     factors = np.array(times)[:, :, None, None]
     random = np.random.default_rng(1)
     shape = (*factors.shape[:2], 40, 4)
     forward = factors * (1 + 0.02 * random.standard_normal(shape))
     backward = 2 * factors * (1 + 0.02 * random.standard_normal(shape))
-    return judge_steps(read_steps(a_table(forward, backward)))
+    return forward, backward
+
+
+def timed(times: list[list[float]]) -> Verdict:
+    """Judge such timings."""
+    return judge_steps(read_steps(a_table(*timings(times))))
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,49 @@ def test_few_peers_or_many_slow_ones_are_two_groups_in_timings(times, who):
     verdict = timed([[one] for one in times])
     assert (verdict.cause, verdict.kind, verdict.culprits) == (Cause.INCONCLUSIVE, TWO_GROUPS, ())
     assert verdict.why_not[0] == f"{who} as long as the others: slow, or more work"
+
+
+def test_a_small_difference_is_not_rounded_away():
+    assert timed([[1], [1.05]]).why_not[0].startswith("rank 1 takes 1.05 times")
+
+
+def test_a_long_list_of_ranks_is_shortened():
+    why = timed([[1.0 + 0.5 * (replica % 2)] for replica in range(64)]).why_not[0]
+    assert why.startswith("ranks 1, 3, 5, 7, 9, 11, 13, 15 and 24 more take 1.5 times")
+
+
+def varied(n: int, sigma: float, rare: float) -> Verdict:
+    """Judge equal workers, in which a share `rare` of all microbatches takes ten times the usual time."""
+    random = np.random.default_rng(1)
+    forward, backward = (1 + sigma * random.standard_normal((n, 1, 40, 1)) for _ in range(2))
+    forward[random.random(forward.shape) < rare] *= 10
+    return judge_steps(read_steps(a_table(forward, 2 * backward)))
+
+
+def test_usual_variation_is_no_loss_of_some_worker():
+    """Of 256 equal workers, the slowest of each step takes 5 % longer by chance."""
+    assert varied(256, 0.03, 0.0).cause is Cause.HEALTHY
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.01])
+def test_rare_long_microbatches_accuse_no_worker(share):
+    verdict = varied(256, 0.02, share)
+    assert (verdict.cause, verdict.kind) == (Cause.INCONCLUSIVE, UNEXPLAINED)
+    assert verdict.why_not[0].endswith("shorter if all microbatches of each worker took equal time")
+
+
+@pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
+@pytest.mark.parametrize("pause", [False, True])
+def test_workers_that_take_longer_are_named_although_counters_find_nothing(metrics, pause):
+    training = Training(n=2, metrics=metrics)
+    training.runs[200:400] = not pause
+    slow, equal = (
+        diagnose(training.series(), steps=read_steps(a_table(*times)))
+        for times in (timings([[1], [2]]), timings([[1], [1]]))
+    )
+    assert (slow.kind, slow.roles, slow.finds_nothing) == (TWO_GROUPS, ("rank 1",), False)
+    assert slow.why_not[0].startswith("rank 1 takes 2.0 times")
+    assert equal.kind == (LONG_PAUSE if pause else "")
 
 
 def test_one_slow_place_of_two_replicas_is_no_imbalance_of_stages():
@@ -102,6 +150,30 @@ def test_a_clock_far_below_that_of_other_stages_is_named():
     assert "rank 2" in verdict.why_not[0]
 
 
+def test_a_lower_clock_of_another_model_is_no_difference():
+    """The maximum clock of an H100 is higher, and its usual clock is further below it."""
+    training = Training(n=4)
+    training.clock[:2], training.speed[:2] = 0.75, 0.95 / 0.75
+    models = Groups(of=np.array([0, 0, 1, 1]), names=("NVIDIA H100", "NVIDIA A100"), source=MODELS)
+    assert diagnose(training.series(), groups=models).cause is Cause.HEALTHY
+
+
+def test_a_group_without_data_is_not_compared():
+    training = Training(n=4)
+    values = training.values()
+    values[Metric.SM_ACTIVE][:] = np.nan
+    groups = Groups(of=np.array([0, 0, 2, 2]), names=("a", "none", "b"), source="--groups")
+    assert diagnose(as_series(training, values), groups=groups).cause is not Cause.SLOW
+
+
+@pytest.mark.parametrize(("n", "own"), [(2, 0.6), (4, 0.6)])
+def test_the_clock_of_the_others_is_stated_as_it_is(n, own):
+    training = Training(n=n)
+    training.clock[-1] = own
+    verdict = diagnose(training.series(), groups=groups_given(f"pp={n}", n))
+    assert verdict.why_not[0].endswith("60% of the maximum clock, other GPUs of the job 95%")
+
+
 def with_stalls(spin: bool, first: int, length: int, every: int, **more) -> Verdict:
     training = Training(**more)
     at = np.arange(training.n_bins)
@@ -125,6 +197,14 @@ def test_stalls_that_begin_are_late_input_or_at_least_not_healthy(n, metrics):
 
 def test_regular_checkpoints_are_healthy():
     assert with_stalls(False, 60, 15, 100).cause is Cause.HEALTHY
+
+
+@pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
+def test_long_evaluations_at_regular_intervals_are_no_change(metrics):
+    """The first one is due after one interval."""
+    verdict = with_stalls(False, 600, 100, 600, n_bins=3600, metrics=metrics)
+    assert verdict.finds_nothing
+    assert verdict.kind != LONG_PAUSE
 
 
 def test_a_hang_that_ended_remains_in_the_verdict():
