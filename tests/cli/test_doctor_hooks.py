@@ -240,6 +240,27 @@ def test_a_line_that_slurm_ignores_is_named_with_its_position(installed: Install
     assert not any("lines Prolog=" in one.message for one in hooks.configured(installed.at()))
 
 
+def test_a_line_added_to_others_is_checked_before_slurm_reads_it(installed: Installation):
+    """Slurm 24.11 and later run the hooks of all lines."""
+    conf, own = Path(installed.conf["SLURM_CONF"]), installed.conf["Prolog"]
+    conf.write_text(f"Prolog={own}\nProlog={installed.root}/new.d/*\nEpilog={installed.conf['Epilog']}\n")
+    installed.conf |= {"Prolog[0]": own, "Prolog": "(null)"}
+    (installed.root / "new.d").mkdir()
+    empty, own_is_ok, changed, epilog = hooks.configured(installed.at())
+    assert empty.message.startswith(f"Prolog={installed.root}/new.d/* matches no file")
+    assert changed.message == f"{conf} has Prolog={installed.root}/new.d/*, which Slurm has not read yet"
+    assert [one.level for one in (own_is_ok, changed, epilog)] == [Level.OK, Level.WARN, Level.OK]
+
+
+def test_a_line_that_will_replace_another_is_checked_before_slurm_reads_it(installed: Installation):
+    """Earlier versions use only the last line."""
+    conf, own = Path(installed.conf["SLURM_CONF"]), installed.conf["Prolog"]
+    conf.write_text(f"Prolog={own}\nProlog={installed.root}/new.d/*\n")
+    (installed.root / "new.d").mkdir()
+    found = [one.message for one in hooks.configured(installed.at())]
+    assert sum(one.startswith(f"Prolog={installed.root}/new.d/* matches no file") for one in found) == 1
+
+
 def test_on_other_hosts_hooks_are_skipped(installed: Installation):
     at = installed.at(host="login")
     at.nodes = []

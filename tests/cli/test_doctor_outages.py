@@ -151,6 +151,29 @@ def test_for_an_invalid_slurm_conf_no_restart_of_slurmctld_is_advised(
     assert "kill" not in str(finding.remedy)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_missing"),
+    [
+        ("JobSubmitPlugins=lua\nJobSubmitPlugins=throttle\n", False),
+        ("JobSubmitPlugins=throttle\nJobSubmitPlugins=lua\n", True),
+        ('JobSubmitPlugins="throttle, job_submit/lua"\n', True),
+    ],
+)
+def test_only_the_last_line_of_plugins_needs_the_script(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch, text: str, is_missing: bool
+):
+    at, conf = installed.at(), Path(installed.conf["SLURM_CONF"])
+    conf.write_text(f"SlurmctldHost=head.example.org(10.0.0.1)\n{text}")
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        raise SlurmError("`scontrol ping` gave no answer within 5 s")
+
+    at.site.slurm.run = run  # type: ignore[attr-defined]
+    results = list(run_checks(at, [check for check in CHECKS if check.name == "Slurm"]))
+    assert any("job_submit.lua is missing" in one.finding.message for one in results) == is_missing
+
+
 @pytest.mark.parametrize("program", ["mariadbd", "mysqld"])
 def test_for_a_stopped_mariadb_no_restart_of_its_clients_is_advised(
     installed: Installation, monkeypatch: pytest.MonkeyPatch, program: str

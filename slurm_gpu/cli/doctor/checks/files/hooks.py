@@ -46,10 +46,11 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
     conf = at.slurm_conf.parent  # relative names are in the directory that slurmctld sends (configless)
     for kind in KINDS:
         patterns = patterns_of(at.settings.raw, kind)
-        written = _written(at, kind) or []
-        unread = written if set(written).isdisjoint(patterns) else []
+        unread = _unread(at, kind, patterns)
         yield from _passed_over(at, kind, patterns)
-        if unread and at.nodes_here:
+        # Slurm 24.11 and later run the hooks of all lines; ours is in one of them.
+        added = unread if _has_several(at, kind) and unread != _written(at, kind) else []
+        if unread and at.nodes_here and not added:
             # The next reconfiguration would run these files: traps are to be removed before it.
             files = _files(at, kind, [str(conf / pattern) for pattern in unread])
             yield from (finding for finding in files if finding.level is not Level.OK)
@@ -72,7 +73,25 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
         elif (differs := _not_here(at, kind, patterns)) is not None:
             yield differs
         else:
-            yield from _files(at, kind, [str(conf / pattern) for pattern in patterns])
+            yield from _files(at, kind, [str(conf / pattern) for pattern in (*patterns, *added)])
+            if added:
+                yield warn(
+                    f"{at.slurm_conf} has {kind}={','.join(added)}, which Slurm has not read yet",
+                    "run scontrol reconfigure after you have fixed all other findings of this check",
+                )
+
+
+def _has_several(at: DoctorContext, kind: str) -> bool:
+    """Return whether Slurm has values of several lines, as from 24.11 on; earlier versions use the last."""
+    return f"{kind}[0]" in at.settings.raw
+
+
+def _unread(at: DoctorContext, kind: str, patterns: Sequence[str]) -> list[str]:
+    """Return the patterns in slurm.conf that Slurm will only use after a reconfiguration."""
+    written = _written(at, kind) or []
+    if patterns and not _has_several(at, kind):
+        written = written[-1:]
+    return [pattern for pattern in written if pattern not in patterns]
 
 
 def patterns_of(raw: Mapping[str, str], kind: str) -> list[str]:
@@ -92,6 +111,8 @@ def matched(pattern: str) -> list[Path]:
 
 def _passed_over(at: DoctorContext, kind: str, used: Sequence[str]) -> Iterator[CheckResult]:
     """Yield a finding if slurm.conf has several lines: Slurm 22.05 uses only the last, without a warning."""
+    if _has_several(at, kind):
+        return
     try:
         lines = settings_named(read_conf(at.slurm_conf), kind)
     except OSError:

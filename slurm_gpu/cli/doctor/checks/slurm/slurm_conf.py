@@ -65,15 +65,13 @@ def _without_script(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
     except OSError:
         return
     hosts = {re.split(r"[.(]", line.value)[0] for line in settings_named(lines, "SlurmctldHost")}
-    plugins = [
-        line
-        for line in settings_named(lines, "JobSubmitPlugins")
-        if any(part.rpartition("/")[2] == "lua" for part in line.value.split(","))
-    ]
     script = path.with_name(SCRIPT_NAME)
-    if at.host in hosts and plugins and not script.exists():
+    for line in settings_named(lines, "JobSubmitPlugins")[-1:]:
+        has_lua = any(part.strip().rpartition("/")[2] == "lua" for part in line.value.split(","))
+        if at.host not in hosts or not has_lua or script.exists():
+            return
         yield fail(
-            f"{plugins[-1].place} has {plugins[-1]}, but {script} is missing: slurmctld does not start",
+            f"{line.place} has {line}, but {script} is missing: slurmctld does not start",
             "remove lua from that line, start slurmctld, and run slurm-gpu policy apply; then restore the "
             "line and restart slurmctld",
         )
