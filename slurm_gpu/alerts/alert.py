@@ -48,7 +48,7 @@ class AlertThresholds:
     min_coverage: float = 0.8
     """Minimum observed share of this duration; below it, no alert is reported."""
     value_for_s: float = 30.0
-    """Maximum time before its sample that one value covers."""
+    """Maximum length of the time before a sample for which its value counts."""
     memory_frac: float = 0.5
     """Fraction of used memory from which the memory counts as full."""
     throttled_share: float = 0.5

@@ -51,7 +51,7 @@ class DeviceHistory:
 
     def __init__(self, since_s: float, used: bool | None) -> None:
         self.used = used
-        """Whether the job has ever used the device; None if only the job's records show it."""
+        """Whether the job has ever used the device; None if this is only known from the job's records."""
         self._began_s = self._at_s = since_s
         self._unused = _Stretch(since_s)
         """The period since the last use or, if there was none, since the start of the watch."""
@@ -59,7 +59,7 @@ class DeviceHistory:
         """The part of this period since observation was last interrupted for longer than tolerated."""
         self._recent: deque[_HistoryValue] = deque()
         self._n_throttled = 0
-        """Number of throttled values; it is usually 0, and then no sum is needed."""
+        """Number of throttled values; no sum is computed while it is 0, which is the usual case."""
 
     def add(self, at_s: float, value: LiveDevice, rules: AlertThresholds) -> None:
         """Add a value; ignore a value that is not newer than the last."""

@@ -1,4 +1,7 @@
-"""Turn a sequence of verdicts into episodes, which are reported if they are confident or repeated."""
+"""Turn a sequence of findings into episodes.
+
+A fault is reported when its finding is confident enough, or is repeated.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Choose which jobs to diagnose next.
 
-Diagnoses are limited, because nodes send a window for each and slurm-gpudbd must read it.
+The number of simultaneous diagnoses is limited. For each diagnosis, the nodes of the job send windows, which
+slurm-gpudbd must read.
 """
 
 from __future__ import annotations

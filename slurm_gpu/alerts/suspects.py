@@ -1,7 +1,7 @@
 """Find GPUs and nodes that were at fault in several jobs and therefore deserve inspection.
 
 A false accusation makes a node unavailable to all users. Accusations must therefore come from jobs of several
-users, and each job that has run well there since then counts against them.
+users, and each job that later ran well on the accused GPUs counts against an accusation.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Suspect:
     jobs: int
     users: int
     healthy: int
-    """Number of jobs that have run well on it since the last accusation."""
+    """Number of jobs that have run well on this GPU or node since the last accusation."""
     first_s: float
     last_s: float
 

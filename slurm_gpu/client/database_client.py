@@ -1,4 +1,4 @@
-"""Call slurm-gpudbd's API: over its Unix socket on the same host, with MUNGE from other hosts."""
+"""Call slurm-gpudbd's API over its Unix socket on the same host, or over TCP with MUNGE from other hosts."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ class DatabaseClient:
         """Configure access.
 
         `timeout_s` limits the duration of a request, including the waits for the user's rate limit (429). If
-        `needs_all` is true, requests fail with a remedy unless the caller may see every run.
+        `needs_all` is true and the caller may not see every run, requests fail with an error that describes
+        the remedy.
         """
         self._timeout_s, self._sleep = timeout_s, sleep
         path = config.database_socket
@@ -225,7 +226,7 @@ class DatabaseClient:
         return self._list(tuple[NodeWindow, ...], "windows", _job_path(job, "/window"))
 
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
-        """Return ten minutes of host metrics of the nodes of `job`, only while it was alone on them.
+        """Return the last ten minutes of host metrics of the job's nodes, as far as it was alone on them.
 
         The result is () if the job is not running, shares a node, or is unknown. It is also () if
         slurm-gpudbd is too old to support this request.

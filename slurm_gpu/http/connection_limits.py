@@ -23,13 +23,16 @@ class ConnectionLimits:
     """Limits that a server enforces on its clients."""
 
     request_within_s: float
-    """Maximum time from the connection, or from the first byte of a later request, to complete headers."""
+    """Maximum time until the headers are complete.
+
+    It counts from the opening of the connection or, for a later request, from its first byte.
+    """
     body_within_s: float | None
     """Maximum time for the body of a request; None if the application limits it."""
     keep_alive_s: int
     always_of_sender: int
     share_of_sender: int
-    """A sender may have at most the number of free connections divided by this number."""
+    """One sender may have the free connections divided by this number, or `always_of_sender` if greater."""
     is_unlimited: Callable[[Sender], bool]
     """Returns whether a sender may have any number of connections."""
     most_of_sender: float = math.inf

@@ -23,7 +23,7 @@ _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection with uvicorn's protocol and time limits; uvicorn would wait indefinitely for a request.
+    """A connection with uvicorn's protocol and time limits; uvicorn itself waits indefinitely for a request.
 
     The state of each request contains the uid that a Unix socket's peer had when it connected.
     """

@@ -215,7 +215,7 @@ async def run(
 ) -> None:
     """Serve until SIGTERM or SIGINT; requests in progress have two seconds to end.
 
-    `beat` is called repeatedly and returns the seconds until its next call, like Notifier.turned. `others`
+    `beat` is called repeatedly and returns the seconds until its next call, as Notifier.turned does. `others`
     run at the same time, and are cancelled at the end.
     """
 

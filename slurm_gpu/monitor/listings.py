@@ -37,7 +37,7 @@ class ListingKind:
     for_all: bool = False
     """Whether all users get the same answer."""
     of_metric: bool = False
-    """Whether the answer contains the time of the metric that the parameter names."""
+    """Whether the answer contains the timestamp of the metric that the parameter names."""
     same_as: Callable[[PageState, str], str] = lambda _, value: value
     """Maps values with equal answers to one value, so that arbitrary values do not fill the cache.
 

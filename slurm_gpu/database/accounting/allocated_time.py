@@ -1,4 +1,4 @@
-"""Compute for how long devices were allocated to a run: the denominator of coverage."""
+"""Compute for how long devices were allocated to a run, which is the denominator of coverage."""
 
 from __future__ import annotations
 

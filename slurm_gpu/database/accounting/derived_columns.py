@@ -156,8 +156,8 @@ def application(hosts: Iterable[Host]) -> tuple[str | None, str | None]:
     """Return the most frequent (app, app_field) in the host records of a run.
 
     Nodes may report different applications if a script starts several programs. If several pairs are equally
-    frequent, the pair with the latest record is returned. If these records are equally late, the name
-    decides.
+    frequent, the pair with the latest record is returned. If their latest records have the same time, the
+    pair that is last in alphabetical order is returned.
     """
     votes: dict[tuple[str, str | None], tuple[int, int]] = {}
     for host in hosts:

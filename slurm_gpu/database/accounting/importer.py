@@ -201,7 +201,10 @@ class Importer:
     def _fetch(
         self, since_s: int, now_s: int, made: RunRows
     ) -> Generator[list[AccountingRun] | ImportPeriod, None, None]:
-        """Yield rows for `run`, and each period after its rows. Skip empty periods, except the last."""
+        """Yield the rows of each period, followed by the period itself.
+
+        Empty periods are skipped, except the last one.
+        """
         periods = Periods(since_s, now_s)
         for period in periods:
             self._step()
@@ -261,8 +264,8 @@ class Importer:
     def _to_ask_again(self, summary: _PassSummary) -> list[int]:
         """Return the jobs to query again by ID because this pass has not read their rows.
 
-        These are the jobs in question and the jobs without an end in `run`. The interval between the queries
-        of a job grows.
+        These are the jobs in `summary.unanswered` and the jobs whose run has no end in the database. The
+        interval between the queries of a job grows.
         """
         open_runs = select(run.c.job_id, run.c.submit_s).where(
             run.c.end_s.is_(None), run.c.cluster == self._cluster
@@ -325,7 +328,7 @@ class _PassSummary:
 def store_changed_runs(
     connection: Connection, rows: Sequence[AccountingRun], placed: RunPlacement | None = None
 ) -> int:
-    """Store rows that are new or differ from the stored ones; return how many.
+    """Store the rows that are new or differ from the stored ones; return the number of rows stored.
 
     With `placed`, the derived columns of new runs are stored in the same statement if their job has no
     record. For a running job, a change of elapsed_s alone does not count; otherwise, each pass would derive

@@ -21,7 +21,7 @@ _WAITED_AT_MOST_S = 7 * 86400
 
 
 def lender_of(admin_comment: str) -> str | None:
-    """Return the owners whose idle GPUs the run had, joined by commas; None if it borrowed no GPU.
+    """Return the owners whose idle GPUs the run borrowed, joined by commas; None if it borrowed no GPU.
 
     job_submit.lua writes the owners into the admin comment.
     """

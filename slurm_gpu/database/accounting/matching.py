@@ -98,7 +98,10 @@ def _in_counts(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Seq
 
 
 def _count_of(record: RecordSpan, by_time: int, on_node: Sequence[tuple[RunSpan, int]]) -> int:
-    """Return the index of a record's sequence; `on_node` contains its node's runs and their sequences."""
+    """Return the index of the sequence to which a record belongs.
+
+    `on_node` contains the runs on the record's node, each with the index of its sequence.
+    """
     if any(index == by_time for _, index in on_node):
         return by_time
     overlap_s, index = max(
@@ -166,7 +169,10 @@ class _Finder:
         return self._started[index].run_id if overlap_s >= -UNORDERED_SLACK_S else None
 
     def _by_order(self, record: RecordSpan) -> Sequence[int]:
-        """Return the indexes of runs with the record's restart, by Slurm's count or else by their order."""
+        """Return the indexes of runs with the same restart count as the record.
+
+        The order of the runs is used for runs without a restart count from Slurm.
+        """
         counted = self._with_restart.get(record.restart, [])
         index = record.restart - self._missing
         by_order = 0 <= index < len(self._started) and self._started[index].restart is None

@@ -27,7 +27,7 @@ class _GroupHistory:
 
 
 class RunPlacement:
-    """The server types and zones of nodes over time, as stored in the database at creation of this object."""
+    """The server types and zones of nodes over time, as stored when this object was created."""
 
     def __init__(self, connection: Connection, places: Places) -> None:
         self._places = places

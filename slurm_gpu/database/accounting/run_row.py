@@ -24,9 +24,9 @@ class RunRows:
         self._known: dict[tuple[int, str], tuple[Mapping[str, float], int | None, str | None]] = {}
 
     def of(self, runs: Sequence[AccountingRun]) -> list[AccountingRun]:
-        """Return the runs as they are stored.
+        """Return the runs in the form in which they are stored.
 
-        They are converted by column, since a call for each value would take most of the time.
+        They are converted column by column, since a call for each value would take most of the time.
         """
         if not runs:
             return []
@@ -54,7 +54,10 @@ class RunRows:
         return count_mgpu(tres, self._per_gpu, is_accounted=bool(tres) and self._is_accounted)
 
     def _allocation(self, tres: Mapping[str, float], hostlist: str) -> tuple[int | None, str | None]:
-        """Return allocated_mgpu and gpu_type, cached by mapping: rows with equal TRES text share one."""
+        """Return allocated_mgpu and gpu_type.
+
+        The result is cached by the identity of `tres`, since rows with equal TRES text share one mapping.
+        """
         key = id(tres), hostlist
         found = self._known.get(key)
         if found is None:

@@ -149,9 +149,9 @@ class SlurmView:
     def may_speak(self, node: str, address: str) -> tuple[bool, frozenset[str]]:
         """Return whether `node` may send from this address, and the addresses of its NodeAddr and name.
 
-        The node may send if Slurm has never answered, or if neither name can be resolved. A refusal is never
-        based on an old answer, since the node may have been added or moved. Raise SlurmError if only an old
-        answer is available.
+        The node may also send if Slurm has never answered, or if neither its NodeAddr nor its name can be
+        resolved. A refusal is never based on an old answer, since the node may have been added or moved.
+        Raise SlurmError if only an old answer is available.
         """
         found: frozenset[str] = frozenset()
         for max_age_s in (math.inf, JOBS_FOR_S):

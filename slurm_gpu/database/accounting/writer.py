@@ -231,7 +231,10 @@ def double_watch_event(doubled: DoubleWatch) -> Event:
 
 
 def device_elsewhere_event(uuid: str, node: str, others: Collection[str], at_s: int) -> Event:
-    """Return the event for a device that `node` and others report; its number depends only on these."""
+    """Return the event for a device that `node` and `others` report.
+
+    The number of the event depends only on the device and these nodes.
+    """
     name = ":".join((uuid, node, *sorted(others))).encode()
     return Event(
         node=node,

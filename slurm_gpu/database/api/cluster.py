@@ -89,7 +89,10 @@ def _node(entry: NodeAllocations, zone: str | None, server_type: str | None) -> 
 
 
 def _n_gpus(job: QueuedJob, nodes: Mapping[str, SlurmNode]) -> float | None:
-    """Return the job's number of GPUs; shares count as fractions if nodes agree on the shares per GPU."""
+    """Return the job's number of GPUs.
+
+    Shares count as fractions of a GPU if all nodes have the same number of shares per GPU.
+    """
     here = [nodes.get(name) for name in job.nodes]
     mgpu = job_mgpu(job, per_gpu_of(here) if here else agreed_per_gpu(nodes.values()))
     return None if mgpu is None else mgpu / 1000

@@ -202,7 +202,10 @@ def _histogram(value: object) -> Histogram | None:
 
 
 def _xids(connection: Connection, nodes_of: Mapping[int, str], since_s: int) -> list[RecentXid]:
-    """Return recent Xids of jobs on their own nodes: machines without Slurm may use the same job IDs."""
+    """Return the recent Xids that a node of the affected job reported.
+
+    Events from other nodes are ignored, since machines without Slurm may use the same job IDs.
+    """
     query = select(event).where(event.c.kind == "xid", event.c.at_s >= since_s, event.c.job_id.is_not(None))
     return [
         RecentXid(job_id=row["job_id"], device=row["device"], at_s=row["at_s"], code=row["data"].get("code"))

@@ -136,7 +136,7 @@ def _named(queue: QueueState, job: str) -> QueuedJob | None:
 
 
 def _has_task(job: QueuedJob, task: str) -> bool:
-    """Return whether a queued job is this array task, or contains it because it is not split off yet."""
+    """Return whether a queued job is this array task, or an array that this task has not been split from."""
     if not task.isdecimal() or job.array_task is None:
         return False
     try:

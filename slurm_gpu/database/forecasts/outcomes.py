@@ -40,8 +40,8 @@ class _Ran:
 def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
     """Return a condition that selects the forecasts whose interval has ended.
 
-    Counting other forecasts would overstate the accuracy: a correct forecast is known when the job starts, a
-    wrong one often only when its interval has ended.
+    Counting other forecasts would overstate the accuracy. A forecast is known to be correct as soon as the
+    job starts, but often known to be wrong only when its interval has ended.
     """
     return and_(forecast.c.cluster == cluster, forecast.c.at_s + forecast.c.upper_s < now_s)
 

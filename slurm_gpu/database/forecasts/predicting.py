@@ -50,7 +50,7 @@ class _Kept:
 
 
 class Predictor:
-    """Makes forecasts with the newest readable model; may be used by one thread at a time."""
+    """Makes forecasts with the newest readable model; only one thread at a time may use it."""
 
     def __init__(self, database: Database, cluster: str, clock: Clock) -> None:
         self._database, self._cluster, self._clock = database, cluster, clock
@@ -83,7 +83,7 @@ class Predictor:
         kept, runs = self._newest(), self._runs(queue)
         model = kept.model
         if not model.n_samples:
-            raise NoForecastError("accounting contained no job that had waited when the model was trained")
+            raise NoForecastError("when the model was trained, accounting contained no job that had waited")
         forecast = model.forecast(runs, wanted, now_s)
         reasons: Sequence[Reason] = ()
         if full:

@@ -29,7 +29,7 @@ _ALWAYS_OF_A_PEER = 8 * MAX_BODY_BYTES
 
 
 class RequestBody:
-    """The body of one request; call `grow` for each chunk, and `close` once or more at the end."""
+    """The body of one request; call `grow` for each chunk, and `close` at least once at the end."""
 
     def __init__(self, bodies: BodyBudget, peer: object) -> None:
         self._bodies, self._peer = bodies, peer

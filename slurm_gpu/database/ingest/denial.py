@@ -26,8 +26,8 @@ def denials(
     """Return the keys of the records to reject, with the reasons.
 
     These are records whose segment belongs to another node or job, and records of jobs that were never on
-    their node. A record is accepted in case of doubt, since a requeued job may start on any node before its
-    run is imported.
+    the node that sent the record. A record is accepted in case of doubt, since a requeued job may start on
+    any node before its run is imported.
     """
     foreign = foreign_segments(connection, records)
     denied = {key: not_its(record, record.node) for key, record in foreign.items()}

@@ -44,7 +44,7 @@ RunEnds = Mapping[int, Sequence[RunEnd]]
 
 @dataclass(frozen=True, slots=True)
 class RunsEnded:
-    """The end `end_s` of a job's runs up to `restart` (None: all its runs) on a node."""
+    """The time at which a job's runs up to `restart` ended on a node; `restart` is None for all runs."""
 
     restart: int | None
     end_s: int

@@ -123,7 +123,10 @@ class GroupCommit(Generic[T, R]):
                 return
 
     def _do_locked(self, entry: _PendingItem[T, R], until_s: float | None = None) -> None:
-        """Store an item without waiting for locks, either at the limited rate or before `until_s`."""
+        """Store an item without waiting for locks.
+
+        Do not try after `until_s` or, if it is None, more often than LOCKED_SHARE allows.
+        """
         began_s = self._clock.monotonic()
         if began_s < self._locked_again_s if until_s is None else began_s >= until_s:
             entry.outcome = LockedError(self._why_locked)

@@ -31,7 +31,7 @@ IMPORT_STEP_WITHIN_S = 3600.0
 class Answering:
     """ASGI middleware that detects unanswered requests.
 
-    POST and GET requests are counted separately, since writing or reading may hang alone.
+    POST and GET requests are counted separately, since only one of writing and reading may hang.
     """
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:

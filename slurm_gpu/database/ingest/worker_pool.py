@@ -54,7 +54,7 @@ _SEND_WITHIN = struct.pack("ll", 10, 0)
 
 
 class Workers:
-    """The worker processes; for each, a thread starts it, reads its reports and restarts it if it ends."""
+    """The worker processes. A thread for each starts it, reads its reports, and restarts it if it ends."""
 
     def __init__(
         self,

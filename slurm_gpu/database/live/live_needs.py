@@ -1,4 +1,7 @@
-"""Store requests for live values: requested nodes post every LIVE_INTERVAL_S, other nodes less often."""
+"""Store requests for live values.
+
+Nodes whose values are requested post every LIVE_INTERVAL_S, and other nodes less often.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ class LiveNeeds:
 
 
 def is_unsettled(node: str, open_jobs: Collection[int], queue: QueueState | None) -> bool:
-    """Return whether the node and Slurm report different jobs on the node, or one of them is suspended."""
+    """Return whether the node and Slurm report different jobs on the node, or a job on it is suspended."""
     jobs = () if queue is None else queue.by_node.get(node, ())
     holding = {
         job.job_id: job.state for job in jobs if job.state in ALLOCATED_STATES and job.gpu_index.get(node)

@@ -41,7 +41,7 @@ class QuotaBoard:
             return Quota(user=user, as_of_s=self._clock.wall(), limits=None, why=self._why(user, now))
 
     def wanted(self) -> list[str]:
-        """Return the users whose limits slurm-gpuctld is to send."""
+        """Return the users whose limits slurm-gpuctld must send."""
         with self._lock:
             self._last_fetch = self._drop_old()
             return sorted(self._until)

@@ -44,8 +44,8 @@ class Pruning:
     def prune(self, now_s: int, late_s: int | None = None) -> Pruned:
         """Drop expired rows.
 
-        Search for timelines from `late_s` before the watermark on, or search all timelines if `late_s` is
-        None.
+        The search for timelines begins `late_s` before the watermark. If `late_s` is None, all timelines are
+        searched.
         """
         return Pruned(
             windows=self._rows(delete(run_window), run_window.c.at_s, 0, self._before_s("windows", now_s)),

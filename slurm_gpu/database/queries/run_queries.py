@@ -119,7 +119,10 @@ def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any
 
 
 def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
-    """Derive the columns from the records shown with them, since the import updates stored columns later."""
+    """Derive the columns from the records that are shown with them.
+
+    The stored columns may be older than the records, since the import updates them later.
+    """
     kept, _ = resolve_double_watches(shown.devices or ())
     derived = derive_run(parts, kept, min_coverage)
     return msgspec.structs.replace(
@@ -336,7 +339,10 @@ def _newest(
 
 
 def _newest_first(row: RowMapping) -> tuple[int, ...]:
-    """Return a sort key: latest submission first; for equal times, as of array tasks, highest ID first."""
+    """Return a sort key that puts the latest submission first.
+
+    Runs with equal submission times, such as array tasks, are sorted by ID, the highest first.
+    """
     numbers = (
         row["array_job_id"] or row["het_job_id"] or row["job_id"],  # job IDs begin at 1
         -1 if row["array_task"] is None else row["array_task"],

@@ -58,7 +58,7 @@ def back_up(url: URL, name: str, directory: Path | None) -> Path:
         where = directory or (error.filename if isinstance(error, OSError) else None) or "the backup"
         raise UnusableDatabaseError(
             f"no backup of the database could be made, so nothing was changed: {where}: {why}; name a "
-            f"directory with enough space by --backup-to, or {_WITHOUT}"
+            f"directory with enough space with --backup-to, or {_WITHOUT}"
         ) from error
 
 

@@ -88,7 +88,7 @@ def _texts(
 
 
 class _Words:
-    """Converts values to SQL by column, since a call for each value would take most of the time."""
+    """Converts values to SQL column by column, since a call for each value would take most of the time."""
 
     def __init__(self, escape: Callable[[Any], str]) -> None:
         self._escape = escape

@@ -73,7 +73,7 @@ class UnusableDatabaseError(DatabaseError):
 
 
 class LockedError(DatabaseError):
-    """Raised if other sessions have locked rows that a transaction changes; the database itself may work."""
+    """Raised if other sessions have locked rows that a transaction changes; the database may still work."""
 
 
 class LockWait(enum.Enum):

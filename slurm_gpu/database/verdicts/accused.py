@@ -12,7 +12,7 @@ EACH_S = 60.0
 
 
 class Accused:
-    """Suspected GPUs; `statements` reads the evidence since a time, `index_of` returns a GPU's index."""
+    """Suspected GPUs; `statements` reads the evidence since a time, and `index_of` returns a GPU's index."""
 
     def __init__(
         self,

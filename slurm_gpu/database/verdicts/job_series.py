@@ -72,9 +72,9 @@ def groups_of(run: Run, given: str | None, workers: Sequence[JobWorker]) -> Grou
     """Return the groups of workers with equal roles, or None if there is no information about groups.
 
     `given` is the value of `--groups`. If it is None, the recorded arguments of the program determine the
-    groups. Only GPUs of one model are then in one group, since faster models wait for slower ones, and their
-    fractions of peak speed differ. Ranks are assumed to be in the order of node and index, as launchers
-    assign them. Raise ValueError if `given` does not fit this job.
+    groups. In that case, all GPUs of a group have the same model, since faster models wait for slower ones
+    and reach a different fraction of their peak speed. Ranks are assumed to be in the order of node and
+    index, as launchers assign them. Raise ValueError if `given` does not fit this job.
     """
     if given is not None:
         return groups_given(given, len(workers))

@@ -29,7 +29,7 @@ class StoredVerdict:
 
 
 def store_verdict(connection: Connection, cluster: str, found: StoredVerdict) -> None:
-    """Store a new verdict, or update a stored verdict but not the time of its first report."""
+    """Store a new verdict, or update a stored verdict without changing the time of its first report."""
     item = found.verdict
     row: dict[str, Any] = {
         "cluster": cluster,

@@ -56,9 +56,9 @@ class SquareLayout:
     n_squares: int
     metrics: Mapping[str, SquareMetric]
     square_of: Mapping[str, int]
-    """By UUID."""
+    """The square of each device, by UUID."""
     types: Sequence[str]
-    """By square, like `clock_max_mhz`."""
+    """The GPU type of each square."""
     clock_max_mhz: Sequence[float | None]
     body: bytes
 
@@ -167,7 +167,10 @@ def _number(value: int | None) -> int:
 
 
 def _type(types: Sequence[str], index: int, name: str | None) -> str:
-    """Return the only type of the node that occurs in the GPU's name, or else the type by index."""
+    """Return the GPU type of the node that occurs in the GPU's name.
+
+    If not exactly one type occurs in the name, return the type at the GPU's index.
+    """
     if not types:
         return ""
     if name is not None:

@@ -68,7 +68,7 @@ class Overview:
 
     @property
     def waiting_gpus(self) -> float | None:
-        """Return the number of GPUs that pending jobs request; None if the number of any job is unknown."""
+        """Return the number of GPUs that pending jobs request; None if it is unknown for any of them."""
         return gpus_in_all([wait.n_gpus for wait in self.waits])
 
     def to_json(self) -> dict[str, Any]:

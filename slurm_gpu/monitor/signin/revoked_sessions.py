@@ -21,7 +21,8 @@ MOST = 100_000
 class RevokedSessions:
     """The IDs of revoked sessions, until their expiry. If `path` is given, they survive a restart.
 
-    Thread-safe. Raises InputError if the file is unreadable, since revoked sessions would become valid again.
+    Thread-safe. Raises InputError if the file is unreadable, since revoked sessions would otherwise become
+    valid again.
     """
 
     def __init__(self, wall: Callable[[], float], path: Path | None = None) -> None:
@@ -68,6 +69,6 @@ def _read(path: Path) -> dict[str, float]:
         str(path),
         0,
         0,
-        f"{why}: without this file, users who signed out would be signed in again; remove it together with "
-        "key_file",
+        f"{why}: remove it only together with key_file, since users who signed out would otherwise be signed "
+        "in again",
     )

@@ -160,7 +160,7 @@ def test_a_disk_that_is_full_keeps_no_user_signed_in(
 @pytest.mark.parametrize("text", ["", "[]", '{"x": "y"}', "{", "[" * 100_000])
 def test_a_damaged_list_of_who_signed_out_is_no_empty_one(wall: Wall, tmp_path: Path, text: str) -> None:
     (tmp_path / FILE_NAME).write_text(text)
-    with pytest.raises(InputError, match="who signed out would be signed in again"):
+    with pytest.raises(InputError, match="who signed out would otherwise be signed in again"):
         RevokedSessions(wall, tmp_path / FILE_NAME)
 
 

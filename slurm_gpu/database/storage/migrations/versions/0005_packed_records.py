@@ -144,7 +144,10 @@ def _packed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:
-    """Return the first percent and the ms of each percent from it on; or the histogram if data would be lost."""
+    """Convert a histogram to a list: the first percentage, then the ms of each percentage from it on.
+
+    Return the histogram unchanged if data would be lost.
+    """
     if not histogram:
         return histogram
     first, last = int(next(iter(histogram))), int(next(reversed(histogram)))
