@@ -1,4 +1,4 @@
-"""Define the speed of an application that shares a GPU, relative to its speed alone (at most 1)."""
+"""Define the speed of an application that shares a GPU, relative to running alone (at most 1)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Speeds(Protocol):
     def together(self, applications: tuple[int, ...]) -> tuple[float, ...]:
         """Return the speed of each application, in the given order.
 
-        A speed of 1 is as fast as alone. If the applications cannot run together, all speeds are 0.
+        An application with a speed of 1 is as fast as when it runs alone. If the applications cannot run
+        together, all speeds are 0.
         """
         ...
 
 
 def speed_with_all(pairwise: Sequence[float]) -> float:
-    """Return the speed with several co-runners from the speed with each of them alone (all above 0).
+    """Compute the speed with several co-runners from the speed with each single one (all above 0).
 
     The formula sums the time that each co-runner adds to a unit of work. Under time slicing, in which every
     process with work gets a share, the result is exact. If the utilisations of all processes sum to less than

@@ -32,7 +32,7 @@ MOST_APPLICATIONS = 48
 
 
 def settings_of(name: str, *, seed: int = 0, again: bool = False) -> TrainingSettings:
-    """Return training settings for a planner; with `again`, those to train an existing net on new data."""
+    """Return training settings for a planner; with `again`, those for retraining a net on new data."""
     if name == "dqngpu":
         settings = TrainingSettings(seed=seed)
     else:

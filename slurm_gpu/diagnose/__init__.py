@@ -1,1 +1,1 @@
-"""Explain from time series of GPUs and hosts why a distributed job is slow, by pure functions with numpy."""
+"""Explain why a distributed job is slow, using pure numpy functions on time series of GPUs and hosts."""

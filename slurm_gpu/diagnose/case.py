@@ -54,8 +54,8 @@ class DiagnosisThresholds:
 class Case:
     """The input of the diagnosis of one job.
 
-    `judged` marks the workers that are diagnosed: not shared, used by the job, and with enough data. The GPU
-    metrics of all other workers are NaN.
+    `judged` marks the workers that are diagnosed: those that are not shared, are used by the job, and have
+    enough data. The GPU metrics of all other workers are NaN.
     """
 
     series: Series
@@ -75,7 +75,7 @@ class Case:
     """Workers with data, but a coverage below `rules.missing_below`."""
     shared: tuple[JobWorker, ...]
     unused: tuple[JobWorker, ...]
-    """Workers that never had anything to run although others had."""
+    """Workers that never had anything to run, although others did."""
     coverage: float
 
     @property
@@ -142,7 +142,7 @@ class Case:
         return (self.time_of(first) if first > 0 else None, until)
 
     def scaled_confidence(self, signal: Signal, rows: NDArray[np.bool_], base: float) -> float:
-        """Return `base`, reduced if the deviation of the workers is close to the threshold."""
+        """Return the confidence `base`, reduced if the deviation of the workers is close to the threshold."""
         z = float(np.min(np.abs(self.deviations[signal].z[rows])))
         return base * (0.75 + 0.25 * min(1.0, max(0.0, (z - self.rules.z) / self.rules.z)))
 
@@ -277,7 +277,7 @@ def build_case(
 
 
 def _unused(series: Series, judged: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark workers that the job does not use: they never had anything to run although others had."""
+    """Mark workers that the job does not use: they never had anything to run, although others did."""
     util = series.get(Metric.UTIL)
     if util is None or _idle(util)[judged].all():
         return np.zeros(len(series.workers), dtype=bool)

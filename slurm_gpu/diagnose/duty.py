@@ -25,9 +25,9 @@ _INTERVALS = 2.0
 
 
 def stalls(case: Case) -> Verdict | None:
-    """Find whether the job computes for less of the time than before, or did not compute for long.
+    """Find whether the job computes for a smaller share of the time than before, or paused for long.
 
-    Other checks only judge the time in which the job computes. Regular pauses for checkpoints or evaluations
+    Other checks judge only the time in which the job computes. Regular pauses for checkpoints or evaluations
     do not change the share of time.
     """
     computing = np.flatnonzero(case.phases.active)
@@ -49,7 +49,7 @@ def stalls(case: Case) -> Verdict | None:
     if at < _INTERVALS * np.median(np.diff(starts)):
         return None
     since_s = case.series.start_s + at * width_s
-    text = f"the GPUs compute nothing for {after:.0%} of the time, before for {before:.0%}"
+    text = f"the GPUs compute nothing for {after:.0%} of the time, compared with {before:.0%} before"
     evidence = (Evidence(text=text, metric="activity", value=1 - after, expected=1 - before),)
     if _is_idle(case, nothing, at):
         verdict = case.verdict(Cause.STARVATION, SUSPICION, kind="all", since_s=since_s, evidence=evidence)
@@ -85,14 +85,14 @@ def _long_pause(case: Case, nothing: NDArray[np.bool_]) -> Verdict | None:
 
 
 def _runs(marked: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the runs [first, stop) of marked bins between others."""
+    """Return the runs [first, stop) of marked bins that lie between unmarked bins."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], marked, [False]]).astype(int)))
     runs = zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
     return [(first, stop) for first, stop in runs if first > 0 and stop < len(marked)]
 
 
 def _is_idle(case: Case, nothing: NDArray[np.bool_], since: int) -> bool:
-    """Return whether most GPUs have nothing to run in this time, instead of waiting for each other."""
+    """Return whether most GPUs have nothing to run in this time, rather than waiting for each other."""
     util = case.series.get(Metric.UTIL)
     if util is None:
         return False

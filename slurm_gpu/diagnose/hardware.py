@@ -249,7 +249,7 @@ def unexplained_difference(case: Case) -> Verdict | None:
         if rows.any():
             _, who = case.named(rows)
             differs_by = float(np.expm1(np.abs(case.deviations[signal].apart[rows]).max()))
-            why = f"{who}: {what} peers, by up to {differs_by:.0%}, and the available data shows no cause"
+            why = f"{who}: {what} peers, by up to {differs_by:.0%}, and the available data show no cause"
             return _two_groups(case, rows, why, case.evidence(signal, rows))
     return _other_clocks(case) or _busier_group(case)
 

@@ -53,7 +53,8 @@ _HEALTHY = 0.8
 _LEAST_S = 60.0
 _ENDS_S = 5.0
 _WITHOUT_ACTIVITY = (
-    "no GPU differs from its peers, but without SM activity a GPU that is slow at its usual clock is not seen"
+    "no GPU differs from its peers, but a GPU that is slow at its usual clock cannot be found without SM "
+    "activity"
 )
 _NOTHING_RAN = "its GPUs have had nothing to run: the job has not begun to compute, or does not use them"
 
@@ -83,7 +84,10 @@ def diagnose(
     verdict = _with_devices(combine_verdicts(verdict, judge_steps(steps)), case)
     timed = int((steps.ranks >= 0).sum())
     if timed > case.n:
-        why = f"the timings contain {timed} ranks, but the job has {case.n} GPUs: they may be of another job"
+        why = (
+            f"the timings contain {timed} ranks, but the job has {case.n} GPUs: the timings may belong to "
+            "another job"
+        )
         verdict = verdict.limited(why, most=SUSPICION)
     elif 0 < timed < case.n:
         verdict = verdict.limited(f"the timings contain only {counted(timed, 'rank')} of {case.n} GPUs")
@@ -184,7 +188,7 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
         unknown.append(f"{_names(case.unused)}: not used by the job")
     if unknown and not verdict.culprits and verdict.cause not in (Cause.IMBALANCE, Cause.HANG):
         # A worker without data may be the cause.
-        seen = f"the verdict for all other GPUs would be: {verdict.cause.value}"
+        seen = f"without these GPUs, the verdict would be: {verdict.cause.value}"
         why_not = (*verdict.why_not, *unknown, seen)
         return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=verdict.evidence, why_not=why_not)
     if unknown:

@@ -138,7 +138,7 @@ class LiveTable:
         return chosen
 
     def peak(self, metric: Metric, rows: NDArray[np.intp], usual: Matrix) -> Matrix:
-        """Return the highest value of `usual` so far for each row, including earlier calls.
+        """Return for each row the highest value of `usual` in this and all earlier calls.
 
         This peak is still known when a job has hung for longer than the table stores values.
         """
@@ -331,7 +331,7 @@ def _of_jobs(values: NDArray[np.float32], starts: NDArray[np.intp]) -> NDArray[A
 
 
 def _stalled(table: LiveTable, rows: NDArray[np.intp], starts: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Mark jobs in which most GPUs do far less than before, by tensor pipe, SMs, power or utilisation."""
+    """Mark jobs in which most GPUs do far less than before, judged by the first known activity metric."""
     activity = np.full(len(rows), np.nan)
     for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL):
         values = table.matrix(metric, rows)

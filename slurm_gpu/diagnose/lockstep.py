@@ -71,7 +71,7 @@ def _one_stalled(case: Case) -> str | None:
 
 
 def _relative_to_best(case: Case) -> NDArray[np.float64]:
-    """Return each worker's activity relative to its maximum, which it reaches while it does not wait."""
+    """Return each worker's activity relative to its maximum, reached while it does not wait."""
     most = quantile(case.phases.of, 0.95)[:, None]
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(most > 0, case.phases.of / most, np.nan)
@@ -103,7 +103,7 @@ def _nothing_sent(case: Case) -> str | None:
 
 
 def _own_pace(case: Case) -> str | None:
-    """Find whether each GPU sends in proportion to its own work: then each takes its own steps.
+    """Find whether each GPU sends in proportion to its own work, which shows that each takes its own steps.
 
     In synchronous training, GPUs with unequal work send equal amounts of gradients in the same time, and a
     slow link does not change the traffic of another one.

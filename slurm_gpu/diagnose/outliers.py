@@ -1,4 +1,4 @@
-"""Find the worker that others wait for: it changed differently when the whole job became slower."""
+"""Find the worker that others wait for: its values changed differently when the job became slower."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST_WAIT, _WAITS_ALIKE, _WAIT_Z = 0.0018, 0.00035, 5.0
 def starving_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence], lack: float) -> Verdict | None:
     """Find workers whose utilisation fell by at least `-lack` when the job became slower.
 
-    The others spin while they wait for them.
+    All other workers spin while they wait for these workers.
     """
     util = case.signals.get(Signal.UTIL)
     if util is None:
@@ -48,7 +48,7 @@ def starving_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence], lac
 
 
 def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
-    """Find the worker that the others wait for by a power that fell least or most when all became slower.
+    """Find the worker that the others wait for: its power fell least or most when all became slower.
 
     A slow link changes the power of all GPUs equally. A worker with more to do waits less than the others,
     and therefore takes more power. A worker that takes less power than its waiting peers is slow because of

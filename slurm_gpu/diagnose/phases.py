@@ -124,9 +124,9 @@ def _without_short_gaps(active: NDArray[np.bool_], width_s: float) -> NDArray[np
 def surely_active(found: Phases, series: Series) -> NDArray[np.bool_]:
     """Mark the bins (n_bins,) in which all workers certainly compute, despite the offsets of their clocks.
 
-    Bins within OFFSET_S plus twice the refresh interval of counters of a pause are excluded. Nodes read
-    counters at different moments, so some show more of a pause than others. Two short pauses may also appear
-    as a long, shallow one.
+    Bins are excluded if they are closer to a pause than OFFSET_S plus twice the refresh interval of counters.
+    Nodes read counters at different moments, so some show more of a pause than others. Two short pauses may
+    also appear as a long, shallow one.
     """
     width_s = series.width_s
     near = int(np.ceil((OFFSET_S + 2 * refresh_interval_s(series)) / width_s)) if width_s <= OFFSET_S else 0

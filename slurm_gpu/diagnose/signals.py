@@ -212,7 +212,8 @@ def _wander(ratios: Matrix, first: int, stop: int) -> float:
     """Return how far peers moved from their own medians in earlier periods of the same length.
 
     The result is a standard deviation; 0 if unknown. If a sample lasts about one step, a worker's samples may
-    cover more of the busy part for minutes, and then less. This depends on when its counters are read.
+    cover more of the busy part for some minutes, and less of it afterwards. This depends on when its counters
+    are read.
     """
     n = stop - first
     if first < 2 * n:

@@ -72,7 +72,9 @@ def read_steps(columns: Mapping[str, Any]) -> StepSeries:
     optype = np.asarray(columns["optype"])
     computing = np.asarray((optype == _FORWARD) | (optype == _BACKWARD), dtype=bool)
     if not computing.any():
-        raise ValueError(f"steps: optype has neither {_FORWARD} nor {_BACKWARD}, so no row is a computation")
+        raise ValueError(
+            f"steps: optype contains neither {_FORWARD} nor {_BACKWARD}: no row is a computation"
+        )
     backward = optype[computing] == _BACKWARD
     index, shape, rank, numbers = [], [], np.array([]), np.array([])
     for name in ("dp_rank", "stage", "step", "mb_id", "rank"):
@@ -186,7 +188,7 @@ def judge_steps(steps: StepSeries) -> Verdict:
     coverage = float(np.isfinite(cost).mean())
     if n_steps < LEAST_STEPS or coverage < 0.5:
         known_steps = f"{counted(n_steps, 'step')} with {coverage:.0%} of the operations"
-        why = f"{known_steps}; {LEAST_STEPS} and 50 % are required"
+        why = f"{known_steps}; at least {LEAST_STEPS} steps with 50 % are required"
         return Verdict(cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(why,), coverage=coverage)
     levels = median(cost.reshape(n_replicas * n_stages, -1)).reshape(n_replicas, n_stages)
     ratio, stage = _ratios(levels, median(levels.T)), _faster_half(levels.T)
@@ -334,7 +336,7 @@ def _two_groups(
     least, most = (f"{value:.{1 if low >= _TWO_DECIMALS_BELOW else 2}f}" for value in (low, high))
     times = least if least == most else f"{least} to {most}"
     verb = "take" if who.startswith(("ranks", "replicas")) else "takes"
-    why = f"{who} {verb} {times} times as long as the others: slow, or more work"
+    why = f"{who} {verb} {times} times as long as the others, because of slow GPUs or more work"
     names = tuple(f"rank {rank}" for rank in ranks)
     item = Evidence(text=why, metric="compute_s", value=high, expected=1.0, workers=names)
     verdict = Verdict(
@@ -478,7 +480,7 @@ def _stage(stage: Matrix, n_replicas: int) -> Verdict | None:
 
 
 def _sequence(steps: StepSeries) -> Verdict | None:
-    """Find microbatches whose content makes them take longer both forward and backward."""
+    """Find microbatches whose content lengthens both their forward and their backward pass."""
     forward, backward = _residuals(steps.forward), _residuals(steps.backward)
     std = _std(forward)
     correlation = _correlation(forward, backward)

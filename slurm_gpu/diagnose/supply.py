@@ -209,7 +209,7 @@ def _starved_in_turn(case: Case) -> Verdict | None:
 
 
 def _irregular(case: Case, level: float) -> bool:
-    """Return whether the utilisation of all GPUs is reduced to an irregular extent.
+    """Return whether the utilisation of all GPUs is reduced by irregular amounts.
 
     Gaps between kernels are equal in each step, whereas the delay of input varies.
     """

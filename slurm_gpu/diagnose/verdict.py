@@ -54,9 +54,10 @@ NO_DIFFERENCE = "no difference found"
 _INCONCLUSIVE_NEXT: Mapping[str, str] = {
     NOTHING_RAN: "Check whether the program uses GPUs (nvidia-smi on its nodes). If not, request none.",
     TOO_EARLY: "Repeat the diagnosis in a minute.",
-    TWO_GROUPS: "Compare the clocks (nvidia-smi -q -d PERFORMANCE,TEMPERATURE) of the workers named with "
-    "those of the others, and the amount of work that each of them gets.",
-    NO_DIFFERENCE: "Nothing, unless the job is slower than expected: timings of steps (--steps) show why.",
+    TWO_GROUPS: "Compare the clocks (nvidia-smi -q -d PERFORMANCE,TEMPERATURE) and the amount of work of the "
+    "named workers with those of the others.",
+    NO_DIFFERENCE: "Nothing is required. If the job is slower than expected, record timings of its steps "
+    "(--steps).",
     LONG_PAUSE: "Check what the job did then: an evaluation, a checkpoint, or waiting for storage.",
     UNEXPLAINED: "Profile the job. Timings of steps (--steps) show which workers take longer.",
     NO_PEERS: "Check how much of its GPU the job uses (slurm-gpu job JOBID); a profiler shows why it waits.",
@@ -126,7 +127,7 @@ class Verdict:
 
     @property
     def finds_nothing(self) -> bool:
-        """Return whether the data show no present fault, although they may be unable to show every one."""
+        """Return whether the data show no present fault; some faults may not be visible in the data."""
         return self.cause is Cause.HEALTHY or self.kind in (NO_DIFFERENCE, LONG_PAUSE)
 
     @property

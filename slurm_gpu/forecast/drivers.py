@@ -72,7 +72,7 @@ def _of_features(forecaster: Forecaster, sample: QueueSamples, typical: Floats) 
 
 
 def _driver_of(name: str) -> str | None:
-    """Return the driver with the longest prefix that matches a feature: q_p_a_jobs belongs to the account."""
+    """Return the driver whose prefix is the longest match: q_p_a_jobs belongs to the account."""
     fits = [
         (len(feature), what)
         for what, features in FEATURES_OF.items()

@@ -32,7 +32,7 @@ class Errors:
     n_jobs: Floats
     """The number of jobs that each error represents, weighted by age.
 
-    Intervals use these numbers, since they cover a share of all jobs.
+    Intervals use these numbers, since an interval is meant to cover a share of all jobs.
     """
     n_groups: int
     """Number of groups of similar jobs, such as tasks of one array; errors in a group are correlated."""

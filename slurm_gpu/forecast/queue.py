@@ -1,7 +1,7 @@
 """Sample a site's queue, now and in the past, from runs with their requests and times.
 
-A sample of a past moment contains no later event: no later submission, start or end. The jobs ahead of a job
-are those that were eligible before it, because priorities are not recorded.
+A sample of a past moment does not contain any later submission, start or end. The jobs ahead of a job are
+those that were eligible before it, because priorities are not recorded.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _scopes(runs: Runs) -> dict[str, Codes]:
 
 
 def _ahead(runs: Runs, taken: NDArray[np.intp], waits: NDArray[np.intp], scope: Codes) -> Floats:
-    """Return for each job in `taken` the amounts of the jobs in its scope that were eligible before it.
+    """Return, for each job in `taken`, the amounts of the jobs in its scope that were eligible before it.
 
     The result has one row per job in `taken` and one column per amount.
     """
@@ -244,7 +244,7 @@ def _ahead(runs: Runs, taken: NDArray[np.intp], waits: NDArray[np.intp], scope: 
 
 
 def _running(runs: Runs, taken: NDArray[np.intp], runs_now: NDArray[np.intp], scope: Codes) -> Floats:
-    """Return for each job in `taken` the amounts of the running jobs in its scope.
+    """Return, for each job in `taken`, the amounts of the running jobs in its scope.
 
     The result has one row per job in `taken` and one column per amount.
     """

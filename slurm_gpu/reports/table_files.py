@@ -21,7 +21,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 def write_csv(table: FigureTable, path: Path) -> None:
     """Write CSV in UTF-8 with a header; raise OSError on failure.
 
-    Missing values are empty. Texts that spreadsheets would treat as formulas are escaped with '.
+    Missing values are empty. Texts that spreadsheets would treat as formulas are escaped with an apostrophe.
     """
     columns = {name: _column(values, defuse=True) for name, values in table.data.items()}
     with whole_file(path) as unfinished:

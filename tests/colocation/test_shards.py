@@ -45,7 +45,7 @@ def test_its_memory_fits_with_headroom_and_in_one_shard_less_it_does_not(
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"memory_mib": None}, "the profile lacks memory for 90 s of 100 s"),
+        ({"memory_mib": None}, "the profile lacks memory values for 90 s of 100 s"),
         ({"memory_mib": 9000.0, "application": "vgg"}, "the application has no profile"),
         ({"memory_mib": 9000.0, "input_size": 128.0}, "the profile has a smaller input, 64"),
         ({"memory_mib": 9000.0, "there": None}, "the profile's input is unknown"),

@@ -60,7 +60,7 @@ def timed(times: list[list[float]]) -> Verdict:
 def test_few_peers_or_many_slow_ones_are_two_groups_in_timings(times, who):
     verdict = timed([[one] for one in times])
     assert (verdict.cause, verdict.kind, verdict.culprits) == (Cause.INCONCLUSIVE, TWO_GROUPS, ())
-    assert verdict.why_not[0] == f"{who} as long as the others: slow, or more work"
+    assert verdict.why_not[0] == f"{who} as long as the others, because of slow GPUs or more work"
 
 
 def test_a_small_difference_is_not_rounded_away():
@@ -192,7 +192,8 @@ def test_stalls_that_begin_are_late_input_or_at_least_not_healthy(n, metrics):
     assert (verdict.cause, verdict.suspect, verdict.kind) == (Cause.STARVATION, True, "all")
     verdict = with_stalls(True, 360, 15, 20, n=n, metrics=metrics)
     assert (verdict.cause, verdict.kind) == (Cause.INCONCLUSIVE, UNEXPLAINED)
-    assert verdict.why_not[0].startswith("the GPUs compute nothing for 75% of the time, before for 0%")
+    why = "the GPUs compute nothing for 75% of the time, compared with 0% before"
+    assert verdict.why_not[0].startswith(why)
 
 
 def test_regular_checkpoints_are_healthy():

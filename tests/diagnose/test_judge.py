@@ -96,7 +96,7 @@ class TestWithSteps:
         verdict = diagnose(Training().series(), steps=read_steps(few))
         assert verdict.cause is Cause.HEALTHY
         assert verdict.why_not == (
-            "timings: 3 steps with 100% of the operations; 4 and 50 % are required",
+            "timings: 3 steps with 100% of the operations; at least 4 steps with 50 % are required",
             "the timings contain only 1 rank of 16 GPUs",
         )
 

@@ -1,4 +1,4 @@
-"""Cache the answers of a belief about groups of two or three applications in arrays filled on demand."""
+"""Cache a belief's values for groups of two or three applications, in arrays that are filled on demand."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class ApplicationPlaces:
         return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
 
     def may_share(self, groups: Places) -> NDArray[np.bool_]:
-        """Return for groups (..., 3) of places whether sharing is possible and pays if all jobs start now."""
+        """Return for groups (..., 3) of places whether jobs that start now may share and sharing pays."""
         out = self._may.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
@@ -145,10 +145,10 @@ class ApplicationPlaces:
         return np.asarray(out == 1)
 
     def pays(self, groups: Places) -> NDArray[np.bool_]:
-        """Return for groups (..., 3) of places whether each pair, and all together, work faster than one job.
+        """Return for groups (..., 3) of places whether each pair, and the whole group, outpaces a single job.
 
-        If sharing pays at these speeds, it is never slower than running the jobs one after the other,
-        regardless of which job ends first.
+        If this is the case, sharing is never slower than running the jobs one after the other, regardless of
+        which job ends first.
         """
         out = self._pays.take(self._flat(groups))
         unknown = out == _UNKNOWN
@@ -180,7 +180,7 @@ class ApplicationPlaces:
             self._speeds[a, b, c] = [speed_of[i] for i in order]
 
     def _members(self, group: Iterable[int]) -> list[Member]:
-        """Return one member per application, for a job that starts now."""
+        """Return a member for each application in the group, as a job that starts now."""
         here = [self.applications[one] for one in group if one != self.empty]
         return [Member(-1, one, self.profiles[one].seconds) for one in here]
 
@@ -197,5 +197,5 @@ class ApplicationPlaces:
 
 
 def _or_middle(use: float | None) -> float:
-    """Return the use or, if it is unknown, 0.5: the middle of the range."""
+    """Return the use if it is known; otherwise 0.5, the middle of the range."""
     return 0.5 if use is None else use

@@ -55,7 +55,7 @@ class DeepRmEncoder:
         """Return the inputs, (n, N_INPUTS), and whether each option is allowed, (n, S).
 
         `running` (n, r) and `slots` (n, SLOTS) each contain places, seconds done and seconds left. `alone`
-        marks the running jobs and the slots that may not share a GPU.
+        marks those running jobs and slots that may not share a GPU.
         """
         r = running[0].shape[1]
         of_running, of_slots = self.images.uses(*running), self.images.uses(*slots)
@@ -173,7 +173,7 @@ class ImagePlanner:
         self._encoder = DeepRmEncoder(name, self._beliefs, capacity_mib)
 
     def choose(self, view: PlannerView) -> list[Start]:
-        """Start jobs on the first GPU on which the net does not choose to wait; idle GPUs come first."""
+        """Start jobs on the first GPU for which the net does not choose to wait; try idle GPUs first."""
         if not view.waiting:
             return []
         order = sorted(range(len(view.gpus)), key=lambda index: bool(view.gpus[index].running))

@@ -1,11 +1,11 @@
 """Define the project's own learned planner, which starts the permitted group that a small net scores highest.
 
-Each application has a price (`prices`). The eight of the first 32 waiting jobs that fit best at these prices
-become slots. The net scores each group of slots together with the running jobs (`rows`). A group is excluded
-if sharing cannot pay at the assumed speeds, or if the belief does not permit its members to share in their
-current phases. If the assumed speeds are true, one GPU is therefore never slower than with one job after the
-other. If they are predicted, this holds as long as no job is slower than its lowest likely speed
-(`planners.account`).
+Each application has a price (`prices`). Up to eight of the first 32 waiting jobs become slots: those that fit
+best at these prices. The net scores each group of slots together with the running jobs (`rows`). A group is
+excluded if sharing cannot pay at the assumed speeds, or if the belief does not permit its members to share in
+their current phases. If the assumed speeds are true, one GPU therefore never takes longer than if it ran the
+jobs one after the other. If the speeds are predicted, this holds as long as no job is slower than its lowest
+likely speed (`planners.account`).
 """
 
 from __future__ import annotations
@@ -132,11 +132,11 @@ class GroupMethod:
         return scores(net, inputs.astype(np.float32, copy=False))
 
     def teacher(self) -> Choose:
-        """Choose the best group by price, and the longest job among equal prices; see training.Method."""
+        """Choose the best group by price, and the longest job if prices are equal; see training.Method."""
         return likeliest(lambda inputs: inputs @ _BY_PRICE)
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """Return how much the remaining time exceeds its bound, divided by all work; see training.Method."""
+        """Return the excess of the remaining time over its bound ÷ all work; see training.Method."""
         total_s = _work_s(episodes)[kept.episode]
         return (episodes.now_s[kept.episode] - kept.now_s - kept.options.bound_s) / total_s
 
@@ -180,7 +180,7 @@ class DqnGpu:
         self._account = Account(belief)
 
     def choose(self, view: PlannerView) -> list[Start]:
-        """Start the group with the highest score, on an idle GPU or with running jobs, or wait."""
+        """Start the group with the highest score on an idle GPU or with running jobs, or start nothing."""
         self._account.update(view)
         if not view.waiting:
             return []

@@ -1,8 +1,9 @@
 """Build the inputs of the nets of DeepRM and the DqnGPU thesis: flat binary images of resource use over time.
 
 The GPU and each job slot have one image per resource. The columns of an image are time steps from now on; the
-rows are tenths of the resource, filled up to the use. The thesis specifies the images and the slots, but not
-the steps or levels. This module uses ten levels, and twenty steps that cover twice the longest profile.
+rows are tenths of the resource. In each column, the rows up to the use are filled. The thesis specifies the
+images and the slots, but not the steps or levels. This module uses ten levels, and twenty steps that cover
+twice the longest profile.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def options_of(name: str) -> NDArray[np.intp]:
 class Images:
     """The resource use of the applications that have places in `beliefs`, as fractions of the GPU.
 
-    A use that a profile lacks is the mean over the other profiles. If all profiles lack it, its image is
-    empty and sets no limit.
+    If a profile lacks a use, the mean over the other profiles is taken. If all profiles lack a use, its image
+    is empty and sets no limit.
     """
 
     def __init__(self, beliefs: ApplicationPlaces, capacity_mib: float, shown: ImageContent) -> None:
@@ -92,7 +93,7 @@ class Images:
     def inputs(self, running: Floats, slots: Floats, n_later: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return the inputs of a net (n, N_INPUTS).
 
-        `running` (n, resources, steps) is the use of the running jobs together, and `slots` (n, M, …) the use
+        `running` (n, resources, steps) is the combined use of the running jobs, and `slots` (n, M, …) the use
         of the job in each slot. `n_later` is the number of waiting jobs after the slots.
         """
         n = len(running)

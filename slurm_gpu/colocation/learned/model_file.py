@@ -48,7 +48,7 @@ class PlannerModel:
 
 
 def write_model(path: Path, model: PlannerModel) -> None:
-    """Write a model with the file mode of the existing file, or the mode that the umask permits.
+    """Write a model; keep the mode of an existing file, and give a new file the mode that the umask permits.
 
     Models are not private: slurm-gpuctld must be able to read them. Raise OSError if writing fails.
     """

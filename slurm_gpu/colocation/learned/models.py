@@ -55,7 +55,7 @@ def read_for(path: Path, name: str) -> PlannerModel:
 
 
 def read_any(path: Path) -> PlannerModel:
-    """Return the model in a file, for whichever learned planner; raise InputError if there is none."""
+    """Return the model in a file, whichever planner uses it; raise InputError if there is none."""
     for name in LEARNED_PLANNERS:
         try:
             return read_for(path, name)

@@ -51,7 +51,7 @@ class Player(Protocol):
     """An object that computes the options in episodes in which at least one job is waiting."""
 
     def options(self, episodes: Episodes, at: Indices, r: int) -> EpisodeOptions:
-        """Return the options of the episodes `at`, which have `r` running jobs each; the first is to wait."""
+        """Return the options of the episodes `at`, which have `r` running jobs each; option 0 is to wait."""
         ...
 
 

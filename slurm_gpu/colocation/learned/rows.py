@@ -74,7 +74,7 @@ class GroupRows:
     inputs: Floats
     """(n, S, len(NAMES)) one row for each group."""
     allowed: NDArray[np.bool_]
-    """(n, S) whether the jobs of the group wait and may share, and sharing pays.
+    """(n, S) whether the jobs of the group are waiting and may share a GPU, and whether sharing pays.
 
     Starting no job is always allowed.
     """
@@ -99,7 +99,7 @@ def work_of(beliefs: ApplicationPlaces, moment: Moment) -> tuple[Floats, Floats]
 
 
 def square(table: Floats, some: Places) -> Floats:
-    """Return the rows and columns of a table for the A places in `some`, (A, A); np.ix_ is slower."""
+    """Return the part of a table that belongs to the A places in `some`, (A, A); np.ix_ is slower."""
     out: Floats = table[some[:, None], some]
     return out
 

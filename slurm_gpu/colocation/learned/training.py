@@ -332,7 +332,7 @@ def _digest_of_net(net: Net) -> str:
 def advantages(
     kept: Sequence[DecisionBatch], to_go: Sequence[NDArray[np.float64]], plays: int
 ) -> list[NDArray[np.float64]]:
-    """Return how much better each decision was than the mean of its step over all plays of its queue.
+    """Return how much better each decision was than the mean at the same step over all plays of its queue.
 
     The differences are divided by their overall standard deviation.
     """

@@ -1,8 +1,8 @@
 """Choose pairs at each event by maximum weight matching; the weight of a pair is the time that it saves.
 
 Based on Muri: Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (SIGCOMM 2022). Muri
-repeats the matching (Edmonds' blossom algorithm) to form larger groups. Here a running pair is a vertex, like
-a job that runs alone, and accepts a third job if this is expected to save time.
+repeats the matching (Edmonds' blossom algorithm) to form larger groups. Here each running pair is a vertex,
+and so is each job that runs alone. A pair accepts a third job if this is expected to save time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Compute a lower bound of the makespan by a linear program whose constraints every schedule satisfies.
 
 For any schedule, add up how long each set of jobs runs together, where each job is in one of its phases.
-Multiplied by speeds, these times complete every job's work in each phase, regardless of their order. All sets
-together take no more time than the GPUs have, and no job runs for longer than the time from its submission to
-the end. The earliest end that satisfies these constraints is therefore no later than the end of any schedule.
-The program lets jobs stop, move and resume, and run their phases in any order. Often no schedule can
-therefore reach the bound.
+Multiplied by speeds, these times complete every job's work in each phase, regardless of the order in which
+the sets run. All sets together take no more time than the GPUs have, and no job runs for longer than the time
+from its submission to the end. The earliest end that satisfies these constraints is therefore no later than
+the end of any schedule. The program lets jobs stop, move and resume, and run their phases in any order. Often
+no schedule can therefore reach the bound.
 
 Equal jobs form one class with one row per phase. This does not change the result: feasible times remain
 feasible if equal jobs are exchanged. The mean over all exchanges is feasible, ends at the same moment, and
@@ -225,5 +225,5 @@ def best_times(
         method="highs",
     )
     if found.status != 0:
-        raise RuntimeError(f"the linear program of {n_classes} kinds of jobs was not solved: {found.message}")
+        raise RuntimeError(f"the program for {n_classes} kinds of jobs was not solved: {found.message}")
     return float(found.fun), found.x[:n_sets]

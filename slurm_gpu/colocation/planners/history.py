@@ -68,5 +68,5 @@ class StartHistory:
         self._sees_ends = still_wait
 
     def elapsed_s(self, view: PlannerView) -> list[list[float]]:
-        """Return how long each job has been running; if its start is unknown, assume that it ran alone."""
+        """Return how long each job has run; a job with an unknown start is assumed to have run alone."""
         return [[view.now_s - self._runs[member.job].began_s for member in gpu.running] for gpu in view.gpus]

@@ -92,7 +92,7 @@ class LinearProgram:
 
 
 class _Kinds:
-    """The kinds of jobs. Waiting jobs with equal properties form one kind; each running job is its own."""
+    """The kinds of jobs. Equal waiting jobs form one kind, and each running job is a kind of its own."""
 
     def __init__(self, decision: PlannerDecision, waiting: Sequence[Member]) -> None:
         alike: dict[tuple[int, float], list[Member]] = {}

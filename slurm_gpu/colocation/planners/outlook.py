@@ -44,7 +44,7 @@ class Outlook(ABC):
         """The kind of each job.
 
         Jobs of one kind are interchangeable. Each running job is its own kind, since its GPU may be able to
-        accept another job while a second GPU may not.
+        accept another job when other GPUs are not.
         """
         self._of_kind = dict(zip(self._kind, self.members, strict=True))
 

@@ -2,8 +2,8 @@
 
 Unlike in `rollout`, the prediction is exact: speeds are those of the overlapping phases, memory and cap are
 checked in these phases, and a job need not wait until another ends. A job that may not join at once joins as
-soon as no job would run out of memory or exceed the cap as a result. For example, a training loads its data
-while the previous one finishes, although they cannot compute at the same time.
+soon as no job would run out of memory or exceed the cap as a result. For example, a training job can load its
+data while the previous one finishes, although they cannot compute at the same time.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _NOTICED_PRICE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Consideration:
-    """The penalty for slowed jobs: `price_s` for each above the permitted number, little for the others."""
+    """The penalty for slowed jobs: `price_s` for each job above the permitted number, less for the others."""
 
     price_s: float
     allowed: int

@@ -29,7 +29,7 @@ class Tetris:
         self._belief, self._demands = belief, demands(profiles, capacity_mib)
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Start one job at a time: the best combination of a job and a GPU."""
+        """Start one job at a time, in the best combination of a job and a GPU."""
         decision = PlannerDecision(view, self._belief)
         while (found := self._best(decision)) is not None:
             decision.start(*found)

@@ -65,9 +65,10 @@ def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
 
 
 def _steps(profile: ApplicationProfile, use: str) -> list[float]:
-    """Return a use in _STEPS equal parts of the run: that of the longest phase in each part; NaN if unknown.
+    """Return a use in each of _STEPS equal parts of the run; NaN if unknown.
 
-    For memory, the value is the greatest of all phases in the part.
+    The value is that of the phase that covers most of the part. For memory, it is the greatest value of all
+    phases in the part.
     """
     parts = np.zeros((len(profile.phases), _STEPS))
     begin = 0.0
@@ -109,9 +110,10 @@ class Match:
 
     profile: ApplicationProfile
     distance: float
-    """If it is 0, application, input and GPU model are the same.
+    """The distance is 0 if the application, the input and the GPU model are the same.
 
-    Below 8, at least the application is the same. From 16 on, not even the kind of application is.
+    It is below 8 if at least the application is the same, and 16 or more if even the kind of application
+    differs.
     """
 
 
@@ -151,7 +153,8 @@ class Library:
 
         If there is none, return the nearest profile of the same kind, otherwise of any kind. Return None if
         there are no profiles. A profile of another GPU model is converted if both models are known. Among
-        equally near profiles, the one with the most runs is returned, then the first.
+        equally near profiles, the one with the most runs is returned; if several have equally many runs, the
+        first of them.
         """
         wanted = ApplicationProfile(
             application, gpu_model, (ProfilePhase(seconds=1),), kind, input_size, parameters
@@ -169,7 +172,7 @@ class Library:
 def _distance(wanted: ApplicationProfile, there: ApplicationProfile) -> float:
     """Return the distance between two profiles.
 
-    The application outweighs everything else together, and a different input outweighs a different GPU.
+    The application outweighs all other properties together, and a different input outweighs a different GPU.
     """
     far = 0.0
     if there.application != wanted.application:

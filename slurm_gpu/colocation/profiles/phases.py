@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 def phases_of(
     timeline: Timeline, memory_mib: float | None, elapsed_s: float | None = None
 ) -> list[ProfilePhase]:
-    """Split a run on one device into at most MOST_PHASES stretches of even use; return none without bins.
+    """Split a run on one device into at most MOST_PHASES stretches of even use; none if there are no bins.
 
     `memory_mib` is the device's memory; without it, memory use is unknown. `elapsed_s` is the duration of the
     run, which differs from that of the bins if the first and last bins are partial. The memory of a phase is

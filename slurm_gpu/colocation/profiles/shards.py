@@ -33,7 +33,8 @@ def shards_of(match: Match, input_size: float | None, of: int, capacity_mib: flo
     gaps_s = sum(one.seconds for one in profile.phases if one.memory_mib is None)
     peak_mib = profile.peak("memory_mib")
     if peak_mib is None or gaps_s:
-        return Shards(None, of, f"the profile lacks memory for {gaps_s:.0f} s of {profile.seconds:.0f} s")
+        why = f"the profile lacks memory values for {gaps_s:.0f} s of {profile.seconds:.0f} s"
+        return Shards(None, of, why)
     there = profile.input_size
     if input_size is not None and (there is None or there < input_size):
         what = (

@@ -52,11 +52,11 @@ class Likeness:
     uses: Floats
     """(n, n) distance between their uses, in standard deviations; an unknown use counts as the mean."""
     odd: Floats
-    """(n, uses) deviation of each use from the line fitted over the sizes of its family, in the same unit.
+    """(n, uses) deviation of each use from its family's line over sizes, in standard deviations.
 
-    For example, a step may take longer alone than smaller and larger inputs suggest. If the application is as
-    fast as expected with co-runners, it then loses less. The value is 0 if the family has fewer than three
-    members.
+    For example, a step may take longer alone than smaller and larger inputs suggest. If a step with
+    co-runners nevertheless takes as long as expected, the application loses less speed than similar ones. The
+    value is 0 if the family has fewer than three members.
     """
 
 

@@ -1,4 +1,4 @@
-"""Compute the cost that sharing saves from etc/prices.yaml, as in table 5 of the DqnGPU thesis."""
+"""Compute from etc/prices.yaml how much sharing saves, as in table 5 of the DqnGPU thesis."""
 
 from __future__ import annotations
 

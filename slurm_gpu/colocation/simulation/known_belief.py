@@ -137,8 +137,8 @@ class KnownBelief:
 def over_phases(world: World, applications: tuple[int, ...]) -> tuple[float, ...]:
     """Return each application's speed over its whole run, averaged over the phases of the others.
 
-    The speed of a phase is the mean of its speeds with all phases of the others, weighted by their duration
-    alone. All speeds are 0 if any phases cannot run together.
+    The speed of a phase is the mean of its speeds with all phases of the others, weighted by the durations of
+    those phases when running alone. All speeds are 0 if any phases cannot run together.
     """
     if len(applications) == 1:
         return (1.0,)

@@ -57,7 +57,7 @@ class SharingOutcome:
     utilisation: float | None
     """Mean fraction of the time in which kernels ran; None if unknown.
 
-    On each GPU, the fraction is utilisation alone times speed, summed over the jobs, at most 1.
+    On each GPU, the fraction is the sum of utilisation when running alone × speed over all jobs, at most 1.
     """
     memory: float | None
     """Mean fraction of GPU memory in use; None if unknown."""

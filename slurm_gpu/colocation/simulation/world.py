@@ -28,7 +28,7 @@ class World(Protocol):
         ...
 
     def speeds(self, running: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
-        """Return the speed of each (application, phase) while all of them run together, relative to alone.
+        """Return the speed of each (application, phase) when all run together, relative to running alone.
 
         Values above 1 count as 1. All values are 0 if the applications cannot run together for a reason other
         than memory.

@@ -63,7 +63,7 @@ class Scales:
     """Maximum similarity of two applications of different families, relative to two of the same family."""
     foreign_does: float = 1.5
     uses_family: float = 2.5
-    """Distance of `Likeness.uses` within which two applications of one family are similar."""
+    """Distance in `Likeness.uses` within which two applications of one family are similar."""
     odd: float = 1.0
     """Variance added by a deviation from the family's line, per unit of `Likeness.odd` squared."""
     own: float = 0.04
@@ -201,7 +201,7 @@ class GaussianProcess:
         return np.concatenate((found, others))
 
     def _left_out(self) -> tuple[Floats, Floats]:
-        """Return the speed and standard deviation of each entry, both (m), as if its pair was unmeasured."""
+        """Return the speed and standard deviation of each entry, both (m), as predicted without its pair."""
         speed, deviation = np.empty(len(self.unbound)), np.empty(len(self.unbound))
         weighed = self.inverse @ self._residual
         at = {pair: k for k, pair in enumerate(zip(self.entries.one, self.entries.other, strict=True))}

@@ -42,7 +42,7 @@ class DiagnosisPageModel:
 class CaseView:
     """The drawn rows (workers) and columns (bins), with `values` of shape (n_rows, n_columns) per metric.
 
-    Rows are sorted by group. `of` contains the group of each row, and `culprit` whether the row is suspected.
+    Rows are sorted by group. `of` contains the group of each row, and `culprit` marks suspected rows.
     """
 
     workers: tuple[JobWorker, ...]

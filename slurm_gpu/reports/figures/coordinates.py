@@ -59,7 +59,7 @@ def accounting_table(jobs: JobTable) -> FigureTable:
         "qos": (jobs.qos, "", ""),
         "partition": (jobs.partition, "", ""),
         "State": (jobs.state, "", ""),
-        "Submit": (jobs.submit_s, "s", "UTC epoch seconds, like the next two columns."),
+        "Submit": (jobs.submit_s, "s", "Time in UTC epoch seconds, as in the next two columns."),
         "Start": (jobs.start_s, "s", ""),
         "End": (jobs.end_s, "s", ""),
         "nNODE": (jobs.n_nodes, "", "Nodes used."),

@@ -59,7 +59,7 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
             TableColumn(
                 "filled_pct",
                 "%",
-                "Share of the GPUs left free by other jobs that small jobs of low priority used.",
+                "GPUs of small jobs of low priority, as a share of the GPUs that other jobs left free.",
             ),
         ],
         data={
@@ -75,7 +75,7 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
         busy = "" if np.isnan(core) else f", with a GPU utilisation of {percent(core)}"
         reading = (
             f"Small jobs of low priority had {percent(allocated, int(jobs.allocated_mgpu_s.sum()))} of all "
-            f"GPU-hours, {percent(allocated, int(idle.sum()))} of those left free by other jobs{busy}."
+            f"GPU-hours, and {percent(allocated, int(idle.sum()))} of those that other jobs left free{busy}."
         )
     return Figure(
         id="low-priority-small-jobs",
