@@ -63,7 +63,7 @@ class HttpServer(uvicorn.Server):
         first: FirstReader | None = None,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Prepare the server; `headers` are added to every answer, including those from uvicorn itself."""
+        """Prepare the server; `headers` are added to every answer, including answers from uvicorn itself."""
         config = uvicorn.Config(
             app,
             http=LimitedProtocol,

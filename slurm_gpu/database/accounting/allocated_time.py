@@ -50,11 +50,11 @@ class DeviceTime:
 def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTime:
     """Compute for how long devices were allocated to a run, and how much of this time was sampled.
 
-    `records` must not be empty, and its double watches must be resolved. For a part that has ended, use
-    Slurm's elapsed time, or the node's more precise time if the two agree within Slurm's rounding. While a
-    part continues, count each device up to its own newest record, since data not sent yet is not lost. If
-    this record is more than two shipment intervals older than the newest record of the run, count the device
-    up to the newest record. Devices without records are counted too.
+    `records` must not be empty and must not contain double watches. For a part that has ended, use Slurm's
+    elapsed time, or the node's more precise time if the two agree within Slurm's rounding. While a part
+    continues, count each device up to its own newest record, since data not sent yet is not lost. If this
+    record is more than two shipment intervals older than the newest record of the run, count the device up to
+    the newest record of the run. Devices without records are counted too.
 
     Samples taken after the end that Slurm reports (during the epilog) do not make up for unsampled time
     before that end.

@@ -1,4 +1,4 @@
-"""Compute the derived columns of `run` from its records, as defined in docs/contracts.md."""
+"""Compute the derived columns of the table `run` from records, as defined in docs/contracts.md."""
 
 from __future__ import annotations
 
@@ -38,16 +38,19 @@ class Derived:
 
 @dataclass(frozen=True, slots=True)
 class DoubleWatch:
-    """Records of two segments that watched one device for one run at the same time; only `kept` counts."""
+    """The records of two segments that observed one device for one run at the same time.
+
+    Only the record `kept` counts.
+    """
 
     kept: Record
     dropped: Record
 
 
 def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], list[DoubleWatch]]:
-    """Drop the records of a run that overlap a record of the same (node, device) with more sampled_s.
+    """Drop each record of a run that overlaps a record of the same (node, device) with a greater sampled_s.
 
-    Return the kept records and the double watches.
+    Return the kept records, and the pairs of a kept and a dropped record.
     """
     kept: list[Record] = []
     doubled: list[DoubleWatch] = []
@@ -78,7 +81,7 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
 
 
 def derive(records: Sequence[Record], *, parts: Sequence[RunPart], min_coverage: float) -> Derived:
-    """Return the columns derived from a run's accounting rows and from records with resolved double watches.
+    """Return the columns derived from a run's accounting rows and from its records without double watches.
 
     The granted GPUs are those of the last part. If Slurm does not account for GPUs, or reports no GPU in any
     part although nodes recorded some, the grants that the nodes recorded are used. Without records, coverage

@@ -112,7 +112,7 @@ class Importer:
         self.gives_way: Callable[[], bool] = lambda: False
         """Return whether the import should yield most of the processor to waiting requests."""
         self.stepped_s = clock.monotonic()
-        """Value of Clock.monotonic() at the last progress."""
+        """Value of Clock.monotonic() when the import last made progress."""
 
     def run_until(self, stop: threading.Event) -> None:
         """Run a pass every interval until `stop` is set.
@@ -418,7 +418,10 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
 
 
 def _of_jobs(query: Select[Any], table: Table, jobs: Set[Job]) -> Iterator[Select[Any]]:
-    """Yield the query for batches of jobs: MariaDB would convert a list of a thousand values into a table."""
+    """Yield the query for one batch of jobs after another.
+
+    MariaDB converts a list of a thousand values into a table, so each batch is smaller.
+    """
     ids: dict[str, list[int]] = defaultdict(list)
     for cluster, job_id in jobs:
         ids[cluster].append(job_id)

@@ -132,7 +132,7 @@ def _by_time(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Itera
 
 
 class _Finder:
-    """Finds the run of a record by node, restart and time, without comparing all runs.
+    """Finds the run of a record by node, restart and time, without comparing the record with all runs.
 
     If accounting has no restart count (Slurm 22.05), the position of a run in order of start, plus `missing`,
     is used instead. This order is wrong if a job ID was reused. If it leads to no run, the nearest run in

@@ -279,7 +279,7 @@ def _place_hosts(
 
 
 def derive_run(parts: Sequence[Row], records: Sequence[Record], min_coverage: float) -> Derived:
-    """Derive the columns of a run from its rows and from records with resolved double watches."""
+    """Derive the columns of a run from its rows and from its records without double watches."""
     return derive(records, parts=[_part(row) for row in parts], min_coverage=min_coverage)
 
 

@@ -31,11 +31,12 @@ _PAUSE_AFTER_FAILURE_S = 10.0
 
 
 class CachedAnswer(Generic[T]):
-    """A cached answer, renewed in its own thread when older than `for_s`; a failure keeps the old answer.
+    """A cached answer, which a thread renews when it is older than `for_s`.
 
-    Slurm's commands take at least ten seconds to fail if slurmctld is down. Only the first caller waits for a
-    moment; later callers do not wait until slurmctld answers again. If the last answer took long, as on a
-    large cluster, the cached answer is returned without waiting.
+    If the renewal fails, the old answer is kept. Slurm's commands take at least ten seconds to fail if
+    slurmctld is down. Only the first caller then waits for a moment; until slurmctld answers again, later
+    callers do not wait. If the last answer took long, as on a large cluster, the cached answer is returned
+    without waiting.
     """
 
     def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float, what: str = "anything") -> None:

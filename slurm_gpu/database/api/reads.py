@@ -198,7 +198,7 @@ class Reads:
         return encode({"nodes": shown})
 
     async def _live_events(self, caller: Caller, refresh: str) -> AsyncIterator[bytes]:
-        """Yield the live values whenever they change, until the stream's time limit or the server's end."""
+        """Yield the live values whenever they change, until the stream's time is over or the server stops."""
         last = b""
         self._streams[caller.uid] += 1
         try:

@@ -31,7 +31,7 @@ _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The end (None while the run continues), the nodes and the start in one row of accounting."""
+    """The end, nodes and start in one row of accounting; the end is None while the run continues."""
 
     end_s: int | None
     nodes: frozenset[str]

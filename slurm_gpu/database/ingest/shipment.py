@@ -89,7 +89,7 @@ class WireError(ShipmentError):
 
 @dataclass(frozen=True, slots=True)
 class StoredClaim:
-    """The node's statement of the data that it sends only once and considers stored.
+    """The data that a node sends only once and considers stored, as stated by the node.
 
     `devices` contains at_s and the number of the node's devices. `runs` contains the seq of each run that has
     not ended, by job ID.

@@ -48,7 +48,7 @@ class StallDetector:
 
     @property
     def since_s(self) -> float:
-        """Return the value of Clock.monotonic() at the last progress; it is meaningless if no item waits."""
+        """Return the value of Clock.monotonic() when progress was last made; meaningless if no item waits."""
         return self._since_s
 
     def hangs(self, now_s: float, within_s: float) -> str | None:

@@ -1,4 +1,7 @@
-"""Find data that nodes send only once but that is missing in the database, which is new or was restored."""
+"""Find data that nodes send only once but that is missing in the database.
+
+Data is missing if the database is new or was restored from a backup.
+"""
 
 from __future__ import annotations
 

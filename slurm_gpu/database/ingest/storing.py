@@ -62,7 +62,7 @@ def store(connection: Connection, some: Sequence[AdmittedItems], cluster: str) -
 def _report_duplicates(connection: Connection, some: Sequence[AdmittedItems]) -> None:
     """Log and store an event for each GPU that several nodes report.
 
-    The GPU was moved to another node, or a node sends another node's name.
+    The GPU was moved to another node, or a node uses another node's name.
     """
     devices = of_all(some, attrgetter("devices"))
     nodes_of = nodes_with(connection, devices.values()) if devices else {}

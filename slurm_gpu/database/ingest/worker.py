@@ -71,7 +71,7 @@ _KEPT_BYTES = 64 << 20
 
 
 class Reports:
-    """Messages to slurm-gpudbd, which a thread sends in batches, so that the event loop never waits."""
+    """Queues messages to slurm-gpudbd; a thread sends them in batches, so that the event loop never waits."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel = channel

@@ -57,8 +57,8 @@ def back_up(url: URL, name: str, directory: Path | None) -> Path:
         why = error.strerror if isinstance(error, OSError) else str(error)
         where = directory or (error.filename if isinstance(error, OSError) else None) or "the backup"
         raise UnusableDatabaseError(
-            f"no backup of the database could be made, so nothing was changed: {where}: {why}; name a "
-            f"directory with enough space with --backup-to, or {_WITHOUT}"
+            f"no backup of the database could be made, so nothing was changed: {where}: {why}; use "
+            f"--backup-to to name a directory with enough space, or {_WITHOUT}"
         ) from error
 
 

@@ -3,8 +3,9 @@
 The first byte of a value identifies its format. Stored values must remain readable indefinitely, so a format
 never changes, including its dictionary. A new format gets another first byte.
 
-    b"1"  JSON, deflated (RFC 1951) with the preset dictionary _DICTIONARY. A histogram {percent: ms} in it is
-          a list, which takes half the space: the first percentage, then the ms of each percentage from it on.
+    b"1"  JSON, deflated (RFC 1951) with the preset dictionary _DICTIONARY. It contains a histogram
+          {percent: ms} as a list, which takes half the space: the first percentage, then the ms of each
+          percentage from it on.
     b"2"  A timeline, deflated in the same way: a line of JSON, [width_s, start_s, name, …], then the bytes of
           each series in the same order. All series have the same length.
 """

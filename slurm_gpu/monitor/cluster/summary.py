@@ -28,7 +28,7 @@ class GpuType:
     free: int
     out_of_service: int
     next_free_s: int | None
-    """The time at which the first allocated GPU becomes free by a job's time limit; None if unknown."""
+    """The earliest time at which time limits of jobs free an allocated GPU; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ class Link:
 def ask_for_link(config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> Link:
     """Return a link to slurm-gpuweb for the calling user.
 
-    Raise UsageError if slurm-gpu.yaml names no slurm-gpuweb, MungeError without a credential, NotAllowedError
-    if it is refused, and OutsideError if slurm-gpuweb does not answer.
+    Raise UsageError if slurm-gpu.yaml names no slurm-gpuweb, MungeError if no credential is available,
+    NotAllowedError if slurm-gpuweb refuses to issue a link, and OutsideError if it does not answer.
     """
     web = config.web
     if web is None:

@@ -40,7 +40,7 @@ class Tokens:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic, self._lock = monotonic, threading.Lock()
         self._waiting: dict[bytes, _Waiting] = {}
-        """By digest, the oldest first, so that the memory contains no usable token."""
+        """The unused tokens by digest, the oldest first; the memory thus contains no usable token."""
 
     def issue(self, owner: TokenOwner) -> str:
         """Return a new token, valid for GOOD_FOR_S; raise FullError if there are too many.

@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; earlier runs are derived again step by step. The step can be repeated."""
+    """Add the column; its values for earlier runs are derived step by step. The step can be repeated."""
     known = sa.inspect(op.get_bind()).get_columns("run")
     if "no_process_mgpu_s" not in {column["name"] for column in known}:
         op.add_column("run", sa.Column("no_process_mgpu_s", sa.BigInteger()))
