@@ -35,7 +35,7 @@ _PLAIN = {
 
 
 def replace_unencodable(*streams: TextIO) -> None:
-    """Make streams replace characters that they cannot encode, by _PLAIN or else by escapes."""
+    """Make streams replace characters that they cannot encode: with those in _PLAIN, or else with escapes."""
     codecs.register_error(_HANDLER, _plain)
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):

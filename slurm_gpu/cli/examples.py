@@ -113,6 +113,6 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
 
 
 def examples_epilog(command: str) -> str:
-    """Return the examples of a command for click, which keeps lines after a backspace as they are."""
+    """Return the examples of a command for click, which does not rewrap the lines after a backspace."""
     lines = [line for typed, purpose in EXAMPLES[command] for line in (f"  {purpose}", f"    {typed}")]
     return "\n".join(("\b", "Examples:", *lines))

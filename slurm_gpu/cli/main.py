@@ -65,7 +65,7 @@ SUMMARIES = {name: summary for name, (_, summary) in COMMANDS.items()}
 
 
 class _ReaderGoneError(Exception):
-    """A broken pipe. Click would exit with 1, which means that a problem was found."""
+    """A broken pipe. If Click handled it, the exit code would be 1, which means that a problem was found."""
 
 
 class _LazyGroup(click.Group):

@@ -117,7 +117,7 @@ def print_sentences(sentences: Iterable[str]) -> None:
 
 
 def _least_width(cells: Iterable[str], *, is_name: bool) -> int:
-    """Return the minimum width of a column: the longest word, or the heading and the start of a name."""
+    """Return the minimum width of a column: its longest word, or its heading and shortened names."""
     heading, *values = cells
     if is_name:
         return max(cell_len(heading), min(_NAME_WIDTH, max(map(cell_len, values), default=0)))
@@ -129,7 +129,7 @@ def _width(widths: Mapping[str, int], columns: Sequence[str], gap: int = 1) -> i
 
 
 def _distributed(total: int, least: Mapping[str, int], natural: Mapping[str, int]) -> dict[str, int]:
-    """Distribute the width left by `least` to the last columns first, as they have the longest texts."""
+    """Distribute the remaining width, starting with the last columns, as they have the longest texts."""
     widths, left = dict(least), total - _width(least, list(least))
     for name in reversed(widths):
         more = max(0, min(left, natural[name] - widths[name]))

@@ -70,7 +70,7 @@ class CommandSite:
         return Sacctmgr(self.run) if self.connect_limits is None else self.connect_limits()
 
     def _slurm_here(self) -> SlurmClient:
-        """Connect after a ping of slurmctld: without it or munged, other commands retry for half a minute."""
+        """Connect after a ping of slurmctld: if it or munged is down, other commands retry for 30 seconds."""
         client = connect(self.run)
         try:
             client.ping()

@@ -1,7 +1,7 @@
-"""Read step timings from a Parquet file, in a process whose memory limit follows from its metadata.
+"""Read step timings from a Parquet file, in a process whose memory limit depends on the file's metadata.
 
-Pages may unpack to more than the metadata announce, and pyarrow has no limit. Therefore `read_parquet` runs
-this module as a program, which writes the columns as an Arrow stream.
+Pages can unpack to more data than the metadata announce, and pyarrow does not limit memory. Therefore
+`read_parquet` runs this module as a program, which writes the columns as an Arrow stream.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VALUE_BYTES = 16
 def read_parquet(path: Path, names: Sequence[str], words: Sequence[str], most_rows: int) -> Any:
     """Return a pyarrow.Table of the columns in `names` that the file has; raise UsageError if it is invalid.
 
-    Columns in `words` are dictionary-encoded text, the others numbers.
+    Columns in `words` are dictionary-encoded text; the other columns are numbers.
     """
     try:
         import pyarrow
@@ -126,7 +126,7 @@ def _data_bytes() -> int:
 
 
 def _announced_bytes(path: Path, metadata: Any, wanted: Sequence[str], most_rows: int, n_bytes: int) -> int:
-    """Return the memory that the columns need, from the metadata; raise UsageError if it is too much."""
+    """Return the memory that the columns need according to the metadata; raise UsageError if too much."""
     n_rows = metadata.num_rows
     if n_rows > most_rows:
         raise UsageError(

@@ -36,7 +36,7 @@ RENAMED_KEYS = {
 
 
 class YamlCheck:
-    """One pass over a file that collects errors instead of stopping at the first; `finish` ends it."""
+    """A check that collects all errors in a file instead of stopping at the first; `finish` raises them."""
 
     def __init__(self, source: YamlSource) -> None:
         self.source = source
@@ -44,7 +44,7 @@ class YamlCheck:
         self.failed: set[Location] = set()
 
     def fail(self, location: Location, message: str, *, key: bool = False) -> None:
-        """Record an error in the value or key at `location`; raise InvalidFileError after too many."""
+        """Record an error in the value or key at `location`; raise InvalidFileError if there are too many."""
         self.failed.add(location)
         self.errors.append(self.source.error(location, message, key=key))
         if len(self.errors) == _MOST_ERRORS:

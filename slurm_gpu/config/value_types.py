@@ -30,8 +30,8 @@ class InvalidValueError(ValueError):
 class ValueType:
     """A type of value; `parse` raises InvalidValueError, ValueError, LookupError or TypeError.
 
-    `plural` is the noun for several values. `suffix` is the unit at the end of a field's name, which its key
-    does not have.
+    `plural` is the noun for several values. `suffix` is the unit at the end of a field's name; the key in the
+    file does not contain it.
     """
 
     what: str
@@ -66,7 +66,7 @@ def parse_address(text: str) -> Address:
 
 
 def fixed_address(text: str) -> Address:
-    """Parse an address like `parse_address`, but reject port 0; raise ValueError if it is invalid."""
+    """Parse an address as `parse_address` does, but reject port 0; raise ValueError if it is invalid."""
     address = parse_address(text)
     require(address.port, text)
     return address

@@ -48,7 +48,7 @@ class YamlSource:
     texts: Mapping[Location, str] = field(default_factory=dict, repr=False)
     """The text of each scalar value as in the file, with its quotes."""
     converted: Mapping[tuple[Location, bool], str] = field(default_factory=dict, repr=False)
-    """The file's text of values (False) and keys (True) that Python prints differently: yes for True."""
+    """The file's text of values (False) and keys (True) that Python prints differently: yes, read as True."""
 
     def error(self, location: Sequence[str | int], message: str, *, key: bool = False) -> InputError:
         """Return an error at the value or key of `location`, or at its nearest existing parent."""

@@ -54,7 +54,7 @@ class IdleJobStage:
     """The next warning, or the last one if all were sent."""
     step: IdleStage
     end_s: float
-    """The earliest time at which the job is ended, as of now."""
+    """The earliest time at which the job can be ended."""
 
 
 def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> IdleJobStage:

@@ -137,7 +137,7 @@ class Ledger:
         return next((one for one in reversed(self.ended) if one.run == run), None)
 
     def take_back(self, runs: Collection[NoticedRun], kind: str) -> bool:
-        """Remove these runs from notices of this kind; return whether there were any."""
+        """Remove these runs from notices of this kind; return whether any were removed."""
         found = False
         for one in self.notices:
             if one.kind == kind:
@@ -247,7 +247,7 @@ def read(path: Path) -> Ledger:
 
 
 def after_a_kill(ledger: Ledger) -> Sequence[Notice]:
-    """Mark deliveries that an earlier process had begun as unknown; return their notices."""
+    """Mark as unknown the deliveries that an earlier process had begun, and return their notices."""
     found = []
     for notice in ledger.notices:
         for delivery in notice.deliveries.values():

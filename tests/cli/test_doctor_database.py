@@ -192,7 +192,7 @@ def test_a_slurm_gpud_that_was_just_started_is_only_a_warning(installed: Install
         (Level.WARN, "slurm-gpud on n2 has not reported yet: it was started 4s ago")
     ]
     silent = next(iter(database.devices_agree(at)))
-    assert (silent.level, silent.message) == (Level.SKIPPED, "n2: see the result of the check nodes")
+    assert (silent.level, silent.message) == (Level.SKIPPED, "n2: see the result of the nodes check")
 
 
 @pytest.mark.parametrize(("age_s", "level"), [(3.0, Level.WARN), (90.0, Level.FAIL)])
@@ -245,7 +245,7 @@ def test_if_the_database_lost_the_gpus_of_a_node_no_restart_is_advised(
 def test_nodes_without_a_report_refer_to_the_finding_on_nodes(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 4)]
     messages = [finding.message for finding in database.devices_agree(installed.at())]
-    assert "n3: see the result of the check nodes" in messages
+    assert "n3: see the result of the nodes check" in messages
 
 
 def test_nodes_of_another_version_are_named(installed: Installation):

@@ -49,7 +49,7 @@ def test_the_remedy_for_an_empty_glob_works(bare: Installation):
         stub.chmod(0o755)
         assert hooks.matched(pattern) == [stub]
     assert drains.nothing("/etc/slurm/prolog.sh").endswith(" /etc/slurm/prolog.sh")
-    assert "to where /hooks/[a-c]* matches it" in drains.nothing("/hooks/[a-c]*")
+    assert "to a path that /hooks/[a-c]* matches" in drains.nothing("/hooks/[a-c]*")
 
 
 def test_a_node_without_gpus_needs_no_slurm_gpu_hook(bare: Installation):

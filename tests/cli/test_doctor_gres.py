@@ -59,7 +59,7 @@ def test_a_gpu_without_a_file_is_reported():
 
 def test_a_gpu_that_is_counted_twice_is_reported():
     assert compared(line("/none/nvidia0") + line("/none/nvidia0"), report(0)) == [
-        "fail gres.conf lists the GPU with minor 0 of n1 2 times, so jobs share it"
+        "fail gres.conf lists minor number 0 of n1 2 times, so jobs share that GPU"
     ]
 
 

@@ -24,9 +24,9 @@ _NAMES = {
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """Yield a function that waits some seconds for a key, and returns its letter or name, or "" without one.
+    """Yield a function that waits some seconds for a key, and returns the letter or name of the key.
 
-    If standard input is not a terminal, the function only waits.
+    The function returns "" if no key is pressed. If standard input is not a terminal, it only waits.
     """
     stream = sys.stdin
     if not stream.isatty():

@@ -61,15 +61,15 @@ def nodes(
     The lines below the table show the free GPUs of the cluster, and the reasons why jobs wait.
 
     GPUs are numbered as in Slurm. "part of 1" means some shards of GPU 1, and "all of 1" all of its shards. A
-    GPU with shards in use does not count as free, and nor does anything on a node that accepts no jobs.
-    Brackets contain the remaining time until the job's time limit, or the state of the job.
+    GPU with shards in use does not count as free, and neither do the resources of a node that accepts no
+    jobs. Brackets contain the remaining time until the job's time limit, or the state of the job.
 
     --live prints the values of the GPUs in the driver's order. A dash stands for a GPU that was not measured
     or that runs a job of another user. A single dash for a node means that the node was not measured, or
     that the order of its GPUs is unknown.
 
     --suspect, for operators, lists the GPUs that were at fault in at least three jobs of at least two users,
-    with the command that drains the node of each.
+    and the commands that drain their nodes.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if live and as_csv:

@@ -46,8 +46,8 @@ def top(
 
     GPUs are numbered as in Slurm; "part" means some shards of a GPU. Nodes with the same values share a row.
     The bars after the mean utilisation represent the GPUs of the job, one bar per GPU if there are few. Only
-    operators see the GPU use of other users. "!" marks jobs that need attention: immediately after a GPU
-    error or if no GPU was ever used, otherwise after four minutes of watching.
+    operators see the GPU use of other users. "!" marks jobs that need attention. The mark appears immediately
+    after a GPU error or if no GPU was ever used, and otherwise after four minutes of watching.
 
     Keys: space pages forward, b pages back, and q quits.
     """

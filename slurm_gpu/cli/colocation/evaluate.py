@@ -41,7 +41,7 @@ _MOST_JOBS = 150
 
 
 def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
-    """Load models by planner; raise InputError for an invalid one, UsageError for two of one planner."""
+    """Return the models by planner; raise InputError for an invalid model, UsageError for duplicates."""
     nets: dict[str, Net] = {}
     for path in paths:
         model = read_any(path)
@@ -52,7 +52,7 @@ def read_nets(paths: Sequence[Path]) -> dict[str, Net]:
 
 
 def checked_names(names: Sequence[str] | None, nets: Mapping[str, Net]) -> tuple[str, ...]:
-    """Return the names of the planners to compare, by default all that need no model or have one.
+    """Return the planners to compare; by default, those that need no model or whose model is given.
 
     Raise UsageError if a planner is unknown or lacks a model.
     """

@@ -30,14 +30,14 @@ def colocation() -> None:
 
 
 class _TableFile(click.Path):
-    """A path argument whose error message, if it is missing, says what the file must contain."""
+    """A path argument; the error message for a missing argument describes the required file."""
 
     def get_missing_message(self, *_: Any, **__: Any) -> str:
         return "TABLE is a file of measured speeds, such as the one in docs/colocation.md under Tables."
 
 
 class _JobsFile(click.File):
-    """A file argument whose error message, if it is missing, says what the file must contain."""
+    """A file argument; the error message for a missing argument describes the required file."""
 
     def get_missing_message(self, *_: Any, **__: Any) -> str:
         return "JOBS is a CSV file with the columns application,seconds, or - for standard input."
@@ -137,9 +137,9 @@ def train(
 ) -> None:
     """Train a planner on a table of speeds, and write the model to a small file.
 
-    Training ends early if the planner stops improving. With --checkpoint, training continues after an
-    interruption, and has the same result. Training on the CPU needs only numpy; any other --device needs
-    torch (extra `train`).
+    Training ends early if the planner stops improving. With --checkpoint, interrupted training can be
+    continued, with the same result as without the interruption. Training on the CPU needs only numpy; any
+    other --device needs torch (extra `train`).
     """
     # Set before numpy is imported: threads slow down such small arrays.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -204,8 +204,8 @@ def evaluate(
 ) -> None:
     """Simulate planners on the same jobs, and compare them with SJF and with the optimum.
 
-    Each list contains jobs of one to ten minutes, of applications drawn at random from the table. All
-    planners use the speeds in the table.
+    Each list contains jobs that take one to ten minutes, and whose applications are drawn at random from the
+    table. All planners use the speeds in the table.
     """
     from slurm_gpu.cli.colocation import evaluate as run
     from slurm_gpu.cli.colocation.train import SpeedTable
@@ -271,8 +271,8 @@ def plan(
 def profiles(site: CommandSite, out: Path, files: tuple[Path, ...], since: str, *, files_only: bool) -> None:
     """Write profiles of applications, phase by phase, from runs that had a whole GPU.
 
-    The suffix of OUT, .csv or .json, determines the format. The profiles combine the finished runs on one GPU
-    that you may see with the profiles in FILES.
+    The suffix of OUT, .csv or .json, determines the format. The profiles in FILES are combined with those of
+    the finished runs on one GPU that you may see.
     """
     from slurm_gpu.cli.colocation import profiles as run
 

@@ -29,7 +29,7 @@ def write_learned(site: CommandSite, out: Path, gpu_model: str) -> None:
         raise OutsideError(f"only SlurmUser may read {path}; run this as root") from None
     table = measured_of(stores.read(path) if is_there else ColocationStore(), gpu_model)
     if not table.names:
-        raise UsageError(f"{path} has no measured speeds of jobs that agree to share yet")
+        raise UsageError(f"{path} has no measured speeds of jobs that share GPUs yet")
     if out.suffix == ".json":
         write_json(out, table)
     else:
@@ -40,7 +40,7 @@ def write_learned(site: CommandSite, out: Path, gpu_model: str) -> None:
 
 
 def measured_of(store: ColocationStore, gpu_model: str) -> Measured:
-    """Return the measured speeds of pairs of applications; a run alone counts as one step.
+    """Return the measured speeds of pairs of applications; a whole run counts as one step.
 
     A pair that failed before its speed was measured gets the speed 0, since it cannot share a GPU.
     """

@@ -30,7 +30,7 @@ PRICES = "prices.yaml"
 _COLUMNS = ("start", "end", "GPU", "job", "application", "alone", "co-runners", "speed", "memory")
 _FIELDS = ("application", "seconds", "submit_s")
 _MOST_S = 10_000_000_000.0
-"""A maximum that exceeds the epoch seconds of the next three hundred years."""
+"""The largest accepted number of seconds; epoch seconds do not reach it before the year 2286."""
 
 
 def plan_jobs(
@@ -190,7 +190,7 @@ def _cells(line: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _compared(prices: Path | None) -> tuple[Comparison, ...]:
-    """Return the comparisons by the given or the default file of prices; none if no default file exists."""
+    """Return the comparisons from the given or the default price file; none if there is no default file."""
     path = next((one for one in _price_files() if one.exists()), None) if prices is None else prices
     if path is None:
         return ()

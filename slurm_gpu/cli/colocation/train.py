@@ -72,7 +72,7 @@ class SpeedTable:
         return table_world(self.measured)
 
     def setting(self, seed: int = 0, nets: Mapping[str, Net] | None = None) -> Setting:
-        """Return a new setting, unaffected by earlier plans."""
+        """Return a new setting without state from earlier plans."""
         belief = KnownBelief(self.world, most_together=self.together, cap=self.cap)
         return Setting(
             belief=belief,
@@ -129,7 +129,7 @@ def train_planner(
         raise OutsideError(f"{out}: cannot be written: {error.strerror}") from None
     click.echo(str(out))
     taught = "" if trained.taught_score is None else f", {trained.taught_score:.4f} after imitation"
-    unit = "makespan ÷ one job after the other" if name == "dqngpu" else "time in the system ÷ time alone"
+    unit = "makespan ÷ sum of run times alone" if name == "dqngpu" else "time in the system ÷ time alone"
     remark(
         f"{trained.epochs} epochs in {trained.seconds:.0f} s; {unit}: {trained.score:.4f}{taught}, "
         f"{trained.history[0][1]:.4f} before training"

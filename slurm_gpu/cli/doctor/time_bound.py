@@ -37,7 +37,7 @@ class TimeBound:
         self._hanging: dict[str, SlurmGpuError] = {}
 
     def query(self, daemon: str, call: Callable[[float], T], timeout_s: float = math.inf) -> T:
-        """Call `call` with the seconds that it may take; raise the earlier error if the daemon hangs."""
+        """Call `call` with its time limit in seconds; raise the earlier error if the daemon hung before."""
         self.require(daemon)
         limit_s = min(timeout_s, max(_LEAST_S, self._left_s))
         began_s = self._monotonic()
@@ -51,7 +51,7 @@ class TimeBound:
             raise
 
     def require(self, daemon: str) -> None:
-        """Raise the earlier error of the daemon if it hangs."""
+        """Raise the earlier error of the daemon if it hung before."""
         if (error := self._hanging.get(daemon)) is not None:
             raise error
 

@@ -104,7 +104,7 @@ def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
 
 
 def _stops(at: DoctorContext, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the commands that stop these units, or the processes of those that have no unit."""
+    """Return the commands that stop these units, and the processes of daemons without a unit."""
     units = [name for name in names if name.endswith(".timer") or at.has_unit(name)]
     processes = [one for name in names if name not in units for one in running(name)]
     ids = sorted({one.pid for one in processes})
@@ -113,7 +113,7 @@ def _stops(at: DoctorContext, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _by_hand(at: DoctorContext, conf: Sequence[ConfLine], *, controller: bool) -> Iterator[str]:
-    """Yield the steps that replace the removal of packages for an installation from a checkout."""
+    """Yield the commands that remove slurm-gpu if it was installed from a checkout instead of packages."""
     files = [file for kind in KINDS for line in settings_named(conf, kind) for file in _matched(at, line)]
     for path in dict.fromkeys(str(file.path) for file in files if file.is_ours):
         yield f"install -m 755 /usr/bin/true {shlex.quote(path)}"
@@ -164,17 +164,15 @@ def _native_limits(at: DoctorContext) -> Iterator[UninstallStep]:
         )
         if made:
             yield UninstallStep(
-                f"The QOS that accounts have for limits of the policy ({', '.join(made)}) remain without "
-                "these "
-                "limits, as jobs may use them. Once squeue shows no job in them, delete the QOS that the "
-                "policy "
-                "created:",
+                f"The QOS that accounts have for limits of the policy ({', '.join(made)}) remain, but "
+                "without these limits, as jobs may still use the QOS. Once squeue shows no job in them, "
+                "delete the QOS that the policy created:",
                 tuple(f"sacctmgr delete qos {name}" for name in made),
             )
 
 
 def _placement(at: DoctorContext) -> Iterator[UninstallStep]:
-    """Yield the steps that restore nodes and pending jobs, which slurm-gpuctld does not do when it exits."""
+    """Yield the steps that restore nodes and pending jobs, which remain changed when slurm-gpuctld exits."""
     if at.site.config.placement.mode == "enforce":
         yield UninstallStep(
             "Restore the Weight of nodes and the constraints of jobs that wait for a zone; without "

@@ -41,16 +41,16 @@ class _ForecastGroup(click.Group):
 @json_option
 @click.pass_context
 def forecast(context: click.Context, as_json: bool) -> None:
-    """Predict when a job starts: a pending JOB, or a job that is not submitted yet.
+    """Predict when a pending JOB, or a job that is not submitted yet, will start.
 
     To forecast a job that is not submitted yet, pass its command: forecast -- sbatch --gpus=2 job.sh
 
-    The predicted interval is meant to contain the start of four out of five such jobs. It is estimated from
+    For four out of five jobs, the predicted interval is meant to contain the start. It is estimated from
     the waits of similar jobs and from the current queue. The output includes the share of earlier forecasts
     that were right. Later jobs with a higher priority, and jobs that end early, cannot be predicted.
 
-    The exit code is 1 if there is no forecast: the model is not trained yet, or the policy or Slurm would
-    refuse the job or never start it.
+    The exit code is 1 if there is no forecast because the model is not trained yet, or because the policy or
+    Slurm would refuse the job or never start it.
     """
     if context.invoked_subcommand is None:
         raise UsageError("specify the ID of a job, or -- followed by an sbatch, srun or salloc command")

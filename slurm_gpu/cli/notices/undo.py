@@ -27,7 +27,7 @@ _IS_BACK = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 @click.option("--dry-run", is_flag=True, help="Print the action without taking it.")
 @with_site
 def undo(site: CommandSite, job: str, dry_run: bool) -> None:
-    """Restore JOB, which slurm-gpuctld ended because it never used a GPU.
+    """Restore JOB, which slurm-gpuctld ended because the job never used a GPU.
 
     A cancelled job is requeued, which Slurm permits for batch jobs until MinJobAge (300 s by default) after
     their end. A held job is released. The job starts again, with the usual warnings. Run this command as root

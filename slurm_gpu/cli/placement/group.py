@@ -56,10 +56,12 @@ def placement() -> None:
 def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
     """Show each managed node with its GPUs, its current and intended Weight, and the site's own Weight.
 
-    The column useful shows the free GPUs that recent jobs can use, and strands the GPUs that the next small
-    job is expected to strand. The nodes where both are lowest get the lowest weight from slurm-gpuctld.
+    The column "useful" shows the free GPUs that recent jobs can use, and the column "strands" shows the GPUs
+    that the next small job is expected to strand. The nodes where both are lowest get the lowest weight from
+    slurm-gpuctld.
 
-    The values are the last that slurm-gpuctld wrote on this host. On other hosts, the command computes them.
+    The values are the latest that slurm-gpuctld wrote on this host. If no active slurm-gpuctld writes to this
+    host, the command computes them.
     """
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     is_written = table is not None and table.in_charge
@@ -145,9 +147,9 @@ def replay(
 ) -> None:
     """Simulate recorded jobs under Slurm's own placement and under other rules.
 
-    The other rules are MostAllocated, the node weights of slurm-gpuctld, and its choice for each single job.
-    The output shows the GPUs in use, the stranded GPU-hours, and the waits by size of job. Nothing is
-    changed. Only operators of slurm-gpudbd may run this command.
+    The other rules are MostAllocated, slurm-gpuctld's node weights, and slurm-gpuctld's choice of nodes for
+    each single job. The output shows the GPUs in use, the stranded GPU-hours, and the waits by size of job.
+    Nothing is changed. Only operators of slurm-gpudbd may run this command.
     """
     # numpy is installed only where reports are built.
     from slurm_gpu.cli.placement.replay import replay_placement

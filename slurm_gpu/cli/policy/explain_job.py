@@ -56,7 +56,7 @@ class SharingEnd:
 
     @classmethod
     def of(cls, at_s: int, fields: Mapping[str, str]) -> SharingEnd | None:
-        """Parse logged fields, also of version 0.2 (`beside`); return None if the line is incomplete."""
+        """Parse logged fields, including `beside` of version 0.2; return None if the line is incomplete."""
         try:
             return cls(at_s, fields.get("co_runners") or fields["beside"], int(fields["gone"]), fields["why"])
         except (KeyError, ValueError):
@@ -162,7 +162,7 @@ def _job_of(site: CommandSite, job_id: int) -> ExplainedJob:
 def recorded_decision(
     site: CommandSite, directory: Path, token: str, admin_comment: str
 ) -> tuple[Mapping[str, str] | None, tuple[SharingEnd, ...]]:
-    """Return the decision on submission and the ends of sharing, from decisions.log or else the database."""
+    """Return the decision at submission and the ends of sharing, from decisions.log or the database."""
     fields = find_decision(directory, token)
     ended = [(line.at_s, line.fields) for line in find_endings(directory, token)]
     if fields is None or (not ended and " c=" in admin_comment):
@@ -181,7 +181,8 @@ def recorded_decision(
 def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
     """Format the explanation as text, with times in `zone`.
 
-    `is_logged`: decisions.log or the database has the decision. Otherwise the text says who may see more.
+    `is_logged` is true if decisions.log or the database has the decision. If it is false, the text says who
+    may see more.
     """
     yield f"Job {decision.job_id}  {decision.state}"
     if decision.token is None:

@@ -125,7 +125,7 @@ class _ReservationRule(TypedDict):
 
 
 def _reservation_rule(site: CommandSite) -> _ReservationRule | None:
-    """Return the rule for jobs that need a reservation; None if no job does or there is no site file."""
+    """Return the rule for jobs that need a reservation; None if no job needs one or there is no site file."""
     placement = site.config.placement if site.config_path.exists() else Placement()
     settings = placement.reservations
     if settings is None or settings.required_gpus is None:

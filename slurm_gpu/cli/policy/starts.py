@@ -40,7 +40,7 @@ class Starts:
     recorded_h: Mapping[str, float]
     """The mean recorded wait of each group of the new policy."""
     predicted: PredictedWaits
-    """Waits under the new policy of the jobs that it accepts."""
+    """Waits of the accepted jobs under the new policy."""
     remarks: tuple[str, ...]
 
 
@@ -53,9 +53,9 @@ def model_starts(
     since_s: int,
     until_s: int | None,
 ) -> Starts:
-    """Simulate the jobs that the policy accepts, each in the QOS that it would have had.
+    """Simulate the jobs that the policy accepts, each in the QOS that it would have under the policy.
 
-    `unenforced` are limits that nothing enforces, so the model leaves them out.
+    `unenforced` contains the limits that nothing enforces; the model leaves them out.
     """
     settings, nodes = site.slurm.settings(), site.slurm.nodes()
     now_s = site.wall()

@@ -81,7 +81,8 @@ class PlanningState:
             by = dt.datetime.fromtimestamp(latest_s, timezone)
             raise UsageError(
                 f"{counted(one.n_nodes, 'node')} cannot be reserved together for "
-                f"{format_duration(one.duration_s)} by {by:%a %Y-%m-%d %H:%M}: request less, or a later start"
+                f"{format_duration(one.duration_s)} by {by:%a %Y-%m-%d %H:%M}: request fewer GPUs, less "
+                "time or a later start"
             )
         return found
 

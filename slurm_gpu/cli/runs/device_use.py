@@ -31,7 +31,7 @@ _IDLE_PCT = 1.0
 """A GPU below this mean utilisation counts as unused."""
 
 _JUDGED_FROM_S = 60.0
-"""A GPU allocated for less time is not judged: the run may have failed before it could use the GPU."""
+"""GPUs allocated for less time are not judged: the run may have failed before it could use them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,8 @@ class DeviceUse:
     """The use of one GPU on one node by a run; None marks a gap.
 
     Percentiles are taken over time, and fractions are means. `power_s`, `energy_s`, `pcie_s` and `nvlink_s`
-    are the seconds for which the quantity was measured; it is not measured while jobs share the GPU.
+    are the seconds for which each quantity was measured; these quantities are not measured while jobs share
+    the GPU.
     """
 
     node: str

@@ -46,8 +46,8 @@ class HostUse:
 def host_uses(hosts: Iterable[Host], records: Iterable[Record] = ()) -> list[HostUse]:
     """Combine records per node; of two overlapping segments only the longer counts.
 
-    `records` are the GPU records of the same segments. They show overlaps better, since the wall clock of
-    host records may have been set.
+    `records` are the GPU records of the same segments. They show overlaps better, since host records contain
+    times of the wall clock, which may have been set.
     """
     kept, doubled = resolve_double_watches(records)
     counted = {record.segment for record in kept}
@@ -60,7 +60,7 @@ def host_uses(hosts: Iterable[Host], records: Iterable[Record] = ()) -> list[Hos
 
 
 def _apart(watches: Sequence[Host], counted: Set[str]) -> list[Host]:
-    """Return the records of segments that count, and the other records that do not overlap with them.
+    """Return the records of the segments in `counted`, and the other records that do not overlap with them.
 
     Overlaps within one boot are computed from the monotonic clock, since the wall clock may have been set.
     """

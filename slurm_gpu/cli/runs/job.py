@@ -218,7 +218,7 @@ def _released_s(run: Run) -> int | None:
     """Return when the nodes released the GPUs, if Slurm recorded an earlier end; else None.
 
     If a job ends while it is suspended, Slurm records the start of that suspension as the end of the job, and
-    does not count the suspension. After a late epilog, the end differs too, but not the suspended time.
+    does not count the suspension. After a late epilog, the end differs too, but the suspended time agrees.
     """
     if run.end_s is None or run.suspended_s is None or not run.devices:
         return None

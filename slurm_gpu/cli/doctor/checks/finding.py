@@ -83,7 +83,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_own(family: int, address: tuple[object, ...]) -> bool:
-    """Return whether an address belongs to this host. Packets to it then also have it as their source."""
+    """Return whether an address belongs to this host: a packet to it then has the same source address."""
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((address[0], 9, *address[2:]))  # sends nothing
@@ -112,7 +112,7 @@ class DoctorContext:
     proc: Path = Path("/proc")
     devices: Path = Path("/dev")
     systemd: Path = _SYSTEMD
-    """A directory that exists if systemd runs."""
+    """A directory that exists if systemd is running."""
     has_unit: Callable[[str], bool] = unit_is_here
     """Returns whether systemd can start and stop a daemon on this host."""
     has_packages: Callable[[], bool] = packages_are_here

@@ -63,7 +63,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def schema_here() -> str:
-    """Return the newest schema of this version from the migration files: not every host has Alembic."""
+    """Return the schema of this version, read from the migration files since not every host has Alembic."""
     versions = importlib.resources.files("slurm_gpu.database.storage") / "migrations" / "versions"
     names = (file.name for file in versions.iterdir())
     return max(name.partition("_")[0] for name in names if re.match(r"\d{4}_", name))
@@ -173,7 +173,7 @@ def _between(seconds: Collection[float]) -> str:
 
 
 def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that each slurm-gpud detects the GPUs that Slurm allocates, and has this version."""
+    """Check that each slurm-gpud detects the GPUs that Slurm allocates, and has this command's version."""
     now_s = _health(at).now_s
     with at.site.database() as database:
         reports = {report.node: report for report in database.nodes()}
@@ -187,11 +187,11 @@ def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
         yield warn(
             f"slurm-gpud runs on {compress(missing)}, but the database has no GPUs of these nodes; after a "
             "backup is restored, the nodes report them again within 2 minutes",
-            f"run slurm-gpu doctor again in 2 minutes; then see {log_there(at, 'slurm-gpud')} on "
-            f"{missing[0]}",
+            f"run slurm-gpu doctor again in 2 minutes; if the GPUs are still missing, see "
+            f"{log_there(at, 'slurm-gpud')} on {missing[0]}",
         )
     if unreported and late.keys() >= set(unreported):
-        yield skipped(f"{compress(unreported)}: see the result of the check nodes")
+        yield skipped(f"{compress(unreported)}: see the result of the nodes check")
     elif unreported:
         yield warn(
             f"no slurm-gpud has reported the GPUs of {compress(unreported)}",

@@ -34,7 +34,7 @@ def database_host(at: DoctorContext) -> str:
 
 
 def unanswered(at: DoctorContext) -> str:
-    """Return the remedy if slurm-gpudbd does not answer."""
+    """Return the remedy for a slurm-gpudbd that does not answer."""
     processes = running(_DAEMON)
     # slurm-gpudbd waits for its database.
     if processes and (stopped := stopped_mariadb(at)) and continue_stopped(processes) is None:
@@ -60,7 +60,7 @@ def _other_port(at: DoctorContext, listens: Sequence[int]) -> str:
 
 
 def address(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check on slurm-gpudbd's host that it also answers at the address that other hosts use."""
+    """On slurm-gpudbd's host, check that slurm-gpudbd also answers at the address that other hosts use."""
     config = at.site.config
     if not config.database_socket.exists():
         yield skipped("slurm-gpudbd is on another host, so its answer came from the address that nodes use")

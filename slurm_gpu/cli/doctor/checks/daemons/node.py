@@ -23,7 +23,7 @@ _ROOM_MIB = 16
 
 
 def alive(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurm-gpud runs on this node, or for each node that this host simulates."""
+    """Check that slurm-gpud is running on this node, or for each node that this host simulates."""
     here = at.gpu_nodes_here
     if not here:
         yield skipped("this host is not a GPU node")
@@ -154,9 +154,9 @@ def _room(directory: Path) -> Iterator[CheckResult]:
 
 
 def _finished_records(log: Path, until_s: float) -> int:
-    """Count the final records from before `until_s` in the spool's append log that are not shipped yet.
+    """Count the unshipped final records in the spool's append log that are not newer than `until_s`.
 
-    Each line of the log has a checksum and a change as JSON.
+    Each line of the log contains a checksum and a change in JSON.
     """
     final: dict[str, int] = {}
     shipped: dict[str, int] = {}

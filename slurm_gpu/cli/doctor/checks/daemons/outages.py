@@ -39,7 +39,7 @@ def _database(words: str, message: str, remedy: Callable[[DoctorContext], str]) 
 
 
 def _slurmctld(at: DoctorContext) -> str:
-    """Return how to start slurmctld; if it runs on this host, its port probably differs from slurm.conf's."""
+    """Return how to start slurmctld. If it runs on this host, its port probably differs from slurm.conf's."""
     here = running("slurmctld")
     if any(process.is_stopped for process in here):
         return revive(at, "slurmctld")
@@ -101,7 +101,7 @@ def _mariadb(at: DoctorContext, names: str) -> str:
 
 
 def stopped_mariadb(at: DoctorContext) -> str | None:
-    """Return how to continue a MariaDB of this host that a signal stopped, or None."""
+    """Return how to continue MariaDB if a signal stopped it on this host; None otherwise."""
     return continue_stopped([*running("mariadbd"), *running("mysqld")])
 
 
@@ -184,7 +184,10 @@ def daemon_that_is_down(error: str) -> str | None:
 
 
 def failure_from(at: DoctorContext, error: str, otherwise: str, prefix: str = "") -> CheckResult:
-    """Return a failure that names the daemon to start; if the error names none, its remedy is `otherwise`."""
+    """Return a failure that names the daemon to start.
+
+    If the error identifies no daemon, the remedy is `otherwise`.
+    """
     for outage in _OUTAGES:
         if match := outage.pattern.search(error):
             detail, within = match.groupdict().get("detail"), _WITHIN.search(error)

@@ -95,7 +95,7 @@ def ports(processes: Iterable[DaemonProcess]) -> list[int]:
 
 
 def _is_contained(pid: int) -> bool:
-    """Return whether a process has an ID in a nested namespace, as processes in containers have."""
+    """Return whether a process also has an ID in a nested PID namespace, as processes in containers do."""
     try:
         status = Path(psutil.PROCFS_PATH, str(pid), "status").read_text(errors="replace")
     except OSError:

@@ -51,7 +51,7 @@ def restart(at: DoctorContext, daemon: str) -> str:
 
 
 def revive(at: DoctorContext, daemon: str) -> str:
-    """Return how to start a daemon, or to restart one whose process exists but does not answer."""
+    """Return how to start a daemon, or how to restart it if its process exists but does not answer."""
     processes = running(program(daemon))
     if stopped := continue_stopped(processes):
         return stopped

@@ -104,7 +104,7 @@ def _name(uid: int) -> str:
 
 
 def _refused(address: str) -> str | None:
-    """Return why slurm-gpuweb does not serve its page; None if it does, or requires users to sign in."""
+    """Return why slurm-gpuweb does not serve its page; None if it does, or if it asks users to sign in."""
     try:
         with httpx.Client(timeout=_TIMEOUT_S, trust_env=False) as client:
             answer = client.get(address + _PAGE)

@@ -95,7 +95,7 @@ def enabled(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _of_another(service: str, user: str, slurm_user: str) -> CheckResult:
-    """Return a failure: at its start, the service would take over its directories from SlurmUser."""
+    """Return a failure about a service that, when it starts, takes over SlurmUser's directories."""
     unit = re.sub("@.*", "@", service.removesuffix(".service"))
     return fail(
         f"{service} runs as {user}, but SlurmUser is {slurm_user}: the service may not see all jobs or "

@@ -29,7 +29,7 @@ _READ_BYTES = 64 * 2**10
 
 @dataclass(frozen=True, slots=True)
 class HookFile:
-    """A file that Prolog or Epilog of slurm.conf matches."""
+    """A file that a pattern of Prolog or Epilog in slurm.conf matches."""
 
     path: Path
     text: str
@@ -87,7 +87,7 @@ def source_of(kind: str) -> Path | None:
 
 
 def _written(text: str) -> str | None:
-    """Return the event that a script itself writes; None if it writes none, or exits before."""
+    """Return the event that a script itself writes; None if it writes no event, or exits before it does."""
     code = _COMMENT.sub("", text)
     found, at = _EVENT.search(code), code.find(_WRITES)
     if found is None or at < found.end():

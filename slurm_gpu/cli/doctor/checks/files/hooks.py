@@ -1,4 +1,4 @@
-"""Check that Slurm runs our prolog and epilog, and no other hook that drains nodes."""
+"""Check that Slurm runs our prolog and epilog, and that no other hook drains nodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SIGNATURE = "# Placed by slurm-gpu"
 
 
 def configured(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that Prolog and Epilog run our hooks and match only executable files, as others drain nodes."""
+    """Check that Prolog and Epilog run our hooks and match only executable files: others drain the node."""
     conf = at.slurm_conf.parent  # relative names are in the directory that slurmctld sends (configless)
     for kind in KINDS:
         patterns = patterns_of(at.settings.raw, kind)
@@ -82,12 +82,12 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _has_several(at: DoctorContext, kind: str) -> bool:
-    """Return whether Slurm has values of several lines, as from 24.11 on; earlier versions use the last."""
+    """Return whether Slurm uses all lines for the hook, as 24.11 and later do; others use only the last."""
     return f"{kind}[0]" in at.settings.raw
 
 
 def _unread(at: DoctorContext, kind: str, patterns: Sequence[str]) -> list[str]:
-    """Return the patterns in slurm.conf that Slurm will only use after a reconfiguration."""
+    """Return the patterns in slurm.conf that Slurm will use only after a reconfiguration."""
     written = _written(at, kind) or []
     if patterns and not _has_several(at, kind):
         written = written[-1:]
@@ -110,7 +110,7 @@ def matched(pattern: str) -> list[Path]:
 
 
 def _passed_over(at: DoctorContext, kind: str, used: Sequence[str]) -> Iterator[CheckResult]:
-    """Yield a finding if slurm.conf has several lines: Slurm 22.05 uses only the last, without a warning."""
+    """Yield a finding if slurm.conf sets `kind` several times, and Slurm silently uses only the last."""
     if _has_several(at, kind):
         return
     try:
@@ -127,7 +127,7 @@ def _passed_over(at: DoctorContext, kind: str, used: Sequence[str]) -> Iterator[
 
 
 def _written(at: DoctorContext, kind: str) -> list[str] | None:
-    """Return the patterns of Prolog or Epilog in the slurm.conf of this host, or None without one."""
+    """Return the patterns of Prolog or Epilog in this host's slurm.conf; None if it cannot be read."""
     try:
         lines = settings_named(read_conf(at.slurm_conf), kind)
     except OSError:
@@ -136,7 +136,7 @@ def _written(at: DoctorContext, kind: str) -> list[str] | None:
 
 
 def _not_here(at: DoctorContext, kind: str, patterns: Sequence[str]) -> CheckResult | None:
-    """Return a finding if slurmd, which reads the slurm.conf of its own host, has another value."""
+    """Return a finding if slurmd, which reads this host's slurm.conf, uses other values than slurmctld."""
     here = _written(at, kind)
     if here is None or set(here) & set(patterns):
         return None

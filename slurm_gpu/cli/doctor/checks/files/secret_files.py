@@ -56,7 +56,7 @@ def _database_file(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
 
 
 def kept_out(path: Path, uid: int, user: str, daemon: str) -> Iterator[CheckResult]:
-    """Yield a finding if the user that a daemon runs as may not read its file."""
+    """Yield a finding if the user that a daemon runs as may not read the daemon's file."""
     denied = denies(path, uid)
     if denied is None:
         return

@@ -78,7 +78,9 @@ def nothing(pattern: str) -> str:
     name = path.name.replace("*", _NAME)
     if fnmatch.fnmatchcase(name, path.name):
         return _NOTHING.format(path=path.with_name(name))
-    return f"copy an executable file that does nothing, such as /usr/bin/true, to where {pattern} matches it"
+    return (
+        f"copy an executable file that does nothing, such as /usr/bin/true, to a path that {pattern} matches"
+    )
 
 
 def _drains(kind: str, path: Path) -> Iterator[CheckResult]:
@@ -108,7 +110,7 @@ def _typed(path: Path) -> str:
 
 
 def _unlike_a_program(path: Path) -> tuple[str, str] | None:
-    """Return why slurmd cannot start a file, and a remedy; a shell could run some such files as scripts."""
+    """Return why slurmd cannot start a file, even if a shell can run it as a script, and return a remedy."""
     try:
         with path.open("rb") as file:
             first = file.read(_KERNEL_READS).split(b"\n", 1)[0]

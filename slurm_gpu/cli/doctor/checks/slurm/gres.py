@@ -127,7 +127,7 @@ def _twice(node: str, whole: Iterable[Position], remedy: str) -> Iterator[CheckR
     for minor, count in counts.items():
         if count > 1:
             yield fail(
-                f"gres.conf lists the GPU with minor {minor} of {node} {count} times, so jobs share it",
+                f"gres.conf lists minor number {minor} of {node} {count} times, so jobs share that GPU",
                 remedy,
             )
 

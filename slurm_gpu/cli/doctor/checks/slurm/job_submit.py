@@ -131,7 +131,7 @@ def lending(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def urgent(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurm.conf lets urgent jobs start before others, and limits their number."""
+    """Check that slurm.conf lets urgent jobs start before others, and that their number is limited."""
     policy = _policy_here(at, "urgent jobs")
     if isinstance(policy, CheckResult):
         yield policy

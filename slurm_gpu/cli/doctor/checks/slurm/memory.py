@@ -1,8 +1,8 @@
 """Check that a job without a memory request leaves memory for jobs on other GPUs.
 
-Measured on 22.05: a job with GPUs gets the DefMemPerGPU of its partition, or that of slurm.conf. If there is
-none, and for jobs without GPUs, DefMemPerCPU or DefMemPerNode of the partition applies, then that of
-slurm.conf. Without any of these, the job gets all memory of its nodes.
+Measured on Slurm 22.05: a job with GPUs gets the DefMemPerGPU of its partition, or otherwise that of
+slurm.conf. If neither is set, or if the job has no GPUs, it gets the DefMemPerCPU or DefMemPerNode of its
+partition, or otherwise that of slurm.conf. If all of these are unset, the job gets all memory of its nodes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ class _PartitionMemory:
 
     @property
     def without_gpus(self) -> bool:
-        """Return whether jobs without GPUs have a default; jobs with GPUs get it if they lack a default."""
+        """Return whether jobs without GPUs have a default.
+
+        Jobs with GPUs get the same default if DefMemPerGPU is not set.
+        """
         return self.per_cpu is not None or self.per_node is not None
 
 
@@ -133,7 +136,7 @@ def _cpu_share(found: Sequence[_PartitionMemory]) -> str:
 
 
 def _where(lacking: Sequence[_PartitionMemory], all_of_them: Sequence[_PartitionMemory]) -> str:
-    """Return where to write the defaults: globally if all partitions lack them, else on their lines."""
+    """Return where to set the defaults: globally if all partitions lack them, or else for each partition."""
     if len(lacking) == len(all_of_them):
         return f"(or less) in slurm.conf, each on its own line; {_APPLIED}"
     names = ", ".join(f"PartitionName={one.partition}" for one in lacking)

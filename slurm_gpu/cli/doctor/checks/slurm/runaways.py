@@ -1,4 +1,4 @@
-"""Check for runaway jobs, which have no end in Slurm's accounting since slurmctld lost them."""
+"""Check for runaway jobs, which have no end in Slurm's accounting because slurmctld lost them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _PAGE = 1000
 
 
 def ended(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that slurmctld has every job without an end in Slurm's accounting.
+    """Check that slurmctld still has every job that has no end in Slurm's accounting.
 
-    A killed slurmctld resumes from its last saved state, and assigns the job IDs of its last seconds again.
-    slurmdbd has recorded the first jobs with these IDs, and never receives their ends.
+    A killed slurmctld resumes from its last saved state, and reuses the job IDs assigned since that state.
+    slurmdbd has already recorded the first jobs with these IDs, and never receives their ends.
     """
     with at.site.database() as database:
         open_runs = list(database.all_runs(states=_OPEN, limit=_PAGE))

@@ -266,7 +266,7 @@ def _has_mig(at: DoctorContext) -> bool:
 
 
 def _untracked_types(at: DoctorContext, tres: str, tracked: Collection[str]) -> bool:
-    """Return whether any node has this GRES, and accounting does not track it by type either."""
+    """Return whether any node has this GRES, unless accounting tracks each type of it."""
     if tres == "gres/gpu":
         types = {f"{tres}:{kind}" for node in at.nodes for kind, count in node.gpus.items() if count}
         return not types.issubset(tracked)
