@@ -39,9 +39,11 @@ from bench.diagnose_score import (
     Outcome,
     blamed_right,
     by_class,
+    calibration,
     confusion,
     detection,
     false_alarms,
+    healthy_with_loss,
     named_right,
 )
 from slurm_gpu.diagnose.judge import diagnose
@@ -53,6 +55,8 @@ LOOKS_S = (5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 75, 90, 120, 150, 180, 210, 24
 """Seconds from the start of a fault to each diagnosis."""
 HEALTHY_LOOKS = 3
 LARGE = 0.15
+# Share of a step lost from which a faulty training must not be called healthy.
+_GREAT_LOSS = 0.25
 Spec = tuple[str, int, str, int]
 
 
@@ -155,6 +159,7 @@ def judge(spec: Spec) -> Outcome:
         said=verdict.cause,
         said_kind=verdict.kind,
         suspect=verdict.suspect,
+        confidence=verdict.confidence,
         culprit=None if well or verdict.cause is not case.cause else named_right(case, verdict),
         alarms=tuple(alarms),
         detected_s=detected,
@@ -222,6 +227,11 @@ def _figures(
         f"\nfalse alarms: {alarmed} in {hours:,.0f} GPU-hours of healthy windows "
         f"({sure} of them more than a suspicion), {long_alarmed} in {long_hours:,.0f} of timelines of hours"
     )
+    called_healthy = healthy_with_loss(judged, _GREAT_LOSS)
+    print(f"faulty trainings with a loss of {_GREAT_LOSS:.0%} or more called healthy: {called_healthy}")
+    error, rows = calibration(judged)
+    shown = ", ".join(f"{stated:.2f}: {right:.2f} ({n})" for stated, right, n in rows)
+    print(f"stated confidence: share of right verdicts: {shown}; expected calibration error {error:.3f}")
     right = [item for item in judged if item.culprit is not None]
     precisions = [row.precision for row in classes.values() if row.precision is not None]
     return {
@@ -233,6 +243,9 @@ def _figures(
         "false_alarms_per_1000_gpu_job_hours_courses": (
             round(1000 * long_alarmed / long_hours, 4) if long_hours else None
         ),
+        "healthy_with_loss_25": called_healthy,
+        "calibration_error": round(error, 4),
+        "calibration": [[round(stated, 3), round(right, 3), n] for stated, right, n in rows],
         "cases": len(outcomes),
         "by_class": {
             cause.value: {

@@ -34,6 +34,8 @@ class Outcome:
     said: Cause
     said_kind: str
     suspect: bool
+    confidence: float
+    """That of the last verdict; 0 if it is inconclusive."""
     culprit: bool | None
     """Whether the right workers are named; None if the cause is wrong."""
     alarms: tuple[tuple[str, bool], ...] = ()
@@ -125,6 +127,30 @@ def false_alarms(outcomes: Sequence[Outcome], *, sure: bool = False) -> tuple[in
     healthy = [item for item in outcomes if item.truth is Cause.HEALTHY]
     alarmed = sum(any(not (sure and suspect) for _, suspect in item.alarms) for item in healthy)
     return alarmed, sum(item.gpu_hours for item in healthy)
+
+
+def healthy_with_loss(outcomes: Sequence[Outcome], least: float) -> int:
+    """Return the number of faulty trainings that lose at least this share of time and were called healthy."""
+    return sum(
+        item.truth in TROUBLE and item.size >= least and item.said is Cause.HEALTHY for item in outcomes
+    )
+
+
+def calibration(outcomes: Sequence[Outcome]) -> tuple[float, list[tuple[float, float, int]]]:
+    """Compare stated confidence with the share of right verdicts, of those that are not inconclusive.
+
+    Return the expected calibration error and, for each tenth of confidence, the mean confidence, the share of
+    right verdicts, and their number.
+    """
+    said = [item for item in outcomes if item.said is not Cause.INCONCLUSIVE and not item.undecidable]
+    rows = []
+    for tenth in range(10):
+        part = [item for item in said if min(int(item.confidence * 10), 9) == tenth]
+        if part:
+            stated = sum(item.confidence for item in part) / len(part)
+            rows.append((stated, sum(item.right for item in part) / len(part), len(part)))
+    error = sum(abs(stated - right) * n for stated, right, n in rows) / max(len(said), 1)
+    return error, rows
 
 
 def detection(outcomes: Sequence[Outcome], least_size: float = 0.0) -> tuple[int, list[float]]:
