@@ -184,7 +184,12 @@ def test_explain_notes_jobs_that_a_partition_never_starts(lab: Lab) -> None:
         assert "would accept the job, but would currently let it wait indefinitely" in note
         really, job = submitted(lab, "alice", options)
         assert really == predicted
-        wait_for(lambda job=job, reason=reason: reason in state(lab, job), 30, f"{options} waits")  # type: ignore[misc]
+        wait_for(
+            lambda job=job, reason=reason: reason in state(lab, job),  # type: ignore[misc]
+            30,
+            f"{options} waits",
+            lambda job=job: state(lab, job),  # type: ignore[misc]
+        )
     lab.cancel_all_jobs()
 
 
