@@ -34,7 +34,8 @@ def stalls(case: Case) -> Verdict | None:
     if not computing.size:
         return None
     activity = case.phases.activity[: int(computing[-1]) + 1]  # its end is judged as a hang
-    known = np.isfinite(activity)
+    # A job has not begun to compute in its first bins, even if the very first one has no data.
+    known = np.isfinite(activity) & (np.arange(len(activity)) >= computing[0])
     nothing = known & (np.where(known, activity, 1.0) < _NOTHING)
     if (pause := _long_pause(case, nothing)) is not None:
         return pause

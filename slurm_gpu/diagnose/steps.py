@@ -306,8 +306,9 @@ def _two_groups(
     have more work, so the verdict accuses no GPU.
     """
     ratio = _ratios(levels, stage)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        noise = np.abs(cost / levels[:, :, None, None] - 1.0).reshape(ratio.size, -1)
+    noise = np.abs(_residuals(cost)).reshape(ratio.size, -1)
+    # If most operations of a place take no time, its noise is unknown.
+    noise[~np.isfinite(noise)] = np.nan
     error = 1.25 * MAD_TO_SIGMA * median(noise) / np.sqrt(np.maximum(np.isfinite(noise).sum(axis=1), 1))
     known = np.isfinite(ratio)
     known &= known.sum(axis=0) >= 2

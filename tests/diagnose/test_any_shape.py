@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,6 +84,15 @@ def varied(n: int, sigma: float, rare: float) -> Verdict:
 def test_usual_variation_is_no_loss_of_some_worker():
     """Of 256 equal workers, the slowest of each step takes 5 % longer by chance."""
     assert varied(256, 0.03, 0.0).cause is Cause.HEALTHY
+
+
+def test_operations_without_duration_cause_no_warning():
+    """In a table in milliseconds, most operations may be rounded to 0."""
+    forward = np.tile([0.0, 0.0, 0.0, 1.0], (4, 1, 10, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        verdict = judge_steps(read_steps(a_table(forward, forward)))
+    assert (verdict.culprits, verdict.roles) == ((), ())
 
 
 @pytest.mark.parametrize("share", [0.0005, 0.01])
@@ -206,6 +216,15 @@ def test_long_evaluations_at_regular_intervals_are_no_change(metrics):
     verdict = with_stalls(False, 600, 100, 600, n_bins=3600, metrics=metrics)
     assert verdict.finds_nothing
     assert verdict.kind != LONG_PAUSE
+
+
+def test_a_gap_before_the_first_step_makes_the_start_no_pause():
+    training = Training()
+    training.runs[:100] = False
+    values = training.values()
+    for matrix in values.values():
+        matrix[:, :2] = np.nan
+    assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
 
 
 def test_a_hang_that_ended_remains_in_the_verdict():
