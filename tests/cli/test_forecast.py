@@ -140,9 +140,9 @@ def test_without_a_forecast_the_reason_is_printed(slurm_gpu: CommandLine):
 
 
 def test_a_job_that_is_not_pending_is_an_error(slurm_gpu: CommandLine):
-    answering(slurm_gpu, UsageError("job 17 runs; it waited 30m00s"))
+    answering(slurm_gpu, UsageError("job 17 is running; it waited 30m00s"))
     assert slurm_gpu("forecast", "17") == 2
-    assert "job 17 runs" in slurm_gpu.err
+    assert "job 17 is running" in slurm_gpu.err
 
 
 def test_invalid_arguments_are_refused(slurm_gpu: CommandLine):

@@ -163,7 +163,7 @@ def test_a_field_is_logged_once_an_hour_by_node_and_name(
         return [item.getMessage() for item in caplog.records]
 
     why = "temp_c: 4000000000.0 must be from 0 to 200"
-    expected = [f"temp_c of records[0] of n1 is dropped; the rest is stored: {why}"]
+    expected = [f"temp_c of records[0] from n1 is dropped; the rest is stored: {why}"]
     assert logged() == expected
     site.clock.now += 3000
     assert logged() == []

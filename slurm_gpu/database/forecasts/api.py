@@ -112,7 +112,7 @@ class ForecastApi:
             waited = f"; it waited {span(start_s - eligible_s)}"
         if start_s is None and end_s is None:  # the queue and accounting differ by a moment
             return f"job {job} is no longer pending"
-        state = "runs" if end_s is None else f"is over: {row['state']}"
+        state = "is running" if end_s is None else f"has ended: {row['state']}"
         return f"job {job_name(row)} {state}{waited}"
 
 
@@ -146,7 +146,7 @@ def _has_task(job: QueuedJob, task: str) -> bool:
 
 
 def _kept_back(job: QueuedJob, now_s: float) -> str | None:
-    """Return the reason why a pending job may not start yet, even with free resources; None if it may."""
+    """Return the reason why a pending job cannot start yet even with free resources; None if it can start."""
     if job.reason == "JobHeldAdmin":
         return "is held by an admin, so its start cannot be predicted"
     if job.reason == "JobHeldUser":
@@ -154,7 +154,7 @@ def _kept_back(job: QueuedJob, now_s: float) -> str | None:
     if job.reason.startswith("Dependency"):
         return "waits for another job (--dependency), whose end is not predicted"
     if job.eligible_s is None:
-        return f"may not start yet ({job.reason}), so it has no forecast yet"
+        return f"cannot start yet ({job.reason}), so it has no forecast yet"
     if job.eligible_s > now_s + _SKEW_S:
-        return f"may not start for another {span(job.eligible_s - now_s)} (--begin): repeat the request later"
+        return f"cannot start for another {span(job.eligible_s - now_s)} (--begin): repeat the request later"
     return None

@@ -60,7 +60,7 @@ class DroppedLog:
         for kind, name in self._due(node, found):
             item = found[kind, name]
             log.warning(
-                "%s of %s of %s is dropped; the rest is stored: %s",
+                "%s of %s from %s is dropped; the rest is stored: %s",
                 name,
                 kind if item.n > 1 else f"{kind}[{item.index}]",
                 node,

@@ -130,7 +130,7 @@ def _promised_to_another(
 
 
 def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> dict[str, Any]:
-    """Return the changed columns for new nodes of a reservation, or an error if the nodes are not free."""
+    """Return the columns to change for new nodes of a reservation; an error column if they are taken."""
     _wait_for_turn(connection, now_s)
     assert one.start_s is not None
     assert one.end_s is not None

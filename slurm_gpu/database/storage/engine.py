@@ -234,7 +234,7 @@ def _checked_url(url: str) -> URL:
         raise UnusableDatabaseError(f"url: {backend!r} is not supported; use sqlite or mysql+pymysql")
     if is_server and not parsed.database:
         raise UnusableDatabaseError(
-            "url: the database name is missing; append it to the host, such as /slurm_gpu"
+            "url: the database name is missing; append it to the host, as in localhost/slurm_gpu"
         )
     if backend == "sqlite" and not parsed.database:
         raise UnusableDatabaseError(

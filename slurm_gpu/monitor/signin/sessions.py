@@ -123,7 +123,7 @@ def session_key(path: Path | None) -> bytes:
             str(path), 0, 0, f"cannot be read ({error.strerror}); create it: {_how_to_make(path)}"
         ) from None
     if (mode := stat.S_IMODE(status.st_mode)) & 0o077:
-        raise InputError(str(path), 0, 0, f"others may read it (mode {mode:04o}); chmod 0600 {path}")
+        raise InputError(str(path), 0, 0, f"other users may read it (mode {mode:04o}); run chmod 0600 {path}")
     if status.st_uid not in (0, os.geteuid()):
         raise InputError(
             str(path), 0, 0, f"belongs to uid {status.st_uid}; it must belong to slurm-gpuweb's user"

@@ -297,8 +297,8 @@ def test_a_job_that_is_not_pending_gets_its_state(site: Running) -> None:
     store(site, row(job_id=21, end_s=T0, **started))
     with DatabaseClient(site.config) as client:
         for job, why in (
-            ("20", "job 20 runs; it waited 30m00s"),
-            ("21", "job 21 is over: COMPLETED; it waited 30m00s"),
+            ("20", "job 20 is running; it waited 30m00s"),
+            ("21", "job 21 has ended: COMPLETED; it waited 30m00s"),
             ("4711", "there is no job 4711"),
             ("x", "'x' is not a job"),
         ):

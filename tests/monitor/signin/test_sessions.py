@@ -120,7 +120,7 @@ def test_the_key_s_file_is_its_owners_alone(tmp_path: Path) -> None:
     assert session_key(path) == KEY
     for mode in (0o640, 0o604, 0o660):
         path.chmod(mode)
-        with pytest.raises(InputError, match=f"others may read it .mode {mode:04o}."):
+        with pytest.raises(InputError, match=f"other users may read it .mode {mode:04o}."):
             session_key(path)
 
 
