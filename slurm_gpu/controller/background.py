@@ -44,7 +44,7 @@ class BackgroundTask(Generic[T]):
         return self._future is not None and self._future.done()
 
     def start(self, task: Callable[[], T]) -> None:
-        """Start a task; drop the result of the previous task if it was not taken."""
+        """Start a task; discard the previous task's result if the caller has not taken it."""
         self._future = self._background(task)
 
     def take(self) -> T:

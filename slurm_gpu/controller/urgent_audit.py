@@ -87,7 +87,7 @@ class UrgentAudit(Duty):
         """Starts for which accounting was queried early."""
 
     def prepare(self, view: QueueView) -> bool:
-        """Track running urgent jobs and the jobs that they overtook; return whether there may be any."""
+        """Track running urgent jobs and the jobs that they overtook; return whether reports may be due."""
         qos, jobs = view.policy.urgent_qos, view.jobs
         if qos is None or not view.in_charge:
             return False

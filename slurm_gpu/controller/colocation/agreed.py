@@ -1,4 +1,4 @@
-"""Find the jobs that agreed to share a GPU from the AdminComment that job_submit.lua wrote."""
+"""Find the jobs that agreed to share a GPU by reading the AdminComments that job_submit.lua wrote."""
 
 from __future__ import annotations
 

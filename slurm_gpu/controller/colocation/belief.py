@@ -79,11 +79,11 @@ class StoreBelief:
         return known
 
     def _is_open(self, members: Sequence[Member]) -> bool:
-        """Return whether no member runs on a GPU that accepts no further jobs."""
+        """Return False if any member runs on a GPU that accepts no further jobs."""
         return not self._closed or not any(one.job in self._closed for one in members)
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
-        """Return the expected time until the last job ends, as the store has no lower bounds for speeds."""
+        """Return the expected time until the last job ends; the store contains no lower bounds of speeds."""
         if not self.fits(members):
             return math.inf
         applications = [one.application for one in members]

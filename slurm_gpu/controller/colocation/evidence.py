@@ -21,14 +21,14 @@ class EndedCorun(NamedTuple):
     util_frac: float | None
     """The mean GPU utilisation by the job itself; None if it was not measured."""
     allocated_s: float
-    """The time from start to end as measured by the node, which is more precise than Slurm's times."""
+    """The run time in seconds, as measured by the node; it is more precise than Slurm's times."""
     idlest: tuple[float, ...] = ()
     """The result of `idlest.idlest`; () if the run's timeline is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseEvidence:
-    """Queries slurm-gpudbd; its methods may block for long, and raise SlurmGpuError on failure."""
+    """Queries slurm-gpudbd; its methods can block for a long time, and raise SlurmGpuError on failure."""
 
     connect: DatabaseConnector
 
@@ -47,7 +47,7 @@ class DatabaseEvidence:
         return None
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
-        """Return a job's mean utilisation since `since_s`, and the measured seconds; None if unknown."""
+        """Return a job's mean utilisation since `since_s` and the seconds that it covers; None if unknown."""
         windows = self.connect(lambda database: database.windows(str(job_id)))
         total, seconds = 0.0, 0.0
         for window in windows:

@@ -1,6 +1,6 @@
 """Track the free shards and the jobs on each GPU, and find requests that make Slurm choose a given GPU.
 
-Slurm accepts no request for a particular GPU: a job with shards gets the first GPU of the node with enough
+Slurm accepts no request for a particular GPU: a job with shards gets the node's first GPU that has enough
 free shards (docs/colocation.md). The node, the number of shards and the start time of a job therefore
 determine its GPU.
 """
@@ -17,7 +17,7 @@ from slurm_gpu.slurm.tres import amount, uses_gpus
 
 
 class GpuPlace(NamedTuple):
-    """Identifies a GPU by its node and its position there."""
+    """Identifies a GPU by its node and its position on that node."""
 
     node: str
     position: int
@@ -40,7 +40,7 @@ class CorunGpu:
     sharers: list[int] = field(default_factory=list)
     """IDs of the jobs on the GPU that agreed to share, in order of arrival."""
     is_others: bool = False
-    """Whether any other job uses the GPU."""
+    """Whether a job that did not agree to share uses the GPU."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class SharedNode:
     memory_mib: int
 
     def size_for(self, position: int, least: int, leave: int | None = None) -> int | None:
-        """Return the number of shards with which a job is placed on this GPU; None if that is impossible.
+        """Return the number of shards that places a job on this GPU; None if it cannot be placed there.
 
         The job needs at least `least` shards. `leave` is the maximum number of shards that may stay free if
         no other job should join. More free shards would attract jobs that should go to a later GPU.
@@ -93,7 +93,7 @@ def rooms(
     sharers: Iterable[int],
     known: Mapping[int, Sequence[SharersOnGpu]],
 ) -> dict[str, SharedNode]:
-    """Return by name the nodes that have shards and accept jobs.
+    """Return the nodes that have shards and accept jobs, by name.
 
     `known` contains the last known shards of each job, because Slurm no longer reports the GPUs of a
     completing job although its shards are not free yet. Nodes on which the shards of a job are unknown are

@@ -1,4 +1,4 @@
-"""Check by GPU utilisation whether shared jobs stay within the guaranteed slowdown."""
+"""Use GPU utilisation to check whether shared jobs stay within the guaranteed slowdown."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Parting(NamedTuple):
     """The key of the job that was slowed down too much."""
     other: str
     why: str
-    """The reason for the log and the audit event, which names keys."""
+    """The reason shown in the log and the audit event; it identifies jobs by key."""
     public_why: str
-    """The reason for the jobs' owners, which names job IDs because keys contain user names."""
+    """The reason shown to the jobs' owners; it identifies jobs by ID, because keys contain user names."""
 
 
 def since_s(course: CorunHistory) -> float | None:
@@ -53,9 +53,9 @@ def since_s(course: CorunHistory) -> float | None:
 def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationStore) -> float | None:
     """Estimate a job's speed relative to running alone from its utilisation; return None if unknown.
 
-    `used` is the job's utilisation and the measured seconds. Even a job that runs alone uses the GPU less
-    than on average at times. Its utilisation is therefore compared with the minimum over an equally long
-    period alone.
+    `used` contains the job's utilisation and the number of measured seconds. Even when a job runs alone, its
+    utilisation is sometimes below its average. The measured utilisation is therefore compared with the job's
+    minimum over an equally long period alone.
     """
     alone = store.profiles.get(course.key)
     if used[1] < LEAST_S or alone is None or not alone.util_frac:

@@ -21,8 +21,8 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
     """Return for each k the minimum mean utilisation over any 20·2^k seconds of a run.
 
     No period is longer than the run or ten minutes. `util` contains the utilisation in each bin of `width_s`
-    seconds. If a bin is below the usual utilisation or was not measured, its idle time may lie anywhere
-    within the bin.
+    seconds. If the utilisation in a bin is below the usual value or was not measured, the idle time may lie
+    anywhere within the bin.
     """
     known = [one for one in util if one is not None]
     usual = max(median(known), fmean(known)) if known else 0.0
@@ -40,7 +40,7 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
 
 
 def expected(least: Sequence[float], mean: float, seconds: float) -> float:
-    """Return the expected minimum utilisation of a job alone over `seconds`; the mean if it is unknown."""
+    """Return the minimum utilisation expected of a lone job over `seconds`; the mean if it is unknown."""
     if not least or seconds < SHORTEST_S:
         return mean
     at = int(math.log2(seconds / SHORTEST_S))

@@ -1,4 +1,4 @@
-"""Record the co-runners of a job that agreed to share over the course of its run."""
+"""Record which co-runners a shared job has during its run, and when."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CorunStretch(NamedTuple):
 
     from_s: float
     others: tuple[str, ...]
-    """The sorted keys of the co-runners, without suspended jobs."""
+    """The sorted keys of the co-runners, excluding suspended jobs."""
     is_suspended: bool = False
     """Whether the job itself was suspended."""
 

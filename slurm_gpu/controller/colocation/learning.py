@@ -1,4 +1,4 @@
-"""Follow the jobs that agreed to share, and update the store from their runs."""
+"""Observe the jobs that agreed to share, and update the store with the results of their runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Learning:
         self.running: dict[RunKey, CorunHistory] = {}
         self.ended: dict[RunKey, CorunHistory] = {}
         self.over: dict[RunKey, CorunHistory] = {}
-        """Ended runs that `settle` has not sorted yet."""
+        """Ended runs that `settle` has not processed yet."""
 
     def update(
         self, agreed: Mapping[int, Agreed], co_runners: Mapping[int, Sequence[int]], now_s: float
@@ -67,7 +67,7 @@ class Learning:
         self.over[RunKey(one.job.job_id, one.job.start_s)] = course
 
     def settle(self, states: Mapping[int, str]) -> dict[RunKey, CorunHistory]:
-        """Sort ended runs by their state in Slurm; return those that failed with co-runners."""
+        """Process ended runs according to their state in Slurm; return those that failed next to others."""
         failed: dict[RunKey, CorunHistory] = {}
         for key, course in self.over.items():
             state = states.get(key.job_id)
@@ -110,8 +110,8 @@ class Learning:
 def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
     """Return the work of a run in seconds of running alone.
 
-    This is the mean time alone of its key, or an estimate from utilisation if the run apparently did a
-    different amount of work.
+    This is the mean run time of jobs with its key when they run alone. If the run apparently did a different
+    amount of work, it is an estimate from utilisation.
     """
     if ran.util_frac is None or not alone.util_frac:
         return alone.alone_s

@@ -57,7 +57,7 @@ class PairFit:
                 self._failed = False
             except (ImportError, ArithmeticError, ValueError) as error:  # numpy's LinAlgError is a ValueError
                 if not self._failed:
-                    log.warning("speeds of unmeasured pairs are estimated by utilisation alone: %s", error)
+                    log.warning("speeds of unmeasured pairs are estimated from utilisation alone: %s", error)
                 self._failed = True
         if not self._fit.is_free or self._clock.monotonic() < self._next_s:
             return
@@ -65,8 +65,8 @@ class PairFit:
         n_left_out = len((there.keys() & store.profiles.keys()) - profiles.keys())
         if n_left_out and not self._has_left_out:
             log.warning(
-                "%d keys have jobs but a fit uses at most %d: speeds of the other %d, with the fewest jobs, "
-                "are estimated by utilisation alone unless measured",
+                "%d keys have jobs but a fit uses at most %d; unmeasured speeds of the %d keys "
+                "with the fewest jobs are estimated from utilisation alone",
                 n_left_out + len(profiles),
                 MOST_KEYS,
                 n_left_out,

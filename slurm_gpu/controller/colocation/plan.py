@@ -127,7 +127,7 @@ def _may(
     running: Mapping[int, tuple[str, float, float]],
     server: Server,
 ) -> bool:
-    """Return whether memory and the guaranteed slowdown allow the start, whatever the planner decided."""
+    """Return whether memory and the guaranteed slowdown allow the start, regardless of the planner."""
     index = server.belief.index
     there = [Member(job, index(running[job][0]), running[job][2]) for job in gpu.sharers]
     job = start.jobs[0]

@@ -1,7 +1,7 @@
-"""Place the jobs that agreed to share, monitor them, and end sharing that fails.
+"""Place the jobs that agreed to share, monitor them, and separate jobs when sharing fails.
 
 No job can wait indefinitely: each has a begin time, set by job_submit.lua, at which it starts by itself.
-Failed actions are retried in the next cycle; their jobs start later, or alone, but are never lost.
+Failed actions are retried in the next cycle; the affected jobs may start later, or alone, but are never lost.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ColocationReconciler(Duty):
         return self._store.table(self._shards_per_gpu)
 
     def prepare(self, view: QueueView) -> bool:
-        """Drop all state if this host is not active or the policy has no co-location.
+        """Drop all state if this host is not active or the policy does not configure co-location.
 
         Return whether there is work.
         """
@@ -311,7 +311,7 @@ class ColocationReconciler(Duty):
         facts: CountingFacts,
         now_s: float,
     ) -> None:
-        """Count the resources of jobs that are being started at their assigned places."""
+        """Count the resources of jobs that are being started as used at their assigned places."""
         for job_id, landing in list(self._landing.items()):
             one = agreed.get(job_id)
             if one is None or one.job.phase is not JobPhase.PENDING:
@@ -389,7 +389,7 @@ class ColocationReconciler(Duty):
         del self._last[:-_MAX_STARTED]
 
     def _start_alone(self, agreed: Mapping[int, Agreed], now_s: float) -> None:
-        """Give a job a GPU of its own if it was not placed before its wait ends.
+        """Give a job a GPU of its own if its wait ended before it was placed.
 
         This includes jobs whose wait is over because they were requeued, or because slurm-gpuctld had placed
         them and was then killed. The node of such a placement may no longer exist.

@@ -42,7 +42,7 @@ class KeyProfile:
     util_frac: float | None
     """Mean GPU utilisation; None if it was not measured."""
     idlest: tuple[float, ...] = ()
-    """The result of `idlest.idlest` as the mean over runs; () if no timeline is known."""
+    """The result of `idlest.idlest`, averaged over runs; () if no timeline is known."""
 
 
 def time_sliced(one: KeyProfile | None, other: KeyProfile | None) -> float:
@@ -128,7 +128,7 @@ class ColocationStore:
         self._change()
 
     def needed_more(self, key: str) -> None:
-        """Raise the memory estimate of a key after its job failed next to jobs with which it should fit."""
+        """Raise the memory estimate of a key, because its job failed although it should have fitted."""
         known = self.profiles.get(key)
         if known is not None:
             self.profiles[key] = replace(known, memory_frac=min(1.0, known.memory_frac * (1 + HEADROOM)))

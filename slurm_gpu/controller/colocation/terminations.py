@@ -1,4 +1,4 @@
-"""End sharing that fails; record an audit event, and a decision that the owners can read."""
+"""Separate jobs when sharing fails; record an audit event, and a decision that the jobs' owners can read."""
 
 from __future__ import annotations
 

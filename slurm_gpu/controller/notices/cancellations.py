@@ -30,7 +30,7 @@ class Cancellations:
         self._cluster, self._control, self._acts, self._wall = cluster, control, acts, wall
 
     def settle(self, ledger: Ledger, running: Collection[NoticedRun]) -> None:
-        """Resolve terminations that an earlier process left open; running jobs are judged again."""
+        """Resolve terminations that an earlier process left unfinished; running jobs are judged again."""
         left = []
         for end in ledger.ended:
             if end.state is EndState.ENDING:

@@ -38,7 +38,7 @@ class Judgment:
     ledger: Ledger
 
     def may_end(self) -> list[IdleJobStage]:
-        """Return the jobs to end, for which all warnings were sent and the time is over.
+        """Return the jobs to end: all warnings were sent, and the maximum idle time has passed.
 
         The list is empty unless the rule is enforced.
         """

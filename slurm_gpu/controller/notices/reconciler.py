@@ -78,7 +78,9 @@ class NoticeController(Duty):
         clock: Clock,
         channels: Callable[[Settings], Mapping[str, Channel]] = channels_of,
     ) -> None:
-        super().__init__(clock, "no notices are sent, and no idle jobs ended: %s", "notices are sent again")
+        super().__init__(
+            clock, "no notices are sent and no idle jobs are ended: %s", "notices are sent again"
+        )
         self._config, self._settings_path, self._client = config, settings_path, client
         self._cancellations, self._poll = cancellations, poll
         self._path, self._channels = run_directory / status.FILE_NAME, channels
@@ -115,7 +117,7 @@ class NoticeController(Duty):
         self._act(self._polling.take(), view.jobs, self._settings, view.policy.cancel_idle)
 
     def _rest(self) -> None:
-        """Drop all state: the next active slurm-gpuctld reads the ledger and observes jobs itself."""
+        """Drop all state, because the next active slurm-gpuctld reads the ledger and observes jobs itself."""
         if self._ledger is not None:
             self._ledger, self._watch = None, Watch(rules_of(self._config))
             self._path.unlink(missing_ok=True)

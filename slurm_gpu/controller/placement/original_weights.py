@@ -40,7 +40,7 @@ class OriginalWeights:
     at_s: int = 0
 
     def with_nodes(self, nodes: Mapping[str, RecordedWeights]) -> OriginalWeights:
-        """Return a copy of the record that contains these nodes instead."""
+        """Return a copy of the record in which these nodes replace all others."""
         return replace(self, nodes=nodes)
 
 
@@ -111,7 +111,7 @@ def as_known(
 def set_by_hand(
     memory: OriginalWeights, nodes: Mapping[str, RecordedWeights], weights: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Return the Weight of each node whose Weight is neither the original nor set by slurm-gpuctld."""
+    """Return the Weight of each node whose Weight was neither the original one nor set by slurm-gpuctld."""
     found = {}
     for name, known in nodes.items():
         before, weight = memory.nodes.get(name, known), weights[name]

@@ -29,7 +29,7 @@ class NodeLine:
     state: str
     gpus: int
     busy: float
-    """GPUs in use; shared GPUs count in fractions."""
+    """GPUs in use; a shared GPU counts as a fraction."""
     weight: int
     wanted: int | None
     """The required Weight; None if the node accepts no jobs or its Weight was set by hand."""
@@ -93,7 +93,7 @@ class PlacementTable:
 
     @property
     def by_hand(self) -> list[str]:
-        """Nodes whose Weight is neither the original nor set by slurm-gpuctld."""
+        """Nodes whose Weight is neither the original one nor was set by slurm-gpuctld."""
         return [line.name for line in self.nodes if line.by_hand]
 
     def age_s(self, now_s: float) -> float:

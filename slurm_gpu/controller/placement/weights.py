@@ -89,7 +89,7 @@ class WeightController(Duty):
         self._advised: tuple[float, str] = (0.0, "")
 
     def prepare(self, view: QueueView) -> bool:
-        """Advance the next cycle if running jobs or their nodes have changed; return whether it is due."""
+        """Bring the next cycle forward if running jobs or their nodes changed; return whether it is due."""
         if view.answered:
             self._jobs = view.jobs
         now = self._clock.monotonic()

@@ -95,7 +95,7 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts)
 
 
 def _asked(job: CountedJob, nodes: int, facts: CountingFacts) -> tuple[int, dict[str, int]]:
-    """Return the GPUs requested per job or per node, whichever are more, in total and by type."""
+    """Return the GPUs requested per job or per node, whichever is more, in total and by type."""
     mgpu, most = 0, Counter[str]()
     for text, count in ((job.per_job, 1), (job.per_node, nodes)):
         entries = _entries(text)

@@ -28,7 +28,7 @@ class CountingRun:
         self.by_command: dict[str, CallStatistics] = {}
 
     def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
-        """Run a command; count it, even if it fails, unless it queries no daemon."""
+        """Run a command, and count it if it queries a daemon, even if it fails."""
         if argv[1:] in _ASK_NO_DAEMON:
             return self._run(argv, environ, timeout_s)
         calls = self.by_command.setdefault(argv[0], CallStatistics())

@@ -28,7 +28,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A whole line and its position, which distinguishes equal lines."""
+    """A whole line and its position; the position distinguishes identical lines."""
 
     inode: int
     offset: int

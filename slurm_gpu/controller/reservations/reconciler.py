@@ -79,9 +79,9 @@ class ReservationReconciler(Duty):
         self._reconciled_s: float | None = None
         self._idle_s: dict[int, float] = {}
         self._waited_s: dict[int, float] = {}
-        """Seconds that a job has waited for each empty reservation while all its nodes were in service."""
+        """For each empty reservation, how long a job has waited while all reserved nodes were in service."""
         self._seen: frozenset[int] = frozenset()
-        """IDs in the names of Slurm's reservations."""
+        """IDs contained in the names of Slurm's reservations."""
         self._made: set[int] = set()
         self._released: set[int] = set()
         """IDs of the reservations that were reported as released."""
@@ -265,7 +265,7 @@ class ReservationReconciler(Duty):
                 self._refused.failed(f"job {job.job_id} will end with {row.name}: {_words_of(error)}")
                 continue
             why = (
-                f"{row.name} ends before the time limit of the job, and its nodes are not reserved afterwards"
+                f"{row.name} ends before the job's time limit, and no reservation of the job's nodes follows"
             )
             self._acts.add("job continues beyond its reservation", f"job {job.job_id}", why, row.name, "none")
 

@@ -101,7 +101,7 @@ def without(
     now_s: float,
     timezone: ZoneInfo,
 ) -> str | None:
-    """Return the nodes of a reservation after replacing `lost` with nodes that are free until its end.
+    """Return the reservation's nodes after replacing `lost` with nodes that are free until it ends.
 
     Nodes in the zones of its other nodes are preferred. Return None if too few nodes are free.
     """

@@ -139,7 +139,7 @@ def table(
 def demand_by_scale(
     jobs: Iterable[CountedJob], facts: CountingFacts, most_medium: int
 ) -> dict[JobScale, int]:
-    """Return the mgpu that are allocated to running jobs or requested by pending jobs of each scale."""
+    """Return, for each job scale, the mgpu allocated to running jobs and requested by pending jobs."""
     demand = dict.fromkeys(JobScale, 0)
     for job in jobs:
         if job.phase is not JobPhase.ENDED:

@@ -301,7 +301,7 @@ def test_an_outage_of_slurm_gpudbd_judges_nothing_and_is_logged_once(
     world.run_for(160)
     assert world.reported() == [(30, "warning")]
     assert world.commands == []
-    assert caplog.text.count("no notices are sent, and no idle jobs ended: no answer") == 1
+    assert caplog.text.count("no notices are sent and no idle jobs are ended: no answer") == 1
 
 
 def test_a_damaged_ledger_is_no_empty_one(world: World, caplog: pytest.LogCaptureFixture) -> None:
