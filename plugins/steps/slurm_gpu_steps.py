@@ -43,7 +43,7 @@ def _take(file):
 class Steps:
     """Timings of one rank. Ranks of the same `stage` of the pipeline are compared.
 
-    `dp_rank` is the number of the replica, by default that of the rank.
+    `dp_rank` is the number of the replica; by default, it is the number of the rank.
     """
 
     def __init__(self, directory=None, stage=0, dp_rank=None, every=1, synchronize=lambda: None):

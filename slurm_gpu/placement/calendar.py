@@ -18,7 +18,7 @@ FOREVER = 1 << 62
 
 
 class Candidate(NamedTuple):
-    """A node that could be reserved."""
+    """A node that can be reserved."""
 
     name: str
     gpus: int

@@ -34,7 +34,7 @@ class PlacementRule(Protocol):
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Return `request.nodes` different nodes (in `among`, if given); an empty tuple if too few fit."""
+        """Return `request.nodes` different nodes, or () if too few fit; `among` limits the choice."""
         ...
 
 
@@ -54,9 +54,10 @@ class LeastFragmentation:
     """Prefer the node where the number of stranded GPUs is expected to grow least.
 
     This is fragmentation gradient descent (see `fragmentation`). With our measure (FED), ties are broken by
-    the resources left over on the node. With FGD's measure, the first node wins, since the paper leaves ties
-    open. With `whole_last`, a node with no GPU in use is chosen only if no other node fits. The reason is
-    that the measure considers only the next job, while a whole node is easier to keep than to restore.
+    the resources left over on the node. With FGD's measure, the first node wins, since the paper does not
+    specify how ties are broken. With `whole_last`, a node with no GPU in use is chosen only if no other node
+    fits. The reason is that the measure considers only the next job, while a whole node is easier to keep
+    than to restore.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class LeastFragmentation:
 
 
 def left_over(nodes: Nodes, at: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return for each node the mean of its free CPUs and GPUs, as fractions of those of the largest node."""
+    """Return the mean of each node's free CPUs and free GPUs, as fractions of the largest node's total."""
     cpus = nodes.free_cpus[at] / max(int(nodes.cpus.max(initial=0)), 1)
     gpus = nodes.free_mgpu[at].sum(axis=1) / (max(int(nodes.n_gpus.max(initial=0)), 1) * GPU_MGPU)
     mean: NDArray[np.float64] = (cpus + gpus) / 2
@@ -108,12 +109,12 @@ def first_whole(nodes: Nodes, node: int, request: ResourceRequest) -> tuple[int,
 
 
 def first_device(nodes: Nodes, node: int, request: ResourceRequest) -> int:
-    """Return the first GPU of a node with room for the share, as Slurm does."""
+    """Return the node's first GPU with room for the share, which is also Slurm's choice."""
     return int((nodes.usable_mgpu(request.gpu_type)[node] >= request.share_mgpu).argmax())
 
 
 def fitting(nodes: Nodes, request: ResourceRequest, among: Mask | None) -> NDArray[np.intp]:
-    """Return the nodes (in `among`, if given) with room for one part of the request."""
+    """Return the nodes with room for one part of the request; `among` limits the choice."""
     fits = nodes.fits(request)
     return np.flatnonzero(fits if among is None else fits & among)
 
@@ -125,7 +126,7 @@ def in_order(
     key: NDArray[np.float64],
     device: Callable[[Nodes, int, ResourceRequest], int],
 ) -> tuple[NodeShare, ...]:
-    """Return as many of the fitting nodes as the request needs, those with the smallest keys."""
+    """Return the fitting nodes with the smallest keys, as many as the request needs."""
     if len(fits) < request.nodes:
         return ()
     order = [int(key.argmin())] if request.nodes == 1 else np.argsort(key, kind="stable")[: request.nodes]

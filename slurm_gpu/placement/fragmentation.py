@@ -91,7 +91,7 @@ def candidates(
     measure: StrandedMeasure = StrandedMeasure.FED,
     among: NDArray[np.intp] | None = None,
 ) -> Candidates:
-    """Return all ways to place one node's part of a request on the nodes with room (in `among`, if given)."""
+    """Return all ways to place one node's part of a request; `among` limits the nodes."""
     fits = np.flatnonzero(nodes.fits(request))
     if among is not None:
         fits = np.intersect1d(fits, among, assume_unique=True)

@@ -43,9 +43,9 @@ class Mix:
         return cls(tuple(weights), tuple(weight / total for weight in weights.values()))
 
     def most_popular(self, share: float, at_most: int | None = None) -> Mix:
-        """Return the fewest classes that make up at least this share (0 to 1) of the mix, most popular first.
+        """Return the most popular classes that together make up at least this share (0 to 1) of the mix.
 
-        Return at most `at_most` classes, if given.
+        If `at_most` is given, return at most that many classes.
         """
         ranked = sorted(zip(self.requests, self.popularity, strict=True), key=lambda one: -one[1])
         chosen, reached = [], 0.0

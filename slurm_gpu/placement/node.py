@@ -1,4 +1,7 @@
-"""The free resources of one node at one moment, without numpy, which the daemons do not have."""
+"""The free resources of one node at one moment.
+
+This module does not use numpy, because the daemons do not require it.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,8 @@ def gpus_by_type(
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return `gpu_types` and `free_mgpu` of a node for which only sums by type are known.
 
-    `allocated` counts whole GPUs, and `shared_mgpu` is the total of allocated shards. Slurm fills GPUs
-    with shards after another, so the shards are assigned to as few GPUs as possible. Amounts that exceed the
+    `allocated` counts whole GPUs, and `shared_mgpu` is the total of allocated shards. Slurm fills GPUs with
+    shards one after another, so the shards are assigned to as few GPUs as possible. Amounts that exceed the
     node's GPUs, which occur while one job replaces another, are ignored.
     """
     types: list[str] = []

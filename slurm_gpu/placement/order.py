@@ -66,7 +66,7 @@ class Stake:
     useful: float
     """Expected number of free GPUs that the jobs of the mix can use."""
     strands: float | None
-    """Expected number of GPUs that the next job with one GPU or less strands; None if none has room."""
+    """Expected number of GPUs that the next job with one GPU or less strands; None if no such job fits."""
     place: float
     """Sort key of nodes."""
     fits: bool
@@ -93,7 +93,7 @@ class NodeOrder:
         return self._judges[kind].stake(room)
 
     def gpus_left(self, stake: Stake) -> float:
-        """Convert a stake to a number of GPUs left; 0 if no job has room.
+        """Convert a stake to a number of GPUs left; 0 if no job fits.
 
         A node of the kind with the most GPUs has this stake if this number of its GPUs is free, with their
         share of cores and memory.
@@ -213,7 +213,7 @@ class _Judge:
         return Stake(round(useful_gpus, _DECIMALS), expected, round(place, _DECIMALS), any(hosts))
 
     def _useful(self, enough: Sequence[_Enough], free_cpus: int, free_mib: int) -> tuple[float, list[bool]]:
-        """Return the expected useful part of the free GPUs, in mgpu, and which classes have room."""
+        """Return the expected useful part of the free GPUs, in mgpu, and for each class whether it fits."""
         expected, hosts = 0.0, []
         for level, n_gpus, mgpu, cpus, memory_mib, popularity in self._classes:
             n, free = enough[level]
@@ -240,7 +240,7 @@ class _Judge:
     def _enough_after(
         self, enough: Sequence[_Enough], free_mgpu: Sequence[int], one: _Class
     ) -> list[_Enough]:
-        """Return `enough` after a small job has taken the GPU with the least room that suffices for it."""
+        """Return the new `enough` after a small job has taken the GPU with the least sufficient room."""
         gpu_type, _ = self._levels[one.level]
         before, of_type = min(
             (mgpu, of_type)
@@ -274,7 +274,7 @@ class _Judge:
 
 
 def _scale(judge: _Judge) -> list[float]:
-    """Return the places of a node with 1, 2, … GPUs left, in strictly ascending order."""
+    """Return the sort keys of a node with 1, 2, … GPUs left, in strictly ascending order."""
     places = sorted(judge.stake(judge.with_share(n)).place for n in range(1, len(judge.kind.gpu_types) + 1))
     rising: list[float] = []
     for place in places:

@@ -21,7 +21,7 @@ class PriorityWeights:
     """The value of an hour of waiting, in points of Slurm's priority."""
 
     per_hour: Mapping[JobScale, float]
-    """Jobs of scales that are missing earn no points."""
+    """Points per hour of waiting; jobs of a scale that is not listed earn no points."""
     most: int
     """Maximum points of a job, however long it waits."""
 
@@ -40,7 +40,7 @@ def points(weights: PriorityWeights, scale: JobScale, waited_s: float) -> int:
 def is_earned(weights: PriorityWeights, now: int, earned: int) -> bool:
     """Return whether a job's SiteFactor may come from these weights; otherwise an operator set it.
 
-    Only the value is checked, so that no state of thousands of jobs is needed: a job passes through all
+    Only the value is checked, so that no state has to be kept for thousands of jobs: a job passes through all
     values below the one that it has earned.
     """
     return 0 <= now <= earned and now % weights.step == 0

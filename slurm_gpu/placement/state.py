@@ -22,7 +22,7 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class RunningUntil:
-    """The number of running jobs on each of n nodes, and their latest end; both are 0 for idle nodes."""
+    """The number of running jobs on each of n nodes, and the latest end of these jobs; 0 for idle nodes."""
 
     now_s: float
     until_s: NDArray[np.float64]

@@ -2,8 +2,8 @@
 
 Slurm uses the nodes with the lowest Weight among those that fit a job. The fewer useful GPUs a node has left,
 the lower is its weight. Which GPUs are useful depends on the mix of jobs (`order.NodeOrder`) or, if the mix
-is unknown, on the node's free cores and memory. The longer the jobs of a node may still run, the lower is its
-weight, so that nodes that will soon be whole are kept free. bench/results/placement_orders.md compares
+is unknown, on the node's free cores and memory. The longer the jobs on a node can still run, the lower is the
+node's weight, so that nodes that will soon be whole are kept free. bench/results/placement_orders.md compares
 orders.
 
 Each level costs a call of slurmctld, so there are few levels. A site's own order of nodes is kept: nodes with
@@ -74,7 +74,7 @@ class NodeCapacity:
 
     @property
     def is_whole_next(self) -> bool:
-        """Whether one job has all GPUs and nearly all cores, so that the node is whole again at its end."""
+        """Whether one job has all GPUs and nearly all cores, so that its end makes the node whole again."""
         return self.one_job and self.gpus_used >= self.gpus and self.cpus_free * self.gpus < self.cpus
 
 
@@ -133,9 +133,10 @@ def _place(usable: float, most: int, largest: int) -> float:
 
 
 def _timed_place(worth: float, room: NodeCapacity, most: int, scale: WeightScale) -> float:
-    """Map GPUs left, minus one per doubling of the time until the node is whole, linearly to the levels.
+    """Map the GPUs left, reduced according to the time until the node is whole, linearly to the levels.
 
-    The lowest level is FULL, for nodes with no GPU left whose jobs run for very long.
+    Each doubling of this time subtracts one GPU. The lowest level is FULL, for nodes with no GPU left whose
+    jobs run for very long.
     """
     left_s = _UNKNOWN_S if room.whole_in_s is None else max(0.0, room.whole_in_s)
     doublings = min(math.log2(1 + left_s / _UNIT_S), _MOST_DOUBLINGS)
@@ -161,7 +162,10 @@ def layout(managed: Collection[int], others: Collection[int], levels: int) -> Ma
 
 
 def _between(classes: list[int], start: int, end: float, levels: int) -> dict[int, tuple[int, ...]]:
-    """Return weights in [start, end), each class above the last, from its original Weight on if possible."""
+    """Return weights in [start, end) for each class of nodes with the same original Weight.
+
+    Each class gets higher weights than the previous one, starting at its original Weight if possible.
+    """
     each = int(min(levels, (end - start) // len(classes)))
     if each == 0:
         return {weight: (weight,) * levels for weight in classes}
@@ -184,7 +188,7 @@ def _squeezed(level: int, levels: int, weights: int) -> int:
 
 
 def changes(wanted: Mapping[str, int], now: Mapping[str, int]) -> Mapping[int, list[str]]:
-    """Return the nodes to change by new Weight, in ascending order, since Slurm uses the lowest next."""
+    """Return the nodes to change by their new Weight, lowest first, because Slurm uses these nodes next."""
     found: dict[int, list[str]] = {}
     for name, weight in wanted.items():
         if name in now and now[name] != weight:

@@ -29,7 +29,7 @@ class ZoneConstraint:
 
 
 def is_zone_name(name: str) -> bool:
-    """Return whether Slurm accepts the name as a feature in any expression."""
+    """Return whether Slurm accepts the name as a feature in every kind of expression."""
     return _ZONE.fullmatch(name) is not None
 
 

@@ -70,7 +70,7 @@ def scale_of(nodes: int, most_medium: int) -> JobScale:
 
 
 def scores(zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]) -> dict[str, dict[JobScale, int]]:
-    """Return for each zone and scale how well the zone suits such a job, 0 to 1000.
+    """Return for each zone and scale how well the zone suits jobs of this scale, from 0 to 1000.
 
     `demand` is the mgpu allocated to, or requested by, jobs of each scale. For each scale, its own zones
     score higher than other zones. Among equal zones, the fuller one scores higher, so that free nodes stay
@@ -110,7 +110,7 @@ def welcome_by_zone(
 def stretched(
     capacity: Mapping[JobScale, int], demand: Mapping[JobScale, int], common: int = 0
 ) -> dict[tuple[JobScale, JobScale], float]:
-    """Return by (guest, host) the mgpu of the host's zones that jobs of the guest's scale may use.
+    """Return, for each (guest, host), how many mgpu of the host's zones jobs of the guest's scale may use.
 
     Demand that exceeds a scale's own zones goes first to zones without a role (`common` mgpu in total), then
     to the next role, then to the one after it. Such demand never takes capacity that the host's own jobs

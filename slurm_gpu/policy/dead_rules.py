@@ -66,7 +66,7 @@ def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
             message = f"UNIX group {unix_groups} has no members, so group {group.name} is empty"
             yield ("groups", group.name), message
         elif users and not members & users:
-            message = f"group {group.name} is empty: no user of it is in UNIX group {unix_groups}"
+            message = f"group {group.name} is empty: no user of the group is in UNIX group {unix_groups}"
             yield ("groups", group.name), message
 
 
@@ -122,7 +122,7 @@ def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
         return
     if colocation.slowdown is not None and colocation.slowdown <= 1:
         message = (
-            "with slowdown: 1, almost no job shares a GPU, since nearly all slow others down a little; "
+            "with slowdown: 1, almost no job shares a GPU, since nearly every job slows others down; "
             "use a larger value such as 1.10"
         )
         yield ("colocation", "slowdown"), message

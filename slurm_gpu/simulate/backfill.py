@@ -32,7 +32,7 @@ class BackfillPass:
         blocked_shapes.begin()
 
     def run(self, depth: int | None) -> None:
-        """Run the pass, examining at most `depth` jobs, or all jobs if it is None."""
+        """Run the pass, examining at most `depth` jobs, or all jobs if `depth` is None."""
         for partition in range(len(self._starter.state.cluster.partitions)):
             self._push_first_of(partition)
         examined = 0

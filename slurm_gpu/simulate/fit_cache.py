@@ -42,7 +42,7 @@ class FitCache:
         self._may_fit[shape] = False
 
     def refresh(self) -> None:
-        """Reopen the shapes that may fit on nodes freed since the last call."""
+        """Allow new attempts for shapes that may fit on nodes freed since the last call."""
         state = self._state
         if not state.freed:
             return

@@ -14,7 +14,7 @@ class LazyHeaps:
 
     A member may be in its heap several times; only the key that was posted last is valid. A posted key may be
     outdated. `key_of` returns a member's current key, which is never smaller than the posted key, or None if
-    it has none.
+    the member has no key.
     """
 
     def __init__(self, n_groups: int, n_members: int, key_of: Callable[[int], Key | None]) -> None:

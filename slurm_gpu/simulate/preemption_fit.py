@@ -27,7 +27,7 @@ class PreemptionFit:
         ]
         """The QOS whose jobs each shape may preempt; None if there are none.
 
-        Jobs of several nodes that require one zone preempt only once the requirement is dropped.
+        Multi-node jobs that require one zone can preempt only after the requirement is dropped.
         """
         self._states = {victims: ModelState(cluster) for victims in set(preemption.of.values())}
         self._fit_caches = {victims: FitCache(state, shapes) for victims, state in self._states.items()}
@@ -42,7 +42,7 @@ class PreemptionFit:
         return victims is not None and self._fit_caches[victims].may_fit(shape)
 
     def nodes_for(self, shape: int, room: Mask) -> Mask | None:
-        """Return the nodes on which a job would fit without any of its victims; None if they are too few."""
+        """Return the nodes on which a job fits if all its victims are removed; None if there are too few."""
         victims = self._victims[shape]
         assert victims is not None, "called for a shape that does not preempt"
         request = self._shapes[shape].request
@@ -55,7 +55,7 @@ class PreemptionFit:
         return None
 
     def refresh(self) -> None:
-        """Reopen shapes that may fit on freed nodes."""
+        """Allow new attempts for shapes that may fit on freed nodes."""
         for fit_cache in self._fit_caches.values():
             fit_cache.refresh()
 

@@ -50,7 +50,7 @@ class _Line:
     """The counter for which the line waits; None if it is not parked."""
     parked_since_s: float = 0.0
     parked_s: float = 0.0
-    """Total time for which the line was parked, without the current parking."""
+    """Total time for which the line was parked, excluding the current period."""
 
 
 class ModelQueue:
@@ -228,7 +228,7 @@ def _parked_s(line: _Line, now_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The columns of all jobs, followed by the jobs that require one zone, without this requirement."""
+    """The columns of all jobs, followed by copies of the one-zone jobs without that requirement."""
 
     request: NDArray[np.int32]
     partition: NDArray[np.int32]

@@ -29,7 +29,7 @@ class ResourceRequest:
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or min(self.gpus, self.cpus, self.memory_mib) < 0:
-            raise ValueError(f"a request needs at least one node and no negative amount: {self}")
+            raise ValueError(f"a request must have at least one node and no negative amounts: {self}")
         if not 0 <= self.share_mgpu < GPU_MGPU or (self.share_mgpu and self.gpus):
             raise ValueError(f"a share must be below 1000 mgpu and exclude whole GPUs: {self}")
 

@@ -76,7 +76,7 @@ class BackfillReservation:
 
 
 def _first_in_one_zone(when: NDArray[np.float64], state: ModelState, n: int) -> list[int]:
-    """Return the n nodes of the zone that has room first; empty if no zone has enough nodes."""
+    """Return n nodes of the first zone in which the job has room; empty if no zone has enough nodes."""
     order = np.argsort(when, kind="stable")
     best: list[int] = []
     for zone in range(int(state.zone.max()) + 1):

@@ -27,7 +27,7 @@ class StartResult(Enum):
 
     STARTED = "started"
     NO_ROOM = "no room"
-    """There is no room now for this job, nor for any job that needs more for at least as long."""
+    """There is no room now for this job, nor for any job that needs at least as much for at least as long."""
     NOT_PLACED = "not placed"
     """The request fits, but the placement makes it wait."""
 
@@ -51,7 +51,7 @@ class Starter:
         self._fit_cache = FitCache(self.state, self.queue.shapes)
 
     def refresh(self) -> None:
-        """Reopen shapes that may fit on nodes freed since the last pass."""
+        """Allow new attempts for shapes that may fit on nodes freed since the last pass."""
         self._fit_cache.refresh()
         self.preemption_fit.refresh()
 
@@ -126,7 +126,7 @@ class Starter:
         return StartResult.STARTED
 
     def _keep_off(self, fit: Mask, request: ResourceRequest, reservation: BackfillReservation) -> None:
-        """Remove the reserved nodes on which a job that outlasts the reservation would delay it."""
+        """Remove the reserved nodes that the job must not use, since it would delay the reservation there."""
         seen = reservation.left_room.setdefault(request, {})
         for node in np.flatnonzero(fit & reservation.mask).tolist():
             left = seen.get(node)

@@ -301,7 +301,7 @@ def test_an_empty_group_is_reported() -> None:
     )
     assert find_warnings(head=head) == [
         "p.yaml:4:3: UNIX group empty has no members, so group none is empty",
-        "p.yaml:5:3: group few is empty: no user of it is in UNIX group undergrad",
+        "p.yaml:5:3: group few is empty: no user of the group is in UNIX group undergrad",
     ]
 
 

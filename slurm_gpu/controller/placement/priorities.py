@@ -127,7 +127,7 @@ class PriorityController(Duty):
         return wanted
 
     def _any_took(self, steps: dict[int, list[int]]) -> bool:
-        """Return True if any of these jobs has its new points, or if none of them is waiting any more."""
+        """Return whether any of these jobs has its new points, or all of them have stopped waiting."""
         wanted = {job_id: value for value, job_ids in steps.items() for job_id in job_ids}
         waiting = [job for job in self._client.waiting() or () if job.job_id in wanted]
         return not waiting or any(job.site_factor == wanted[job.job_id] for job in waiting)

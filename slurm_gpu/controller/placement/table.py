@@ -93,7 +93,7 @@ class PlacementTable:
 
     @property
     def by_hand(self) -> list[str]:
-        """Nodes whose Weight is neither the original one nor was set by slurm-gpuctld."""
+        """Nodes whose Weight is neither the original one nor one that slurm-gpuctld set."""
         return [line.name for line in self.nodes if line.by_hand]
 
     def age_s(self, now_s: float) -> float:

@@ -27,7 +27,7 @@ class Explanation:
 
 
 def read_installed(script: Path) -> str:
-    """Return the installed bundle; raise OutsideError if there is none or the script is a site's own."""
+    """Return the installed bundle; raise OutsideError if there is none or the script is the site's own."""
     try:
         text = script.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -38,7 +38,7 @@ def read_installed(script: Path) -> str:
     except OSError as error:
         raise OutsideError(f"{script} cannot be read: {error.strerror}") from error
     if not text.startswith(MARK):
-        raise OutsideError(f"{script} is not slurm-gpu's; explain can run only a script of slurm-gpu")
+        raise OutsideError(f"{script} is not slurm-gpu's; explain can run only scripts that slurm-gpu wrote")
     return text
 
 
@@ -67,7 +67,7 @@ def explain(
 
 
 def job_record(job: QueuedJob) -> Mapping[str, Any]:
-    """Return a job as the script would find it in slurm.jobs."""
+    """Return a job in the form in which the script reads it from slurm.jobs."""
     return {
         "job_id": job.job_id,
         "user_id": job.uid,
@@ -88,7 +88,7 @@ def job_record(job: QueuedJob) -> Mapping[str, Any]:
 
 
 def partition_record(partition: Partition) -> ScalarFields:
-    """Return a partition as the script would find it in its part_list."""
+    """Return a partition in the form in which the script reads it from its part_list."""
 
     def minutes(seconds: int | None, otherwise: int) -> int:
         return otherwise if seconds is None else seconds // 60

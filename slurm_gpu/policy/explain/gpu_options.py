@@ -64,7 +64,7 @@ def settled(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -
 
 
 def mistakes(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -> list[str]:
-    """Return the reasons why sbatch itself would refuse the GPU options of a request, and the remedies."""
+    """Return the reasons why sbatch itself refuses the GPU options of a request, and the remedies."""
     forms = _forms(tres)
     kinds = {form.kind is None for form in forms.values()}
     found = list(_uneven(forms, numbers))

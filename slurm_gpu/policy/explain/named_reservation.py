@@ -1,7 +1,8 @@
 """Predict whether Slurm accepts a job in the reservation that it names, and on which nodes.
 
 Measured on 22.05: Slurm refuses a reservation that does not exist, or is not for the job's user or account.
-It also refuses a job that requires more than all nodes of the reservation, or names nodes outside of it.
+It also refuses a job that requires more nodes than the reservation has, or that names nodes outside the
+reservation.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def _amounts(part: Partition, requested: PartitionRequest, submitter: Submitter)
 
 
 def _useless(part: Partition, requested: PartitionRequest) -> Iterator[str]:
-    """Yield the reasons why the job cannot start in the partition, whatever EnforcePartLimits is."""
+    """Yield the reasons why the job cannot start in the partition, regardless of EnforcePartLimits."""
     if part.state != "UP":
         yield f"partition {part.name} is {part.state} until an operator sets it UP"
     cpus, limit = requested.cpus_per_task, part.max_cpus_per_node

@@ -30,7 +30,9 @@ _LENDING = (
     "is requeued for an owner, and no owner waits for its GPUs. Records do not contain the requested QOS, so "
     "the replay assumes that only jobs in a QOS of loans requested their QOS"
 )
-_URGENT = "urgent: records do not contain reasons, so each job in the urgent QOS counts as having one"
+_URGENT = (
+    "urgent: records do not contain reasons, so the replay assumes that each job in the urgent QOS has one"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

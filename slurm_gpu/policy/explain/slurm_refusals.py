@@ -1,6 +1,6 @@
 """Predict which jobs Slurm itself refuses, and which it accepts but never starts.
 
-For example, Slurm refuses unknown names and requests for more than a node has, whatever the policy is.
+For example, Slurm refuses unknown names and requests for more than a node has, regardless of the policy.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RunningSlurm:
 def refusals_of_slurm(
     request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm
 ) -> list[str]:
-    """Return the reasons why Slurm would refuse the job, and what to change; empty if it would not refuse it.
+    """Return the reasons why Slurm would refuse the job, and the remedies; empty if no reason is found.
 
     `description` is the job description of the request. Not all checks of Slurm are covered.
     """
@@ -210,7 +210,7 @@ def _nodelist(request: SbatchRequest) -> list[str]:
 def _amounts(
     request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], requested: str
 ) -> Iterator[str]:
-    """Yield a message for each requested amount that exceeds the amount of the nodes."""
+    """Yield a message for each requested amount that exceeds the amount that the nodes have."""
 
     def most(of: Callable[[SlurmNode], int]) -> int:
         return max(of(node) for node in nodes)

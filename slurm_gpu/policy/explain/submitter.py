@@ -41,7 +41,7 @@ def read_submitter(
 ) -> Submitter:
     """Return the groups, accounts and QOS flags of a user's job; unknown values are None or empty.
 
-    `store` is queried only if limits of a partition depend on it; it is None if slurmdbd is unavailable.
+    `store` is queried only if a partition's limits depend on slurmdbd; it is None if slurmdbd is unavailable.
     """
     above: Collection[str] | None = None
     passes: Collection[str] = ()
@@ -67,7 +67,7 @@ def _is_root(user: str) -> bool:
 
 
 def _groups_of(user: str) -> Collection[str] | None:
-    """Return the UNIX groups of a user; None for root, which partitions allow, and for unknown users."""
+    """Return the UNIX groups of a user; None for root, whom all partitions allow, and for unknown users."""
     try:
         entry = pwd.getpwnam(user)
     except KeyError:

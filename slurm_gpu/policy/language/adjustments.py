@@ -1,7 +1,8 @@
-"""Store the limits that the weekly adjustment moved in a file next to policy.yaml, which only people edit.
+"""Store the limits that the weekly adjustment moved; policy.yaml itself is edited only by people.
 
-`policy.moved.json` lists the moves in order. A move counts only while policy.yaml contains the value from
-which the move started and bounds that include the new value. A changed value in policy.yaml thus revokes it.
+`policy.moved.json`, next to policy.yaml, lists the moves in order. A move counts only while policy.yaml
+contains the value from which the move started and bounds that include the new value. Changing the value in
+policy.yaml thus revokes the move.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ _NO_END_OF_LINE = "\\ No newline at end of file"
 
 
 def edit_limit(text: str, path: str, rule_id: str, key: str, value: int) -> str:
-    """Return the text with another value for one limit.
+    """Return the text with the value of one limit replaced.
 
     Raise InputError if the edit would change anything else, for example because several rules share an
     anchor.

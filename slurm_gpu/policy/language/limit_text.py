@@ -20,7 +20,7 @@ _COUNTED_JOBS = {
 def limit_texts(limits: RuleLimits, over: str = "") -> list[str]:
     """Return the text of each limit that is set, such as "at most 12 GPUs running and pending".
 
-    `over`, such as " per user", follows each limit that is an amount.
+    `over`, such as " per user", is appended to each limit that is an amount.
     """
     return [
         text if kind.measure in (LimitUnit.NAMES, LimitUnit.WALLTIME) else f"{text}{over}"

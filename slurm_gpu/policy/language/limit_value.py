@@ -19,7 +19,7 @@ def single_value(rule: PolicyRule, key: str) -> int | None:
 
 
 def with_value(policy: Policy, rule_id: str, key: str, value: int) -> Policy:
-    """Return the policy with another value for one limit."""
+    """Return the policy with the value of one limit replaced."""
     kind = LIMITS[key]
     new: dict[str, Any] = {kind.field: GpuLimit(value) if kind.measure is LimitUnit.GPUS else value}
     return replace(

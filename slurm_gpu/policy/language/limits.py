@@ -1,7 +1,8 @@
 """Define the limits of policy.yaml: key, unit, scope, and whether Slurm's own limits can enforce them.
 
 The scope of a limit determines what is checked when the owner of a job runs `scontrol update`. An update that
-does not raise the job's amount is accepted, unless the job becomes subject to a rule that did not count it.
+does not raise the job's amount is accepted, unless the job becomes subject to a rule that did not count it
+before.
 
 - JOB: the updated job is compared with the limit.
 - TOTAL: the updated job replaces its earlier self in the sum over running and pending jobs.

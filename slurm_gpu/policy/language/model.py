@@ -307,7 +307,9 @@ class Colocation:
     goal: Annotated[Goal, "considerate: no job exceeds `slowdown`."] = Goal.THROUGHPUT
     slowdown: Annotated[float | None, number(1, 10, "1.10"), "The largest slowdown; by default 1.10."] = None
     jobs_per_gpu: Annotated[int, whole_number(2, 8, "2"), "Maximum number of jobs per GPU."] = 2
-    max_gpu_fraction: Annotated[float, number(0, 1, "0.75"), "Jobs that need more of a GPU run alone."] = 0.75
+    max_gpu_fraction: Annotated[
+        float, number(0, 1, "0.75"), "Jobs that need a larger part of a GPU run alone."
+    ] = 0.75
     # slurm-gpuctld needs some seconds to act.
     max_wait_s: Annotated[int, duration(10, 3600, "5m", int), "Maximum wait for a shared GPU."] = 300
     planner: Annotated[

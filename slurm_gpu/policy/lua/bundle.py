@@ -271,7 +271,7 @@ def _modules(directory: Path) -> list[tuple[str, str]]:
 
 
 def _digest(value: Plain) -> str:
-    """Return a digest of the data by which jobs are counted; snapshots with another digest are not used."""
+    """Return a digest of the data used to count jobs; snapshots with another digest are not used."""
     return hashlib.sha256(to_lua(value).encode()).hexdigest()[:16]
 
 
@@ -313,7 +313,7 @@ def _path(path: Path | None) -> str | None:
 
 
 def _content(path: Path) -> str:
-    """Return a digest of a chained script; "" if it cannot be read, which the Lua code reports."""
+    """Return a digest of a chained script; "" if the script cannot be read (the Lua code reports this)."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError:

@@ -130,7 +130,7 @@ class CancelIdleInForce:
     exempt: tuple[GroupInForce, ...] = ()
 
     def binds(self, uid: int, account: str, qos: str, partition: str, now_s: float) -> bool:
-        """Return whether the rule applies to such a job now; groups that have expired are ignored."""
+        """Return whether the rule applies now to a job with these properties; expired groups are ignored."""
 
         def are_in(groups: tuple[GroupInForce, ...]) -> bool:
             return any(
@@ -181,7 +181,7 @@ class PolicyInForce:
 
 
 def read_policy_in_force(script: Path) -> PolicyInForce | None:
-    """Return the policy of the bundle at `script`; None if there is no file or it is a site's own script.
+    """Return the policy of the bundle at `script`; None if there is no file or it is the site's own script.
 
     Raise OutsideError if the file cannot be read or was changed since `policy apply` wrote it.
     """

@@ -115,11 +115,11 @@ def drift(found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> tuple[Drift
 
 
 def commands(steps: Iterable[LimitChange]) -> Iterator[tuple[list[Entity], dict[LimitField, int | None]]]:
-    """Group the steps into few calls of `Sacctmgr.set_limits`: one for equal changes to users of an account.
+    """Group the steps for `Sacctmgr.set_limits`; equal changes to users of an account share one call.
 
-    QOS that lose a name from their Preempt come last, since slurmdbd 22.05 then lets no QOS preempt them
-    until it is restarted. QOS that would otherwise preempt each other for a moment come first, since slurmdbd
-    refuses such a cycle.
+    QOS that lose a name from their Preempt come last, because afterwards slurmdbd 22.05 lets no QOS preempt
+    these QOS until slurmdbd is restarted. QOS that would otherwise preempt each other for a moment come
+    first, since slurmdbd refuses such a cycle.
     """
     steps = tuple(steps)
     changes: dict[Entity, dict[LimitField, int | None]] = {}

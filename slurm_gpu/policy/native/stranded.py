@@ -50,7 +50,7 @@ class Stranded:
 def stranded(
     jobs: Iterable[QueuedJob], found: Mapping[Entity, Limits], steps: Iterable[LimitChange]
 ) -> tuple[Stranded, ...]:
-    """Return pending jobs that could start with the limits `found`, but never after `steps`."""
+    """Return pending jobs that could start under the limits `found`, but can never start after `steps`."""
     after = {entity: dict(limits) for entity, limits in found.items()}
     for step in steps:
         limits = after.setdefault(step.entity, {})

@@ -37,7 +37,7 @@ def unenforced_limits(
 
 
 def _best_accounting(policy: Policy) -> SlurmdbdLimits:
-    """Return a slurmdbd that contains every name in the policy, and a name for each of its patterns."""
+    """Return the contents of a slurmdbd that has every name in the policy and one name for each pattern."""
     accounts = {name for group in policy.groups.values() for name in group.accounts or ()}
     accounts |= {_example(pattern) for pattern in policy.manages.accounts}
     qos = {name for group in policy.groups.values() for name in group.qos or ()}

@@ -86,7 +86,7 @@ def lacks(settings: SlurmSettings, policy: Policy) -> Iterator[Lack]:
 
 
 def _accounts(policy: Policy) -> frozenset[str] | None:
-    """Return the accounts that the groups name; None if a group has users of any account."""
+    """Return the accounts that the groups name; None if a group includes users of any account."""
     assert policy.urgent is not None
     named: set[str] = set()
     for name in policy.urgent.groups:

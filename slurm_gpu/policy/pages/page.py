@@ -216,8 +216,8 @@ def _urgent(urgent: Urgent, policy: Policy) -> Section:
         f"for {describe_urgent_users(urgent, policy.groups)}",
         urgent.why,
         remarks=(
-            f"{counted(urgent.jobs_running, 'urgent job')} may run at once, further ones wait; all other "
-            "rules apply.",
+            f"At most {counted(urgent.jobs_running, 'urgent job')} may run at once; further ones wait. All "
+            "other rules apply.",
             *((requeued,) if urgent.preempts else ()),
             "Each urgent job is logged with its reason and the jobs that it overtook.",
         ),
