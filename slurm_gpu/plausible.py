@@ -1,4 +1,4 @@
-"""Define plausible ranges of the values that nodes measure, for slurm-gpud and slurm-gpudbd.
+"""Define the plausible ranges of values that nodes measure; slurm-gpud and slurm-gpudbd use them.
 
 A value outside its range is considered a driver error: slurm-gpud records None instead, and slurm-gpudbd
 drops the field. The bounds are several times the limits of hardware, so that they are also valid for sums

@@ -21,7 +21,7 @@ _LEFT_OUT = "the driver's earlier samples are dropped; their time is recorded as
 
 
 class Offset(NamedTuple):
-    """The wall-clock time minus Clock.monotonic(), which is valid in one boot."""
+    """The wall-clock time minus Clock.monotonic(); it is valid only within one boot."""
 
     boot_id: str
     ahead_s: float

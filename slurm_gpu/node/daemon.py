@@ -41,8 +41,8 @@ _MAX_WHY = 500
 class NodeDaemon:
     """The state and the work of slurm-gpud on one node, except shipping.
 
-    Call `start` once, then `step` repeatedly, and `stop` at the end. While only memory samples are due, the
-    `follower` takes them if there is one.
+    Call `start` once, then `step` repeatedly, and `stop` at the end. If there is a `follower`, it takes the
+    samples while only memory samples are due.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class NodeDaemon:
         ]
 
     def _unallocated_requests(self) -> list[ReadRequest]:
-        """Return requests to sample unallocated devices for failures, XIDs and unexpected processes."""
+        """Return requests that sample unallocated devices to find failures, XIDs and unexpected processes."""
         allocated = {watch.uuid for watch in self._life.watches.values() if watch.is_allocated}
         answering = self._inventory.answering
         # A GPU in MIG mode lists the processes of its instances.

@@ -54,7 +54,7 @@ class HostOrder:
         """See DeviceOrder."""
 
     def news(self) -> bool:
-        """See DeviceOrder; there is never news, because each device gets a number before it is requested."""
+        """See DeviceOrder; always False, because each device is numbered before its number is requested."""
         return False
 
     def position(self, uuid: str) -> int:

@@ -16,7 +16,7 @@ from slurm_gpu.slurm.tres import SharesPerGpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
-    """The part of slurm.conf that slurm-gpu reads; `raw` contains every key as scontrol prints it."""
+    """The part of slurm.conf that slurm-gpu reads; `raw` contains all settings as scontrol prints them."""
 
     cluster: str
     version: str
@@ -32,7 +32,7 @@ def has_slurmdbd(settings: SlurmSettings) -> bool:
 
 
 def has_lua_plugin(settings: SlurmSettings) -> bool:
-    """Return whether slurmctld calls job_submit.lua. A plugin's prefix `job_submit/` is optional."""
+    """Return whether slurmctld calls job_submit.lua. In JobSubmitPlugins, `job_submit/` can be omitted."""
     plugins = settings.raw.get("JobSubmitPlugins", "").split(",")
     return "lua" in (plugin.removeprefix("job_submit/") for plugin in plugins)
 
@@ -64,8 +64,7 @@ class SlurmNode:
     mps: int = 0
     mps_allocated: int = 0
     unaccounted: Sequence[str] = ()
-    """The node's GRES among gpu, shard and mps that are missing in AccountingStorageTRES, and therefore in
-    every TRES."""
+    """Those of gpu, shard and mps that the node has but AccountingStorageTRES, and thus every TRES, lacks."""
 
     @property
     def n_gpus(self) -> int:
@@ -117,20 +116,20 @@ class QueuedJob:
     submit_s: int | None
     eligible_s: int | None
     start_s: int | None
-    """The start time; for a pending job, the one that Slurm expects, or None if Slurm has no estimate."""
+    """The start time; for a pending job, the start that Slurm expects, or None if it has no estimate."""
     end_s: int | None
     """The end of its time limit if the job has not ended."""
     time_limit_s: int | None
     n_nodes: int
     nodes: Sequence[str]
-    """Its current nodes, or its last ones if it has ended.
+    """The job's current nodes, or its last nodes if it has ended.
 
-    Nodes that it released in a resize, or has left while COMPLETING, are not included.
+    Nodes that the job released in a resize, or that it has already left while COMPLETING, are not included.
     """
     tres_requested: Mapping[str, float]
     """Totals by TRES name, memory in MiB: {"cpu": 8, "mem": 65536, "gres/gpu": 2, "gres/gpu:a100": 2}.
 
-    After the start of a job, Slurm up to 24.05 reports only its allocation, which is then used here.
+    Once a job has started, Slurm up to 24.05 reports only its allocation, which is used here in that case.
     """
     tres_allocated: Mapping[str, float]
     gpu_index: Mapping[str, Mapping[str, Sequence[int]]]
@@ -146,9 +145,9 @@ class QueuedJob:
     gres_per_task: str = ""
     """TresPerTask or TresPerSocket as printed. Only Slurm can determine the number of tasks and sockets."""
     het_offset: int | None = None
-    """The number of its component in the heterogeneous job `het_job_id`."""
+    """The number of this component in the heterogeneous job `het_job_id`."""
     resized_s: int | None = None
-    """Time of the last change of its nodes, by its owner or because a node failed; None if there was none."""
+    """The time when its nodes last changed (resized by its owner, or a node failed); None if never."""
 
     @property
     def label(self) -> str:
@@ -189,7 +188,7 @@ class AccountingRun(NamedTuple):
     start_s: int | None
     end_s: int | None
     elapsed_s: int | None
-    """None, like `suspended_s`, if sacct printed an unreadable value that no other column replaces."""
+    """None if sacct printed an unreadable value and other columns do not imply it."""
     suspended_s: int | None
     time_limit_s: int | None
     n_nodes: int
@@ -224,11 +223,11 @@ class WaitingJob(NamedTuple):
     site_factor: int
     """The site factor of its priority; 0 if the site sets none."""
     tres: Mapping[str, float] = MappingProxyType({})
-    """Its request on the fewest allowed nodes, including `node`, with memory in MiB. Empty if unknown."""
+    """The TRES that it requests on the fewest allowed nodes, with memory in MiB; empty if unknown."""
 
 
 class SlurmctldHost(NamedTuple):
-    """A host that slurmctld may run on."""
+    """A host that slurm.conf lists for slurmctld."""
 
     name: str
     is_up: bool
@@ -251,21 +250,22 @@ class SlurmClient(Protocol):
         """Return all nodes, in slurmctld's order."""
 
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
-        """Return all jobs in slurmctld's memory, or those with these raw ids. Unknown ids are ignored."""
+        """Return all jobs in slurmctld's memory, or only those with these raw ids. Ignore unknown ids."""
 
     def accounting(
         self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
     ) -> Iterator[AccountingRun]:
         """Return the runs of all users that were pending, running or ended within [since, until], unsorted.
 
-        With `job_ids` (raw ids), return only those jobs, to which slurmdbd may add old array tasks.
+        If `job_ids` (raw ids) are given, return only the runs of those jobs; slurmdbd may add runs of old
+        array tasks.
 
         The runs come from slurmdbd; there are none if the cluster has no accounting storage. A job that was
         held since its submission is absent until it is released.
         """
 
     def set_weight(self, nodes: Iterable[str], weight: int) -> None:
-        """Set the Weight of nodes in one call, as root or SlurmUser.
+        """Set the Weight of nodes in one call. The caller must be root or SlurmUser.
 
         slurmctld drops the weight when it is reconfigured; slurmctld 22.05 also drops it when it restarts.
         After an error, some of the nodes may have the new weight.
@@ -275,7 +275,7 @@ class SlurmClient(Protocol):
         """Return the eligible jobs that are not held; None if PriorityType has no factors."""
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """As root, set the points that Slurm adds to the priority of jobs.
+        """Set the points that Slurm adds to the priority of jobs. The caller must be root.
 
         The points apply until the jobs start, even if slurmctld restarts. An error for one job, for example
         because it has just started, does not affect the others.

@@ -1,4 +1,4 @@
-"""The command backend: SlurmClient through scontrol, squeue and sacct, which every Slurm has."""
+"""Implement SlurmClient with the commands scontrol, squeue and sacct, which every Slurm has."""
 
 from __future__ import annotations
 
@@ -159,9 +159,10 @@ def _shown(argv: Sequence[str]) -> str:
 
 
 class SlurmCommands:
-    """Base of clients that run Slurm's commands. The caller's environment does not change the output.
+    """The base class of clients that run Slurm's commands.
 
-    Methods of subclasses raise SlurmError.
+    The caller's environment does not affect the output of the commands. Methods of subclasses raise
+    SlurmError on failure.
     """
 
     def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
@@ -181,7 +182,7 @@ class SlurmCommands:
 
 
 class CommandClient(SlurmCommands):
-    """SlurmClient through Slurm's own commands, for 22.05 and later."""
+    """A SlurmClient that runs Slurm's own commands, of Slurm 22.05 and later."""
 
     def __init__(
         self,
@@ -189,7 +190,7 @@ class CommandClient(SlurmCommands):
         environ: Mapping[str, str] = os.environ,
         stream: Stream | None = None,
     ) -> None:
-        """Run sacct with `stream`, by default `run` or, if `run` is run_command, stream_command."""
+        """Run sacct with `stream`. The default is `run`, or stream_command if `run` is run_command."""
         super().__init__(run, environ)
         self.stream = stream or (stream_command if run is run_command else _in_one_piece(run))
         self._columns: list[str] | None = None
@@ -217,7 +218,7 @@ class CommandClient(SlurmCommands):
             raise
 
     def set_weight(self, nodes: Iterable[str], weight: int) -> None:
-        """Set the Weight of nodes in one call, as root or SlurmUser."""
+        """Set the Weight of nodes in one call. The caller must be root or SlurmUser."""
         names = compress(nodes)
         if names:
             self._query("scontrol", "update", f"NodeName={names}", f"Weight={weight}")
@@ -234,7 +235,7 @@ class CommandClient(SlurmCommands):
         return list(waiting.parse_waiting(self._query(*waiting.SQUEUE), factors))
 
     def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
-        """As root, set the points that Slurm adds to the priority of jobs.
+        """Set the points that Slurm adds to the priority of jobs. The caller must be root.
 
         An error for one job does not affect the others.
         """
@@ -303,7 +304,7 @@ class CommandClient(SlurmCommands):
                 raise
 
     def _labels(self) -> dict[int, scontrol.JobTexts]:
-        """Return the texts of all jobs, by raw id."""
+        """Return the name and the AdminComment of all jobs, by raw id."""
         return {
             int(job_id): scontrol.JobTexts(name, "" if comment == "(null)" else comment)
             for job_id, name, comment in self._squeue(("JobID", "Name", "admin_comment"), "--states=all")
@@ -325,7 +326,7 @@ class CommandClient(SlurmCommands):
 
 
 class RunSubsetClient(CommandClient):
-    """Reads the runs of one QOS, or the preempted runs, from the accounting."""
+    """Reads the runs of one QOS, or all preempted runs, from Slurm's accounting."""
 
     def of_qos(self, qos: str, since_s: int) -> list[AccountingRun]:
         """Return the runs of all users in a QOS that were pending, running or ended since `since_s`."""

@@ -1,4 +1,4 @@
-"""Read slurm.conf, gres.conf and similar files by Slurm's grammar, and record the place of each line.
+"""Read slurm.conf, gres.conf and similar files, and record the file and number of each line.
 
 The grammar is that of src/common/parse_config.c, which is unchanged from 22.05 to 26.05. It has neither
 sections nor nesting. A line is `key=value`; lines of nodes and partitions contain more pairs.
@@ -82,12 +82,12 @@ def read_conf(path: Path) -> list[ConfLine]:
 
 
 def settings_named(lines: Iterable[ConfLine], key: str) -> list[ConfLine]:
-    """Return the lines with this key, ignoring case. Slurm uses the last one for a key with one value."""
+    """Return the lines with this key, ignoring case. Slurm uses the last one if a key has a single value."""
     return [line for line in lines if line.key.lower() == key.lower()]
 
 
 def with_defaults(lines: Iterable[ConfLine], key: str) -> list[ConfLine]:
-    """Return the lines of NodeName or PartitionName, completed by the pairs of earlier DEFAULT lines.
+    """Return the NodeName or PartitionName lines, completed by the pairs of earlier DEFAULT lines.
 
     A second DEFAULT line replaces only the pairs that it names.
     """
@@ -136,7 +136,7 @@ def parse_number(text: str) -> int:
 
 
 def _read(path: Path, directory: Path, lines: list[ConfLine], depth: int) -> None:
-    """Append the lines of a file; `directory` is that of slurm.conf."""
+    """Append the lines of a file; `directory` is the one that contains slurm.conf."""
     if not depth:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     for number, text in _joined(path.read_bytes().decode("utf-8", "replace")):

@@ -11,7 +11,7 @@ def connect(run: CommandRunner = run_command) -> SlurmClient:
     """Return a client for the Slurm that this host is configured for (SLURM_CONF or /etc/slurm/slurm.conf).
 
     This does not call slurmctld; the first call of the client raises SlurmError if slurmctld does not answer.
-    `run` runs the commands. Callers can pass a function that counts them.
+    `run` runs the commands; callers can pass a function that also counts the calls.
     """
     commands = CommandClient(run)
     return PyslurmClient.if_usable(commands) or commands

@@ -9,13 +9,13 @@ from slurm_gpu.slurm.tres import GPU_GRES, SHARED_GRES, SharesPerGpu, count_mgpu
 
 
 def per_gpu_of(nodes: Iterable[SlurmNode | None]) -> SharesPerGpu:
-    """Return the shards and MPS per GPU on these nodes; unknown if nodes differ or one of them is None."""
+    """Return the numbers of shards and MPS per GPU; unknown if the nodes differ or one of them is None."""
     known = {SharesPerGpu() if node is None else node.per_gpu for node in nodes}
     return known.pop() if len(known) == 1 else SharesPerGpu()
 
 
 def agreed_per_gpu(nodes: Iterable[SlurmNode]) -> SharesPerGpu:
-    """Return the shards and MPS per GPU, each if it is equal on all nodes that have any."""
+    """Return the numbers of shards and MPS per GPU; one is unknown if the nodes that have any differ."""
     some = [node.per_gpu for node in nodes]
     shards, mps = {one.shard for one in some if one.shard}, {one.mps for one in some if one.mps}
     return SharesPerGpu(*(next(iter(sizes)) if len(sizes) == 1 else None for sizes in (shards, mps)))

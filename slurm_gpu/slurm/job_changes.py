@@ -1,4 +1,4 @@
-"""Clients that change jobs, as root or SlurmUser. Each method raises SlurmError."""
+"""Define clients that change jobs as root or SlurmUser. Their methods raise SlurmError on failure."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class SharedJobClient(SlurmCommands):
     """Starts, unpins and requeues jobs that share GPUs."""
 
     def start(self, job_id: int, node: str, gres: str) -> None:
-        """Start a job before its begin time, on one node with `gres`, such as gres:shard:2."""
+        """Start a job before its begin time on `node`, and set its GRES per node, such as gres:shard:2."""
         self._update(job_id, "StartTime=now", f"ReqNodeList={node}", f"TresPerNode={gres}")
 
     def unpin(self, job_id: int, gres: str) -> None:
-        """Let Slurm start a waiting job on any node with `gres`."""
+        """Let Slurm start a waiting job on any node, and set its GRES per node."""
         self._update(job_id, "ReqNodeList=", f"TresPerNode={gres}")
 
     def requeue(self, job_id: int) -> None:

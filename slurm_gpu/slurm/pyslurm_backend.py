@@ -27,7 +27,7 @@ _VERSION = re.compile(r"(\d+)\.0?(\d+)")
 
 
 class PyslurmClient(CommandClient):
-    """SlurmClient that reads nodes with pyslurm and everything else with the commands.
+    """A SlurmClient that reads nodes with pyslurm and everything else with the commands.
 
     pyslurm's interface still changes. If it differs from the one used here, the commands are used instead,
     and a warning is logged.

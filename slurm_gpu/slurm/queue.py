@@ -1,4 +1,4 @@
-"""Read the queue for counting GPUs, in a single call of squeue.
+"""Read the queue with a single call of squeue, in order to count GPUs.
 
 `SlurmClient.jobs` returns more fields of each job, but requires two calls and takes far longer. Polls that
 run every second therefore use this module. Columns end with a random mark, so that users cannot forge
@@ -25,7 +25,7 @@ class JobPhase(Enum):
 
     PENDING = "pending"
     RUNNING = "running"
-    """Also for suspended jobs, which keep their GPUs."""
+    """This includes suspended jobs, which keep their GPUs."""
     ENDED = "ended"
 
 
@@ -33,8 +33,8 @@ class JobPhase(Enum):
 class CountedJob:
     """A job in slurmctld's memory.
 
-    Tasks of an array that are not split off are one job with `n_tasks` > 1. The texts of a request are as
-    Slurm prints them, and "" if absent. Times are epoch seconds.
+    Tasks of an array that are not split off are one job with `n_tasks` > 1. Texts of the request are stored
+    as Slurm prints them, or as "" if absent. Times are epoch seconds.
     """
 
     job_id: int
@@ -43,11 +43,11 @@ class CountedJob:
     account: str
     qos: str
     partition: str
-    """A pending job may have several, separated by commas."""
+    """The partition; a pending job can have several, separated by commas."""
     phase: JobPhase
     n_tasks: int
     n_nodes: int
-    """The upper end if a pending job has a range of nodes."""
+    """The number of nodes; the upper end of the range if a pending job requests a range."""
     n_cpus: int
     per_job: str
     per_node: str
@@ -55,20 +55,20 @@ class CountedJob:
     tres: str
     """The allocation or, if the job never started, the request for the smallest allowed number of nodes."""
     exclusive: bool
-    """Whether it requested its nodes exclusively."""
+    """Whether the job requested exclusive use of its nodes."""
     submit_s: int | None
     start_s: int | None
-    """The start time; for a pending job, the one that Slurm expects."""
+    """The start time; for a pending job, the start that Slurm expects."""
     end_s: int | None
     """The end of its time limit if the job has not ended."""
     nodes: str
     admin_comment: str
     cpus_per_gpu: str = ""
-    """Such as "gres:gpu:8"."""
+    """CpusPerTres, such as "gres:gpu:8"."""
     mib_per_gpu: str = ""
-    """Such as "gres:gpu:6144"; a default that Slurm sets lacks "gres:"."""
+    """MemPerTres, such as "gres:gpu:6144"; a default that Slurm sets lacks "gres:"."""
     per_task: str = ""
-    """Since 24.11, CPUs are included: "cpu=2,gres/gpu=1"."""
+    """The TRES per task; since 24.11, they include CPUs: "cpu=2,gres/gpu=1"."""
     is_suspended: bool = False
 
 

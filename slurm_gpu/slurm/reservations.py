@@ -58,7 +58,7 @@ class SlurmReservation:
     accounts: frozenset[str] = frozenset()
     flags: frozenset[str] = frozenset()
     partition: str = ""
-    """The partition of its jobs; "" for any."""
+    """The partition of the reservation's jobs; "" if any partition is allowed."""
 
     def spans(self, until_s: int, zone: ZoneInfo) -> Iterator[tuple[int, int]]:
         """Return the start and end of each repetition that begins before `until_s`.
@@ -91,21 +91,21 @@ class ReservationUserJob:
     account: str
     partitions: frozenset[str]
     reservation: str
-    """The reservation that it runs in or requests, including MAGNETIC ones; "" if there is none."""
+    """The reservation in which it runs or which it requests, even a MAGNETIC one; "" if there is none."""
     eligible_s: int | None
     start_s: int | None
-    """The start that Slurm expects if the job is pending."""
+    """The start time; for a pending job, the start that Slurm expects."""
     time_limit_s: int | None
     reason: str
     nodes: str
-    """Its nodes, even after its end; "" if it never started.
+    """The nodes of the job, even after its end; "" if it never started.
 
     In contrast, `start_s` is also set for a job that was cancelled before its start.
     """
 
 
 class ReservationClient(SlurmCommands):
-    """Manages reservations through scontrol and squeue. Each method raises SlurmError."""
+    """Manages reservations through scontrol and squeue. All methods raise SlurmError on failure."""
 
     def all(self) -> list[SlurmReservation]:
         """Return all reservations of slurmctld, including those of the site."""
@@ -129,7 +129,8 @@ class ReservationClient(SlurmCommands):
     ) -> None:
         """Create a reservation of whole nodes that attracts this user's jobs in this account (MAGNETIC).
 
-        Raise NodesBusyError if running jobs would still be on the nodes and are not ignored.
+        Unless `ignores_jobs` is true, raise NodesBusyError if running jobs would still be on the nodes at its
+        start.
         """
         flags = "MAGNETIC,IGNORE_JOBS" if ignores_jobs else "MAGNETIC"
         try:

@@ -234,7 +234,7 @@ def _split(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[s
 
 
 def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[str]] | str]:
-    """Yield the same as _split, from text that does not consist only of rows.
+    """Yield the same values as _split from text that does not consist only of rows.
 
     A row begins on a new line, but names and comments have newlines too. Words are therefore counted, and the
     beginning of a row is searched for only if the next row is misaligned.

@@ -125,7 +125,7 @@ NEW_QOS: Limits = {LimitField("GraceTime"): 0}
 class Association:
     """An account, or a user in an account, with its own limits, excluding inherited ones.
 
-    Each QOS that it may use in addition to inherited ones is a limit LimitField("QOS", NAME) = 1.
+    Each allowed QOS that is not inherited is a limit LimitField("QOS", NAME) = 1.
     """
 
     account: str
@@ -163,7 +163,7 @@ class Qos:
 
 
 class Sacctmgr:
-    """Slurm's own limits, through sacctmgr of 22.05 and later. Every method may raise SlurmError."""
+    """Reads and changes Slurm's own limits through sacctmgr. All methods raise SlurmError on failure."""
 
     def __init__(self, run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ) -> None:
         self._run = run

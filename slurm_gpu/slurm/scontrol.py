@@ -54,7 +54,7 @@ class JobTexts:
 
 
 def parse_config(text: str) -> SlurmSettings:
-    """Return the settings in `scontrol show config`. If a key occurs twice, the first counts."""
+    """Parse the output of `scontrol show config`. If a key occurs twice, the first one counts."""
     raw: dict[str, str] = {}
     for line in text.splitlines():
         if match := _CONFIG_LINE.fullmatch(line):
@@ -74,7 +74,7 @@ def parse_config(text: str) -> SlurmSettings:
 
 
 def parse_ping(text: str) -> list[SlurmctldHost]:
-    """Return the hosts in `scontrol ping`, the primary first, by their short names."""
+    """Return the hosts in the output of `scontrol ping`, the primary first, by their short names."""
     return [
         SlurmctldHost(match["name"].partition(".")[0], match["how"] == "UP")
         for match in _PINGED.finditer(text)
@@ -82,7 +82,7 @@ def parse_ping(text: str) -> list[SlurmctldHost]:
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
-    """Return the nodes in `scontrol show node -d`, in its order."""
+    """Return the nodes in the output of `scontrol show node -d`, in the same order."""
     starts = [match.start() for match in _NODE_HEAD.finditer(text)]
     return [_node(_Fields(text[a:b])) for a, b in itertools.pairwise([*starts, len(text)])]
 
@@ -116,7 +116,7 @@ class JobReader:
 def parse_jobs(
     text: str, labels: Mapping[int, JobTexts], read: Callable[[int, JobTexts, str], QueuedJob] | None = None
 ) -> tuple[list[QueuedJob], set[int]]:
-    """Return the jobs in `scontrol show job -d`, and the ids of uncertain ones.
+    """Return the jobs in the output of `scontrol show job -d`, and the ids of uncertain ones.
 
     `labels` contains the texts of all jobs by raw id. A job is uncertain if its text occurs twice or lacks
     its name: the job has changed, or a user forges jobs. The caller reads such a job individually. `read`
@@ -138,7 +138,7 @@ def parse_jobs(
 
 
 def parse_single_job(text: str, job_id: int, label: JobTexts) -> QueuedJob | None:
-    """Return the job from the output of `scontrol show job -d ID`, where its entry comes first, or None."""
+    """Return the first job with this id in the output of `scontrol show job -d ID`, or None."""
     for head in _JOB_HEAD.finditer(text):
         if int(head["id"]) == job_id:
             chunk = text[head.start() :]
@@ -329,7 +329,7 @@ def _gpu_index(text: str) -> Iterator[tuple[str, dict[str, list[int]]]]:
 
 
 def _with_layout(tres: Mapping[str, float], text: str) -> Mapping[str, float]:
-    """Add the GPUs on the job's nodes to a total that lacks them because AccountingStorageTRES does."""
+    """Add the GPUs on the job's nodes to a total that excludes GPUs because of AccountingStorageTRES."""
     on_nodes = Counter[str]()
     for match in _JOB_GRES.finditer(text):
         n_nodes = len(expand(match["nodes"]))

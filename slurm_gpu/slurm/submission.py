@@ -23,7 +23,7 @@ class Partition:
     whole_nodes: bool = False
     """Whether whole nodes are allocated to each job: OverSubscribe=EXCLUSIVE, or Exclusive=NODE in 26.05."""
     allow_groups: frozenset[str] | None = None
-    """UNIX groups that may use it. None, here and in the next four fields, means no restriction."""
+    """UNIX groups that can use it. None, here and in the next four fields, means no restriction."""
     allow_accounts: frozenset[str] | None = None
     deny_accounts: frozenset[str] | None = None
     allow_qos: frozenset[str] | None = None
@@ -55,7 +55,7 @@ class UserDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserAssociations:
-    """Accounts and QOS that a user may submit to, in lower case; None if unknown."""
+    """Accounts and QOS to which a user can submit jobs, in lower case; None if unknown."""
 
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None

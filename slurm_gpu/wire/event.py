@@ -1,4 +1,4 @@
-"""Define events on a node at a moment, such as the loss of a GPU."""
+"""Define events that occur on a node, such as the loss of a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_LEVELS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """An event on a node at a moment, such as `gpu_lost`; its key is (node, boot_id, n)."""
+    """An event that occurred on a node, such as `gpu_lost`; its key is (node, boot_id, n)."""
 
     node: str
     boot_id: str

@@ -39,7 +39,7 @@ class LiveDevice:
     idle_s: float | None = None
     """Seconds since the last sample above IDLE_PCT, including samples between shipments.
 
-    None also means that no sample has been above it since slurm-gpud started.
+    The value is also None if no sample has been above IDLE_PCT since slurm-gpud started.
     """
     mem_used_mib: float | None = None
     mem_used_frac: float | None = None

@@ -38,8 +38,8 @@ def running_slurmds(proc: Path = PROC) -> Iterator[tuple[int, list[str]]]:
 class _Slurmd:
     """The slurmd of a dynamic node.
 
-    `started`, in clock ticks after boot, distinguishes it from a later process with the same pid. With
-    `options`, `slurmd -G` describes the same node.
+    `started`, in clock ticks after boot, distinguishes it from a later process with the same pid. When
+    `slurmd -G` is called with `options`, it describes the same node.
     """
 
     pid: int
@@ -65,7 +65,7 @@ class DynamicNode:
     def n_changes(self) -> int:
         """Return how many times slurmd has restarted with different options; 0 if slurm.conf lists the node.
 
-        All processes are searched only after a known slurmd has ended.
+        The list of all processes is searched only after a known slurmd has ended.
         """
         before = self._slurmd
         if before is not None and not self._runs(before) and self.options() != before.options:

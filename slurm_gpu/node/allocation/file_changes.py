@@ -26,7 +26,7 @@ class ChangeStamp:
         worker: WorkerThread | None = None,
         n_changes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`n_changes` counts other changes that the stamp includes; the separate thread calls it."""
+        """`n_changes` returns a count that becomes part of the stamp; the separate thread calls it."""
         self._paths, self._n_changes = paths, n_changes
         self._worker = WorkerThread("slurm.conf") if worker is None else worker
         self._checked = threading.Event()
@@ -34,7 +34,7 @@ class ChangeStamp:
         self._hangs = False
 
     def now(self) -> Stamp:
-        """Return a stamp that changes with the files; while they cannot be checked, it stays the same."""
+        """Return a stamp that changes with the files; it stays the same while they cannot be checked."""
         if self._worker.idle:
             self._check_now()
         return self._stamp

@@ -45,7 +45,7 @@ class Capability:
 
 
 def read_capabilities(path: Path = MIG_MINORS) -> Mapping[int, Capability]:
-    """Return MIG instances by the minor number of their capability device file, or {} without MIG.
+    """Map minor numbers of capability device files to MIG instances; return {} if there are none.
 
     A job with a MIG instance can open the GPU's device file and two files /dev/nvidia-caps/nvidia-capN: one
     for the GPU instance and one for the compute instance. The driver lists them in lines such as
@@ -91,7 +91,7 @@ def parse_files(text: str) -> list[tuple[str, ...]]:
 
 
 def _count_without_files(text: str) -> int:
-    """Return the number of GPUs in output of `slurmd -G` that contains no device files."""
+    """Return the number of GPUs in the output of `slurmd -G` if the output contains no device files."""
     return sum(int(match["count"]) for match in map(_COUNT.search, text.splitlines()) if match)
 
 

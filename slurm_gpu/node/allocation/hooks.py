@@ -220,7 +220,7 @@ class HookDirectory:
         return replace(event, uptime_s=self._finer(event))
 
     def _finer(self, event: HookEvent) -> float:
-        """Return the uptime to better than 10 ms, using the wall clock unless it was set since then."""
+        """Return the event's uptime to within 10 ms, using the wall clock unless it has been set since."""
         if event.boot_id != self._clock.boot_id():
             return event.uptime_s
         by_wall_s = event.at_s - wall_ahead_s(self._clock)

@@ -135,9 +135,10 @@ def file_size(processes: Processes, pid: int, name: str) -> int | None:
 
 
 class Recognition:
-    """The best application recognised in one job so far; each scan reads only new and grown processes.
+    """The best application recognised in one job so far.
 
-    `unfinished` is true while nothing is recognised and some processes have not been scanned.
+    Each scan reads only processes that are new or whose address space has changed. `unfinished` is true while
+    no application has been recognised and some processes have not been scanned.
     """
 
     def __init__(self, rules: ApplicationRules, processes: Processes) -> None:

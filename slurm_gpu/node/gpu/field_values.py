@@ -14,7 +14,7 @@ from slurm_gpu.plausible import is_plausible
 
 
 class _Field(NamedTuple):
-    """A field (nvml.h: NVML_FI_DEV_…) with its scope; its unit is 2**shift.
+    """A field (nvml.h: NVML_FI_DEV_…) with its scope; its values are in units of 2**shift.
 
     Fields are given by number, because older bindings lack some of the names.
     """
@@ -65,7 +65,7 @@ class FieldValues:
         self._prepare()
 
     def has(self, name: str) -> bool:
-        """Return whether the counter can be read as a field, as far as is known."""
+        """Return whether the counter can currently be read as a field."""
         out = self._calls.is_out("nvmlDeviceGetFieldValues")
         return name in self._fields and not self._misses[name] and not out
 

@@ -1,4 +1,4 @@
-"""Read GPM: the activity of a Hopper or later GPU, or of a MIG instance, between two samples.
+"""Read GPM, which measures the activity of a GPU or MIG instance (Hopper or later) between two samples.
 
 GPM's PCIe rates are also read, because the driver's byte counters have 32 bits and may wrap more than once
 per second.

@@ -59,7 +59,7 @@ class NvmlReader:
         return self._silent
 
     def find(self, leave_out: Collection[int] = ()) -> Iterator[tuple[int, Sequence[DeviceProperties]]]:
-        """Yield each NVML index with the GPU and its MIG instances, or () if it does not answer.
+        """Yield each NVML index with the GPU and its MIG instances, or with () if the GPU does not answer.
 
         Indices in `leave_out` are not accessed. Do not read devices until the iterator is exhausted. Raise
         NvmlError if the driver does not work.

@@ -121,7 +121,7 @@ def check_gone(code: int) -> None:
 
 
 def address(handle: Any) -> int | None:
-    """Return the address of a handle, for comparison."""
+    """Return the address to which a handle points, so that handles can be compared."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 

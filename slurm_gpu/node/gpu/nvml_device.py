@@ -157,7 +157,7 @@ class NvmlDevice:
         )
 
     def is_same(self, handle: Any, facts: DeviceProperties) -> bool:
-        """Return whether a found device is this one; if so, update it and retry unsupported calls."""
+        """Return whether a found device is this one; if so, update `facts` and retry unsupported calls."""
         same = address(handle) == address(self.handle)
         if not same or facts._replace(power_limit_w=None) != self.facts._replace(power_limit_w=None):
             return False
@@ -182,7 +182,7 @@ class NvmlDevice:
         raise GoneError(ReadError.LOST, "the MIG instance is gone")
 
     def _memory(self) -> DeviceMemory | None:
-        """Read memory with version 2 of the call, which separates the driver's reserve, or with version 1."""
+        """Read memory with version 2 of the call, which reports the driver's reserve, or with version 1."""
         info = self._memory_v2
         info.version = pynvml.nvmlMemory_v2
         code = self._calls.call(_MEMORY_V2, byref(info))

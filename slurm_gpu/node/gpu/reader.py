@@ -104,7 +104,7 @@ class Commands:
 
 
 class Following(NamedTuple):
-    """Periodic readings at multiples of `every_s` of Clock.monotonic(), like slurm-gpud's samples."""
+    """Periodic readings at multiples of `every_s` of Clock.monotonic(), when slurm-gpud also samples."""
 
     requests: Sequence[ReadRequest]
     every_s: float

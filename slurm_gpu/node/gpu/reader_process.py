@@ -314,7 +314,7 @@ class ReaderProcess:
             log.warning("%s", error)
 
     def _crash(self, why: str, index: int | None = None) -> None:
-        """Prepare the start of another process; `index` is the device at which one exited unexpectedly."""
+        """Prepare the start of another process; `index` is the device at which the last one exited."""
         log.warning("%s; another one is started", why)
         self.exits.add(why)
         self._crashed_at = [at for at in self._crashed_at if at == index]

@@ -48,8 +48,8 @@ class EndedRuns:
     """The last ended run of each job in this boot; all earlier runs of the job have ended, too.
 
     An epilog does not identify its run, because the epilog of a requeued job contains the restart count of
-    the next run. If the epilog belongs to no allocation, a report on the next run may therefore have the same
-    restart count.
+    the next run. If an epilog belongs to no allocation, a report on the next run may therefore contain the
+    same restart count as the epilog.
     """
 
     def __init__(self, kept: Spool, clock: Clock) -> None:

@@ -45,7 +45,7 @@ class UnresolvedAllocations:
         self._waiting.append(_WaitingForDevices(ended, now_s + RESOLVE_WITHIN_S))
 
     def resolve(self) -> None:
-        """Look up the devices of the waiting allocations; call this after a new answer."""
+        """Look up the devices of the waiting allocations; call this when new devices may be known."""
         for waiting in self._waiting:
             allocation = self._inventory.resolve(waiting.ended.allocation)
             waiting.ended = replace(waiting.ended, allocation=allocation)

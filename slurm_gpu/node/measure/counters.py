@@ -48,7 +48,8 @@ class CounterSum:
         """Count a reading, `between_s` after the previous one; return the growth per second, if known.
 
         Only `allocated_s` of that time and a proportional part of the growth count. A reading of None means
-        that the time is unmeasured. Any amount of time may pass between readings, because counters continue.
+        that the time is unmeasured. Readings may be any time apart, because the counters continue to count in
+        between.
         """
         before, self._before = self._before, counter
         if before is None or counter is None or allocated_s <= 0:

@@ -182,9 +182,10 @@ class DetailCollector:
         interval: Interval,
         values: dict[str, float | None],
     ) -> None:
-        """Count GPM's means over their period, unless it began before `from_s`, when other jobs contributed.
+        """Count GPM's means over their period, unless the period began before `from_s`.
 
-        An unallocated device is idle, so activity just before or after the segment counts for the segment.
+        Before `from_s`, other jobs contributed to the means. An unallocated device is idle, so activity just
+        before or after the segment counts for the segment.
         """
         begin_s = interval.at_s - activity.seconds
         if begin_s < from_s - _SAME_S:

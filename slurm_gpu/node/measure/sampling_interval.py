@@ -41,12 +41,12 @@ class SamplingPace:
 
     @property
     def gap_s(self) -> float:
-        """Return the longest time between two samples that is not a gap; it depends on the previous pace."""
+        """Return the longest time between two samples that does not count as a gap."""
         return max(GAP_S, GAP_SAMPLES * self._expected_s)
 
     @property
     def detail_gap_s(self) -> float:
-        """Return the longest time between two detailed samples that is not a gap."""
+        """Return the longest time between two detailed samples that does not count as a gap."""
         return max(self.gap_s, GAP_DETAILS * min(self._detail_max_s, DETAIL_SHARE * self._expected_s))
 
     def set_youngest(self, start_s: float | None) -> None:

@@ -130,7 +130,7 @@ class JobSamples:
         return bool(self.known) and self.known[-1].at_s >= span.end_s - _SAME_S
 
     def forget(self, before: UtilizationSpan) -> None:
-        """Drop the samples that later spans than this one do not need."""
+        """Drop the samples that are not required for any span after this one."""
         if self.known is not None:
             oldest = before.end_s - 2 * SAMPLE_MAX_S
             self.known = [s for s in self.known if s.at_s > oldest]
@@ -199,7 +199,7 @@ def device_during(
     parts: Mapping[Holder, AllocatedSpan],
     own: Mapping[Holder, float | None],
 ) -> float:
-    """Return the device's percentage during `part` of a span, given each holder's own percentage.
+    """Return the device's percentage during `part` of a span, given each job's own percentage.
 
     The activity of other processes is assumed to be constant over the span.
     """

@@ -66,9 +66,9 @@ class UtilizationSpans:
     ) -> Sequence[UtilizationSpan]:
         """Return new spans, oldest first, from a reading whose ring contains samples after `after_us`.
 
-        A detailed reading also contains the current value. It is used if the ring has had no new samples for
-        a while, or immediately if `to_the_end` is true. Only the ring can cover the time between two readings
-        that are more than `gap_s` apart.
+        A detailed reading also contains the current value. The current value is used if the ring has had no
+        new samples for a while, or immediately if `to_the_end` is true. Only the ring can cover the time
+        between two readings that are more than `gap_s` apart.
         """
         now_s = reading.at_s
         if self._answered_s is None or now_s - self._answered_s > gap_s:

@@ -25,7 +25,7 @@ class CgroupGrowth:
     """The growth of a cgroup counter since the observation started, even if the cgroup is recreated."""
 
     def __init__(self, *, from_zero: bool, left: int | None = None) -> None:
-        """If `from_zero`, the first value counts in full, except in the cgroup `left` by an earlier run."""
+        """If `from_zero` is true, the first value counts in full, unless it is from the cgroup `left`."""
         self.total: float | None = None
         self._from_zero, self._left = from_zero, left
         self._last: CgroupCounter | None = None

@@ -68,7 +68,7 @@ class Spool:
         )
 
     def _sign(self, directory: Path) -> bool:
-        """Save the format and return whether it is on disk; raise NewerSpoolError if the old one is newer."""
+        """Save the format and return whether it is on disk; raise NewerSpoolError if a newer one is saved."""
         written = self._journal.get(_FORMAT)  # None means that 0.1 wrote the spool in format 1
         match written:
             case {"format": int(number), "version": str(version)} if number > FORMAT:

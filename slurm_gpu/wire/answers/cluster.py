@@ -31,7 +31,7 @@ class ClusterJob:
     submit_s: int | None
     eligible_s: int | None
     start_s: int | None
-    """The start that Slurm expects for a pending job; None if Slurm has not estimated it."""
+    """The start time; for a pending job, the start that Slurm expects, or None if it has no estimate."""
     end_s: int | None
     """The end according to the time limit."""
     time_limit_s: int | None
@@ -42,7 +42,7 @@ class ClusterJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAllocation:
-    """A job's allocation on a node: indices of its whole GPUs, and of the GPUs of which it has shards."""
+    """A job's allocation on a node: the indices of its whole GPUs and of GPUs on which it has shards."""
 
     job_id: int
     gpus: Sequence[int]
@@ -55,14 +55,14 @@ class ClusterNode:
 
     node: str
     state: str
-    """Words in lower case, joined by +."""
+    """The words of the state in lower case, joined by +."""
     reason: str | None
     in_service: bool
     partitions: Sequence[str]
     zone: str | None
     server_type: str | None
     gpus: Mapping[str, int]
-    """By type."""
+    """The number of GPUs by type."""
     gpus_free: int
     cpus: int
     cpus_allocated: int
@@ -73,7 +73,7 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """All nodes and jobs at one time."""
+    """The state of all nodes and jobs at one point in time."""
 
     as_of_s: float
     """The time of slurmctld's report."""

@@ -28,7 +28,7 @@ def from_json(kind: type[T], value: Any) -> T:
 
 
 def decode(kind: type[T], body: bytes) -> T:
-    """Return the body of an answer as `kind`, like `from_json`; raise ValueError if it is not JSON."""
+    """Convert the body of an answer to `kind`, as `from_json` does; raise ValueError if it is not JSON."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

@@ -23,12 +23,12 @@ class ReservationState(StrEnum):
     REQUESTED = "requested"
     APPROVED = "approved"
     ACTIVE = "active"
-    """Its window has begun."""
+    """The reservation's window has begun."""
     ENDED = "ended"
     DENIED = "denied"
     CANCELLED = "cancelled"
     RELEASED = "released"
-    """It ended early, because its user did not use it."""
+    """The reservation ended early, because its user did not use it."""
 
     @property
     def is_over(self) -> bool:
@@ -43,7 +43,7 @@ class ReservationState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """One row of the table; times are epoch seconds. `full` is False if `why` is hidden."""
+    """A reservation in slurm-gpudbd; times are epoch seconds. `full` is False if `why` is hidden."""
 
     id: int
     cluster: str
@@ -103,14 +103,14 @@ class Report:
     id: int
     at_s: int
     state: ReservationState
-    """approved or active while it continues, ended or released afterwards."""
+    """approved or active while the reservation continues, ended or released afterwards."""
     why: str | None = None
     error: str | None = None
     first_job_id: int | None = None
     first_eligible_s: int | None = None
     first_start_s: int | None = None
     nodes: str | None = None
-    """Its nodes after replacement of nodes that went out of service; None if unchanged."""
+    """Its nodes, after those that went out of service were replaced; None if unchanged."""
 
 
 def in_words(nodes: str, start_s: int, end_s: int) -> str:

@@ -24,7 +24,7 @@ class RunningUse:
     mem_p25: float | None
     mem_p95: float | None
     unused_devices: Sequence[str] = ()
-    """UUIDs of devices that never computed although others of the job did, except those of low coverage."""
+    """UUIDs of devices with sufficient coverage that never computed although other devices of the job did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

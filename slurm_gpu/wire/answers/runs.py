@@ -202,7 +202,7 @@ class Health:
     learned_s: float | None = None
     """The time at which the forecast model was trained; None if never, or unknown."""
     web_refused: Sequence[Mapping[str, Any]] = ()
-    """Recently rejected requests in the name of slurm-gpuweb: uid, user, address, at_s."""
+    """Recent rejected callers that claimed to be slurm-gpuweb: uid, user, address, at_s, why, write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ class JobVerdict:
     """The culprits, as (node, UUID)."""
     nodes: Sequence[str]
     since_s: float | None
-    """Its beginning; None if this is the start of the job or precedes the first available sample."""
+    """The beginning of the fault; None if it began with the job or before the first available sample."""
     reported_at_s: int
     """The time of the first report."""
     last_s: int
