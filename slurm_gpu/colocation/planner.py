@@ -21,7 +21,7 @@ class Member:
     """Completed work, which determines the phase."""
     submit_s: float = 0.0
     killed: int = 0
-    """Number of restarts because the job ran out of memory with co-runners."""
+    """Number of times that the job restarted because it ran out of memory with co-runners."""
     ran_s: float = 0.0
     """Seconds since the start of the job, if known; never less than its completed work."""
 
@@ -37,7 +37,7 @@ class PlannerGpu:
 
     running: tuple[Member, ...] = ()
     name: str | None = None
-    """Name that identifies the GPU if views list different GPUs; if None, its position identifies it."""
+    """Name that identifies the GPU across views; if None, its position in the views identifies it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ def groups_given(text: str, n_workers: int) -> Groups:
 
 
 def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
-    """Infer groups from clearly separate levels of memory, or else of work, in the bins `active` (n_bins,).
+    """Infer groups from clearly separate levels of memory or, failing that, of work in the bins `active`.
 
     Only metrics that a fault does not change define roles: a slow GPU uses the same memory, and does the same
     work, as its peers. Levels count as roles if they have nearly equal numbers of workers, as pipeline

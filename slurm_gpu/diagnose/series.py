@@ -282,7 +282,7 @@ def align(
 
 
 def _order(worker: JobWorker) -> tuple[object, ...]:
-    """Return a key that sorts workers like launchers: by rank, or else by node (n2 before n10) and index."""
+    """Return a key that sorts workers as launchers do: by rank, or by node (n2 before n10) and index."""
     node = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split("([0-9]+)", worker.node)]
     rank = -1 if worker.rank is None else worker.rank
     index = -1 if worker.index is None else worker.index

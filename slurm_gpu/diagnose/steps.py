@@ -55,7 +55,8 @@ class StepSeries:
     """Seconds of computation in arrays (replicas, stages, steps, microbatches), with NaN for missing data.
 
     `ranks` (replicas, stages, slots) contains the launcher's ranks; −1 if unknown. Tensor-parallel ranks of
-    the same replica and stage compute as long as the slowest of them. `numbers` contains the step numbers.
+    the same replica and stage compute for as long as the slowest of them. `numbers` contains the step
+    numbers.
     """
 
     forward: Matrix
@@ -272,10 +273,10 @@ def _equalized(cost: Matrix, levels: Matrix) -> Matrix:
 
 
 def _without_variation(cost: Matrix, levels: Matrix) -> Matrix:
-    """Return the times without variation of each worker's microbatches that is larger than usual.
+    """Return the times as they would be without unusual variation among a worker's microbatches.
 
-    The maximum of many workers exceeds their median even if none is slow. Only rare long operations count if
-    the others vary as usual.
+    The maximum of many workers exceeds their median even if none is slow. If only rare operations are
+    unusually long, only these are shortened. Otherwise, all times of a worker are set to its usual time.
     """
     usual = levels[:, :, None, None]
     shortened = np.where(usual > 0, np.minimum(cost, _USUAL_LONGEST * usual), cost)

@@ -36,7 +36,7 @@ NEXT_STEPS: Mapping[Cause, str] = {
     "or data on local disks.",
     Cause.HANG: "Record the stacks of the listed workers (py-spy dump), then cancel the job; "
     "with TORCH_NCCL_ASYNC_ERROR_HANDLING=1, such a job ends by itself.",
-    Cause.HEALTHY: "Nothing.",
+    Cause.HEALTHY: "No action is required.",
     Cause.INCONCLUSIVE: "Check the timelines; step timings (--steps) show what counters cannot.",
 }
 # Kind of Cause.INCONCLUSIVE for a job whose GPUs have had nothing to run.
@@ -52,15 +52,18 @@ LONG_PAUSE = "long pause"
 # Kind of Cause.INCONCLUSIVE if no worker differs from its peers, but the data cannot show every slow GPU.
 NO_DIFFERENCE = "no difference found"
 _INCONCLUSIVE_NEXT: Mapping[str, str] = {
-    NOTHING_RAN: "Check whether the program uses GPUs (nvidia-smi on its nodes). If not, request none.",
+    NOTHING_RAN: "Check whether the program uses GPUs (nvidia-smi on its nodes). If not, submit it without "
+    "GPUs.",
     TOO_EARLY: "Repeat the diagnosis in a minute.",
     TWO_GROUPS: "Compare the clocks (nvidia-smi -q -d PERFORMANCE,TEMPERATURE) and the amount of work of the "
     "named workers with those of the others.",
-    NO_DIFFERENCE: "Nothing is required. If the job is slower than expected, record timings of its steps "
+    NO_DIFFERENCE: "No action is required. If the job is slower than expected, record timings of its steps "
     "(--steps).",
-    LONG_PAUSE: "Check what the job did then: an evaluation, a checkpoint, or waiting for storage.",
+    LONG_PAUSE: "Check what the job did during the pause: an evaluation, a checkpoint, or waiting for "
+    "storage.",
     UNEXPLAINED: "Profile the job. Timings of steps (--steps) show which workers take longer.",
-    NO_PEERS: "Check how much of its GPU the job uses (slurm-gpu job JOBID); a profiler shows why it waits.",
+    NO_PEERS: "Check how much of its GPU the job uses (slurm-gpu job JOBID); a profiler shows why the job "
+    "waits.",
 }
 _VERIFY_FIRST = (
     "Do not drain the node yet: run nvidia-smi -q -d PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there, "

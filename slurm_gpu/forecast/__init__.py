@@ -1,4 +1,4 @@
-"""Forecast how long a job will wait from the waits of earlier jobs.
+"""Forecast a job's waiting time, based on the waits of earlier jobs.
 
 `samples` contains observations of waiting jobs, and the outcome known at each moment. `tables` and
 `regression` forecast from them. `forecaster` evaluates both on the last part of history, uses the more

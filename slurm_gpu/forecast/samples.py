@@ -1,7 +1,7 @@
 """Define samples of waiting jobs: one row per job and moment, with the job's features at that moment.
 
-A job may have several samples. Outcomes are available only through `known_at`: it returns those that had
-happened by the time of a forecast, so that no forecast can use later events.
+A job may have several samples. Outcomes are available only through `known_at`, which returns only outcomes
+before the time of a forecast. No forecast can therefore use later events.
 """
 
 from __future__ import annotations

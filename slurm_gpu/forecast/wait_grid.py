@@ -38,8 +38,8 @@ def distribution(started: Floats, waiting: Floats) -> Floats:
     """Return the Kaplan-Meier estimate of the waits.
 
     `started` contains the weights of the jobs that started in each bin, and `waiting` those of the jobs whose
-    last known wait is in it. Both have the shape (…, N_BINS). Without `waiting`, all forecasts would be too
-    short, especially in a growing queue.
+    last known wait is in the bin. Both have the shape (…, N_BINS). Without `waiting`, all forecasts would be
+    too short, especially in a growing queue.
     """
     seen = started + waiting
     # A job that waited when last seen was at risk, on average, for half of that bin.

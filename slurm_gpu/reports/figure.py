@@ -98,7 +98,7 @@ class Cdf:
 
     axes: Sequence[Axis]
     curves: Mapping[str, Mapping[str, StepCurve]]
-    """By axis, then by application."""
+    """The curves by axis, then by application."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

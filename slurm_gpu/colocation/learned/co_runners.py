@@ -75,7 +75,7 @@ class ApplicationPlaces:
 
     def _add(self, new: Sequence[int], wanted: set[int]) -> None:
         if len(wanted) > self.empty:
-            raise ValueError(f"{len(wanted)} applications exceed the {self.empty} places")
+            raise ValueError(f"{len(wanted)} applications do not fit into {self.empty} places")
         if len(self.applications) + len(new) > self.empty:
             self._forget()
             new = sorted(wanted)

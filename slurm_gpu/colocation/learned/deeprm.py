@@ -3,13 +3,13 @@
 Each planner has one net, whose inputs are images of resource use. The thesis leaves most details open. This
 module chooses the size of the hidden layer (20, as in DeepRM), the steps and levels of the images (`images`),
 and DeepRM's reward. It trains by REINFORCE with the advantage return - baseline; the thesis writes the
-opposite difference, which would learn the worst decisions. As in the thesis, there are three slots, filled in
-the order of submission, and a backlog. DeepRM starts one job at a time; the thesis treats each group of slots
-as a virtual slot. Both may also wait.
+opposite difference, with which a net would learn the worst decisions. As in the thesis, there are three
+slots, filled in the order of submission, and a backlog. DeepRM starts one job at a time; the thesis treats
+each group of slots as a virtual slot. Both planners may also choose to wait.
 
-An option is allowed only if its assumed use fits. DeepRM assumes constant use; the thesis compares the area
-under the use over time. Since means and areas hide peaks, jobs can run out of memory in the simulator. A
-killed job then runs alone.
+An option is allowed only if its assumed use fits on the GPU. DeepRM assumes constant use; the thesis compares
+the area under the use over time. Since means and areas hide peaks, jobs can run out of memory in the
+simulator. A killed job then runs alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Simulate many queues of jobs at once with array operations, for training; each queue has its own GPU.
 
-The model is that of `colocation.simulation`, simplified where this does not affect learning. Speeds are those
-of whole runs, and memory is checked as if all jobs started at once. A job that does not fit returns to the
+The model is that of `colocation.simulation`, simplified where this does not affect learning. Speeds are means
+over whole runs, and memory is checked as if all jobs started at once. A job that does not fit returns to the
 queue with no work done, and then runs alone.
 """
 

@@ -10,7 +10,7 @@ _NAME = "colocation-train"
 
 
 def script(command: Sequence[str], out: Path, n_seeds: int, *, minutes: int = 30) -> str:
-    """Return an sbatch script that runs `command`, to which it adds --seed, --checkpoint and --out.
+    """Return an sbatch script that runs `command` with --seed, --checkpoint and --out added.
 
     Each task has its own checkpoint, from which it resumes when requeued. The tasks of a later array, which
     may train on other speeds, start from the beginning. `--if-better` keeps the best model in `out`,

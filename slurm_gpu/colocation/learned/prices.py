@@ -4,7 +4,7 @@ The shortest time that a queue can take is the solution of a linear program, who
 for which each pair runs together. Its dual gives every application a price in GPU seconds per second of work:
 1 if it runs alone, and less if it fits well with jobs that run anyway. A group whose speeds, weighted by
 price, sum to 1 belongs to the best schedule. Unweighted speeds would pair the most compatible jobs with each
-other, although the others need them as partners. Exact prices require an LP solver. This module instead
+other, although other jobs need these as partners. Exact prices require an LP solver. This module instead
 softens the constraints of the program with an entropy term, and computes its prices by damped fixed-point
 steps.
 """

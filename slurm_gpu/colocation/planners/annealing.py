@@ -1,7 +1,7 @@
 """Plan an order of all starts on each GPU by simulated annealing with the assumed speeds.
 
-The objective is the makespan. Under a cap, at most one job in six may be noticeably slower than alone. After
-each event the planner improves the rest of the last plan, starting from the actual state.
+The objective is the makespan. Under a cap, at most one job in six may be noticeably slower than when it runs
+alone. After each event the planner improves the rest of the last plan, starting from the actual state.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class LinearProgram:
     def _first(
         self, decision: PlannerDecision, kinds: _Kinds, times: Sequence[Counter[int]]
     ) -> tuple[Member, ...]:
-        """Return the jobs to start on an idle GPU: a set of the solution if possible, else the longest job.
+        """Return the jobs to start on an idle GPU: a set from the solution or, failing that, the longest job.
 
         Other jobs can join a single job later.
         """
@@ -65,7 +65,7 @@ class LinearProgram:
         return (max(decision.waiting.values(), key=lambda one: one.left_s),)
 
     def _times(self, kinds: _Kinds, n_gpus: int) -> list[Counter[int]]:
-        """Return the sets of kinds that run together in the solution, longest time first."""
+        """Return the sets of kinds that run together in the solution, sorted by time in descending order."""
         sets = list(self._sets(kinds))
         n_alike = np.array([len(some) for some in kinds.members], dtype=np.float64)
         _, seconds = best_times(

@@ -2,7 +2,7 @@
 
 Sharing pays if more work per second is done with the joining job than without it. Orders can describe any
 schedule in which jobs start when others end. Since jobs share only if sharing pays, no order takes longer
-than running its jobs one after the other. Speeds are those of whole runs. Memory is checked from each job's
+than running its jobs one after the other. Speeds are means over whole runs. Memory is checked from each job's
 current progress to its end.
 """
 

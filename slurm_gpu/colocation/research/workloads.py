@@ -41,8 +41,8 @@ def table_world(measured: Measured) -> TableWorld:
 def weights_on_others(measured: Measured) -> list[float]:
     """Return the mean additional time that each application costs its co-runners; inf if unknown.
 
-    The additional time is relative to the co-runner's duration alone. It is at most 1, as if both ran one
-    after the other, and it is 1 if they cannot run together.
+    The additional time is relative to the co-runner's duration when it runs alone. It is at most 1, as if
+    both ran one after the other, and it is 1 if they cannot run together.
     """
     lost: list[list[float]] = [[] for _ in measured.names]
     for (_, others), speed in measured.speeds.items():

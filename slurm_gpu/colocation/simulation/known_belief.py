@@ -73,7 +73,7 @@ class KnownBelief:
         return known
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """See planner.Belief; the cap holds to the end of each job if no other job joins.
+        """See planner.Belief; the cap holds until the end of each job if no other job joins.
 
         Later joins are checked in the same way, so the cap always holds. Jobs do not share if every overlap
         of their phases exceeds the cap. If applications have no phases, a pair above the cap therefore never

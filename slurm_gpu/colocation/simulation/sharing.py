@@ -53,7 +53,7 @@ class SharingStretch(NamedTuple):
 
 
 class SharingObserver(Protocol):
-    """An observer of simulated GPUs, which measures or learns like a monitor of real GPUs."""
+    """An observer of simulated GPUs, which measures or learns as a monitor of real GPUs does."""
 
     def ran(self, stretch: SharingStretch) -> None:
         """Record a stretch that has ended."""

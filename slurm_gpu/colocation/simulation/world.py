@@ -41,7 +41,7 @@ class TableWorld:
     """A world in which speeds depend on applications but not on phases.
 
     The speeds come from a pair table or another source. An application with unknown memory (None) takes none;
-    a speed of 0 shows that applications cannot run together.
+    a speed of 0 means that applications cannot run together.
     """
 
     profiles: Sequence[ApplicationProfile]

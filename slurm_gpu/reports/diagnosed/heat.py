@@ -42,7 +42,7 @@ def heat_section(page: DiagnosisPageModel, view: CaseView) -> Element:
     )
     notes = [f"Each row is a GPU, and each column spans {view.width_s:g} s. Grey means no data."]
     if view.left_out:
-        notes.append(f"{view.left_out} GPUs that are not suspected are not shown; all were analysed.")
+        notes.append(f"{view.left_out} GPUs that are not suspected are not shown; all GPUs were analysed.")
     return section(
         "heat",
         "GPU × time",

@@ -23,7 +23,10 @@ from slurm_gpu.wire.answers.runs import NodeWindow, Run, RunTimeline
 
 
 def page_of(request: Any) -> str:
-    """Return the page for a request: run, windows, hosts, timelines, min_coverage, timezone, now_s, site."""
+    """Return the page for a request.
+
+    The keys of a request are run, windows, hosts, timelines, min_coverage, timezone, now_s and site.
+    """
     run = from_json(Run, request["run"])
     rules = DiagnosisThresholds(min_coverage=request["min_coverage"])
     found = judge_run(

@@ -13,8 +13,8 @@ from slurm_gpu.reports.wording import gpu_hours, trimmed
 def lent_gpu_hours(jobs: JobTable) -> Figure:
     """Return the GPU-hours of runs on borrowed GPUs by owner and borrowing team.
 
-    If several owners lent the GPUs of a run, each is assigned an equal part, because their actual shares are
-    not recorded.
+    If several owners lent the GPUs of a run, each is credited with an equal part, because the actual shares
+    are not recorded.
     """
     loans = np.flatnonzero((jobs.lender.codes >= 0) & (jobs.allocated_mgpu_s > 0))
     teams = shown_names(jobs.team)
@@ -69,6 +69,6 @@ def _reading(found: dict[tuple[str, str], float], pairs: list[tuple[str, str]], 
     lent = sum(found.values())
     lender, borrower = pairs[0]
     return (
-        f"{gpu_hours(lent)} were on loan, {trimmed(100 * lent / total_h, 1)} % of all, most from {lender} to "
-        f"{borrower}: {gpu_hours(found[pairs[0]])}."
+        f"{gpu_hours(lent)} were on loan, {trimmed(100 * lent / total_h, 1)} % of all GPU-hours. The largest "
+        f"part went from {lender} to {borrower}: {gpu_hours(found[pairs[0]])}."
     )
