@@ -82,7 +82,7 @@ def earliest_window(
 def _starts(
     spans: Collection[tuple[int, int]], duration_s: int, earliest_s: int, latest_s: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield, for each free interval of a node, the first and last second at which a window may start."""
+    """Yield, for each free interval of a node, the first and last second at which a window can start."""
     free_s = earliest_s
     for from_s, until_s in sorted(spans):
         last_s = min(from_s - duration_s, latest_s)

@@ -9,7 +9,7 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class PromiseDelays:
-    """Delays in seconds of the first jobs of reservations after the guaranteed starts.
+    """Delays, in seconds, from the guaranteed starts of reservations to the starts of their first jobs.
 
     The delays are None if no job started.
     """

@@ -1,4 +1,4 @@
-"""Node weights as slurm-gpuctld applies them, as a placement rule for models and benchmarks."""
+"""A placement rule for models and benchmarks that applies node weights as slurm-gpuctld does."""
 
 from __future__ import annotations
 

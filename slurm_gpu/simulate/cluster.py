@@ -76,7 +76,7 @@ class ModelCluster:
         return sum(node.gpus for node in self.nodes)
 
     def room(self, partition: int, gpu_type: str = "") -> NDArray[np.bool_]:
-        """Return a mask of the nodes that jobs of a partition may use, limited to one GPU type if given."""
+        """Return a mask of the nodes for jobs of a partition; `gpu_type` excludes nodes of other types."""
         mask = np.zeros(len(self.nodes), dtype=np.bool_)
         mask[list(self.partitions[partition].nodes)] = True
         if gpu_type:

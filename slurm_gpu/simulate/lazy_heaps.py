@@ -23,7 +23,7 @@ class LazyHeaps:
         self._key_of = key_of
 
     def post(self, group: int, member: int, key: Key) -> bool:
-        """Post the key of a member; return False if an equal or smaller key is posted already."""
+        """Post the key of a member; return False if an equal or smaller key has already been posted."""
         posted = self._posted[member]
         if posted is not None and posted <= key:
             return False

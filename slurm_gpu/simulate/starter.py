@@ -1,4 +1,4 @@
-"""Start a job if its limits and the free resources allow it and it delays no reservation."""
+"""Start a job if its limits and the free resources allow it and no reservation is delayed."""
 
 from __future__ import annotations
 

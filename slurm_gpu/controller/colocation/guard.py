@@ -44,7 +44,7 @@ class Parting(NamedTuple):
 
 
 def since_s(course: CorunHistory) -> float | None:
-    """Return the time from which utilisation reflects the current co-runners; None if there are none."""
+    """Return the time from which utilisation reflects the current co-runners; None without co-runners."""
     if not course.stretches or not course.stretches[-1].others:
         return None
     return course.stretches[-1].from_s + SETTLES_S

@@ -1,7 +1,7 @@
 """Predict, in the background, the speeds of unmeasured pairs from those of measured pairs.
 
-The predictor, colocation.speeds.predictor, uses numpy. Its time grows with the cube of the number of speeds
-and its memory with the square of the number of applications, so both numbers are limited.
+The predictor, colocation.speeds.predictor, uses numpy. Its run time grows with the cube of the number of
+speeds, and its memory use with the square of the number of applications, so both numbers are limited.
 """
 
 from __future__ import annotations

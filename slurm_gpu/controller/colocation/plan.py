@@ -48,7 +48,7 @@ def choose(
     The GPU that a node's next job gets is known only after the previous job has started. The server's belief
     must contain the keys of all jobs (see Planners.server). `running` maps each job on a GPU to its key, the
     seconds done and the seconds left. `busy` names the nodes on which a job is about to start. A planner also
-    receives full GPUs, because it plans the jobs that follow there.
+    receives full GPUs, because it plans which jobs will follow on them.
     """
     known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in store.profiles}
     gpus = [

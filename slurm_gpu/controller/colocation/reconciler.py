@@ -174,7 +174,7 @@ class ColocationReconciler(Duty):
         return self._store, self._learning
 
     def _queued(self, jobs: Sequence[CountedJob], shared: Sequence[Agreed]) -> Sequence[QueuedJob]:
-        """Return the jobs that use GPUs and the positions of these GPUs; () if no jobs share."""
+        """Return the jobs that use GPUs and the positions of these GPUs; () if no job agreed to share."""
         if not shared:
             return ()
         # If Slurm does not account for GPUs, the request contains the values that the total lacks.

@@ -1,4 +1,4 @@
-"""Store what was learned about shared jobs: use when alone, speeds with others, and pairs to keep apart.
+"""Store data about shared jobs: resource use when alone, speeds with others, and pairs to keep apart.
 
 The file is in slurmctld's StateSaveLocation, which all slurmctld hosts share, so that slurm-gpuctld on
 another host can take over. Jobs with the same key are assumed to do the same work.
@@ -165,11 +165,11 @@ class ColocationStore:
         return time_sliced(self.profiles.get(key), self.profiles.get(other))
 
     def may_meet(self, keys: Sequence[str]) -> bool:
-        """Return whether no two of these jobs must be kept apart."""
+        """Return False if any two of these jobs must be kept apart."""
         return not any(frozenset(pair) in self.apart for pair in combinations(keys, 2))
 
     def may_be_together(self, keys: Sequence[str]) -> bool:
-        """Return whether no two of these jobs must be kept apart and all fit in memory, with headroom."""
+        """Return whether these jobs need not be kept apart and together fit in memory, with headroom."""
         if not self.may_meet(keys):
             return False
         if any(key not in self.profiles for key in keys):

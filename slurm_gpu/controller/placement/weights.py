@@ -189,7 +189,7 @@ class WeightController(Duty):
             )
 
     def _remember(self, known: Mapping[str, RecordedWeights], settings: SlurmSettings) -> None:
-        """Write new entries to disk before setting weights; they remain until the weights are restored."""
+        """Write new entries to disk before setting weights; the entries remain until weights are restored."""
         assert self._memory is not None
         nodes = {**self._memory.nodes, **known}
         if nodes == self._memory.nodes:
@@ -211,7 +211,7 @@ class WeightController(Duty):
     def _release_others(self, nodes: Sequence[SlurmNode], settings: SlurmSettings) -> bool:
         """Restore the original Weight of nodes that are no longer managed; forget nodes that no longer exist.
 
-        Return whether there were any.
+        Return whether there were any such nodes.
         """
         assert self._memory is not None
         managed = {node.name for node in self._managed.of(nodes)}

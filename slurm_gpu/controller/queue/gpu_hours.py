@@ -100,7 +100,7 @@ class GpuHours:
     def totals(
         self, running: Iterable[GpuRun], groups: Iterable[GroupInForce], now_s: float
     ) -> dict[Subject, dict[CalendarPeriod, float]]:
-        """Return the GPU-hours of each subject that used any, including those of running jobs."""
+        """Return the GPU-hours of each subject that used any; running jobs are included."""
         starts = period_starts(now_s, self._zone)
         if starts != self._starts:
             self._start_periods(starts)

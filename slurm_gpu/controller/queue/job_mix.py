@@ -64,7 +64,7 @@ class JobMix:
             over="the mix of jobs is saved again",
         )
         self.counted = 0.0
-        """Total weight ever counted; changes whenever the mix does."""
+        """Total weight ever counted; it changes whenever the mix changes."""
         if path is not None:
             self._read(path)
 

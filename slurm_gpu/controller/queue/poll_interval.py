@@ -30,7 +30,8 @@ class PollPace:
         """Return the delay after a successful poll.
 
         The poll took `took_s`, of which slurmctld took `asked_s`, and used `cpu_s` of CPU time. The delay
-        limits the load on slurmctld and the CPU; the limit for the CPU is higher while users are refused.
+        limits the load on slurmctld and the CPU; the limit for the CPU is higher while jobs are being
+        refused.
         """
         self._failures = 0
         self._cost = asked_s, took_s, cpu_s

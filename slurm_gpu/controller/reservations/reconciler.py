@@ -318,7 +318,7 @@ class ReservationReconciler(Duty):
         return {row.id: use_of(row, there.get(row.name), jobs, now_s) for row in begun}
 
     def _why_released(self, row: Reservation, use: ReservationUse, *, was_used: bool) -> str | None:
-        """Return why a reservation is released before its end; None if it is not released."""
+        """Return the reason for releasing a reservation before its end; None if it is not released."""
         unused_s = self._settings.release_unused_s
         all_there = not self._repairer.out(row.nodes or "")
         waits = use.waiting is not None and not use.is_in_use and all_there

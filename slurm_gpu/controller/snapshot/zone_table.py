@@ -99,7 +99,7 @@ def zone_nodes(zones: Mapping[str, Zone], nodes: Iterable[SlurmNode]) -> list[Zo
     """Return the site's zones in the order of slurm-gpu.yaml; raise ValueError for an invalid hostlist.
 
     Jobs are kept in a zone by a feature with the zone's name. All nodes of the zone, and no others, must have
-    it.
+    this feature.
     """
     by_name = {node.name: node for node in nodes}
     having: dict[str, set[str]] = {}

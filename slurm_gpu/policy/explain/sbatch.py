@@ -1,7 +1,8 @@
 """Parse a command line as sbatch, srun and salloc do, including all options that the policy depends on.
 
 The command line overrides variables such as SBATCH_GPUS, which override #SBATCH lines in the script. The
-result is the job description that would be sent, in the spelling of Slurm 23.11 and later (`gres/gpu:2`).
+result is the job description that the command would send, in the notation of Slurm 23.11 and later
+(`gres/gpu:2`).
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
 def _covers(
     policy: Policy, flat: Sequence[Mapping[str, object]], wider: tuple[int, str], limit: tuple[int, str]
 ) -> bool:
-    """Return whether `limit` refuses nothing that `wider` allows; both are (position of the rule, key)."""
+    """Return whether `wider` refuses all that `limit` refuses; both are (position of the rule, key)."""
     if wider == limit:
         return False
     other, rule = policy.rules[wider[0]], policy.rules[limit[0]]

@@ -177,8 +177,8 @@ def prepare_replacement(
 ) -> Replacement | None:
     """Copy the job_submit.lua in `directory` to `state_directory`, so that the bundle can replace it.
 
-    Return None if it already is this bundle. Raise UsageError if the script is the site's own and
-    `replace_foreign` is not set, and OutsideError if files cannot be read or written.
+    Return None if the installed script already is this bundle. Raise UsageError if the script is the site's
+    own and `replace_foreign` is not set, and OutsideError if files cannot be read or written.
     """
     script = directory / SCRIPT_NAME
     with outside(script, "; nothing was installed"):

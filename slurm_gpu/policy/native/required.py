@@ -69,7 +69,7 @@ class RequiredLimits:
     remarks: tuple[str, ...] = ()
 
     def also(self, bounds: Mapping[Entity, Mapping[LimitField, RuleBound]]) -> RequiredLimits:
-        """Return these limits with further bounds; the tighter of two bounds on a field applies."""
+        """Return these limits combined with further bounds; the tighter of two bounds on a field applies."""
         both = {entity: dict(fields) for entity, fields in self.bounds.items()}
         for entity, fields in bounds.items():
             of_entity = both.setdefault(entity, {})
