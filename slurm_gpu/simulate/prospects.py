@@ -29,7 +29,7 @@ class Prospects:
         self._seen = -1
 
     def when(self, request: ResourceRequest, room: Mask) -> NDArray[np.float64]:
-        """Return the times at which nodes have room for their part of a request: -inf is now, inf is never."""
+        """Return the times at which nodes have room for their part of a request: -inf is now, inf never."""
         self._bring_up_to_date()
         fits = self._free[_CPUS] >= request.cpus
         if request.gpus:
