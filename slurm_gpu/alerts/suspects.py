@@ -60,8 +60,8 @@ def suspects(
 ) -> list[Suspect]:
     """Return the devices and nodes that enough jobs of enough users accuse, the most accused first.
 
-    Each job that later ran well there counts against one accusation. A node is reported if it is accused
-    often enough, but no single GPU of it is.
+    Each job that later ran well on the accused GPUs counts against one accusation. A node is reported if it
+    is accused often enough, but no GPU of it is by itself.
     """
     rule = rule or SuspectThresholds()
     accusing: dict[Place, list[Statement]] = defaultdict(list)

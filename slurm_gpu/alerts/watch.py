@@ -159,7 +159,7 @@ def _has(reported: tuple[float, LiveDevice] | None, job_id: int) -> bool:
 
 
 def _idle_alert(job_id: int, kind: AlertKind, idle: Mapping[str, IdlePeriod], some: Iterable[str]) -> Alert:
-    """Build an alert on some of the idle devices."""
+    """Build an alert on the devices `some`, which must be among the idle devices."""
     seen = {uuid: idle[uuid] for uuid in some}
     since_s = max(one.since_s for one in seen.values())
     return _alert(job_id, kind, seen, since_s, min(one.coverage for one in seen.values()))

@@ -45,7 +45,7 @@ class ConnectionLimits:
     """Time in milliseconds after which a client that does not read its answer is disconnected."""
 
     def room(self, family: int) -> int:
-        """Return the number of open connections up to which another one of `family` is accepted."""
+        """Return the maximum number of open connections; it is higher for Unix sockets."""
         return self.connections + (self.more_on_unix if family == socket.AF_UNIX else 0)
 
     def most(self, free: int) -> float:

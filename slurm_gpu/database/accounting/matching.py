@@ -114,8 +114,8 @@ def _by_time(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Itera
     """Split runs and records by time only.
 
     slurmctld ends a run before it starts the next run with the same ID. If a run has a successor but no end,
-    Slurm lost the job and reused its ID. The run had then ended before its successor started, and restarts
-    count from 0 again.
+    Slurm lost the job and reused its ID. In this case, the run ended before its successor started, and
+    restarts count from 0 again.
     """
     in_order = sorted(records, key=lambda record: record.first_s)
     first, n_before = 0, 0

@@ -26,8 +26,8 @@ class ImportPeriod:
 class Periods:
     """Consecutive periods from `from_s`; the last one is open-ended.
 
-    The length of a period is chosen so that it would contain WANTED_ROWS rows at the rate of the previous
-    one. Set `n_rows` to the number of rows in the current period.
+    Each period is long enough to contain about WANTED_ROWS rows, estimated from the previous period. Set
+    `n_rows` to the number of rows in the current period.
     """
 
     def __init__(self, from_s: int, now_s: int) -> None:

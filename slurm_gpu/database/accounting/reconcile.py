@@ -163,7 +163,7 @@ class _Changes:
 def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, Any]]) -> None:
     """Store the run IDs of rows and mark the rows as matched, in a few statements.
 
-    Shipments that contain the same records wait for the row locks in the meantime. A record that has been
+    Meanwhile, shipments that contain the same records wait for the row locks. A record that has been
     replaced since it was read remains due for the next pass.
     """
     names = [name for name in ("segment", "device", "seq") if name in table.c]

@@ -92,7 +92,7 @@ def _runs(connection: Connection, jobs: Set[tuple[str, int]]) -> Iterator[list[R
 def whole(parts: Sequence[Row], now_s: float) -> Row:
     """Combine parts into one run: the last part, with the start of the first and the nodes of all.
 
-    Its number of GPUs is the mean over its time, so that its GPU-hours are correct.
+    The number of GPUs is the mean over the run's time, so that the GPU-hours are correct.
     """
     if len(parts) == 1:
         return parts[0]

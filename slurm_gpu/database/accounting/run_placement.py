@@ -1,7 +1,7 @@
 """Find the server types and zones of a run, as its nodes had them when it started.
 
 If nothing was recorded for a node at that time, slurm-gpu.yaml applies. If slurm-gpu.yaml does not list the
-node either, its first recorded state applies.
+node either, the first recorded state of the node applies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write to the database; statements may be repeated, reordered, and run by several daemons at once."""
+"""Write to the database; statements can be repeated, reordered, and run by several daemons at once."""
 
 from __future__ import annotations
 
@@ -90,18 +90,27 @@ def prepare(records: Iterable[Record | DecodedRecord]) -> None:
 
 
 def store_records(connection: Connection, records: Iterable[Record | DecodedRecord]) -> list[bool]:
-    """Store the records with the greatest seq of their (segment, device); return whether each was stored."""
+    """Store each record unless one with an equal or greater seq is stored for its (segment, device).
+
+    Return for each record whether it was stored.
+    """
     return _store_newest(connection, _RECORDS, [_record_row(record) for record in records])
 
 
 def store_hosts(connection: Connection, hosts: Iterable[Host]) -> list[bool]:
-    """Store the host records with the greatest seq of their segment; return whether each was stored."""
+    """Store each host record unless one with an equal or greater seq is stored for its segment.
+
+    Return for each host record whether it was stored.
+    """
     rows = [{**_row(_HOST_COLUMNS, host.to_wire()), "match_due": True} for host in hosts]
     return _store_newest(connection, _HOSTS, rows)
 
 
 def store_devices(connection: Connection, devices: Iterable[DeviceFacts]) -> list[bool]:
-    """Store device facts that are the newest of their device and node; return whether each was stored."""
+    """Store each item unless equally new or newer facts are stored for its device and node.
+
+    Return for each item whether it was stored.
+    """
     names = tuple(c.name for c in device.columns)
     return _store_newest(connection, _DEVICES, [_row(names, item.to_wire()) for item in devices])
 
@@ -121,7 +130,7 @@ def nodes_with(connection: Connection, devices: Collection[DeviceFacts]) -> dict
 
 
 def store_windows(connection: Connection, windows: Iterable[ArrivedWindow]) -> None:
-    """Store each window that is the newest of its (segment, device)."""
+    """Store each window unless an equally new or newer one is stored for its (segment, device)."""
     rows = [{**item.window.to_wire(), "node": item.node, "at_s": item.at_s} for item in windows]
     _store_newest(connection, _WINDOWS, rows)
 

@@ -1,9 +1,9 @@
 """Admit as many shipments as can be served before their nodes time out, and defer the others.
 
-A node times out after 20 s and sends the same shipment again. Serving a shipment after that time is wasted
-work, and the backlog would never shrink. A deferred shipment gets a time slot for its retry. Slots are
-assigned at about the rate at which shipments are served, so even ten thousand nodes with data to send are
-served one after another.
+A node times out after 20 s and sends the same shipment again. If shipments were served after that time, the
+work would be wasted, and the backlog would never shrink. A deferred shipment gets a time slot for its retry.
+Slots are assigned at about the rate at which shipments are served, so even ten thousand nodes with data to
+send are served one after another.
 """
 
 from __future__ import annotations

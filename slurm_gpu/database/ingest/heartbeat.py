@@ -31,7 +31,7 @@ IMPORT_STEP_WITHIN_S = 3600.0
 class Answering:
     """ASGI middleware that detects unanswered requests.
 
-    POST and GET requests are counted separately, since only one of writing and reading may hang.
+    POST and GET requests are counted separately, since writing can hang while reading works, or the reverse.
     """
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:
@@ -41,7 +41,10 @@ class Answering:
 
     @property
     def stall_detectors(self) -> tuple[StallDetector, ...]:
-        """Return the detectors of stalled POST and GET requests, which wait until their answer begins."""
+        """Return the detectors of stalled POST and GET requests.
+
+        A request counts as waiting until its answer begins.
+        """
         return self._records, self._questions
 
     @property

@@ -252,7 +252,7 @@ class Intake:
         return self._database.write(partial(store, some=items, cluster=self._cluster), lock_wait)
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
-        """Read the accounting of jobs; if this fails, return nothing, since the node asks again."""
+        """Read the accounting of jobs; return an empty dict if this fails, since the node asks again."""
         if not self._asking_ends.acquire(blocking=False):
             return {}
         try:

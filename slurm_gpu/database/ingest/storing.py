@@ -31,7 +31,7 @@ def store(connection: Connection, some: Sequence[AdmittedItems], cluster: str) -
     """Store shipments; reject items of foreign segments and of jobs that were never on the node.
 
     A segment is foreign if it belongs to another job or node. Return the (stored, stale) counts of records
-    and host records of each shipment. The call may be repeated.
+    and host records of each shipment. The call can be repeated.
     """
     for kind in ("records", "hosts"):
         reject(some, kind, denials(connection, cluster, some, of_all(some, attrgetter(kind))))

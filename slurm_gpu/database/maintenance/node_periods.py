@@ -1,4 +1,4 @@
-"""Record the state of each node in Slurm over time; these periods are the denominator of all rates."""
+"""Record the periods of each node's state in Slurm; these periods are the denominator of all rates."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class SortOrder:
             yield RowQuery([key.is_(None), *after_row], (in_turn,))
 
     def place(self, row: RowMapping) -> PageCursor:
-        """Return the cursor after a row, which contains its sort value as `sort_key`."""
+        """Return the cursor for the position after a row; the row contains its sort value as `sort_key`."""
         value = row["sort_key"]
         return PageCursor(None if value is None else round(value), row["run_id"], self.now_s)
 

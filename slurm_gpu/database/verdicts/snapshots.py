@@ -95,8 +95,8 @@ class VerdictSnapshots:
     def series(self, job: QueuedJob, *, take_part: bool) -> tuple[Series, Groups | None] | None:
         """Return the series of a job's windows and its groups of equal workers, as in `slurm-gpu diagnose`.
 
-        Return None until all nodes of the job have sent windows, or with `take_part` until one node has. Also
-        return None while the run is missing in accounting.
+        Return None until all nodes of the job have sent windows. If `take_part` is true, the windows of one
+        node are enough. Also return None while the run is missing in accounting.
         """
         now_s = self._clock.wall()
         with self._database.reading() as connection:

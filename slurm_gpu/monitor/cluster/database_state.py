@@ -27,7 +27,7 @@ class DatabaseState:
     running: Running | None
     """None if it could not be read, for example from an older slurm-gpudbd."""
     verdicts: Verdicts | None = None
-    """None if they could not be read, like `running`."""
+    """None if they could not be read, for example from an older slurm-gpudbd."""
 
     @property
     def as_of_s(self) -> float:

@@ -105,7 +105,7 @@ def own_squares(allocation: SquareAllocation, owner_of: Mapping[int, Owner]) -> 
 
 
 def only(octets: bytes, squares: Iterable[int]) -> bytes:
-    """Return a copy of the frame in which all other squares have no value."""
+    """Return a copy of the frame in which only these squares have a value."""
     shown = bytearray([GAP]) * len(octets)
     for square in squares:
         shown[square] = octets[square]

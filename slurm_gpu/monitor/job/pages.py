@@ -76,7 +76,7 @@ def read_job(text: str) -> str:
 
 
 def forecast_id(job: ClusterJob) -> str:
-    """Return the ID of a job for requests to slurm-gpudbd, which is the ID that users know.
+    """Return the job ID to use in requests to slurm-gpudbd, which is the ID that users know.
 
     For pending array tasks that Slurm has not split yet (9_2-3%1), return the ID of the array.
     """
@@ -129,7 +129,7 @@ def _runs(source: DatabaseClient, job: str) -> Sequence[Run]:
 
 
 def _run(run: Run, timelines: Mapping[tuple[int, int], RunTimeline]) -> dict[str, Any]:
-    """Return a run as slurm-gpudbd does, with percentiles if it is shown in full."""
+    """Return a run in the format of slurm-gpudbd, with percentiles if the run is shown in full."""
     shown = run.to_json()
     if not run.full:
         return {**shown, "percentiles": None, "by_device": None}

@@ -121,7 +121,7 @@ class SignInPages:
         return _with(JSONResponse({"user": owner.user}, headers={"Cache-Control": "no-store"}), header)
 
     async def sign_out(self, request: Request) -> Response:
-        """Serve POST /signout: end the session, for every copy of its cookie."""
+        """Serve POST /signout: end the session, so that every copy of its cookie becomes invalid."""
         session = request.scope.get(SESSION)
         if isinstance(session, Session):
             await run_in_threadpool(self._sessions.end, session)
