@@ -38,7 +38,9 @@ _RESERVATION = re.compile(r"sg_(\d{1,18})")
     help="Print the latest N entries.",
 )
 @click.option(
-    "--act", metavar="TEXT", help="Only acts that begin with TEXT, such as urgent, among the latest 1000."
+    "--act",
+    metavar="TEXT",
+    help="Only acts whose name begins with TEXT, such as urgent, among the latest 1000.",
 )
 @click.option("--refused", metavar="RULE", help="List jobs that this rule refused, instead of acts.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the evidence of each act.")

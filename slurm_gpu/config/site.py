@@ -168,8 +168,8 @@ class Reservations:
     release_unused_s: Annotated[float, _DURATION, "Unused reservations are released after this time."] = (
         1800.0
     )
-    horizon_s: Annotated[float, _DURATION, "The longest lead time and the longest duration."] = 60 * 86400.0
-    open_per_user: Annotated[int, _COUNT, "Open reservations per user."] = 3
+    horizon_s: Annotated[float, _DURATION, "Maximum lead time and duration."] = 60 * 86400.0
+    open_per_user: Annotated[int, _COUNT, "Maximum number of open reservations per user."] = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class SiteConfig:
     retention: Annotated[Retention, "How long details are kept; totals are kept indefinitely."] = field(
         default_factory=Retention
     )
-    spool: Annotated[SpoolSettings, "Records on a node until slurm-gpudbd has stored them."] = field(
+    spool: Annotated[SpoolSettings, "Limits on the records that a node stores."] = field(
         default_factory=SpoolSettings
     )
     metrics: Annotated[Metrics, "Metrics for Prometheus."] = field(default_factory=Metrics)

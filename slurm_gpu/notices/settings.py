@@ -95,11 +95,11 @@ class Settings:
         duration(300.0, 7 * 86400.0, "30m"),
         "Minimum duration of an alert before its notice; GPU errors are sent at once.",
     ] = 1800.0
-    max_per_user_per_day: Annotated[int, whole_number(1, 100), "Maximum in any 24 hours."] = 5
+    max_per_user_per_day: Annotated[int, whole_number(1, 100), "Maximum number of notices in 24 hours."] = 5
     exempt_users: Annotated[frozenset[Annotated[str, NAME]], "Users who receive no notices."] = frozenset()
-    contact: Annotated[str | None, text("gpu-help@example.edu"), "Where users can ask; ends each notice."] = (
-        None
-    )
+    contact: Annotated[
+        str | None, text("gpu-help@example.edu"), "Contact for questions, shown in each notice."
+    ] = None
     mail: Annotated[Mail | None, "Send notices by mail."] = None
     webhook: Annotated[Webhook | None, "Post notices as JSON."] = None
     templates: Annotated[

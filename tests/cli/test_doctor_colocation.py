@@ -79,7 +79,7 @@ def test_too_few_shards_are_reported(installed: Installation) -> None:
 def test_a_missing_slurm_gpuctld_is_reported(installed: Installation) -> None:
     installed.conf.update(RIGHT)
     finding = found(installed, age_s=100)
-    assert (finding.level, "slurm-gpuctld does not place jobs on this host" in finding.message) == (
+    assert (finding.level, "slurm-gpuctld on this host does not place jobs" in finding.message) == (
         Level.FAIL,
         True,
     )

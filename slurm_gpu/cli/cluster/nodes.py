@@ -38,7 +38,7 @@ _CSV_COLUMNS = (
 @click.option("--free", is_flag=True, help="Only nodes with at least one whole GPU free.")
 @click.option("--live", is_flag=True, help="Include live values of the GPUs.")
 @click.option(
-    "--suspect", is_flag=True, help="Only GPUs that diagnosis found slow or failing in several jobs."
+    "--suspect", is_flag=True, help="Only GPUs that were diagnosed as slow or failing in several jobs."
 )
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")

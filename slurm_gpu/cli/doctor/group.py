@@ -115,7 +115,7 @@ def uninstall(at: DoctorContext) -> None:
 
 
 def _print(result: Result) -> None:
-    """Print level and check, then the message next to them, or below them on a narrow terminal."""
+    """Print the level, the name of the check, and the message (on its own lines on a narrow terminal)."""
     finding, screen = result.finding, console()
     head = Text(f"{finding.level.value:<8}", _STYLES[finding.level]).append(f"{result.check:<14}", "default")
     text = [finding.message, *([] if finding.remedy is None else [f"→ {finding.remedy}"])]
@@ -132,7 +132,7 @@ def _print(result: Result) -> None:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap `text` at `width`, keep its line breaks, and escape control characters, which it may contain."""
+    """Wrap `text` at `width`, keep its line breaks, and escape the control characters in it."""
     wrap = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     return [
         line for whole in text.splitlines() if whole for line in wrap.wrap(cells.text(whole.expandtabs(1)))

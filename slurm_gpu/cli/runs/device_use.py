@@ -83,7 +83,7 @@ class DeviceUse:
 
     @property
     def coverage(self) -> float | None:
-        """Return the sampled share of the allocated time without suspensions, from 0 to 1."""
+        """Return the fraction of the allocated time, excluding suspensions, that was sampled."""
         runs_s = self.allocated_s - self.suspended_s
         return min(1.0, self.sampled_s / runs_s) if runs_s > 0 else None
 

@@ -54,11 +54,11 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
     """Show every run of JOB (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
 
     util is the percentage of time in which the GPU was busy; p5, p50 and p95 are its percentiles over time.
-    sampled is the measured share of the allocated time without suspensions. SM, occup. (occupancy), tensor
-    and DRAM are percentages of the hardware's maximum. throttled is the time for which clocks were reduced.
-    Power, energy and link traffic of a GPU are not known while jobs share it. A dash marks a gap: the value
-    was not measured, or the GPU was shared for a long time. M and G are MiB and GiB; kB, MB and GB are powers
-    of 1000.
+    sampled is the measured share of the allocated time, excluding suspensions. SM, occup. (occupancy), tensor
+    and DRAM are percentages of the hardware's maximum. throttled is the time for which the clocks were
+    reduced. Power, energy and link traffic of a GPU are not known while jobs share it. A dash marks a gap:
+    the value was not measured, or the GPU was shared for a long time. M and G are MiB and GiB; kB, MB and GB
+    are powers of 1000.
     """
     with site.database() as database:
         page = database.run_page(job_id)

@@ -1,4 +1,4 @@
-"""Recognise the daemon that is down from an error message."""
+"""Recognise from an error message which daemon is down."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _places(at: DoctorContext, rule: ColocationInForce) -> Iterator[CheckResult]
     seen = status.last_seen(at.controller_run / status.FILE_NAME)
     if seen is None or at.site.wall() - seen > status.FRESH_S:
         yield fail(
-            f"mode is {rule.mode}, but slurm-gpuctld does not place jobs on this host: every job keeps its "
+            f"mode is {rule.mode}, but slurm-gpuctld on this host does not place jobs: every job keeps its "
             "GPU",
             start_and_log(at, "slurm-gpuctld"),
         )
