@@ -82,7 +82,7 @@ class UrgentAudit(Duty):
         self._tokens: dict[int, str] = {}
         self._reported: set[_Start] = set()
         self._seen: set[_Start] = set()
-        """Observed starts that are not reported yet, including those of jobs that have ended."""
+        """Observed starts that are not reported yet, including starts of jobs that have already ended."""
         self._hurried: set[_Start] = set()
         """Starts for which accounting was queried early."""
 

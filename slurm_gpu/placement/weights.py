@@ -80,7 +80,7 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class WeightScale:
-    """The available levels: FULL, one per number of GPUs left up to a limit, and those of whole nodes."""
+    """The available levels: FULL, one per number of GPUs left up to a limit, and levels of whole nodes."""
 
     largest: int
     """GPUs of the node with the most GPUs."""
@@ -106,9 +106,9 @@ class WeightScale:
 
 
 def level_of(room: NodeCapacity, scale: WeightScale, before: int | None = None) -> int:
-    """Return a level from FULL to the last of the scale; those from `below_whole` on are for whole nodes.
+    """Return a level from FULL to the last of the scale; levels from `below_whole` on are for whole nodes.
 
-    `before` is the previous level, which is kept unless the node has moved far enough from it.
+    `before` is the previous level, which is kept unless the node has moved far enough from this level.
     """
     if room.is_whole or (scale.timed and room.is_whole_next):
         return scale.below_whole + min(room.whole_rank, scale.whole_ranks - 1)
@@ -147,9 +147,9 @@ def _timed_place(worth: float, room: NodeCapacity, most: int, scale: WeightScale
 def layout(managed: Collection[int], others: Collection[int], levels: int) -> Mapping[int, tuple[int, ...]]:
     """Return our weights, one per level in ascending order, for each original Weight of managed nodes.
 
-    `others` are the weights of nodes that are not managed: our weights are on the same side of them as the
-    original Weight. If there are too few integers in between, levels share weights; if there are none, all
-    levels get the original Weight.
+    `others` are the weights of nodes that are not managed. Our weights are on the same side of each of these
+    weights as the original Weight is. If there are too few integers in between, levels share weights; if
+    there are none, all levels get the original Weight.
     """
     found: dict[int, tuple[int, ...]] = {}
     low = -1.0

@@ -32,7 +32,7 @@ class BlockedShapes:
         self._refused.clear()
 
     def add(self, shape: int, past_s: float, *, larger_too: bool) -> None:
-        """Record that no job of this shape that may run past `past_s` can start.
+        """Record that jobs of this shape cannot start if they may run past `past_s`.
 
         With `larger_too`, the reason is a lack of room, which also blocks larger jobs. Otherwise the
         placement refused the job.

@@ -291,4 +291,6 @@ def _check(cluster: ModelCluster, jobs: Jobs, counters: Sequence[LimitCounter]) 
             raise ValueError(f"jobs name a {what} out of range; there are {n}, numbered from 0")
     for one in jobs.counter_sets:
         if any(not 0 <= counter < len(counters) for counter in one):
-            raise ValueError(f"jobs count in {one}, but there are {len(counters)} counters, numbered from 0")
+            raise ValueError(
+                f"jobs name counters {one}, but there are {len(counters)} counters, numbered from 0"
+            )

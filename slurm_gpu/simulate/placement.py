@@ -22,7 +22,7 @@ class PlacementChoice(Protocol):
         """Return the nodes for a request, or none if it must wait.
 
         `fitting` contains at least `request.nodes` nodes in ascending order. If the request requires one
-        zone, the zone of each of these nodes contains enough of them.
+        zone, each node's zone contains enough of these nodes.
         """
         ...
 

@@ -14,7 +14,7 @@ from slurm_gpu.simulate.state import FreeResources, Mask, ModelAllocation, Model
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """The preemption rules: for each QOS, those QOS whose running jobs it may requeue."""
+    """The preemption rules: for each QOS, the QOS whose running jobs may be requeued for it."""
 
     of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     requeue_after_s: float = 0.0

@@ -38,7 +38,7 @@ class Scheduler:
     def strict_pass(self, now_s: float) -> None:
         """Start the jobs of each partition in order until the first of them is blocked.
 
-        Later jobs may not use the nodes of a partition with a blocked job.
+        Later jobs must not use the nodes of a partition with a blocked job.
         """
         starter, queue = self._starter, self._starter.queue
         starter.refresh()

@@ -117,7 +117,7 @@ class ModelState:
         return mask
 
     def together(self, request: ResourceRequest, fit: Mask) -> Mask:
-        """Return the fitting nodes whose zone has enough of them for the whole job.
+        """Return the fitting nodes whose zone has enough fitting nodes for the whole job.
 
         Return all fitting nodes if the job does not require one zone.
         """

@@ -77,7 +77,7 @@ Owners of GPUs. Idle GPUs of an owner are lent to other jobs until the owner nee
 vision  (account vision, cv)
     It owns 12 GPUs; its own jobs run in QOS sg-vision.
     sbatch --qos=sg-scavenger borrows idle GPUs.
-    They return within 10m when their owner needs them. The job is then requeued; srun
+    The GPUs return within 10m when the owner needs them. The job is then requeued; srun
     and salloc jobs are cancelled.
 """
 

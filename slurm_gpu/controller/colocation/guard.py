@@ -33,7 +33,7 @@ class Parting(NamedTuple):
     """The decision that jobs must stop sharing a GPU."""
 
     newcomer: RunKey
-    """The job that arrived last, which must leave the GPU."""
+    """The last job to arrive; it must leave the GPU."""
     slowed: str
     """The key of the job that was slowed down too much."""
     other: str

@@ -79,7 +79,7 @@ class Cancellations:
         save()
 
     def audit(self, ledger: Ledger, rule: CancelIdleInForce | None, ids: Mapping[NoticedRun, str]) -> bool:
-        """Record new warnings and ended jobs in the audit log; return whether there were any.
+        """Record new warnings and ended jobs in the audit log; return whether anything was recorded.
 
         `ids` contains the job IDs that are shown to users.
         """

@@ -260,7 +260,7 @@ class WeightController(Duty):
         self._by_hand = found
 
     def _is_in_charge(self, settings: SlurmSettings) -> bool:
-        """Return whether this host's slurmctld is the first that is up; True if there are no backups."""
+        """Return whether this host's slurmctld is the first one that is up; True if there are no backups."""
         if len(controllers(settings)) < 2:
             return True
         return next((one.name for one in self._client.controllers() if one.is_up), None) == self._host

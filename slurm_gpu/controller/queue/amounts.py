@@ -142,7 +142,7 @@ def _per_gpu(text: str) -> int:
 
 
 def _only_type(partitions: Iterable[str], facts: CountingFacts) -> str | None:
-    """Return the GPU type of a job in these partitions; None if there are several or it is unknown."""
+    """Return the GPU type of a job in these partitions; None if several types are possible or unknown."""
     sets = [facts.partition_types.get(name, frozenset()) for name in partitions]
     kinds = frozenset[str]().union(*sets)
     return next(iter(kinds)) if all(sets) and len(kinds) == 1 else None
@@ -204,7 +204,7 @@ def _hosts(expression: str) -> tuple[str, ...]:
 
 
 def _type_of(nodes: str, node_types: Mapping[str, str]) -> str | None:
-    """Return the GPU type of these nodes; None if they have several or it is unknown."""
+    """Return the GPU type of these nodes; None if they have several types or the type is unknown."""
     kinds = {node_types.get(name) for name in _hosts(nodes)}
     return kinds.pop() if len(kinds) == 1 else None
 

@@ -111,7 +111,7 @@ class JobMix:
         return self._partitions is None or not self._partitions.isdisjoint(job.partition.split(","))
 
     def _count(self, requests: Iterable[ResourceRequest]) -> bool:
-        """Count requests; return whether there were any."""
+        """Count requests; return whether there were any requests."""
         n = 0
         for request in requests:
             if not n:

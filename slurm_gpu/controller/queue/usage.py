@@ -60,7 +60,7 @@ class RunningAndPending:
     running: UsageTotals = field(default_factory=UsageTotals)
     pending: UsageTotals = field(default_factory=UsageTotals)
     last_pending: int | None = None
-    """ID of the user's latest pending job; None if there is none, and for sums of groups."""
+    """ID of the user's latest pending job; None if no job is pending, and for sums of groups."""
 
     def saw_pending(self, job_id: int | None) -> None:
         """Record a pending job of the user."""

@@ -1,4 +1,4 @@
-"""Report limits and use to slurm-gpudbd, which does not have the policy, for users who view them."""
+"""Report the limits and use of users who view them; slurm-gpudbd itself does not have the policy."""
 
 from __future__ import annotations
 

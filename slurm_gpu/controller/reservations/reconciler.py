@@ -47,7 +47,7 @@ _LEAST_LEFT_S = 60
 def is_ours(found: SlurmReservation, row: Reservation) -> bool:
     """Return whether Slurm's reservation is the one in this row, not another one with the same name.
 
-    It may have additional users, because operators may have added them (`Users+=`).
+    The reservation in Slurm may have additional users that operators added (`Users+=`).
     """
     return (
         found.name == row.name

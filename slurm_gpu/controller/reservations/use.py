@@ -83,7 +83,7 @@ def whose(row: Reservation, found: SlurmReservation | None) -> tuple[frozenset[s
 
 
 def _could_start(row: Reservation, job: ReservationUserJob, now_s: int) -> bool:
-    """Return whether a job waits only for nodes and would end within the window.
+    """Return whether a job waits only for nodes and, if it started now, would end within the window.
 
     The number of nodes is not checked, because the minimum is unknown: squeue shows 4 for a waiting job with
     --nodes=1-4.

@@ -37,7 +37,7 @@ def may_not(names: str, user: str, account: str | None, known: KnownReservations
 
 
 def nodes_in(names: str, nodes: Collection[SlurmNode], known: KnownReservations) -> list[SlurmNode] | None:
-    """Return the nodes that the job can use; None if its reservations do not determine them."""
+    """Return the nodes that the job can use; None if its reservations do not restrict the nodes."""
     named = [one for one in known.all if one.name in names.split(",")]
     if not named or any(_NOT_BOUND in one.flags or not one.nodes for one in named):
         return None

@@ -25,7 +25,7 @@ _TAKES_NONE = ("DRAIN", "INACTIVE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRequest:
-    """The options of a job that partitions check; None if the job does not have them."""
+    """The options of a job that partitions check; an option is None if the job does not set it."""
 
     # Minutes.
     time_limit: int | None = None

@@ -138,7 +138,7 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
 def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
     """Return the jobs whose requests are in Slurm's accounting, and remarks on how many jobs are left out.
 
-    The request of a job may be missing there until the job starts.
+    Accounting may lack the request of a job until the job starts.
     """
     jobs = list(jobs)
     shown = [job for job in jobs if job.tres or job.start_s is not None]
@@ -217,7 +217,7 @@ class _Queue:
                 heapq.heappush(self._events, (job.end_s, job.job_id, "end"))
 
     def advance_to(self, now_s: int) -> None:
-        """Apply all events up to `now_s`, and give the script a new table if there were any."""
+        """Apply all events up to `now_s`, and give the script a new table if there were any events."""
         while self._events and self._events[0][0] <= now_s:
             _, job_id, what = heapq.heappop(self._events)
             if job_id not in self._jobs:

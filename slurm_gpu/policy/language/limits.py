@@ -171,7 +171,7 @@ def set_limits(limits: RuleLimits) -> Iterator[tuple[LimitKind, LimitValue]]:
 def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
     """Return the limits as the Lua code reads them, with one value per key.
 
-    `gpus:a100` is the limit of one type in mgpu, and `gpu_hours:week` that of one period in hours.
+    `gpus:a100` is the limit of one type in mgpu, and `gpu_hours:week` is the limit of one period in hours.
     `walltime` is a number of seconds or a list of {mgpu, s}. Names are {name: true}, memory is in MiB.
     """
     flat: dict[str, Plain] = {}

@@ -203,7 +203,7 @@ def _owner(owner: GpuOwner) -> Section:
         f"It owns {_count(owner.gpus)}; its own jobs run in QOS {owner.qos}.",
         remarks=(
             f"sbatch --qos={owner.lend_in} borrows idle GPUs.",
-            f"They return within {within} when their owner needs them. The job is then requeued; srun and "
+            f"The GPUs return within {within} when the owner needs them. The job is then requeued; srun and "
             "salloc jobs are cancelled.",
         ),
     )
