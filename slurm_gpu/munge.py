@@ -61,7 +61,7 @@ def encode(payload: bytes, socket: str | None = None) -> str:
 
 
 def decode(credential: str, socket: str | None = None) -> Credential:
-    """Decode a credential after checking its signature, its age, and that it is new to this host."""
+    """Decode a credential; check its signature and age, and that this host has not decoded it before."""
     lib = _library()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()

@@ -27,7 +27,10 @@ def sample_all(seen: CachingReader, clock: Clock) -> None:
 
 
 def observer_summary(clock: Clock) -> str:
-    """Return the table while another slurm-gpud is running; show only jobs with processes on a GPU."""
+    """Return the table while another slurm-gpud is running.
+
+    It shows only those jobs that have processes on a GPU.
+    """
     reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S)
     try:
         seen = CachingReader(reader)

@@ -198,7 +198,7 @@ class AccountingRun(NamedTuple):
     tres_allocated: Mapping[str, float]
     admin_comment: str
     allocated_mgpu: int | None = None
-    """Allocated thousandths of GPUs. slurm-gpudbd derives this field and the next two from the nodes."""
+    """In thousandths of a GPU. slurm-gpudbd derives this field and the next two from the nodes."""
     gpu_type: str | None = None
     requested_mgpu: int | None = None
 

@@ -56,7 +56,7 @@ class NodeAllocations:
     holders: Sequence[JobAllocation]
     in_service: bool
     gpus_free: int
-    """GPUs that no job uses, not even in part."""
+    """The number of GPUs that are allocated to no job, not even in part."""
     shards_free: int
 
 

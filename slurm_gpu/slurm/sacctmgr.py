@@ -67,7 +67,7 @@ class EntityKind(StrEnum):
     QOS = "qos"
     ACCOUNT = "account"
     USER = "user"
-    """A user in one account."""
+    """A user's association with one account."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -101,7 +101,7 @@ class LimitField:
         return self.name in _SETS
 
     def show(self, value: int | None) -> str:
-        """Return the field with a value in sacctmgr's format."""
+        """Return the setting of the field to a value, in sacctmgr's format."""
         if self.is_list_item:
             return f"{self.name}{'-' if value is None else '+'}={self.item}"
         return f"{self}={'none' if value is None else self.amount(value)}"

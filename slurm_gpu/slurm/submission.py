@@ -1,4 +1,4 @@
-"""Read Slurm's defaults for a submission: partitions with their times, default account and default QOS."""
+"""Read Slurm's defaults for a submission: partitions and their time limits, the account and the QOS."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserDefaults:
-    """Default account and QOS of a user's job; None if Slurm has no accounting for them."""
+    """Default account and QOS of a user's job; each is None if Slurm's accounting does not provide it."""
 
     account: str | None = None
     qos: str | None = None

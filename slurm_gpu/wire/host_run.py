@@ -56,7 +56,8 @@ class HostRun:
         run = cls(**fields.checked("a run", wire, _CHECKS, required, dropped))
         if run.cluster != HOST_CLUSTER + run.node:
             raise RecordError(
-                f"cluster: {run.cluster!r} must be {HOST_CLUSTER}{run.node}; slurmdbd has Slurm's runs"
+                f"cluster: {run.cluster!r} must be {HOST_CLUSTER}{run.node}; "
+                "the runs of Slurm clusters are imported from slurmdbd"
             )
         if run.end_s is not None and run.end_s < run.start_s:
             raise RecordError(f"end_s: {run.end_s} is before start_s {run.start_s}")

@@ -13,7 +13,7 @@ IDENTITY: fields.Checks = {
     "segment": fields.segment,
     "final": fields.flag,
 }
-"""Each required field and its check."""
+"""Maps each required field to its check."""
 
 
 def check_times(first_s: int, last_s: int) -> None:

@@ -150,7 +150,7 @@ def test_the_same_number_in_slurm_is_another_job(database: Database) -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"cluster": CLUSTER}, "must be host:ws1; slurmdbd has Slurm's runs"),
+        ({"cluster": CLUSTER}, "must be host:ws1; the runs of Slurm clusters are imported"),
         ({"cluster": "host:other"}, "must be host:ws1"),
         ({"user": None}, "user is missing"),
         ({"end_s": T0 - 1}, "is before start_s"),

@@ -156,7 +156,7 @@ class HookEvents(Protocol):
     """A source of events that keeps each event until `remove` is called, so that crashes lose no events."""
 
     def take(self) -> list[HookEvent]:
-        """Return new events in order."""
+        """Return new events in chronological order."""
 
     def remove(self, event: HookEvent) -> None:
         """Remove an event that has been stored elsewhere."""

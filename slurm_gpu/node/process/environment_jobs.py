@@ -33,7 +33,10 @@ class _Claim(NamedTuple):
 
 
 class EnvironmentJobs:
-    """Caches the jobs in processes' environments; each is read once, or a few times if it names no job."""
+    """Caches the jobs that the environments of processes name.
+
+    Each environment is read once, or a few times if it names no job.
+    """
 
     def __init__(self, processes: Processes) -> None:
         self._processes = processes

@@ -1,10 +1,11 @@
 """Find a job's cgroups on this node and read their processes and counters.
 
-cgroup v1 cpuacct|memory|freezer|…/slurm[_NODE]/uid_U/job_J/step_S/task_T cgroup v2
-system.slice/[NODE_]slurmstepd.scope/job_J/step_S/… Slurm 26.05 names the job's directory in v2 by its SLUID.
-(cgroup.py maps a process to its job.) A requeued job gets another SLUID, which neither the earlier epilog
-(measured on 26.05.5) nor slurm-gpudbd reports. The job ID is then read from the title of a slurmstepd, such
-as `slurmstepd: [4.batch]`.
+cgroup v1   cpuacct|memory|freezer|…/slurm[_NODE]/uid_U/job_J/step_S/task_T
+cgroup v2   system.slice/[NODE_]slurmstepd.scope/job_J/step_S/…
+
+In cgroup v2, Slurm 26.05 names the job's directory by its SLUID. A requeued job gets another SLUID, which
+neither the earlier epilog (measured on 26.05.5) nor slurm-gpudbd reports. In this case, the job ID is read
+from the title of a slurmstepd, such as `slurmstepd: [4.batch]`. cgroup.py maps a process to its job.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _HOST_FIELDS = (
 
 
 class ImplausibleValues:
-    """Counts implausible values by field; `report` records an event for a device, or for the node if None."""
+    """Counts implausible values by field; `report` records an event for a device, or for the node (None)."""
 
     def __init__(self, clock: Clock, report: Callable[[str | None, Mapping[str, Any]], None]) -> None:
         self._clock, self._report = clock, report

@@ -250,7 +250,7 @@ class DurableMap:
             with self._reserve.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError as error:
-            log.debug("%s: no reserve: %s", self._reserve, error.strerror)
+            log.debug("%s: the reserve file cannot be created: %s", self._reserve, error.strerror)
             self._reserve.unlink(missing_ok=True)
 
     def _load(self) -> None:

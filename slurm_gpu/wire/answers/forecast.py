@@ -37,7 +37,7 @@ class Forecast:
     """The predicted remaining wait of a job, in seconds from `at_s`."""
 
     id: str | None
-    """The job id as Slurm prints it; None for a job that is not submitted."""
+    """The job id as Slurm prints it; None for a job that has not been submitted."""
     full: bool
     """False for another user's job, whose forecast has no reasons."""
     at_s: int
@@ -45,7 +45,7 @@ class Forecast:
     median_s: float
     upper_s: float
     source: str
-    """Either `tables` or `learned`."""
+    """The model that made the forecast: `tables` or `learned`."""
     reasons: Sequence[Reason]
     created_s: int
     """The time at which the model was trained, from `samples` polls of pending jobs since `since_s`."""
@@ -53,7 +53,7 @@ class Forecast:
     since_s: int
     with_gpus: bool
     judged: ForecastAccuracy | None
-    """None if too few similar jobs have waited."""
+    """The accuracy in training; None if too few similar jobs have waited."""
     past: ForecastRecord
     remark: str | None = None
     """The reason for not using the newest model."""

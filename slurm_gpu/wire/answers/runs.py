@@ -56,7 +56,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     nodes: str
     gpu_type: str | None
     server_type: str | None = None
-    """The server types of its nodes at its start, joined by commas, like `zone`; None if unknown."""
+    """The server types of its nodes at its start, joined by commas; None if unknown."""
     zone: str | None = None
     n_nodes: int
     n_gpus: float | None
@@ -95,7 +95,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
         return self.start_s is not None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict for json.dumps, omitting missing fields of records and details that are None."""
+        """Return a dict for json.dumps; omit details that are None, and missing fields of records."""
         values: dict[str, Any] = to_json(self)
         for name in ("devices", "hosts", "events"):
             if (items := values.pop(name)) is not None:
@@ -126,7 +126,7 @@ class RunPage:
 
     @classmethod
     def from_json(cls, answer: dict[str, Any]) -> RunPage:
-        """Return the page of one job from decoded JSON, also from a slurm-gpudbd of the previous release."""
+        """Convert decoded JSON to the page of one job; also accept the format of the previous release."""
         runs = answer.get("runs")
         for run in runs if isinstance(runs, list) else ():
             if isinstance(run, dict) and isinstance(run.get("devices"), list):
