@@ -14,8 +14,8 @@ _TRIES = 8
 class Clock(Protocol):
     """The clocks that the code uses.
 
-    NTP or an admin may set `wall()` forward or back. `monotonic()` never decreases, and restarts at boot.
-    Their values are not comparable.
+    NTP or an admin can set `wall()` forward or back. `monotonic()` never decreases, and restarts at boot. The
+    values of the two clocks are not comparable.
     """
 
     def wall(self) -> float:
@@ -50,9 +50,9 @@ class SystemClock:
 def wall_ahead_s(clock: Clock) -> float:
     """Return `wall()` minus `monotonic()` in seconds.
 
-    On a busy machine, the process may be paused between two calls for a tenth of a second or more, and this
-    must not appear as a clock step. Therefore, the wall clock is read between two reads of the monotonic
-    clock, and the try with the shortest time between these reads is used.
+    On a busy machine, the process may be paused between the two calls for a tenth of a second or more, and
+    this pause must not appear as a clock step. Therefore, the wall clock is read between two reads of the
+    monotonic clock, and the try with the shortest time between these reads is used.
     """
     narrowest_s = ahead_s = float("inf")
     for _ in range(_TRIES):

@@ -65,10 +65,10 @@ class ClockSteps:
         self._not_before_s = 0.0
 
     def was_unchanged(self, events: Iterable[Stamped]) -> bool:
-        """Return whether the wall clock was certainly not set since an earlier process saved its offset.
+        """Return whether the wall clock has certainly not been set since an earlier process saved its offset.
 
-        Hook events since then (`events`) have timestamps of both clocks, so reversed steps are also detected.
-        Call this at the start. If the result is false, the reason is logged.
+        Hook events since then (`events`) have timestamps of both clocks, so steps that were later undone are
+        also detected. Call this when slurm-gpud starts. If the result is false, the reason is logged.
         """
         if self._written is None:
             log.info("it is unknown whether the wall clock was set recently: %s", _LEFT_OUT)

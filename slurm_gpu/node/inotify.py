@@ -39,7 +39,7 @@ class DirectoryWaiter:
                 self._watched_inode = None  # the directory may have been removed
 
     def wake(self) -> None:
-        """End a wait; this may be called from any thread and from signal handlers."""
+        """End a wait; this can be called from any thread and from signal handlers."""
         try:
             os.write(self._wake_write, b"\0")
         except BlockingIOError:

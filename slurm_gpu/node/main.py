@@ -109,7 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _address(text: str) -> str:
-    """Parse an IP address strictly; the C library would also accept 1.2.3 and mean 1.2.0.3."""
+    """Parse an IP address strictly, unlike the C library, which interprets 1.2.3 as 1.2.0.3."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

@@ -160,7 +160,7 @@ class Service:
         self._waiter.wait(due_s - self._clock.monotonic())
 
     def wake(self) -> None:
-        """End a wait; signal handlers may call this."""
+        """End a wait; this can be called from signal handlers."""
         self._waiter.wake()
 
     def once(self) -> None:

@@ -188,7 +188,7 @@ class AccountingRun(NamedTuple):
     start_s: int | None
     end_s: int | None
     elapsed_s: int | None
-    """None if sacct printed an unreadable value and other columns do not imply it."""
+    """None if sacct printed an unreadable value that cannot be computed from other columns."""
     suspended_s: int | None
     time_limit_s: int | None
     n_nodes: int

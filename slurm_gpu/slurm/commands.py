@@ -260,7 +260,7 @@ class CommandClient(SlurmCommands):
         return scontrol.parse_nodes(self._query("scontrol", "--all", "--details", "show", "node"))
 
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
-        """Return all jobs in slurmctld's memory, or those with these raw ids."""
+        """Return all jobs in slurmctld's memory, or only those with these raw ids."""
         wanted = None if job_ids is None else sorted(set(job_ids))
         if wanted is not None and not wanted:
             return []

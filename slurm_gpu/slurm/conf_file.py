@@ -37,8 +37,8 @@ _MAX_DEPTH = 16
 class ConfLine:
     """A line with its continuation lines: the first pair, and the other pairs of a node or partition.
 
-    `key` is empty if the line contains no pair. `leftover` is text that is not a pair; Slurm does not start
-    if there is any.
+    `key` is empty if the line contains no pair. `leftover` is text that is not a pair, and with which Slurm
+    would not start.
     """
 
     file: Path

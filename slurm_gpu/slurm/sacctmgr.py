@@ -54,9 +54,9 @@ _LOOP = "Preemption loop"
 # slurmdbd stores Preempt as ",2,". When it removes a name, it reads the empty end as a QOS 0.
 _PERHAPS_NO_LOOP = (
     "If `sacctmgr show qos format=name,preempt` shows no loop, restart slurmdbd (systemctl restart slurmdbd) "
-    "and run the same command again; jobs are not affected. After a name was removed from the Preempt of a "
-    "QOS, slurmdbd reports this error for each QOS that is to preempt that one, until its restart. If the "
-    "command still fails, two QOS would preempt each other. Remove the old entry first "
+    "and run the same command again; jobs are not affected. If a name was removed from the Preempt list of a "
+    "QOS, slurmdbd reports this error for each QOS that should preempt it, until slurmdbd is restarted. "
+    "If the command still fails, two QOS would preempt each other. Remove the old entry first "
     "(sacctmgr modify qos NAME set Preempt-=OTHER), restart slurmdbd and run the command again."
 )
 

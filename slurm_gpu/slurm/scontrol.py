@@ -1,9 +1,10 @@
 """Parse the output of `scontrol show config`, `show node -d`, `show job -d` and `ping`.
 
-scontrol escapes nothing: a job name, comment or path may contain spaces, newlines and even a whole forged
+scontrol escapes nothing: a job name, comment or path can contain spaces, newlines and even a whole forged
 job. The name is therefore removed from the text of a job first; squeue prints it with a delimiter that users
-cannot guess. The first occurrence of a key is then the real one, because paths and comments come after all
-other keys. AdminComment is also read from squeue. Times are epoch seconds (SLURM_TIME_FORMAT=%s).
+cannot guess. In the rest of the text, the first occurrence of a key is the real one, because paths and
+comments come after all other keys. AdminComment is also read from squeue. Times are epoch seconds
+(SLURM_TIME_FORMAT=%s).
 """
 
 from __future__ import annotations

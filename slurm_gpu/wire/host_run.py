@@ -32,7 +32,7 @@ class HostRun:
     devices: Sequence[str] = ()
 
     def ended(self, end_s: int) -> HostRun:
-        """Return the run with an end time. It may be resumed later."""
+        """Return the run with an end time. The run can be resumed later."""
         return replace(self, seq=self.seq + 1, end_s=max(self.start_s, end_s))
 
     def resumed(self) -> HostRun:

@@ -100,7 +100,7 @@ def merge_timelines(
 
     Its bins are at least as wide as the widest bins of the parts. The value of a bin is the mean of the
     measured values in it, weighted by the widths of their bins. `spans` contains first_s and last_s of each
-    segment, if known. If a segment's span is known, only the parts of bins within it count.
+    segment, if known. Only the parts of bins within a known span count.
     """
     parts = [
         (timeline, span)

@@ -1,7 +1,7 @@
 """Map Slurm's GPU numbers to device files, to minor numbers and MIG instances, and to UUIDs.
 
 SLURM_JOB_GPUS contains positions in the order of the `Name=gpu` lines that `slurmd -G` prints. They are
-neither minor numbers nor NVML indices: gres.conf may list files in any order, and AutoDetect uses its own
+neither minor numbers nor NVML indices: gres.conf can list files in any order, and AutoDetect uses its own
 order. A line with `Count=1` and several files (MultipleFiles, as for MIG instances) is one position;
 otherwise each file is a position.
 """
@@ -240,7 +240,7 @@ class GresOrder:
 
         Until slurmd answers, no position is resolved, because a guess might attribute a GPU to the wrong job.
         If the answer contains no device files, positions are assumed to follow minor numbers, and `assumed`
-        is set. MIG instances are then not resolved, because they have no such order.
+        is set. In this case, MIG instances are not resolved, because they have no such order.
         """
         self._notice(devices)
         self._receive()

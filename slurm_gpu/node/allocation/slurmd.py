@@ -1,7 +1,7 @@
 """Run `slurmd -G`, which prints the order of a node's GPUs, in the foreground or the background.
 
-The command may take long or never end. For example, if Slurm is on a file system that hangs, the process
-cannot even be killed. The main loop of slurm-gpud never waits for it.
+The command can take a long time, or never end. For example, if Slurm is on a file system that hangs, the
+process cannot even be killed. The main loop of slurm-gpud never waits for it.
 """
 
 from __future__ import annotations

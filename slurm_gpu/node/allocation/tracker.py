@@ -103,8 +103,8 @@ class Allocation:
     def continued(self, now_s: float, wall_s: float, recorded_until_s: float) -> Allocation:
         """Return the allocation as a new segment that starts now; earlier records end at `recorded_until_s`.
 
-        If the wall clock was set since, the prolog's time is converted to the new clock, because the times in
-        a record are compared with each other.
+        If the wall clock was set after the prolog, the prolog's time is converted to the new clock, because
+        the times in a record are compared with each other.
         """
         prolog_at_s = wall_s - (now_s - self.begun_s)
         # prolog_s has whole seconds.

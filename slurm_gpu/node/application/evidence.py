@@ -1,7 +1,7 @@
 """Collect evidence of which program a process runs: its executable, script, libraries and imports.
 
 The job's user controls all evidence, so every read is bounded, nothing is executed, and callers store only
-the values that a rule names. Reads may block on a stuck process or a hung file system, so the daemon runs
+the values that a rule names. Reads can block on a stuck process or a hung file system, so the daemon runs
 them in a thread.
 """
 

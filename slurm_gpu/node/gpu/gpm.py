@@ -1,6 +1,6 @@
 """Read GPM, which measures the activity of a GPU or MIG instance (Hopper or later) between two samples.
 
-GPM's PCIe rates are also read, because the driver's byte counters have 32 bits and may wrap more than once
+GPM's PCIe rates are also read, because the driver's byte counters have 32 bits and can wrap more than once
 per second.
 """
 

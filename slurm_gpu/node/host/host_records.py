@@ -1,4 +1,4 @@
-"""Create the host records of all segments. Jobs are sampled in a thread, since reads of /proc may block."""
+"""Create the host records of all segments. Jobs are sampled in a thread, because reads of /proc can block."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class HostRecorder:
                 entry.watch.not_alone()
 
     def end(self, segment: str, end_s: float) -> None:
-        """End a segment at `end_s` (Clock.monotonic()); `step` then returns its final record."""
+        """End a segment at `end_s` (Clock.monotonic()); a later `step` returns its final record."""
         entry = self._entries.get(segment)
         if entry is not None and entry.end_s is None:
             entry.end_s = end_s

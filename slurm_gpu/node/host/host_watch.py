@@ -69,7 +69,7 @@ class HostWatch:
         return self._stats.group
 
     def not_alone(self) -> None:
-        """Record that another job runs on this node; the network traffic of this job is then unknown."""
+        """Record that another job runs on this node, which makes the network traffic of this job unknown."""
         self._alone = False
 
     def sample(self, now_s: float, node: NodeReading, on_gpu: Sequence[int] = ()) -> None:

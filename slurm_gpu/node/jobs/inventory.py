@@ -20,9 +20,9 @@ EVENT_OF = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}
 
 
 class DeviceOrder(Protocol):
-    """Finds the UUID at each position. slurmd may answer a query only after some time.
+    """Finds the UUID at each position. It can take some time until slurmd answers a query.
 
-    `assumed` is true if the last answer was a guess; `can_be_shared` is true if several jobs may share a GPU.
+    `assumed` is true if the last answer was a guess; `can_be_shared` is true if several jobs can share a GPU.
     """
 
     assumed: bool
@@ -127,7 +127,7 @@ class Inventory:
 
     @property
     def can_be_shared(self) -> bool:
-        """Return whether several jobs may share one GPU."""
+        """Return whether several jobs can share one GPU."""
         return self._order.can_be_shared
 
     def knows(self, allocation: Allocation) -> bool:

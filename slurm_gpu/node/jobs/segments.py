@@ -29,9 +29,9 @@ _WINDOW_BITS, _MEMORY_LEVEL = 12, 4
 class Checkpoints:
     """The checkpoints of one segment on one device, which become sparser with age.
 
-    If the epilog is lost, Slurm reports the end only after later samples were counted, which may belong to
-    another job. In that case, the last checkpoint before the end is used. If checkpoints are made every 10 s
-    for a day, about 50 of them are kept, each of 2 KB.
+    If the epilog is lost, Slurm reports the end only after slurm-gpud has counted later samples, in which
+    another job may have used the device. In that case, the last checkpoint before the end is used. If
+    checkpoints are made every 10 s for a day, about 50 of them are kept, each of 2 KB.
     """
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class OpenSegment:
     epilog: HookEvent | None = None
 
     def can_end_at(self, at_s: float) -> bool:
-        """Return whether the segment had started at `at_s`, and all usage since then can be subtracted."""
+        """Return whether the segment had started by `at_s` and all usage since `at_s` can be subtracted."""
         begun = self.allocation.ended_before(at_s) is self.allocation
         return begun and all(tally.can_take_back(at_s) for tally in self.tallies.values())
 

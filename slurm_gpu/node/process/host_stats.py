@@ -31,7 +31,7 @@ class CgroupGrowth:
         self._last: CgroupCounter | None = None
 
     def feed(self, counted: CgroupCounter | None) -> None:
-        """Add the current value, or None if it cannot be read; a later value then covers that time."""
+        """Add the current value, or None if it cannot be read; the next value covers the gap."""
         if counted is None:
             if self._last is None:
                 self._from_zero = True  # a later group started during the observation

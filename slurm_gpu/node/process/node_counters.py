@@ -40,7 +40,7 @@ class NodeReading:
 
 
 class _Traffic:
-    """The sum of counters that may appear, disappear or restart."""
+    """The sum of counters that can appear, disappear or restart."""
 
     def __init__(self) -> None:
         self.total: int | None = None

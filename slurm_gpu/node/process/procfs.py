@@ -1,7 +1,7 @@
 """Read files in /proc with size limits, because jobs control their content.
 
 `read` blocks only where the kernel blocks. Reads of `maps`, `environ` and `cmdline` wait for a lock that a
-stuck process may keep indefinitely. Callers that must not wait read these files in a thread.
+stuck process can keep indefinitely. Callers that must not wait read these files in a thread.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class Spool:
 
 
 def _was_lost(spool: Path, mark: Path, *, is_new: bool) -> bool:
-    """Return and log whether the spool is new although its mark exists, so that the old one was lost.
+    """Return whether the spool is new although its mark exists: the earlier spool was lost. Log the loss.
 
     If the spool is empty and there is no mark, the node is considered new. A loss cannot be detected if the
     mark was lost together with the spool, for example with the whole disk.
@@ -235,7 +235,10 @@ def _was_lost(spool: Path, mark: Path, *, is_new: bool) -> bool:
 
 
 def _leave_mark(mark: Path) -> None:
-    """Create the mark once the spool is on disk; if created earlier, a killed start would count as a loss."""
+    """Create the mark; call this only once the spool is on disk.
+
+    If the mark were created earlier and slurm-gpud were then killed, this would count as a loss of the spool.
+    """
     try:
         mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         mark.touch(0o600)

@@ -19,7 +19,7 @@ class Quota:
     """The user's uid on slurm-gpuctld's host; None if unknown."""
 
     def seen_by(self, uid: int | None) -> Self:
-        """Return these limits, or the reason why a user with this name and `uid` may not see them."""
+        """Return these limits, or the reason why a user with this name and `uid` must not see them."""
         if None in (uid, self.uid) or uid == self.uid:
             return self
         why = (
