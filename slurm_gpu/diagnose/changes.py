@@ -18,16 +18,16 @@ class Split(NamedTuple):
     """The change that explains the most variance of each row. Each field is an array (n_rows,)."""
 
     at: NDArray[np.intp]
-    """The first column after the change; 0 without a change."""
+    """The first column after the change; 0 if there is no change."""
     before: Matrix
     after: Matrix
     """Means before and after the change."""
     z: Matrix
-    """The difference of the means divided by its standard error; 0 without a change."""
+    """The difference of the means divided by its standard error; 0 if there is no change."""
 
 
 class LevelSegment(NamedTuple):
-    """The columns [start, stop) of a row, which are at one level."""
+    """A range [start, stop) of columns of a row that are at one level."""
 
     start: int
     stop: int

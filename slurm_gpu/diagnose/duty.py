@@ -1,4 +1,4 @@
-"""Find time in which a job computes nothing, compared with its own past."""
+"""Find periods in which a job computes nothing, by comparison with its own past."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def _verdict(
 
 
 def _throttled(case: Case) -> Verdict | None:
-    """Find GPUs that are often throttled, with or without peers, as when the cooling or power fails."""
+    """Find GPUs that are often throttled by cooling or power supply; they need not have peers."""
     matrix = case.series.get(Metric.THROTTLE)
     if matrix is None:
         return None
@@ -289,7 +289,7 @@ def _other_clocks(case: Case) -> Verdict | None:
         return None
     names, who = case.named(rows)
     own, usual = float(np.median(level[rows])), middle(level[~rows])
-    why = f"{who}: {own:.0%} of the maximum clock, other GPUs of the job {usual:.0%}"
+    why = f"{who}: {own:.0%} of the maximum clock, compared with {usual:.0%} on the other GPUs"
     item = Evidence(text=why, metric=Signal.CLOCK.value, value=own, expected=usual, workers=names)
     return _two_groups(case, rows, why, item)
 

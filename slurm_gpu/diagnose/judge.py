@@ -104,7 +104,7 @@ def _without_its_end(series: Series) -> Series:
 
 
 def _with_devices(verdict: Verdict, case: Case) -> Verdict:
-    """Replace culprits that the timings report as ranks by the GPUs of these ranks, where known."""
+    """Replace culprits that the timings report as ranks with the GPUs of these ranks, where known."""
     ranked = {worker.rank: worker for worker in case.series.workers if worker.rank is not None}
     culprits = tuple(
         ranked.get(worker.rank, worker) if worker.rank is not None and not worker.device else worker
@@ -174,7 +174,7 @@ def _too_little(case: Case) -> str | None:
 
 
 def _limits(case: Case, verdict: Verdict) -> Verdict:
-    """List limitations in the verdict, and reduce its confidence or replace it by Cause.INCONCLUSIVE."""
+    """Add limitations to the verdict, and reduce its confidence or replace it with Cause.INCONCLUSIVE."""
     unknown = []
     if case.shared:
         unknown.append(f"{_names(case.shared)}: shared with other jobs and not judged")

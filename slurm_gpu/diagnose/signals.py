@@ -120,12 +120,12 @@ class Deviation:
     """The deviation in each block (n_workers, n_blocks). A level is the median of several blocks."""
 
     def above(self, least: float, z: float) -> NDArray[np.bool_]:
-        """Mark workers that exceed their peers by at least `least` and `z` standard deviations."""
+        """Mark workers above their peers by at least `least`, and by at least `z` standard deviations."""
         with np.errstate(invalid="ignore"):
             return np.asarray((self.level >= least) & (self.z >= z))
 
     def below(self, least: float, z: float) -> NDArray[np.bool_]:
-        """Mark workers that are below their peers by at least `least` and `z` standard deviations."""
+        """Mark workers below their peers by at least `least`, and by at least `z` standard deviations."""
         with np.errstate(invalid="ignore"):
             return np.asarray((self.level <= -least) & (self.z <= -z))
 

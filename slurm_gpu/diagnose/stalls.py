@@ -287,7 +287,7 @@ def _cpus(case: Case, tail: int) -> float | None:
 
 
 def _stalled_s(case: Case, start: int) -> float:
-    """Return the duration of the stall, including its part of the last samples before the job stopped.
+    """Return the duration of the stall, including its part within the last samples before the job stopped.
 
     For example, a ten-second mean of 60 % means six seconds of work and four seconds of stall.
     """

@@ -1,4 +1,4 @@
-"""Find bottlenecks in supplying GPUs: slow links between GPUs, or late data from hosts."""
+"""Find bottlenecks in the supply of data to GPUs: slow links between GPUs, or late data from hosts."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def starved_some(case: Case) -> Verdict | None:
         if _begins(case):
             return None
         # If all loaders are too slow, GPUs lack input in turn, and those that lack it now are not at fault.
-        text = f"{wanting.sum()} GPUs have nothing to run at different times"
+        text = f"at different times, {wanting.sum()} GPUs have nothing to run"
         share = float(wanting.sum() / max(1, case.judged.sum()))
         evidence.append(Evidence(text=text, metric="util", value=share, expected=0.0))
         return case.verdict(Cause.STARVATION, 0.7, kind="all", since_s=since_s, evidence=tuple(evidence))
@@ -203,7 +203,7 @@ def _starved_in_turn(case: Case) -> Verdict | None:
     share, n_behind = float(behind.mean()), len(np.unique(lacking.argmax(axis=0)[behind]))
     if share < _NEARLY_ALWAYS or n_behind < _LEAST_BEHIND:
         return None
-    text = f"during {share:.0%} of the time, some GPU has nothing to run: {n_behind} GPUs in turn"
+    text = f"during {share:.0%} of the time, some GPU has nothing to run; {n_behind} GPUs take turns"
     evidence = (Evidence(text=text, metric="util", value=share, expected=0.0),)
     return case.verdict(Cause.STARVATION, 0.65, kind="all", evidence=evidence)
 

@@ -228,7 +228,7 @@ def _correlation(a: Matrix, b: Matrix) -> float:
 
 
 def _sequence(case: Case, who: str, std: float, correlation: float) -> Verdict:
-    text = f"the work of {who} varies independently by {std:.0%}, in SM activity as in tensor work"
+    text = f"the work of {who} varies independently by {std:.0%}, in both SM activity and tensor work"
     return case.verdict(
         Cause.IMBALANCE,
         0.7,

@@ -45,7 +45,7 @@ def drivers(forecaster: Forecaster, sample: QueueSamples, typical: Floats) -> li
     """Return the drivers of the forecast of one job, strongest first.
 
     `typical` contains the features of a typical job. If the forecast comes from the tables, a driver is a
-    group of jobs whose history changed it.
+    group of jobs whose history changed the forecast.
     """
     predicted = forecaster.forecast(sample)
     if predicted.source[0] == LEARNED and forecaster.regression is not None:

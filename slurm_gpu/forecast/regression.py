@@ -87,7 +87,7 @@ class LinearRegression:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """The learned forecast, which is the mean of trees and line, since their errors differ."""
+    """The learned forecast: the mean of the trees and the line, since their errors differ."""
 
     names: Sequence[str]
     """The feature columns of the regression."""

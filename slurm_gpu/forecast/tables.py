@@ -30,7 +30,7 @@ class WaitTables:
     order: Sequence[str]
     started: Mapping[str, Floats]
     waiting: Mapping[str, Floats]
-    """Jobs that were still waiting, or left without starting, by their last known wait."""
+    """Weighted numbers of jobs that were still waiting or left without starting, by their last known wait."""
 
     def distribution(self, samples: QueueSamples) -> Floats:
         """Return (n, N_BINS) distributions of the remaining wait of similar jobs."""

@@ -283,7 +283,7 @@ class _File:
 
     @property
     def query(self) -> Select[Any]:
-        """Return the query for the columns of the file; it reads JSON columns as the stored text."""
+        """Return the query for the columns of the file; the query reads JSON columns as text."""
         return select(
             *(
                 type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column

@@ -28,7 +28,7 @@ class ForecastScore:
     """Forecasts whose job started within the interval."""
 
     def add(self, one: ForecastOutcome) -> None:
-        """Count a forecast; it is outside all ranges if its job has not started."""
+        """Count a forecast; one whose job has not started is outside all ranges."""
         factor = _factor(one)
         self.n += 1
         self.within_2x += factor <= 2

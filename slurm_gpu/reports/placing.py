@@ -1,8 +1,8 @@
 """Determine the server types and zones of nodes over time, and the groups of each run's nodes.
 
 A group is a pair (server type, zone). Each of the two is the value that slurm-gpudbd recorded for the start
-of the run. If there is none, it is the current value in slurm-gpu.yaml, or else the first recorded value, or
-else OTHER.
+of the run. If there is none, the current value in slurm-gpu.yaml applies, then the first recorded value, then
+OTHER.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Placing:
         return codes[max(0, bisect_right(from_s, at_s) - 1)]
 
     def compositions(self, nodes: Category, at_s: Floats) -> tuple[Integers, list[Counter[int]]]:
-        """Return for each row an index into a list of node counts by group, and this list.
+        """Return, for each row, an index into a list of node counts by group, and the list itself.
 
         Rows with the same nodes share an index unless a node changed its group between them.
         """

@@ -181,7 +181,7 @@ def test_the_clock_of_the_others_is_stated_as_it_is(n, own):
     training = Training(n=n)
     training.clock[-1] = own
     verdict = diagnose(training.series(), groups=groups_given(f"pp={n}", n))
-    assert verdict.why_not[0].endswith("60% of the maximum clock, other GPUs of the job 95%")
+    assert verdict.why_not[0].endswith("60% of the maximum clock, compared with 95% on the other GPUs")
 
 
 def with_stalls(spin: bool, first: int, length: int, every: int, **more) -> Verdict:

@@ -104,7 +104,7 @@ def net_of(path: Path, arrays: Mapping[str, NDArray[np.float32]], prefix: str = 
 
 
 def _mode_of(path: Path) -> int:
-    """Return the mode of the existing file, or the mode that the umask permits."""
+    """Return the mode of the existing file or, if there is none, the mode that the umask permits."""
     try:
         return path.stat().st_mode & 0o777
     except OSError:

@@ -49,7 +49,7 @@ def read_for(path: Path, name: str) -> PlannerModel:
         most = float((np.abs(weight, dtype=np.float64).sum(axis=0) * most + np.abs(bias)).max(initial=0))
     if most > float(np.finfo(np.float32).max):
         raise InputError(
-            str(path), 0, 0, "the weights of its net are too large: the output would not be a number"
+            str(path), 0, 0, "the weights of its net are too large: its output is not always a number"
         )
     return model
 

@@ -24,7 +24,7 @@ class Net:
 
     def __post_init__(self) -> None:
         if not self.weights or len(self.weights) != len(self.biases):
-            raise ValueError(f"{len(self.weights)} weights and {len(self.biases)} biases do not form layers")
+            raise ValueError(f"a net cannot have {len(self.weights)} weights and {len(self.biases)} biases")
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             n_inputs = self.weights[number - 1].shape[-1] if number else next(iter(weight.shape), 0)
             if weight.ndim != 2 or bias.ndim != 1 or weight.shape != (n_inputs, len(bias)):

@@ -2,8 +2,8 @@
 
 In each epoch the current net plays every queue of a new set many times with randomly drawn choices. The
 advantage of a choice is the mean cost at the same step over all plays of that queue, minus the cost after the
-choice. All random numbers depend only on the seed and the epoch's number. A training that is killed and
-resumed from its checkpoint therefore has the same result.
+choice. All random numbers depend only on the seed and the epoch's number. Training that is killed and resumed
+from its checkpoint therefore gives the same result.
 """
 
 from __future__ import annotations

@@ -68,9 +68,9 @@ class Considerate:
     """The limits on the slowdown of jobs that share a GPU."""
 
     cap: float
-    """Maximum duration of each job, relative to its duration alone."""
+    """Maximum duration of each job, relative to its duration when running alone."""
     most_slowed: float
-    """Maximum number of jobs that take more than NOTICED times their duration alone."""
+    """Maximum number of jobs that take more than NOTICED times as long as when running alone."""
 
 
 @dataclass(frozen=True, slots=True)

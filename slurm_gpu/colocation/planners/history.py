@@ -43,7 +43,7 @@ class StartHistory:
         """Record the end of jobs that no longer appear.
 
         If no job was waiting, the time of an end is unknown; whether the job was slowed down is then not
-        recorded. A job that was to start but still waits has not started: on a real cluster, starts are
+        recorded. A job that was to start but still waits has not started: on a real cluster, starts can be
         delayed.
         """
         running = {member.job: member for gpu in view.gpus for member in gpu.running}

@@ -33,7 +33,7 @@ class LinearProgram:
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Add to each shareable GPU the jobs that run longest with its running jobs, then fill idle GPUs."""
+        """Start the jobs that run longest with the running jobs of shareable GPUs, then fill idle GPUs."""
         decision = PlannerDecision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
@@ -80,7 +80,7 @@ class LinearProgram:
         return [Counter(sets[at][0]) for at in order[: int((seconds > _SHORTEST_S).sum())]]
 
     def _sets(self, kinds: _Kinds) -> Iterator[TimedSet]:
-        """Yield each kind alone, and the sets of kinds that may run together and complete more work."""
+        """Yield each kind alone, and the sets of kinds that may share a GPU and gain from it."""
         for n in range(1, max(self._belief.most_together, 1) + 1):
             for chosen in combinations_with_replacement(range(len(kinds.members)), n):
                 group = kinds.some(chosen)

@@ -13,7 +13,7 @@ class Outlook(ABC):
     """A prediction of the result of an order of starts on each GPU.
 
     Jobs are given as indices: first the waiting jobs in their order, then the running jobs by GPU. A GPU
-    starts the jobs of its order one after the other. The next job joins as soon as it may share with the
+    starts the jobs in its order one after the other. The next job joins as soon as it may share with the
     running jobs and sharing pays. A job that must start alone waits for an empty GPU. Until it starts, all
     jobs after it wait.
     """

@@ -1,4 +1,4 @@
-"""Estimate the number of shards that an unknown job needs from the nearest profile."""
+"""Estimate, from the nearest profile, how many shards an unknown job needs."""
 
 from __future__ import annotations
 

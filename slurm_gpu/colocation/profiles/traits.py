@@ -32,7 +32,7 @@ class Traits:
 def traits_of_table(table: Measured) -> tuple[Traits, ...]:
     """Derive traits from the applications' names and their speeds when running alone.
 
-    The only use is the duration of a step, in octaves.
+    The traits contain only one use: the duration of a step, in octaves.
     """
     found = []
     for name, alone in zip(table.names, table.alone_per_s, strict=True):

@@ -31,10 +31,10 @@ class ContestResult:
     gap: float
     """Mean relative excess over the bound; 0.01 is one per cent."""
     not_slowed: float
-    """Fraction of the jobs that took at most 1.02 times as long as alone."""
+    """Fraction of the jobs that took at most 1.02 times as long as when running alone."""
     worst_slowdown: float
     together: float
-    """Mean number of jobs on a GPU while it ran any."""
+    """Mean number of jobs on a GPU, without the time in which it had no job."""
     out_of_memory: int
     decision_ms_p50: float
     decision_ms_p99: float

@@ -52,7 +52,7 @@ class Comparison:
 
 
 def comparisons(source: YamlSource) -> tuple[Comparison, ...]:
-    """Return the comparisons in a file of prices; raise InvalidFileError with all of its errors."""
+    """Return the comparisons in a file of prices; raise InvalidFileError with all errors in the file."""
     decoder = Decoder(source)
     file = decoder.read(_Prices)
     prices, compare = file.instances or {}, file.compare or {}

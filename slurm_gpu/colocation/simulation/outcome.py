@@ -38,7 +38,7 @@ class SharingEvent(NamedTuple):
     what: SharingTransition
     job: int
     gpu: int = -1
-    """The GPU on which the job runs; -1 if it does not run."""
+    """The GPU on which the job runs; -1 if it is not running."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class SharingOutcome:
     memory_peak_mib: float | None
     """Maximum memory in use on any GPU at any time; None if unknown."""
     together: float
-    """Mean number of jobs on a GPU while it ran any."""
+    """Mean number of jobs on a GPU, without the time in which it had no job."""
     most_together: int
     log: tuple[SharingEvent, ...]
 

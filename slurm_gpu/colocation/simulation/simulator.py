@@ -53,8 +53,9 @@ def simulate(
 ) -> SharingOutcome:
     """Run all jobs to their end; `watcher` receives every stretch on every GPU, and every kill.
 
-    Raise ValueError with the planner's name if it starts a job that is not waiting, or starts nothing while
-    jobs wait and every GPU is idle. Also raise ValueError if a job does not fit into an empty GPU.
+    Raise ValueError with the planner's name if the planner starts a job that is not waiting, or starts
+    nothing while jobs wait and every GPU is idle. Also raise ValueError if a job does not fit into an empty
+    GPU.
     """
     if n_gpus < 1:
         raise ValueError(f"the number of GPUs must be 1 or more, not {n_gpus}")

@@ -1,1 +1,1 @@
-"""Predict the speeds of applications that share a GPU from measured speeds."""
+"""Predict, from measured speeds, the speeds of applications that share a GPU."""

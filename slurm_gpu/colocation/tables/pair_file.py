@@ -33,7 +33,7 @@ class _Builder:
         self.alone: dict[int, float] = {}
         self.speeds: dict[CoRunnerView, float] = {}
         self.lines: dict[CoRunnerView, int] = {}
-        """The line of each speed in a CSV file."""
+        """The line number of each speed in a CSV file."""
 
     def index(self, name: str) -> int:
         return self._at.setdefault(name, len(self._at))

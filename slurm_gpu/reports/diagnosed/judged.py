@@ -138,7 +138,7 @@ def _of_all(run: Run, verdict: Verdict) -> Verdict:
 
 
 def _cut_short(run: Run, series: Series) -> bool:
-    """Return whether the run ended without completing, and the data reach its end."""
+    """Return whether the run ended without completing and the data reach its end."""
     if run.end_s is None or series.end_s < run.end_s - _TO_ITS_END_S or may_rest(run.app, run.app_field):
         return False
     return run.state in _CUT_SHORT

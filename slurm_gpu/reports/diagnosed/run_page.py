@@ -20,7 +20,7 @@ def run_page(
     now_s: float,
     site: SiteLinks | None = None,
 ) -> str:
-    """Return the HTML of the page: a self-contained file or, with `site`, a page of that site."""
+    """Return the HTML of the page: a self-contained file or, if `site` is given, a page for that site."""
     name = f" · {run.name}" if run.name else ""
     begin = "–" if run.start_s is None else clock_time(run.start_s, timezone)
     until = "now" if run.end_s is None else clock_time(run.end_s, timezone)

@@ -13,7 +13,7 @@ from slurm_gpu.reports.figure import Bars, Figure, FigureTable, TableColumn
 from slurm_gpu.reports.past_forecasts import ForecastScore, PastForecasts
 from slurm_gpu.reports.wording import percent, several
 
-_RATED = "Forecasts of the month whose interval has ended and whose outcome is known"
+_RATED = "The month's forecasts with a known outcome and an interval that has ended"
 
 
 def forecasts_against_outcomes(past: Sequence[PastForecasts]) -> Figure:

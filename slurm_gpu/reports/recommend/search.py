@@ -138,7 +138,7 @@ class LimitSearch:
         most_changes: int = MOST_CHANGES,
         progress: SearchProgress = lambda what: None,
     ) -> Findings:
-        """Try changes of every limit; with `bounds`, only changes of these limits within their bounds.
+        """Try changes to every limit or, if `bounds` is given, only to its limits and within their bounds.
 
         `progress` is called with a description of each trial.
         """

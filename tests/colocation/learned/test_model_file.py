@@ -152,7 +152,7 @@ def test_a_net_that_cannot_see_what_its_planner_sees_is_refused(tmp_path: Path, 
 def test_a_net_that_would_not_return_numbers_is_refused(tmp_path: Path):
     path, huge = tmp_path / "model.npz", np.full((len(NAMES), 1), 3e38, dtype=np.float32)
     write_model(path, PlannerModel("dqngpu", NAMES, Net((huge,), (huge[0],)), {}))
-    with pytest.raises(InputError, match="too large: the output would not be a number"):
+    with pytest.raises(InputError, match="too large: its output is not always a number"):
         read_for(path, "dqngpu")
 
 
