@@ -83,7 +83,7 @@ class WebRefusals:
         named = f"uid {uid}" if user is None else f"uid {uid} ({user})"
         message = f"{named} from {origin} may not read everything, which slurm-gpuweb requires: {refusal.why}"
         remedy = (
-            f"only if it really is slurm-gpuweb (any user can claim to be), write {refusal.write} into "
+            f"only if it really is slurm-gpuweb (any user can claim to be it), write {refusal.write} into "
             "slurm-gpudbd.yaml and restart slurm-gpudbd"
         )
         if is_new:
@@ -139,6 +139,6 @@ def warn_of_unknown_user(reader: WebReader) -> None:
     if (user := unknown_user(reader)) is not None:
         log.warning(
             "web_user: %s is not a user of this host, so slurm-gpuweb is rejected: write the user, or the "
-            "uid, that it runs as into slurm-gpudbd.yaml, then restart slurm-gpudbd",
+            "uid, of slurm-gpuweb's process into slurm-gpudbd.yaml, then restart slurm-gpudbd",
             user,
         )

@@ -27,7 +27,7 @@ class SessionSettings:
     key_file: Annotated[
         Path | None,
         path("/etc/slurm-gpu/slurm-gpuweb.key"),
-        "32 random bytes, mode 0600, that sign sessions; without this file, sessions end with slurm-gpuweb.",
+        "32 random bytes, mode 0600, that sign sessions; without it, sessions end when slurm-gpuweb stops.",
     ] = None
 
 

@@ -66,7 +66,7 @@ def test_a_cluster_that_slurmdbd_lacks_is_logged_until_it_is_there(caplog: pytes
     assert caplog.messages == [
         f"import: slurmdbd has no cluster {CLUSTER} (sacctmgr show cluster: a, b), so there are no runs: "
         "check AccountingStorageHost and ClusterName in slurm.conf",
-        f"import: slurmctld and slurmdbd have cluster {CLUSTER} now",
+        f"import: slurmctld and slurmdbd now have the cluster {CLUSTER}",
     ]
 
 

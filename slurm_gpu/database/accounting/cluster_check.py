@@ -27,7 +27,7 @@ class ClusterCheck:
         self._next_s = -math.inf
         self._clusters: Collection[str] | None = None
         self._wrong = OutageLog(
-            log, "import: %s", clock, over=f"import: slurmctld and slurmdbd have cluster {cluster} now"
+            log, "import: %s", clock, over=f"import: slurmctld and slurmdbd now have the cluster {cluster}"
         )
 
     def check(self, *, has_runs: bool) -> None:

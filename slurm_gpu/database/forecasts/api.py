@@ -150,7 +150,7 @@ def _kept_back(job: QueuedJob, now_s: float) -> str | None:
     if job.reason == "JobHeldAdmin":
         return "is held by an admin, so its start cannot be predicted"
     if job.reason == "JobHeldUser":
-        return f"is held, so it has no forecast; to release it: scontrol release {job.job_id}"
+        return f"is held, so it has no forecast; to release it, run `scontrol release {job.job_id}`"
     if job.reason.startswith("Dependency"):
         return "waits for another job (--dependency), whose end is not predicted"
     if job.eligible_s is None:

@@ -114,7 +114,7 @@ class Intake:
         sender = shipment.node if address is None else plain(address)
         if (wait_s := self._allowances.wait_s(sender)) > 0:
             who = f"{shipment.node} from {address or 'this host'}"
-            why = f"{who} sent more than {AT_ONCE_ITEMS} items at once or {ITEMS_PER_S:g} per second"
+            why = f"{who} sent more than {AT_ONCE_ITEMS} items at once or {ITEMS_PER_S:g} items per second"
             log.warning("%s; it must wait for %.0f s", why, wait_s)
             raise ShipmentError(429, f"{why}; it must wait", math.ceil(wait_s))
         queue = self._view.queue()

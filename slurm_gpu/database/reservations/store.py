@@ -149,7 +149,8 @@ def end(
         raise UsageError(f"reservation {one.id} is {one.state} already")
     if state is ReservationState.DENIED and one.state is not ReservationState.REQUESTED:
         raise UsageError(
-            f"reservation {one.id} is {one.state}: cancel it with `slurm-gpu reserve cancel {one.id}`"
+            f"reservation {one.id} is {one.state}, so it cannot be denied; to cancel it, run "
+            f"`slurm-gpu reserve cancel {one.id}`"
         )
     over = {"ended_s": now_s, "ended_why": why}
     if state is ReservationState.DENIED or one.decided_s is None:
