@@ -72,7 +72,7 @@ class Case:
     missing: tuple[JobWorker, ...]
     """Workers without data."""
     barely: tuple[JobWorker, ...]
-    """Workers with data, but a coverage below `rules.missing_below`."""
+    """Workers that have data, but a coverage below `rules.missing_below`."""
     shared: tuple[JobWorker, ...]
     unused: tuple[JobWorker, ...]
     """Workers that never had anything to run, although others did."""

@@ -66,7 +66,7 @@ def heavier_by_gaps(case: Case) -> Verdict | None:
 
 
 def _never_wait(used: Matrix, taken: Matrix, step: float) -> NDArray[np.bool_]:
-    """Mark the workers of one group that never wait."""
+    """Mark those workers of a group that never wait."""
     usual = float(quantile(used[None, :], 0.75)[0])
     alike = max(sigma(used[used >= middle(used)]), _ALIKE)
     rows = usual - used >= max(_LEAST_GAPS, 1.5 * step, _Z * alike)

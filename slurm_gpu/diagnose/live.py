@@ -227,9 +227,9 @@ def _share(value: float | None, whole: float | None) -> float:
 class ScreeningResult:
     """The result of a screening, with one value per job (n_jobs,).
 
-    `deviations` states how far a GPU moved relative to its peers, or all GPUs fell below their past, as a
-    multiple of the threshold. A job with a value of 1 or more is worth a diagnosis. `is_stalled` marks jobs
-    in which most GPUs do far less than before.
+    `deviations` states, as a multiple of the threshold, how far a GPU moved relative to its peers or how far
+    all GPUs fell below their past. A job with a value of 1 or more is worth a diagnosis. `is_stalled` marks
+    jobs in which most GPUs do far less than before.
     """
 
     jobs: list[int]

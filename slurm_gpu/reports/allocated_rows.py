@@ -30,7 +30,7 @@ class AllocatedRows:
     last: Integers
     """The row that represents the run: the last one of a resized run, otherwise the row itself."""
     parts: Mapping[int, Sequence[Row]]
-    """All parts of each resized run, including those before the period, by the run's last row."""
+    """All parts of each resized run, including parts before the period, by the run's last row."""
     goes_on: Mask
     """Rows of resized runs whose last row is missing here because it was submitted after the period."""
 

@@ -19,7 +19,7 @@ class ProfilePhase:
     seconds: float
     """Duration of the phase if the application runs alone on its GPU."""
     util: float | None = None
-    """Fraction of the time in which any kernel ran, as in NVML's utilisation."""
+    """Fraction of the time in which at least one kernel ran, as in NVML's utilisation."""
     memory_mib: float | None = None
     sm: float | None = None
     """Fraction of the multiprocessors that had work."""

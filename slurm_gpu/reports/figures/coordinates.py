@@ -20,7 +20,7 @@ _SHORT_H = 0.1
 
 
 def parallel_coordinates(jobs: JobTable) -> Figure:
-    """Return a plot of nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem of the ended jobs with GPUs."""
+    """Return a plot of nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem for ended jobs with GPUs."""
     rows = np.flatnonzero(jobs.ended_with_gpus)
     rows = rows[np.argsort(jobs.end_s[rows], kind="stable")]
     values = values_of(jobs)

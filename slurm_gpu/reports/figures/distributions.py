@@ -35,7 +35,7 @@ def distributions(jobs: JobTable) -> Figure:
         name="distributions",
         title="Distributions by application",
         columns=[
-            TableColumn("axis", "", "nNODE, nGPU, WAIT_h and RUN_h in hours, uGPUcore and uGPUmem in %."),
+            TableColumn("axis", "", "nNODE, nGPU, WAIT_h and RUN_h (hours), uGPUcore and uGPUmem (%)."),
             TableColumn(
                 "application", "", f"The applications with the most jobs; “{ALL}” for all jobs with GPUs."
             ),

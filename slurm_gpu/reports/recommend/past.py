@@ -84,9 +84,9 @@ class RecordedPast:
 def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, until_s: int) -> RecordedPast:
     """Return the model's input for the time from `since_s` to `until_s`.
 
-    Runs that are running at `since_s` start at that time and run for the rest of their time; pending runs are
-    submitted at that time. Remarks count the runs that are left out, such as runs that were cancelled before
-    their start or whose partition has no nodes.
+    In the model, runs that are running at `since_s` start at that time and last for the rest of their run
+    time; pending runs are submitted at that time. Remarks count the runs that are left out, such as runs that
+    were cancelled before their start or whose partition has no nodes.
     """
     cluster = _cluster(nodes)
     indices = {partition.name: index for index, partition in enumerate(cluster.partitions)}
