@@ -32,7 +32,7 @@ _CONTROL_CHARACTERS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u206
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """Return a console on `stream`, with colours only on a terminal and without NO_COLOR."""
+    """Return a console on `stream`, which uses colours only on a terminal and if NO_COLOR is not set."""
     out = sys.stdout if stream is None else stream
     width = None if out.isatty() else _PIPE_WIDTH
     return Console(file=out, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)

@@ -41,7 +41,7 @@ class FindingOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One message of one kind to one user, about all jobs of the user with such an alert."""
+    """One message of one kind to one user, about all jobs of the user that have this alert."""
 
     user: str
     kind: str

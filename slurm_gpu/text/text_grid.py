@@ -10,7 +10,7 @@ from rich.text import Text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridColumn:
-    """A column; `least` is its minimum width (None: never cut).
+    """A column; `least` is its minimum width. If `least` is None, the column is never cut.
 
     Columns with a small `spare` are omitted first; columns without one are never omitted.
     """

@@ -185,7 +185,7 @@ def test_nodes_drained_by_a_hook_are_reported(installed: Installation):
 def test_nodes_drained_for_missing_gpus_are_reported(installed: Installation, reason: str):
     (finding,) = drains.drained(drained(installed, ("n1", "inval", reason)))
     assert finding.message == f"drained: n1 ({reason})"
-    assert "compare nvidia-smi -L with slurmd -G" in str(finding.remedy)
+    assert "compare the output of nvidia-smi -L and slurmd -G" in str(finding.remedy)
 
 
 def test_nodes_drained_by_operators_are_ok(installed: Installation):

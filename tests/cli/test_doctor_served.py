@@ -212,7 +212,7 @@ def test_a_second_slurm_gpudbd_on_this_host_is_reported(host: Installation):
     other.state = make_health(last_import_s=host.database.health().now_s - 7)
     (finding,) = _address(host, other)
     assert finding.level is Level.FAIL
-    assert finding.message.startswith("commands and slurm-gpud on this host use its own slurm-gpudbd")
+    assert finding.message.startswith("commands and slurm-gpud on this host use this host's slurm-gpudbd")
     assert str(finding.remedy).startswith("stop and disable slurm-gpudbd here")
 
 

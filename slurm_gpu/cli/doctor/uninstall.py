@@ -245,7 +245,7 @@ def _reservations(at: DoctorContext) -> Iterator[UninstallStep]:
 
 
 def _shared(at: DoctorContext) -> Iterator[UninstallStep]:
-    """Yield the steps for directories that other hosts may share, which packages do not change."""
+    """Yield the steps for directories that packages do not change because other hosts may share them."""
     kind = shared_file_system(_script(at).parent)
     commands = [("place", at.is_gpu_node), ("place-lua", at.is_controller)]
     lines = [f"{PACKAGED}/{command} remove --shared" for command, is_here in commands if is_here]
@@ -258,7 +258,7 @@ def _shared(at: DoctorContext) -> Iterator[UninstallStep]:
 
 
 def _own_script(at: DoctorContext) -> Path | None:
-    """Return the copy of the site's own script that is restored if the policy's script does not run it."""
+    """Return the copy of the site's own script to restore; None if no copy is known or needed."""
     if not at.is_controller or not may_read(at.policy_state) or read_chain(_script(at)) != {}:
         return None
     return put_aside(at.policy_state)

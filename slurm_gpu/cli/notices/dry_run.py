@@ -123,7 +123,7 @@ def _rule(site: CommandSite) -> CancelIdleInForce | None:
 
 
 def _ledger(site: CommandSite) -> Ledger:
-    """Return earlier notices, if the caller may read them."""
+    """Return the ledger of earlier notices, or an empty one if it cannot be read."""
     try:
         return ledgers.read(ledger_path(site.slurm.settings()))
     except SlurmError as error:

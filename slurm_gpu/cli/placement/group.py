@@ -174,7 +174,7 @@ def _remark_on_the_file(site: CommandSite, mode: str) -> None:
 
 
 def _worked_out(site: CommandSite, run_dir: Path) -> PlacementTable:
-    """Return the table that slurm-gpuctld would write, from the data on this host."""
+    """Compute the placement table on this host in the same way as slurm-gpuctld."""
     config = site.config
     nodes = site.slurm.nodes()
     settings = site.slurm.settings()

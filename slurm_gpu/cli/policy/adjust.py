@@ -47,7 +47,7 @@ def adjust(
 ) -> None:
     """Move one limit of FILE by one step within the bounds of `adjust:`, if this shortens waits.
 
-    The move is the change that `report recommend` would propose, but only limits with bounds are considered.
+    The move is chosen as in `report recommend`, but only limits with bounds are considered.
     FILE is not edited: the move is written to a file next to FILE, activated by `policy apply`, and recorded
     in slurm-gpudbd. Run this command on slurmctld's host; slurm-gpu-adjust.timer runs it weekly. If the
     active policy differs from FILE, no limit is moved and the exit code is 1.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A policy, the recorded jobs of a period, and the search for better limits over them."""
+    """A policy, the recorded jobs of a period, and the search for better limits that uses them."""
 
     loaded: LoadedPolicy
     past: RecordedPast

@@ -43,7 +43,7 @@ run_option = run_directory_option("Directory of decisions.log.")
 
 @dataclass(frozen=True)
 class LoadedPolicy:
-    """A checked policy, with the facts of the cluster that it needs."""
+    """A checked policy, with the facts about the cluster that the policy needs."""
 
     path: Path
     policy: Policy

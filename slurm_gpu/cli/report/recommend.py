@@ -1,4 +1,4 @@
-"""`slurm-gpu report recommend`: try other limits on recorded jobs, and propose a patch of policy.yaml."""
+"""`slurm-gpu report recommend`: simulate jobs under other limits, and propose a patch of policy.yaml."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TRIED = ("tried", "WAIT_h of all", "verdict")
 def recommend(
     site: CommandSite, file: Path | None, since: str, until: str | None, out: Path | None, as_json: bool
 ) -> None:
-    """Simulate recorded jobs under other limits of FILE, and propose better limits as a patch.
+    """Simulate recorded jobs under other values of the limits in FILE, and propose better values as a patch.
 
     Each change moves one limit on running jobs by one step. A change is proposed if the mean wait of all jobs
     falls, and no group waits much longer. Nothing is changed. Only operators of slurm-gpudbd may run this
@@ -79,7 +79,7 @@ def recommend(
 
 
 def _patch(found: Replayed, findings: Findings) -> str:
-    """Return a unified diff of the policy; "" without a change."""
+    """Return a unified diff of the policy; "" if nothing changes."""
     path = found.loaded.path
     old = text = path.read_bytes().decode()  # decoded without a change of line ends
     for change in findings.changes:

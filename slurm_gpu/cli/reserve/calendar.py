@@ -45,7 +45,7 @@ def day_and_time(at_s: int | None, zone: ZoneInfo) -> str:
 
 
 def late(one: Reservation) -> int | None:
-    """Return how late the first job of a reservation began; None without jobs.
+    """Return how late the first job of a reservation began; None if no job ran.
 
     The delay counts from the promised start, or from when the job became eligible if that was later.
     """

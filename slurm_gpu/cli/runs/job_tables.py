@@ -48,7 +48,7 @@ Names = Mapping[str, str]
 
 
 def device_names(devices: Sequence[str]) -> Names:
-    """Return the UUIDs, or on a terminal their beginnings, such as GPU-1a2b3c4d, if these are unique."""
+    """Return the UUIDs; on a terminal, return their beginnings, such as GPU-1a2b3c4d, if these are unique."""
     short = {device: device[:_SHORT_UUID] for device in devices}
     if not sys.stdout.isatty() or len(set(short.values())) < len(short):
         return {device: device for device in devices}

@@ -134,7 +134,7 @@ class DoctorContext:
 
     @property
     def slurm_conf(self) -> Path:
-        """Return the slurm.conf on this host: slurmctld reports its own path, which a node may lack."""
+        """Return the path of slurm.conf on this host, which can differ from slurmctld's path."""
         path = Path(self.settings.conf_path)
         return self.conf_cache if not path.exists() and may_read(self.conf_cache.parent) else path
 

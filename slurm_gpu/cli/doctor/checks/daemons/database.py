@@ -207,7 +207,9 @@ def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
     for (n_slurm, n_seen), names in alike.items():
         on = ("" if len(names) == 1 else "each of ") + compress(names)
         message = f"Slurm has {n_slurm} GPUs on {on}, but slurm-gpud detects {n_seen} there"
-        remedy = f"on {names[0]}, compare nvidia-smi -L with slurmd -G; then fix gres.conf or the GPU"
+        remedy = (
+            f"on {names[0]}, compare the output of nvidia-smi -L and slurmd -G; then fix gres.conf or the GPU"
+        )
         yield fail(message, remedy) if n_seen < n_slurm else warn(message, remedy)
     if seen_by_node and not odd:
         nodes = "1 node has" if len(seen_by_node) == 1 else f"{len(seen_by_node)} nodes have"
@@ -231,7 +233,7 @@ def _unknown_to_slurm(at: DoctorContext, reports: Mapping[str, NodeReport]) -> I
 
 
 def clocks(at: DoctorContext) -> Iterator[CheckResult]:
-    """Compare the clocks of nodes with slurm-gpudbd's, by the times of their live values."""
+    """Compare the clocks of nodes with slurm-gpudbd's, using the timestamps of the nodes' live values."""
     with at.site.database() as database:
         last_seen = {report.node: report.last_seen_s for report in database.nodes()}
         lives = database.live("none")
@@ -274,7 +276,7 @@ def _expected(at: DoctorContext) -> list[str]:
 
 
 def _late(there: Iterable[str], reports: Iterable[NodeReport], now_s: float) -> dict[str, float | None]:
-    """Return nodes that have not reported for two minutes, with the time of their last report or None."""
+    """Return each node that has not reported for two minutes, and the time of its last report, or None."""
     last_seen = {report.node: report.last_seen_s for report in reports}
     times = {name: last_seen.get(name) for name in there}
     return {name: at_s for name, at_s in times.items() if at_s is None or now_s - at_s > _RECENT_S}
@@ -291,7 +293,10 @@ def _just_started(at: DoctorContext, node: str) -> str | None:
 
 
 def _is_of(process: DaemonProcess, node: str, here: Sequence[str]) -> bool:
-    """Return whether a process serves `node`; its arguments name it if this host simulates several nodes."""
+    """Return whether a process serves `node`.
+
+    If this host simulates several nodes, the arguments of the process name its node.
+    """
     return node in here and (len(here) == 1 or node in process.words or f"--node={node}" in process.words)
 
 

@@ -107,7 +107,7 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
         if not found and health.last_import_s not in (mine.last_import_s, later.last_import_s):
             found.append(
                 fail(
-                    "commands and slurm-gpud on this host use its own slurm-gpudbd instead of the one at "
+                    "commands and slurm-gpud on this host use this host's slurm-gpudbd instead of the one at "
                     f"{url}, so the records of the cluster are in two databases",
                     f"stop and disable {_DAEMON} here, or set database: to this host in "
                     f"{at.site.config_path} on every host",

@@ -97,7 +97,7 @@ def _mariadb(at: DoctorContext, names: str) -> str:
         return stopped
     listens = ports(here)
     where = f" (it listens on port {', '.join(map(str, listens))})" if listens else ""
-    return f"MariaDB runs on this host{where}: compare that with host and port in {names}"
+    return f"MariaDB runs on this host{where}: compare its address with host and port in {names}"
 
 
 def stopped_mariadb(at: DoctorContext) -> str | None:

@@ -136,7 +136,7 @@ def _written(at: DoctorContext, kind: str) -> list[str] | None:
 
 
 def _not_here(at: DoctorContext, kind: str, patterns: Sequence[str]) -> CheckResult | None:
-    """Return a finding if slurmd, which reads this host's slurm.conf, uses other values than slurmctld."""
+    """Return a finding if slurmd, which reads this host's slurm.conf, uses values other than slurmctld's."""
     here = _written(at, kind)
     if here is None or set(here) & set(patterns):
         return None

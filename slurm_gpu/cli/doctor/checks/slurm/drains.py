@@ -51,8 +51,8 @@ def drained(at: DoctorContext) -> Iterator[CheckResult]:
             found = True
             yield fail(
                 message,
-                f"on {names[0]}, compare nvidia-smi -L with slurmd -G; fix gres.conf or the GPU; then run "
-                f"{resume}",
+                f"on {names[0]}, compare the output of nvidia-smi -L and slurmd -G; fix gres.conf or the "
+                f"GPU; then run {resume}",
             )
     if not found:
         yield ok("no node is drained because of its prolog, epilog or GPUs")

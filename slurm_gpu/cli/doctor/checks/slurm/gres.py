@@ -19,7 +19,9 @@ from slurm_gpu.wire import DeviceFacts
 _TYPE = re.compile(r"\bGres Name=gpu\b.*?\bType=(?P<type>[^\s(,]+)")
 # The name of an NVIDIA model, such as A100, L40S or RTX6000, without spaces.
 _MODEL = re.compile(r"(?:rtx|gtx|gb|gh|[abhvpktlm])\d{1,4}[a-z]?", re.IGNORECASE)
-_COMPARE = "on {node}, compare nvidia-smi -L with slurmd -G; then fix gres.conf, and restart slurmd"
+_COMPARE = (
+    "on {node}, compare the output of nvidia-smi -L and slurmd -G; then fix gres.conf, and restart slurmd"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def compare(node: str, slurms: Sequence[Position], report: NodeReport) -> Iterat
 
 
 def _without_gres(at: DoctorContext) -> Iterator[CheckResult]:
-    """Yield a finding if this host has GPUs, but Slurm has none on it."""
+    """Yield a finding if this host has GPUs, but Slurm has no GPU on this host."""
     without = [node.name for node in at.nodes_here if not node.n_gpus]
     devices = sorted(str(path) for path in at.devices.glob("nvidia[0-9]*") if path.name[6:].isdigit())
     if devices and without and len(at.nodes_here) == 1:

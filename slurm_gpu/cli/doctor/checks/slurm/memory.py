@@ -22,7 +22,7 @@ _APPLIED = "then run scontrol reconfigure"
 
 @dataclass(frozen=True, slots=True)
 class _PartitionMemory:
-    """The memory defaults of a partition in MiB: its own, or those of slurm.conf; None if both lack one."""
+    """The memory defaults of a partition in MiB: its own, or those of slurm.conf; None if unset in both."""
 
     partition: str
     nodes: Sequence[SlurmNode]

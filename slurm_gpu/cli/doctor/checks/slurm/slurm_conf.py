@@ -93,7 +93,7 @@ def grammar(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _unreadable(path: Path) -> tuple[list[CheckResult], int]:
-    """Return findings about lines of a file and its includes that Slurm cannot read, and the line count."""
+    """Return findings about lines that Slurm cannot read in a file and its includes, and the line count."""
     try:
         lines = read_conf(path)
     except OSError as error:

@@ -18,7 +18,7 @@ _DAEMON = "slurm-gpuctld"
 
 
 def zones(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that exactly the nodes of a zone have its feature, and that waits for zones end."""
+    """Check that exactly the nodes of a zone have its feature, and that waits for zones are ended."""
     if not at.site.config.zones:
         yield skipped("slurm-gpu.yaml names no zones")
         return
