@@ -113,7 +113,7 @@ class Nodes:
         return _frozen(np.count_nonzero(self.free_mgpu == GPU_MGPU, axis=1).astype(np.int64))
 
     def usable_mgpu(self, gpu_type: str = "") -> NDArray[np.int32]:
-        """(n, g): free part of each GPU; 0 for GPUs of another type, if one is given."""
+        """(n, g): free part of each GPU; if a type is given, 0 for GPUs of other types."""
         if not gpu_type:
             return self.free_mgpu
         if gpu_type not in self.types:

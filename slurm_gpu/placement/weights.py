@@ -51,7 +51,7 @@ class NodeCapacity:
     memory_mib: int
     memory_free_mib: int
     worth: float | None = None
-    """Useful GPUs left for the mix of jobs, 0 if no job has room; if None (unknown), all GPUs left count."""
+    """Useful GPUs left for the mix of jobs, 0 if no job fits; if None (unknown), all GPUs left count."""
     whole_rank: int = 0
     """Rank among whole nodes; 0 is used first."""
     whole_in_s: float | None = None

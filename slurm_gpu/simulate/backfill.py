@@ -25,7 +25,7 @@ class BackfillPass:
     ) -> None:
         self._starter, self._queue, self._prospects, self._now_s = starter, starter.queue, prospects, now_s
         self._heap: list[tuple[Key, int, KindIterator | None]] = []
-        """(key of a job, its kind, the other kinds of its shape or None for a partition's first job)."""
+        """Entries: a job's key, its kind, and its shape's other kinds (None for a partition's first job)."""
         self._promised: dict[int, BackfillReservation] = {}
         """Reservations by partition."""
         self._blocked_shapes = blocked_shapes

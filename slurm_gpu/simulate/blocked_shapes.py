@@ -1,4 +1,4 @@
-"""Record which shapes are blocked during one pass, to skip jobs that need as much or more."""
+"""Record which shapes are blocked during one pass, so that jobs with equal or larger needs are skipped."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class SharedNode:
     memory_mib: int
 
     def size_for(self, position: int, least: int, leave: int | None = None) -> int | None:
-        """Return the number of shards that places a job on this GPU; None if it cannot be placed there.
+        """Return the number of shards to request for placing a job on this GPU; None if that is impossible.
 
         The job needs at least `least` shards. `leave` is the maximum number of shards that may stay free if
         no other job should join. More free shards would attract jobs that should go to a later GPU.

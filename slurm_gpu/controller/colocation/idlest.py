@@ -40,7 +40,7 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
 
 
 def expected(least: Sequence[float], mean: float, seconds: float) -> float:
-    """Return the minimum utilisation expected of a lone job over `seconds`; the mean if it is unknown."""
+    """Return an undisturbed job's expected minimum utilisation over `seconds`; the mean if unknown."""
     if not least or seconds < SHORTEST_S:
         return mean
     at = int(math.log2(seconds / SHORTEST_S))

@@ -111,7 +111,7 @@ def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
     """Return the work of a run in seconds of running alone.
 
     This is the mean run time of jobs with its key when they run alone. If the run apparently did a different
-    amount of work, it is an estimate from utilisation.
+    amount of work, the result is an estimate from utilisation.
     """
     if ran.util_frac is None or not alone.util_frac:
         return alone.alone_s

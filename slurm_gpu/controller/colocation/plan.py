@@ -143,7 +143,7 @@ def _left_there(gpu: CorunGpu, store: ColocationStore, job: WaitingSharer, most_
 def _act(
     room: SharedNode, place: GpuPlace, job: WaitingSharer, co_runners: Sequence[int], leave: int | None
 ) -> StartAction | None:
-    """Return the start on this GPU, or on a suitable idle one if the job starts alone; None if impossible."""
+    """Return the start on this GPU, or on a suitable idle GPU if the job starts alone; None if impossible."""
     if job.cpus > room.cpus or job.memory_mib > room.memory_mib:
         return None
     positions = [place.position]

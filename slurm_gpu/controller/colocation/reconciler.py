@@ -311,7 +311,7 @@ class ColocationReconciler(Duty):
         facts: CountingFacts,
         now_s: float,
     ) -> None:
-        """Count the resources of jobs that are being started as used at their assigned places."""
+        """Count the resources of starting jobs as used at the places assigned to these jobs."""
         for job_id, landing in list(self._landing.items()):
             one = agreed.get(job_id)
             if one is None or one.job.phase is not JobPhase.PENDING:

@@ -1,4 +1,4 @@
-"""End jobs that have not used a GPU after all warnings; record each end on disk before ending the job."""
+"""End jobs that still do not use a GPU after all warnings; record each end on disk before ending the job."""
 
 from __future__ import annotations
 

@@ -101,9 +101,9 @@ def without(
     now_s: float,
     timezone: ZoneInfo,
 ) -> str | None:
-    """Return the reservation's nodes after replacing `lost` with nodes that are free until it ends.
+    """Return the reservation's nodes, with `lost` replaced by nodes that are free until the end.
 
-    Nodes in the zones of its other nodes are preferred. Return None if too few nodes are free.
+    Nodes in the zones of the reservation's other nodes are preferred. Return None if too few nodes are free.
     """
     assert row.start_s is not None
     assert row.end_s is not None

@@ -257,7 +257,7 @@ def _submissions(jobs: Iterable[PastJob]) -> Iterator[tuple[PastJob, ...]]:
 
 
 def _description(submission: Sequence[PastJob]) -> ScalarFields:
-    """Return a job description from the totals in accounting, spread evenly over the nodes of the job."""
+    """Return a job description in which the totals from accounting are spread evenly over the job's nodes."""
     job = submission[0]
     nodes = max(job.n_nodes, 1)
     desc: dict[str, str | int | float | bool | None] = dict(EMPTY_DESCRIPTION)

@@ -111,7 +111,7 @@ def _parse_walltime(value: Any) -> int:
 
 
 def _other_unit(text: str, step: int) -> str:
-    """Replace the unit: by G if `step` is positive (64M → 64G), otherwise by the next smaller (64G → 64M)."""
+    """Change the unit to G if `step` is positive (64M → 64G), else to the next smaller unit (64G → 64M)."""
     match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z])[iBb]*\s*", text)
     if match is None:
         return "64G"

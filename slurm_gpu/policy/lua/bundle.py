@@ -242,7 +242,7 @@ def _least(nodes: Iterable[SlurmNode], amount: Callable[[SlurmNode], int]) -> di
 
 
 def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
-    """Return the memory that Slurm gives a job that requests none, from `scontrol show config`."""
+    """Return the memory that Slurm gives a job that requests no memory, by `scontrol show config`."""
     found = {}
     for key, text in (
         ("per_gpu", raw.get("JobDefaults", "")),

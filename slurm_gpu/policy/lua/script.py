@@ -239,7 +239,7 @@ class PolicyScript:
     def submit(
         self, desc: ScalarFields, partitions: Iterable[ScalarFields] = (), submit_uid: int | None = None
     ) -> ScriptDecision:
-        """Call slurm_job_submit for a job description; `partitions` need name, default_time and so on."""
+        """Call slurm_job_submit for a job description; partitions contain name, default_time and so on."""
         uid = desc["user_id"] if submit_uid is None else submit_uid
         function = self._lua.globals().slurm_job_submit
         return self._call(function, desc, self._partitions(partitions), uid)

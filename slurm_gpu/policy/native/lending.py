@@ -1,4 +1,4 @@
-"""Derive Slurm's own settings for `owners:`, so that an owner's GPUs are idle, on loan, or in its own use.
+"""Derive Slurm's own settings for `owners:`, so that an owner's GPUs are idle, on loan, or used by the owner.
 
 slurmctld sums up the GPUs of running jobs in a QOS when it starts a job. The QOS of each owner is limited to
 the GPUs that it owns, and the ordinary QOS to the GPUs without an owner. Both preempt the QOS of loans, which

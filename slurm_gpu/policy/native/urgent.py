@@ -1,7 +1,7 @@
 """Derive Slurm's own settings for `urgent:`: its QOS, the QOS that it preempts, and accounts that may use it.
 
-An ordinary rule limits how many urgent jobs run at once (GrpJobs of the QOS); slurmctld checks it when it
-starts a job. job_submit.lua decides which users of an account may submit urgent jobs.
+An ordinary rule limits how many urgent jobs run at once (GrpJobs of the QOS); slurmctld checks this limit
+when it starts a job. job_submit.lua decides which users of an account may submit urgent jobs.
 """
 
 from __future__ import annotations
