@@ -46,9 +46,9 @@ class AlertThresholds:
     idle_pct: float = IDLE_PCT
     """A GPU with a utilisation up to this value is idle."""
     min_coverage: float = 0.8
-    """Minimum observed share of this duration; below it, no alert is reported."""
+    """Minimum observed share of `window_s`; below it, no alert is reported."""
     value_for_s: float = 30.0
-    """Maximum length of the time before a sample for which its value counts."""
+    """A value covers at most this time before its sample."""
     memory_frac: float = 0.5
     """Fraction of used memory from which the memory counts as full."""
     throttled_share: float = 0.5

@@ -15,7 +15,7 @@ _READ_S = 15.0
 
 
 class _HistoryValue(NamedTuple):
-    """One value, and the seconds before it that it covers."""
+    """One value, and the number of seconds before it that it covers."""
 
     at_s: float
     for_s: float
@@ -24,7 +24,7 @@ class _HistoryValue(NamedTuple):
 
 
 class IdlePeriod(NamedTuple):
-    """A period of at least one window in which a device was not used, and its observed share."""
+    """A period of at least one window in which a device was not used, and the observed share of it."""
 
     since_s: float
     coverage: float
@@ -32,7 +32,7 @@ class IdlePeriod(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """A period without use of the device: its start, and its observed seconds."""
+    """A period without use of the device: its start, and the number of observed seconds."""
 
     since_s: float
     known_s: float = 0.0
@@ -62,7 +62,7 @@ class DeviceHistory:
         """Number of throttled values; no sum is computed while it is 0, which is the usual case."""
 
     def add(self, at_s: float, value: LiveDevice, rules: AlertThresholds) -> None:
-        """Add a value; ignore a value that is not newer than the last."""
+        """Add a value; ignore a value that is not newer than the last value."""
         if at_s <= self._at_s or value.util_pct is None:
             return
         before_s = self._at_s

@@ -38,7 +38,7 @@ class SuspectThresholds:
     confidence: float = 0.6
     within_s: float = 14 * 86400.0
     most_of_job: float = 0.5
-    """Maximum share of its GPUs that a job may accuse; above it, the fault is in the job or the site."""
+    """Maximum share of a job's GPUs that it may accuse; above it, the fault is in the job or the site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,7 +226,7 @@ class DatabaseClient:
         return self._list(tuple[NodeWindow, ...], "windows", _job_path(job, "/window"))
 
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
-        """Return the last ten minutes of host metrics of the job's nodes, as far as it was alone on them.
+        """Return the last ten minutes of host metrics of the job's nodes while no other job was on them.
 
         The result is () if the job is not running, shares a node, or is unknown. It is also () if
         slurm-gpudbd is too old to support this request.
@@ -290,7 +290,7 @@ class DatabaseClient:
         return self._reserve("", asked)
 
     def decide_reservation(self, number: int, act: str, **more: str | int | None) -> Reservation:
-        """Approve (with start_s, end_s and nodes), deny or cancel (with why) a reservation."""
+        """Approve a reservation (with start_s, end_s and nodes), or deny or cancel it (with why)."""
         return self._reserve(f"/{number}", {"act": act, **more})
 
     def send_reservation_reports(self, reports: Sequence[Report]) -> None:

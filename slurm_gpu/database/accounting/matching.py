@@ -135,8 +135,8 @@ class _Finder:
     """Finds the run of a record by node, restart and time, without comparing the record with all runs.
 
     If accounting has no restart count (Slurm 22.05), the position of a run in order of start, plus `missing`,
-    is used instead. This order is wrong if a job ID was reused. If it leads to no run, the nearest run in
-    time is used.
+    is used instead. This order is wrong if a job ID was reused. If no run is found by order, the nearest
+    run in time is used.
     """
 
     def __init__(self, started: Sequence[RunSpan], missing: int, nodes: Set[str]) -> None:

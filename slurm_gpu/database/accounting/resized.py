@@ -1,7 +1,7 @@
 """Combine the accounting rows of a resized run; all but the last have the state RESIZING.
 
-After a resize, Slurm 22.05 writes a row whose submission time is the time of the resize. Its start time is
-often that of the whole run.
+After a resize, Slurm 22.05 writes a row whose submission time is the time of the resize. The start time in
+this row is often that of the whole run.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _runs(connection: Connection, jobs: Set[tuple[str, int]]) -> Iterator[list[R
 
 
 def whole(parts: Sequence[Row], now_s: float) -> Row:
-    """Combine parts into one run: the last part, with the start of the first and the nodes of all.
+    """Combine parts into one run: the last part with the start of the first part and the nodes of all parts.
 
     The number of GPUs is the mean over the run's time, so that the GPU-hours are correct.
     """

@@ -50,7 +50,7 @@ class RunPlacement:
     def of(self, nodes: str, submit_s: int, start_s: int | None) -> tuple[str | None, str | None]:
         """Return (server types, zones) of a run, sorted and joined by commas; None for a run without nodes.
 
-        They are those at the start of the run, or at its submission if it has not started.
+        The values are those at the start of the run, or at its submission if it has not started.
         """
         if not nodes:
             return None, None

@@ -78,7 +78,7 @@ def run_row(run: AccountingRun, nodes: Mapping[str, SlurmNode]) -> AccountingRun
 def _start_s(start_s: int | None, end_s: int | None, elapsed_s: int | None, nodes: str) -> int | None:
     """Return the start, or None for a job that ended in the queue.
 
-    For such a job, Slurm sets the start to the end and lists no node.
+    For such a job, Slurm sets the start time to the end time and lists no node.
     """
     return start_s if nodes or elapsed_s or end_s is None else None
 

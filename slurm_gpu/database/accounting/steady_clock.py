@@ -59,7 +59,7 @@ def allocated_s(records: Sequence[Record]) -> float:
 
     The result covers the time from the prolog to the end of the last watch. A job keeps its devices while
     slurm-gpud is down, so the time between two watches counts. An empty watch does not count: it began after
-    the end of the job, before the node was notified of it.
+    the end of the job, before the node was notified of this end.
     """
     records = [record for record in records if record.allocated_s > 0] or records
     begun = [(span.begin_s, record) for span, record in zip(spans(records), records, strict=True)]

@@ -87,7 +87,7 @@ def ended(
 
 
 def _has_left(node: str, job: QueuedJob) -> bool:
-    """Return whether the job has left the node in a resize; only accounting has the time of the resize."""
+    """Return whether the job has left the node in a resize; only accounting contains the resize time."""
     has_other_nodes = job.state in _HOLDING or job.state in _ENDED_STATES
     return has_other_nodes and job.resized_s is not None and bool(job.nodes) and node not in job.nodes
 

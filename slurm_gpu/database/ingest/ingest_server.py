@@ -198,7 +198,7 @@ class IngestServer:
     def __init__(
         self, take: Callable[[IngestConnection], None], stall_detector: StallDetector, bodies: BodyBudget
     ) -> None:
-        """Call `take` with each complete request; `take` must ensure that it is answered.
+        """Call `take` with each complete request; `take` must ensure that the request is answered.
 
         `stall_detector` counts the requests that wait for an answer.
         """

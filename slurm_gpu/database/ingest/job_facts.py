@@ -1,4 +1,4 @@
-"""Collect facts about the jobs on a node that the node must get from slurmctld."""
+"""Collect the facts about its jobs that a node must get from slurmctld."""
 
 from __future__ import annotations
 

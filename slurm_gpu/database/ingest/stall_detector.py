@@ -20,7 +20,7 @@ class StallDetector:
         self._since_s = 0.0
 
     def begin(self, n: int = 1) -> None:
-        """Count more waiting items; the time without progress starts if no item was waiting."""
+        """Count more waiting items; if no item was waiting, the time without progress starts now."""
         with self._lock:
             if not self._waiting:
                 self._since_s = self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""Keep the users whose limits are requested, and the limits that slurm-gpuctld sent, in memory."""
+"""Keep in memory which users' limits are requested, and the limits that slurm-gpuctld sent."""
 
 from __future__ import annotations
 

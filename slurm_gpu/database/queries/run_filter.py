@@ -75,8 +75,8 @@ SORTS = (SUBMIT, *_ORDERS)
 class RunFilter:
     """Selects the runs that satisfy all filters; several names in one filter are alternatives.
 
-    Runs must be submitted before `until_s` and not ended before `since_s`. `min_gpus` is compared with the
-    granted GPUs, or with the requested GPUs of a pending job.
+    A run must have been submitted before `until_s`, and must not have ended before `since_s`. `min_gpus` is
+    compared with the granted GPUs, or with the requested GPUs of a pending job.
     """
 
     users: Sequence[str] = ()

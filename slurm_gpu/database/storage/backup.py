@@ -42,7 +42,7 @@ def back_up(url: URL, name: str, directory: Path | None) -> Path:
     """Write a copy of the whole database to a file with mode 0600, and return its path.
 
     The file name consists of the database's name, `name` and an extension. `directory` is created with mode
-    0700. By default, it is the directory of the database file, or MARIADB_BACKUPS for MariaDB. Writers need
+    0700. By default, this is the directory of the database file, or MARIADB_BACKUPS for MariaDB. Writers need
     not stop, but later writes are not contained in the copy. If UnusableDatabaseError is raised, the file
     does not exist.
     """

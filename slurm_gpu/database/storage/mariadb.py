@@ -53,7 +53,7 @@ def measure_statements(connection: Any, _: object) -> None:
 
 
 def wait_for_locks(connection: Connection, seconds: int | None, usual_s: int) -> None:
-    """Set how many seconds statements of this session wait for locked rows; None: not at all.
+    """Set for how many seconds statements of this session wait for locked rows; with None, they do not wait.
 
     `usual_s` is the limit with which a session begins.
     """

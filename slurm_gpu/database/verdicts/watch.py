@@ -197,7 +197,7 @@ class JobWatch:
         return reported is not None and reported.found.cause == Cause.HANG
 
     def _wanted(self, scores: Mapping[int, float]) -> set[int]:
-        """Return the jobs on suspected GPUs; these are diagnosed because a healthy job is evidence."""
+        """Return the jobs on suspected GPUs; they are diagnosed because a healthy job is evidence too."""
         accused = self._accused.places
         if not accused:
             return set()

@@ -34,7 +34,7 @@ def find_allocation(
 ) -> SquareAllocation:
     """Find the squares of each job on the nodes of a layout.
 
-    Slurm numbers GPUs by its own configuration. Its positions are therefore used only if no slurm-gpud
+    Slurm numbers GPUs by its own configuration. Slurm's positions are therefore used only if no slurm-gpud
     reports the devices of a job, for example in the job's first seconds.
     """
     whole: dict[int, list[int]] = {}

@@ -55,7 +55,7 @@ class _Part(Generic[T]):
             self._due = now + self._every_s
 
     def expire(self) -> None:
-        """Make the answer due at the next poll."""
+        """Let the next poll request a new answer."""
         self._due = 0.0
 
 

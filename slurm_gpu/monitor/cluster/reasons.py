@@ -1,4 +1,4 @@
-"""Explain squeue's reason codes. Source: "JOB REASON CODES" in its manual page."""
+"""Explain squeue's reason codes. Source: "JOB REASON CODES" in the manual page of squeue."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def queue(state: PageState, _: Visibility, __: str) -> bytes:
 
 
 def reservations(state: PageState, visibility: Visibility, _: str) -> bytes:
-    """Return reservations that have not ended. Only their users and operators see the reasons."""
+    """Return reservations that have not ended. Only a reservation's user and operators see its reason."""
     known = state.seen.reservations
     shown = [
         item if visibility.may_see(item.user, item.uid) else replace(item, full=False, **_WHYS)

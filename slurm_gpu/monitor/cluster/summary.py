@@ -234,7 +234,7 @@ def _types(node: ClusterNode) -> list[str]:
 
 
 def _ends(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> dict[int, float]:
-    """Return the latest end of the jobs at each allocated position; infinity without a time limit."""
+    """Return the latest end of the jobs at each allocated position; infinity if a job has no time limit."""
     ends: dict[int, float] = {}
     for holder in node.holders:
         job = jobs.get(holder.job_id)

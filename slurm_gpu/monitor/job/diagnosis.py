@@ -46,7 +46,7 @@ class DiagnosisSettings:
 
 
 class DiagnosisPage:
-    """The endpoint of the page. Errors are also shown as pages, since users follow links to it."""
+    """The endpoint of the page. Errors are also shown as pages, since users follow links to this page."""
 
     def __init__(
         self,

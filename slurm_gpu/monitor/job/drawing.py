@@ -93,7 +93,7 @@ class DrawingProcess:
 
 
 def _path() -> str:
-    """Return the import path of this process for the new one.
+    """Return the import path of this process, for use in the new process.
 
     Some packages install libraries in directories of their own.
     """

@@ -70,7 +70,7 @@ def _from_bins(name: str, timelines: Iterable[Timeline]) -> Percentiles:
 
 
 def _quantile(seconds: Mapping[int, int], q: float) -> float | None:
-    """Return the lowest level in % at or below which the value was for a share `q` of the time."""
+    """Return the lowest level in % that the value did not exceed for a share `q` of the time."""
     total = sum(seconds.values())
     reached = 0
     for level in sorted(seconds):

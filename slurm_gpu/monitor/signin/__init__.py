@@ -1,1 +1,1 @@
-"""Sign-in to slurm-gpuweb by one-time links of `slurm-gpu web` or by a site's reverse proxy, and sessions."""
+"""Sign users in to slurm-gpuweb by one-time links or by the site's reverse proxy, and keep their sessions."""

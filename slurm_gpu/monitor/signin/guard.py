@@ -59,7 +59,7 @@ class Cookie(NamedTuple):
 
 
 class Guard:
-    """Wraps the application, and sets VIEWER in the scope of requests for viewer_of."""
+    """Wraps the application, and sets VIEWER, which `viewer_of` reads, in the scope of each request."""
 
     def __init__(
         self, app: ASGIApp, sessions: Sessions, cookie: Cookie, rights: Rights, proxy: TrustedProxy | None
