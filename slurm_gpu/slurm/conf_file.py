@@ -121,7 +121,10 @@ def node_weights(lines: Iterable[ConfLine]) -> dict[str, int]:
 
 
 def parse_number(text: str) -> int:
-    """Parse a 32-bit number of slurm.conf, such as 50, 0x32, 062, 4k or INFINITE; raise ValueError."""
+    """Parse a 32-bit number of slurm.conf, such as 50, 0x32, 062, 4k or INFINITE.
+
+    Raise ValueError if the text is not such a number.
+    """
     if text.upper() in ("INFINITE", "UNLIMITED"):
         return _INFINITE
     match = _NUMBER.fullmatch(text)

@@ -243,10 +243,10 @@ _OWN_JOBS_TIMEOUT_S = 2.0
 def read_own_jobs(
     run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the state of each of the caller's jobs, fast enough for shell completion.
+    """Return the states of the caller's jobs; this is fast enough for shell completion.
 
     The keys are ids: 17 for a job or for the pending tasks of an array, and 17_3 for an array task. Raise
-    SlurmError.
+    SlurmError on failure.
     """
     # slurmctld finds the jobs of one user without reading the others.
     argv = ("squeue", "--me", "--noheader", "--format=%i %T")

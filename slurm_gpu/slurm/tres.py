@@ -42,7 +42,10 @@ class Gres:
 
 
 def parse_tres(text: str) -> dict[str, float]:
-    """Return the amounts by TRES name, memory in MiB; {} for "" and "(null)". Raise ValueError."""
+    """Return the amounts by TRES name, memory in MiB; {} for "" and "(null)".
+
+    Raise ValueError if the text is malformed.
+    """
     amounts: dict[str, float] = {}
     if text in ("", "(null)", "N/A"):
         return amounts
@@ -67,7 +70,10 @@ def parse_job_tres(text: str) -> dict[str, float]:
 
 
 def parse_gres(text: str) -> list[Gres]:
-    """Return the entries of a node's or job's GRES list; [] for "" and "(null)". Raise ValueError."""
+    """Return the entries of a node's or job's GRES list; [] for "" and "(null)".
+
+    Raise ValueError if the text is malformed.
+    """
     entries: list[Gres] = []
     if text in ("", "(null)", "N/A"):
         return entries

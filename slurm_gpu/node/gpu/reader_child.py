@@ -39,9 +39,9 @@ class ReaderChild:
     """A process that calls NVML. It first searches for all devices, or only for those at index `only`.
 
     `found` contains the devices by NVML's index of the GPU; it is complete once `ready` is true. `followed`
-    contains received readings that the process made by itself, with their UUIDs. `unfollowed` is true if such
-    a reading failed because a device did not answer. The constructor raises NvmlError if the NVML binding is
-    missing, and OSError if the process cannot be started.
+    contains the readings that the process made by itself and sent, each with its UUID. `unfollowed` is true
+    if such a reading failed because a device did not answer. The constructor raises NvmlError if the NVML
+    binding is missing, and OSError if the process cannot be started.
     """
 
     def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:

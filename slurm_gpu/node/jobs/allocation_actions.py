@@ -181,7 +181,7 @@ class AllocationActions(ABC):
         self._update_unknown_jobs()
 
     def exclude_unknown_jobs(self, epilog: HookEvent) -> None:
-        """Set whether other jobs may have used the devices of a returned run.
+        """Set whether other jobs may have used the devices of a run that returned after a requeue.
 
         If so, the run's own use is unknown, because ended processes cannot be attributed to jobs.
         """

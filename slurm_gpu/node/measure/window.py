@@ -30,7 +30,10 @@ class Columns:
         self.newest = -1
 
     def put(self, second: int, values: Mapping[str, float | None]) -> None:
-        """Set the values of a second later than all previous ones; None or no value means not measured."""
+        """Set the values of a second, which must be later than all seconds set before.
+
+        A value that is None or absent was not measured.
+        """
         slot = second % SECONDS
         n_set = 0
         for name, value in values.items():

@@ -150,7 +150,7 @@ class ShipmentScheduler:
         return self._due_s()
 
     def _grown_up(self, keys: Iterable[str]) -> set[str]:
-        """Return the keys except those of new segments, whose records would be outdated for minutes."""
+        """Return the keys except those of segments that are too young for a first record."""
         return {key for key in keys if not self._queue.is_young(key, FIRST_RECORD_S)}
 
     def _due_s(self) -> float:

@@ -26,10 +26,11 @@ JobFacts = Mapping[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingShipment:
-    """The content of one request. `items` remain in the spool until stored; the rest is only in memory.
+    """The content of one request.
 
-    `wire` is a wire version that both sides support. `has` lists the items that slurm-gpudbd should have
-    stored, so that it can report missing items; it is None if slurm-gpudbd does not support the key.
+    `items` remain in the spool until slurm-gpudbd has stored them; the rest is only in memory. `wire` is a
+    wire version that both sides support. `has` lists the items that slurm-gpudbd should have stored, so that
+    slurm-gpudbd can report missing items; it is None if slurm-gpudbd does not support the key.
     """
 
     node: str

@@ -27,7 +27,7 @@ class JobVerdict:
     last_s: int
     """The time of the last confirmation."""
     verdict: Mapping[str, Any]
-    """The whole verdict, as in docs/diagnose.md, without `groups`."""
+    """The whole verdict, as described in docs/diagnose.md, except `groups`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
