@@ -101,7 +101,7 @@ class _UserSession:
             self.pids.pop(device, None)
 
     def is_settled(self, now_s: float) -> bool:
-        """Return whether all new devices have been in use for so long that no further ones are expected."""
+        """Return whether all new devices have been in use long enough; no others are expected after that."""
         return all(now_s - self.first_s[device] >= SETTLE_S for device in self.last_s.keys() - self.allocated)
 
 

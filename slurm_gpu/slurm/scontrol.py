@@ -318,7 +318,7 @@ def parse_time_limit(text: str) -> int | None:
 
 
 def _before_texts(text: str) -> str:
-    """Return the part of a job's text before its command, comments and files, which users can set."""
+    """Return the part of a job's text before the command, comments and files, all of which users set."""
     return text.partition("\n   Command=")[0]
 
 

@@ -133,7 +133,7 @@ def uses_gpus(tres: Mapping[str, float]) -> bool:
 def count_mgpu(
     tres: Mapping[str, float], per_gpu: SharesPerGpu | None = None, *, is_accounted: bool = True
 ) -> int | None:
-    """Return the GPUs of a TRES map, allocated or requested, in thousandths.
+    """Return the allocated or requested GPUs in a TRES map, in thousandths of a GPU.
 
     Shards and MPS count as fractions of a GPU according to `per_gpu`, each rounded half up, as in
     job_submit.lua. The result is None if `per_gpu` lacks a number that is required. If the map contains no

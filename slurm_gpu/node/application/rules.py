@@ -189,7 +189,7 @@ NO_RULES = ApplicationRules("", (), re.compile(r"(?!)"))
 
 
 def rules_path(site_file: Path) -> Path:
-    """Return the path of the rules next to slurm-gpu.yaml or, if there are none, of the shipped rules."""
+    """Return the path of the rules next to slurm-gpu.yaml, or of the shipped rules if there are none."""
     own = site_file.parent / FILE_NAME
     if own.exists():
         return own

@@ -1,4 +1,4 @@
-"""Store the share of its GPUs that each job was granted, as reported by slurm-gpudbd."""
+"""Store the share of its GPUs that each job was granted according to slurm-gpudbd."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class EnergySum:
     def see(
         self, counter: DeviceCounter | None, watts: float | None, interval: Interval, *, alone: bool
     ) -> CoveredMean | None:
-        """Count the readings at the end of the interval; return the mean power in the interval, if known.
+        """Count the readings at the end of the interval; return its mean power, or None if it is unknown.
 
         While the segment is not `alone` on the device, its own power is unknown.
         """

@@ -31,11 +31,11 @@ class CoveredMean(NamedTuple):
 
 
 class Interval:
-    """The time from a reading to the next one, made at `at_s`, and the part that belongs to a segment.
+    """The time from a reading to the next one, at `at_s`, and the part of it that belongs to a segment.
 
-    The segment has the device from `begin_s` to `end_s`, which is `allocated_s` in total; `between_s` is the
-    time between the readings. `continues` is true if the time between them was covered. From `own_begin_s`
-    on, the second reading covers the interval even without the first.
+    The segment has the device from `begin_s` to `end_s`, for `allocated_s` in total; `between_s` is the time
+    between the readings. `continues` is true if the time between them was covered. From `own_begin_s` on, the
+    second reading covers the interval even without the first.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Find the job of a process; it is read from /proc once and cached until after the process's end.
+"""Find the job of a process; the job is read from /proc once, and cached beyond the process's end.
 
 The cgroup, owner and program come from the kernel and are trusted. The environment, which a process can
 change, is used only if the process is not in a job's cgroup, and only for jobs of the same user.
