@@ -54,9 +54,9 @@ def test_every_file_that_the_page_names_exists():
 
 
 def _ways() -> dict[str, str]:
-    """The sections "The way of a …", by their titles."""
+    """The sections "The path of a …", by their titles."""
     sections = (one.partition("\n") for one in PAGE.read_text().split("\n## "))
-    return {title: body for title, _, body in sections if title.startswith("The way of")}
+    return {title: body for title, _, body in sections if title.startswith("The path of")}
 
 
 def test_every_module_of_a_way_is_in_the_folder_named_before_it():

@@ -1,4 +1,4 @@
-"""List what breaks docs/glossary.md: python -m tests.prose [PATH ...]."""
+"""List what breaks the rules for prose in CONTRIBUTING.md: python -m tests.prose [PATH ...]."""
 
 from __future__ import annotations
 

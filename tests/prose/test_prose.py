@@ -1,4 +1,4 @@
-"""All prose follows docs/glossary.md; `python -m tests.prose PATH` lists what does not."""
+"""All prose follows the rules in CONTRIBUTING.md; `python -m tests.prose PATH` lists what does not."""
 
 from __future__ import annotations
 
