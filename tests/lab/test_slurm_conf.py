@@ -42,9 +42,10 @@ TaskPlugin=task/none
 SelectType=select/cons_tres
 NodeName=DEFAULT State=FUTURE
 """
+# Later versions start only if the files of PrologSlurmctld and EpilogSlurmctld exist.
 KEYS = (
-    *("Prolog", "Epilog", "TaskProlog", "TaskEpilog", "SrunProlog", "SrunEpilog", "PrologSlurmctld"),
-    *("EpilogSlurmctld", "HealthCheckProgram", "UnkillableStepProgram", "RebootProgram"),
+    *("Prolog", "Epilog", "TaskProlog", "TaskEpilog", "SrunProlog", "SrunEpilog"),
+    *("HealthCheckProgram", "UnkillableStepProgram", "RebootProgram"),
 )
 VALUES = (
     "",
