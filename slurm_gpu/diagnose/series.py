@@ -94,9 +94,9 @@ class HostSeries:
 class Series:
     """The metrics of all workers on one grid: float64 (n_workers, n_bins), NaN if missing.
 
-    The grid begins at `start_s`, and its bins are `width_s` wide. `values` contains only metrics with data.
-    `offsets_s` contains the corrected offset of each node's clock, positive if it is ahead. `step` is the
-    largest rounding step of the values.
+    The grid begins at `start_s`, and its bins are `width_s` wide. `values` contains only metrics with
+    data. `offsets_s` contains the offset of each node's clock, for which the times have been corrected;
+    it is positive if the clock is ahead. `step` is the largest rounding step of the values.
     """
 
     workers: tuple[JobWorker, ...]

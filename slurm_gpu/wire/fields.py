@@ -144,7 +144,7 @@ def word(name: str, value: Any) -> str:
 
 
 def text(name: str, value: Any) -> str:
-    """Return one printable line, without control characters and lone surrogates."""
+    """Return one printable line, without control characters or lone surrogates."""
     if not isinstance(value, str) or not is_text(value):
         raise RecordError(f"{name}: {shown(value)} must be a text of 1 to {MAX_TEXT} printable characters")
     return value

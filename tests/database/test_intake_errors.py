@@ -261,7 +261,7 @@ def test_storing_that_hangs_is_seen_though_live_values_are_answered(
     gate.clock.now += ANSWERED_WITHIN_S + 1
     gate.ship(live={"at_s": T0})
     reported = gate.intake.storing.hangs(gate.clock.monotonic(), ANSWERED_WITHIN_S)
-    assert reported == "1 shipments wait for the database; none was stored or rejected for 601 s"
+    assert reported == "1 shipments are waiting for the database; none has been stored or rejected for 601 s"
     go_on.set()
     thread.join(20)
     assert gate.intake.storing.hangs(gate.clock.monotonic(), ANSWERED_WITHIN_S) is None

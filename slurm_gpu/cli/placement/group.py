@@ -95,8 +95,8 @@ def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
         _remark_on_the_file(site, table.mode)
     if table.by_hand:
         remark(
-            f"Weight of {compress(table.by_hand)} was set by hand, and slurm-gpuctld does not change it: run "
-            "`slurm-gpu doctor` for the remedy"
+            f"the Weight of {compress(table.by_hand)} was set by hand, and slurm-gpuctld does not change it: "
+            "run `slurm-gpu doctor` for the remedy"
         )
 
 

@@ -247,7 +247,7 @@ def _gpus(n_gpus: float | None, kind: str | None = None) -> str:
 
 
 def _gpus_requested(run: Run) -> str:
-    """Return the GPUs that a run requests as text.
+    """Return, as text, the GPUs that a run requests.
 
     Shards and MPS have no known number of GPUs, since each node may divide its GPUs differently.
     """

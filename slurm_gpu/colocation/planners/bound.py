@@ -187,9 +187,9 @@ def best_times(
     """Return the earliest time at which all work can be done, and the duration of each set (n_sets).
 
     Each part has the work `work_s` (n_parts) and belongs to the class `job` (n_parts). Each class has
-    `n_alike` (n_classes) jobs. A job of a class runs at most from `submit_s` (n_classes) to the end, and at
-    most as long as the limits permit. Each part must form a set by itself; a set may contain a part several
-    times.
+    `n_alike` (n_classes) jobs. A job can only run between the `submit_s` (n_classes) of its class and the
+    end of all work, and no longer than the limits permit. Each part must form a set by itself; a set may
+    contain a part several times.
     """
     n_sets, n_classes = len(sets), len(submit_s)
     of_part = np.array([one for members, _ in sets for one in members], dtype=np.intp)

@@ -36,8 +36,8 @@ class Answering:
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:
         self._app = app
-        self._records = StallDetector("POST requests wait, and none was answered", clock)
-        self._questions = StallDetector("GET requests wait, and none was answered", clock)
+        self._records = StallDetector("POST requests are waiting, and none has been answered", clock)
+        self._questions = StallDetector("GET requests are waiting, and none has been answered", clock)
 
     @property
     def stall_detectors(self) -> tuple[StallDetector, ...]:

@@ -78,7 +78,9 @@ class Intake:
         )
         self._locked = OutageLog(log, "a shipment cannot be stored and waits on its node: %s", clock)
         self._unread = OutageLog(log, "nodes cannot be notified of their ended jobs: %s", clock)
-        self.storing = StallDetector("shipments wait for the database; none was stored or rejected", clock)
+        self.storing = StallDetector(
+            "shipments are waiting for the database; none has been stored or rejected", clock
+        )
         """Counts shipments that wait for the database."""
 
     def take(self, shipment: CheckedShipment, address: str | None) -> Answer:

@@ -13,7 +13,7 @@ class StallDetector:
     """Counts waiting items of one kind; every completed item is progress. Thread-safe."""
 
     def __init__(self, what: str, clock: Clock) -> None:
-        """Set the text after the number of items, such as "GET requests wait, and none was answered"."""
+        """Set the text after the number of items, such as "requests are waiting, and none is answered"."""
         self._what, self._clock = what, clock
         self._lock = threading.Lock()
         self._waiting = 0

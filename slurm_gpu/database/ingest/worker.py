@@ -180,7 +180,7 @@ async def _work(channel: Connection, beginning: WorkerSetup) -> None:
     intake = Intake(Database(beginning.url), view, config.cluster, clock, memory)
     authenticator = Authenticator(config.operators, slurm_uid, clock, config.munge_socket)
     posts = Posts(authenticator, intake, clock)
-    stall_detector = StallDetector("POST requests wait, and none was answered", clock)
+    stall_detector = StallDetector("POST requests are waiting, and none has been answered", clock)
     ingest_server = IngestServer(posts.take, stall_detector, BodyBudget(clock, beginning.share))
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -77,7 +77,7 @@ class LockedError(DatabaseError):
 
 
 class LockWait(enum.Enum):
-    """The number of waits of ROW_LOCK_WAIT_S for locked rows: several, one, or none."""
+    """How many times to wait ROW_LOCK_WAIT_S for locked rows: several times, once, or not at all."""
 
     PATIENT = enum.auto()
     ONCE = enum.auto()

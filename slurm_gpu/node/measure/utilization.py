@@ -1,7 +1,7 @@
 """Convert a device's utilization to contiguous spans, using the driver's ring if there is one.
 
 Each sample of the ring covers the time since the previous one. Its wall-clock timestamps are converted to
-Clock.monotonic() with the clock offset at the time of reading. If the wall clock was set since the last
+Clock.monotonic() with the clock offset at the time of reading. If the wall clock has been set since the last
 sample, the current content of the ring is dropped. If the clock was set back, the timestamps of old samples
 are ahead of it. In this case, the ring has to be read again immediately, while these timestamps still
 identify the old samples.

@@ -116,7 +116,7 @@ _OUTAGES = (
         "its database has no space left",
         lambda _: (
             "run df -h on the host of the database for /var/lib/slurm-gpu or MariaDB's directories, and free "
-            "space; nodes keep their records in the meantime"
+            "up space; nodes keep their records in the meantime"
         ),
     ),
     _database(
