@@ -77,7 +77,7 @@ class LockedError(DatabaseError):
 
 
 class LockWait(enum.Enum):
-    """How many times to wait ROW_LOCK_WAIT_S for locked rows: several times, once, or not at all."""
+    """The number of times to wait ROW_LOCK_WAIT_S for locked rows: several, one or none."""
 
     PATIENT = enum.auto()
     ONCE = enum.auto()
