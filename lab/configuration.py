@@ -52,7 +52,7 @@ def write_slurm(layout: Layout, options: Options, nodes: Sequence[Node], cgroups
     """Write the files that the daemons and commands of Slurm read."""
     layout.slurm_conf.write_text(slurm_config.slurm_conf(layout, options, nodes, cgroups))
     (layout.etc / "gres.conf").write_text(slurm_config.gres_conf(nodes))
-    (layout.etc / "cgroup.conf").write_text(slurm_config.cgroup_conf(cgroups, _slurm_version()))
+    (layout.etc / "cgroup.conf").write_text(slurm_config.cgroup_conf(cgroups, slurm_version()))
     (layout.etc / "plugstack.conf").write_text("")
 
 
@@ -74,7 +74,7 @@ def job_submit_script(layout: Layout, choice: JobSubmit) -> None:
         path.write_text(_NOOP_LUA)
 
 
-def _slurm_version() -> tuple[int, int]:
+def slurm_version() -> tuple[int, int]:
     """Return (22, 5) for 22.05.8."""
     printed = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True).stdout
     major, minor, *_ = (int(number) for number in re.findall(r"\d+", printed))

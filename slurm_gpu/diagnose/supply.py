@@ -203,7 +203,7 @@ def _starved_in_turn(case: Case) -> Verdict | None:
     share, n_behind = float(behind.mean()), len(np.unique(lacking.argmax(axis=0)[behind]))
     if share < _NEARLY_ALWAYS or n_behind < _LEAST_BEHIND:
         return None
-    text = f"during {share:.0%} of the time, some GPU has nothing to run; {n_behind} GPUs take turns"
+    text = f"for {share:.0%} of the time, at least one GPU has nothing to run; {n_behind} GPUs take turns"
     evidence = (Evidence(text=text, metric="util", value=share, expected=0.0),)
     return case.verdict(Cause.STARVATION, 0.65, kind="all", evidence=evidence)
 

@@ -101,7 +101,7 @@ class ByRule:
 
 
 def _in_one_zone(nodes: Nodes, request: ResourceRequest, fitting: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the fitting nodes of the zone with the fewest free GPUs, or all if one zone is not required."""
+    """Return the fitting nodes of the zone with the fewest free GPUs, or all if the job may span zones."""
     if not request.one_zone or request.nodes == 1:
         return fitting
     rooms = np.bincount(nodes.zone[fitting], minlength=len(nodes.zones))

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from lab.cluster import Lab
+from lab.configuration import slurm_version
 from lab.polling import wait_for
 from slurm_gpu.client.database_client import AuditEvent, DatabaseClient, Reservation
 from slurm_gpu.config.site import load_config
@@ -202,6 +203,8 @@ def test_a_job_longer_than_its_reservation_continues_unless_its_nodes_are_promis
         said = lab.run_as("alice", [*argv, "--wrap=exec sleep 3600"])
         return int(said.stdout), said.stderr
 
+    if slurm_version() >= (26, 5):
+        pytest.skip("a reservation of Slurm 26.05 attracts no job that outlasts it")
     cluster.controller.kill9()  # so that it cannot release it too early
     (free, said), (promised, _) = submit("n1"), submit("n2")
     assert f"This job runs in your reservation sg_{first}, which ends " in said

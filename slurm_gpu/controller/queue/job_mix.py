@@ -161,7 +161,9 @@ class JobMix:
             OverflowError,
             RecursionError,
         ) as error:
-            log.warning("mix of jobs not loaded: %s: %r; it starts with the jobs in the queue", path, error)
+            log.warning(
+                "mix of jobs not loaded: %s: %r; rebuilding it from the jobs in the queue", path, error
+            )
             return
         self._classes = classes
         self._at_s = min(at_s, self._clock.wall())

@@ -1,4 +1,4 @@
-"""Find jobs that a node considers open although, according to Slurm, they have ended on this node.
+"""Find jobs that a node considers open although, according to Slurm, they have ended on that node.
 
 This happens if the epilog did not run, or if a running job left the node after a resize or a node failure.
 """

@@ -39,7 +39,10 @@ def bundled(first: str, read: Read) -> str:
 
 
 def in_order(first: str, read: Read) -> list[str]:
-    """Return the names of `first` and its imports, each after its own imports; raise BundleError."""
+    """Return the names of `first` and its imports, each after its own imports.
+
+    Raise BundleError if modules import each other.
+    """
     found: list[str] = []
     open_: list[str] = []
 

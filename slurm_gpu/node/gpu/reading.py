@@ -94,9 +94,9 @@ class Activity(NamedTuple):
 class ReadRequest(NamedTuple):
     """A request for one device's memory and optional fields.
 
-    A ring is a sample buffer of the driver; only its samples after the given wall-clock time in µs are read.
-    `detailed` requests all fields of Reading that follow the rings. `util_pct` is also read if a ring is
-    requested but the device has none.
+    A ring is a sample buffer of the driver; only its samples after the given wall-clock time in µs are
+    read. `detailed` requests all fields of Reading that are declared after the ring fields. `util_pct` is
+    also read if a ring is requested but the device has none.
     """
 
     uuid: str
