@@ -167,7 +167,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
             + (b"123," * 606 + b"123\n") * 12_000,
         ),
         STEPS,
-        "so no row is a computation",
+        "no row is a computation",
     ),
     "CSV of steps of empty lines": (
         lambda path: written(path / "s.csv", HEAD.encode() + b"\n" * 50_000_000),
