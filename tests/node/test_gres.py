@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import SlurmError
@@ -387,6 +387,7 @@ STEPS = st.one_of(
 )
 
 
+@example([("ask", [3]), ("answer", False), ("write", (0, 1))], [0, 2])
 @given(st.lists(STEPS, max_size=30), POSITIONS)
 def test_no_position_is_ever_wrong_and_each_is_resolved_eventually(
     steps: list[tuple[str, Any]], positions: list[int]

@@ -311,7 +311,9 @@ class GresOrder:
         capabilities = read_capabilities(self._mig_minors) if any(len(f) > 1 for f in files) else {}
         self._places = [place_of(of_position, capabilities) for of_position in files]
         self._n_positions = len(files) or _count_without_files(text)
-        self._nowhere = self._unreported(self._nowhere | self._asked_of)
+        # An answer from before a change of the files does not delay the query about the new ones.
+        is_current = self._answered_at_change == self._changes
+        self._nowhere = self._unreported(self._nowhere | self._asked_of) if is_current else frozenset()
         if self._nowhere:
             self._query.back_off()
         else:
