@@ -82,7 +82,7 @@ def varied(n: int, sigma: float, rare: float) -> Verdict:
 
 
 def test_usual_variation_is_no_loss_of_some_worker():
-    """Of 256 equal workers, the slowest of each step takes 5 % longer by chance."""
+    """The slowest of 256 equal workers takes 5 % longer in each step by chance."""
     assert varied(256, 0.03, 0.0).cause is Cause.HEALTHY
 
 
@@ -145,7 +145,7 @@ def test_gpus_at_half_speed_are_never_healthy(n, slow, metrics):
 
 
 def test_a_throttled_gpu_needs_no_peers():
-    """It is one of four stages of one GPU each."""
+    """Throttle one GPU of a job with four stages of one GPU each."""
     training = Training(n=4)
     training.clock[2], training.throttle[2] = 0.6, 0.9
     verdict = diagnose(training.series(), groups=groups_given("pp=4", 4))
