@@ -26,6 +26,7 @@ test-long: setup
 # The lab tests on other versions of Slurm in parallel, in chroots of debootstrap. See tests/versions/try.
 VERSIONS ?= 22.05 24.11 26.05
 test-versions:
+	@packaging/install-packages debootstrap
 	@$(MAKE) --no-print-directory -k -j 3 --output-sync=target $(VERSIONS:%=test-versions-%)
 
 test-versions-%:

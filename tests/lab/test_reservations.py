@@ -192,7 +192,7 @@ def test_a_job_longer_than_its_reservation_continues_unless_its_nodes_are_promis
     cluster.wait(lambda: time.time() > one.start_s + 1, "it has begun")
     cluster.wait(lambda: f" sg_{first} " in snapshot.read_text(), "the snapshot has it")
     beforehand = ["slurm-gpu", "explain", "--", "sbatch", "--time=5", "--gpus=1", "--wrap=true"]
-    assert f"runs in your reservation sg_{first}," in lab.run_as("alice", beforehand).stdout
+    assert f"in your reservation sg_{first}," in lab.run_as("alice", beforehand).stdout
     too_large = ["slurm-gpu", "explain", "--", "sbatch", f"--reservation=sg_{first}", "--gpus=9"]
     refused = lab.run_as("alice", [*too_large, "--wrap=true"], check=False)
     assert refused.returncode == 1
@@ -207,7 +207,7 @@ def test_a_job_longer_than_its_reservation_continues_unless_its_nodes_are_promis
         pytest.skip("a reservation of Slurm 26.05 attracts no job that outlasts it")
     cluster.controller.kill9()  # so that it cannot release it too early
     (free, said), (promised, _) = submit("n1"), submit("n2")
-    assert f"This job runs in your reservation sg_{first}, which ends " in said
+    assert f"Slurm may run this job in your reservation sg_{first}, which ends " in said
     assert "To run elsewhere: --exclude=n[1-2]" in said
     for job in (free, promised):
         cluster.wait(lambda job=job: cluster.show(job, "Reservation") == f"sg_{first}", "it is drawn in")

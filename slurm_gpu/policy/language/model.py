@@ -251,7 +251,8 @@ class Bundle:
     cpus: Annotated[int | None, CPUS, "CPUs."] = None
     memory_mib: Annotated[int | None, MEMORY, "Memory."] = None
     partitions: Annotated[
-        PartitionNames | None, "Partitions where it applies; jobs without GPUs must use them."
+        PartitionNames | None,
+        "Partitions to which it applies; with `gpus: 0`, the only ones that jobs may use.",
     ] = None
     gpu_types: Annotated[GpuTypeNames | None, "GPU types to which it applies."] = None
     mode: Annotated[BundleMode, "`fit` adds missing options and advises on the rest."] = BundleMode.OBSERVE
