@@ -72,7 +72,7 @@ class Soak:
     lab: Lab
     dice: random.Random
     jobs: dict[int, int] = field(default_factory=dict)
-    """GPUs by job id; shards count as one."""
+    """GPUs by job ID; shards count as one."""
     down: dict[str, float] = field(default_factory=dict)
     """Stopped daemons, and when they start again."""
     faults: Counter[str] = field(default_factory=Counter)

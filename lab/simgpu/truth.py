@@ -83,7 +83,7 @@ class Usage:
 
 
 def job_of_environment(environment: dict[str, str]) -> tuple[int | None, int]:
-    """Return (job id, restart count) of a job's environment; (None, 0) outside of jobs."""
+    """Return (job ID, restart count) of a job's environment; (None, 0) outside of jobs."""
     job_id = environment.get("SLURM_JOB_ID")
     return None if job_id is None else int(job_id), int(environment.get("SLURM_RESTART_COUNT", "0"))
 

@@ -151,7 +151,7 @@ class QueuedJob:
 
     @property
     def label(self) -> str:
-        """Return the job id that users see: 17, 17_3 for an array task, 17+1 for a het component."""
+        """Return the job ID that users see: 17, 17_3 for an array task, 17+1 for a het component."""
         if self.het_job_id is not None and self.het_offset is not None:
             return f"{self.het_job_id}+{self.het_offset}"
         if self.array_job_id is not None and self.array_task is not None:
@@ -204,12 +204,12 @@ class AccountingRun(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Return the unique key: cluster, job id and submit time."""
+        """Return the unique key: cluster, job ID and submit time."""
         return self[:3]
 
     @property
     def job(self) -> tuple[str, int]:
-        """Return cluster and job id."""
+        """Return cluster and job ID."""
         return self[:2]
 
 

@@ -304,7 +304,7 @@ class CommandClient(SlurmCommands):
                 raise
 
     def _labels(self) -> dict[int, scontrol.JobTexts]:
-        """Return the name and the AdminComment of all jobs, by raw id."""
+        """Return the name and the AdminComment of all jobs, by raw ID."""
         return {
             int(job_id): scontrol.JobTexts(name, "" if comment == "(null)" else comment)
             for job_id, name, comment in self._squeue(("JobID", "Name", "admin_comment"), "--states=all")

@@ -15,7 +15,7 @@ _AT_ONCE = 200
 class JobTerminationClient(SlurmCommands):
     """Ends and requeues jobs. A job is identified by the id that users see, such as 17 or 17_3.
 
-    Never end a job by its raw id: the last task of an array has the raw id of the whole array.
+    Never end a job by its raw ID: the last task of an array has the raw ID of the whole array.
     """
 
     def cancel(self, name: str) -> None:

@@ -52,7 +52,7 @@ def _epoch(text: str) -> int | None:
 
 
 def _at_most(value: int) -> int:
-    # Times, durations and job ids of Slurm are never larger.
+    # Times, durations and job IDs of Slurm are never larger.
     if value > MAX_MOMENT_S:
         raise ValueError(f"{value} is too large: as a time it is after the year 9998")
     return value
@@ -251,7 +251,7 @@ def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[
         while len(words) - start > width:
             end = start + width
             if words[start][:1] == "\n" == words[end][:1]:
-                before, _, words[start] = words[start].rpartition("\n")  # a job id has one line
+                before, _, words[start] = words[start].rpartition("\n")  # a job ID has one line
                 if before.strip():
                     yield before[1:]
                 rows.append(words[start:end])
@@ -375,12 +375,12 @@ def _rest_s(start_s: int | None, end_s: int | None, seconds: int | None) -> int 
 
 
 def _ids(shown: str) -> tuple[int | None, int | None, int | None, int | None]:
-    """Return the ids of the array and the heterogeneous job (_IDS) from a job id as printed by Slurm."""
+    """Return the IDs of the array and the heterogeneous job (_IDS) from a job ID as printed by Slurm."""
     if _is_whole(shown):
         return None, None, None, None
     match = _JOB_ID.fullmatch(shown)
     if match is None:
-        raise ValueError(f"JobID: {shown!r} is not a job id")
+        raise ValueError(f"JobID: {shown!r} is not a job ID")
     task, offset, base = match["task"], match["offset"], int(match["base"])
     return (
         base if task is not None else None,

@@ -119,7 +119,7 @@ def parse_jobs(
 ) -> tuple[list[QueuedJob], set[int]]:
     """Return the jobs in the output of `scontrol show job -d`, and the ids of uncertain ones.
 
-    `labels` contains the texts of all jobs by raw id. A job is uncertain if its text occurs twice or lacks
+    `labels` contains the texts of all jobs by raw ID. A job is uncertain if its text occurs twice or lacks
     its name: the job has changed, or a user forges jobs. The caller reads such a job individually. `read`
     parses the text of one job without its name.
     """

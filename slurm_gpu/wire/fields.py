@@ -31,7 +31,7 @@ _HEX = re.compile(SEGMENT_PATTERN)
 _INT64 = 2**63 - 1
 # The last second of the year 9998, a valid date in every time zone.
 MAX_MOMENT_S = 253_370_764_799
-# Slurm has 32 bits for job ids and for the number of requeues.
+# Slurm has 32 bits for job IDs and for the number of requeues.
 MAX_JOB_ID = 2**32 - 1
 _PLAIN = frozenset({str, int, float, bool})
 
@@ -125,7 +125,7 @@ def moment(name: str, value: Any) -> int:
 
 
 def job_number(name: str, value: Any) -> int:
-    """Return a raw job id, or the number of requeues."""
+    """Return a raw job ID, or the number of requeues."""
     return whole(name, value, MAX_JOB_ID)
 
 

@@ -1,4 +1,4 @@
-"""bench/soak.py distinguishes a job recorded twice from a job id that slurmctld assigned twice."""
+"""bench/soak.py distinguishes a job recorded twice from a job ID that slurmctld assigned twice."""
 
 import sys
 from collections.abc import Sequence

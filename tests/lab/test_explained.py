@@ -130,7 +130,7 @@ def explained(lab: Lab, user: str, options: str) -> tuple[Fate, list[str]]:
 
 
 def submitted(lab: Lab, user: str, options: str) -> tuple[Fate, int]:
-    """Return the outcome and the job id, 0 without a job."""
+    """Return the outcome and the job ID, 0 without a job."""
     result = lab.run_as(user, [*COMMAND, *options.split()], check=False)
     prefix = "sbatch: " if result.returncode == 0 else "sbatch: error: "
     lines = [line.removeprefix(prefix) for line in result.stderr.splitlines()]

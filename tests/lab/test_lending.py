@@ -51,7 +51,7 @@ def lab(shared: Lab) -> Iterator[Lab]:
 
 
 def submit(lab: Lab, who: str, *options: str, script: str = WORK) -> tuple[int, str]:
-    """Return the job id, and the other output of sbatch."""
+    """Return the job ID, and the other output of sbatch."""
     argv = ["sbatch", "--parsable", "--time=10", "--output=/dev/null", *options]
     done = lab.run_as(who, argv, stdin=script)
     return int(done.stdout), done.stderr

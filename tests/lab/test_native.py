@@ -94,7 +94,7 @@ def limits_of(lab: Lab, account: str, user: str = "") -> str:
 
 
 def queue(lab: Lab) -> dict[str, str]:
-    """Reason by job id; "None" for those that run."""
+    """Reason by job ID; "None" for those that run."""
     rows = lab.output(["squeue", "-h", "-o", "%A %r"]).splitlines()
     return {job_id: reason for job_id, _, reason in (row.partition(" ") for row in rows)}
 

@@ -28,7 +28,7 @@ class Step:
 def test_no_record_is_lost_when_daemons_are_killed_at_random_moments(lab_with: LabWith) -> None:
     lab = lab_with(job_submit=JobSubmit.NOOP)
     dice = random.Random(SEED)
-    jobs: dict[int, int] = {}  # job id → GPUs
+    jobs: dict[int, int] = {}  # job ID → GPUs
 
     def submit(gpus: int, seconds: float) -> None:
         job_id = lab.submit(

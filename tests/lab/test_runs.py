@@ -69,7 +69,7 @@ def test_short_runs_without_a_prolog_are_recorded_from_their_start(lab: Lab, no_
 
 @pytest.fixture
 def no_second_prolog(lab: Lab) -> Iterator[None]:
-    """Let no prolog run after a requeue, as slurmd does by chance: for a job id that it has not forgotten."""
+    """Let no prolog run after a requeue, as slurmd does by chance: for a job ID that it has not forgotten."""
     prolog = lab.layout.etc / "prolog.d" / "10-slurm-gpu"
     whole = prolog.read_text()
     first, _, rest = whole.partition("\n")

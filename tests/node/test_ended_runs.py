@@ -100,7 +100,7 @@ def test_the_next_run_of_a_requeued_job_begins_even_after_a_kill(machine: Machin
 
 
 def test_a_job_with_a_reused_id_begins_by_its_prolog(machine: Machine) -> None:
-    """A slurmctld that was killed may use job ids again."""
+    """A slurmctld that was killed may use job IDs again."""
     ended_job(machine)
     restart(machine)
     ended_job(machine, seconds=10)

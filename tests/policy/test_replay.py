@@ -121,7 +121,7 @@ def test_rules_in_mode_advise_are_reported_and_refuse_nothing() -> None:
 def test_a_requeued_job_is_submitted_once_and_counts_until_its_last_end() -> None:
     first = job(1, end_s=T0 + 600)
     second = job(1, 600, start_s=T0 + 700, end_s=T0 + 9000)
-    again = job(1, 90_000)  # the job id was reused
+    again = job(1, 90_000)  # the job ID was reused
     merged = merge_requeued([(again, "COMPLETED"), (second, "COMPLETED"), (first, "PREEMPTED")])
     assert [(one.submit_s - T0, one.start_s, one.end_s) for one in merged] == [
         (0, T0 + 60, T0 + 9000),

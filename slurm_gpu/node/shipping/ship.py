@@ -253,7 +253,12 @@ class ShipmentScheduler:
         if answer is not None:
             self._handle_answer(answer, shipment, now_s)
         elif reply.status in (400, 413) and shipment.extras:
-            log.warning("slurm-gpudbd accepts only records: status %d: %s", reply.status, _text(reply))
+            log.warning(
+                "slurm-gpudbd rejected live values: status %d: %s; only records are sent for %.0f s",
+                reply.status,
+                _text(reply),
+                PLAIN_S,
+            )
             self._plain_until_s = now_s + PLAIN_S
         elif reply.status in (400, 413) and shipment.items:
             # Halve the shipment until only the rejected item is left.

@@ -13,7 +13,7 @@ class ClusterJob:
     """A pending or running job. `full` is False for another user's job, whose `name` is None."""
 
     id: str
-    """The job id as Slurm prints it: 17, 17_3 or 17+1."""
+    """The job ID as Slurm prints it: 17, 17_3 or 17+1."""
     job_id: int
     full: bool
     user: str

@@ -37,7 +37,7 @@ class Forecast:
     """The predicted remaining wait of a job, in seconds from `at_s`."""
 
     id: str | None
-    """The job id as Slurm prints it; None for a job that has not been submitted."""
+    """The job ID as Slurm prints it; None for a job that has not been submitted."""
     full: bool
     """False for another user's job, whose forecast has no reasons."""
     at_s: int

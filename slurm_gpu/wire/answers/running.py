@@ -46,7 +46,7 @@ class Running:
     xids: Sequence[RecentXid]
 
     def uses_of(self, starts: Mapping[int, float | None]) -> dict[int, RunningUse]:
-        """Return the use of the runs that started at `starts`, by job id.
+        """Return the use of the runs that started at `starts`, by job ID.
 
         Earlier runs of requeued jobs are excluded.
         """

@@ -32,7 +32,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     """
 
     id: str
-    """The job id as Slurm prints it: 17, 17_3 or 17+1."""
+    """The job ID as Slurm prints it: 17, 17_3 or 17+1."""
     full: bool
     cluster: str
     job_id: int
