@@ -8,8 +8,8 @@ exp(|z|) with z normal (0.8). Every order gets the same jobs.
 `stock` is Slurm without weights; `whole_last` uses empty nodes last, and is like `stock` otherwise. `fullest`
 prefers the fewest free GPUs, `most_jobs` the most jobs, `most_work` the most remaining hours of all jobs.
 `latest` prefers the node that becomes empty last by the time limits; `latest_fullest` uses doublings of that
-time, then free GPUs. `at_stake` is the rule of slurm-gpuctld without time, and `applied` its present rule.
-All but `stock` and `fullest` use empty nodes last.
+time, then free GPUs. `applied` is the present rule of slurm-gpuctld, and `at_stake` the same rule without the
+remaining time of jobs. All but `stock` and `fullest` use empty nodes last.
 """
 
 from __future__ import annotations

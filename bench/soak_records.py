@@ -42,7 +42,7 @@ Place = tuple[str, str]
 
 
 class GpuAllocation(NamedTuple):
-    """The allocation of a GPU to a job, in epoch seconds."""
+    """The allocation of a GPU to a job, with times in epoch seconds."""
 
     job: int
     start_s: float

@@ -22,7 +22,8 @@ def chromium() -> Iterator[Any]:
     if _CHROMIUM is None:
         pytest.skip("needs Chromium, which packaging/install-packages installs where it can be had")
     with playwright.sync_playwright() as started:
-        # Root has no sandbox, and the pages are our own; without a GPU another process would pretend one.
+        # As root Chromium has no sandbox, which the pages, our own, do not need. Without --disable-gpu a
+        # process would emulate a GPU.
         browser = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()

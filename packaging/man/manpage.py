@@ -78,7 +78,7 @@ def literal(text: str) -> nodes.literal_block:
 
 
 def definitions(items: Iterable[tuple[Inline, Sequence[nodes.Node]]]) -> list[nodes.Node]:
-    """Return a list of terms and their descriptions; "" without terms."""
+    """Return a list of terms and their descriptions; [] without terms."""
     found = [
         nodes.definition_list_item("", nodes.term("", "", *term), nodes.definition("", *meaning))
         for term, meaning in items

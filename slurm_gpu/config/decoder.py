@@ -1,9 +1,9 @@
 """Decode a YAML file into dataclasses whose fields declare keys, values and descriptions once.
 
 A field is declared as `Annotated[type, value type, description]`. Its type determines how it is decoded. A
-dataclass is a table, and `Mapping[str, X]` is a table of any names. `tuple[X, ...]` and `frozenset[X]` are
-lists, and an enum is a choice. A field without a default is required. A field without a description cannot be
-set in the file.
+dataclass is a table with fixed keys, and `Mapping[str, X]` is a table with arbitrary keys. `tuple[X, ...]`
+and `frozenset[X]` are lists, and an enum is a choice. A field without a default is required. A field without
+a description cannot be set in the file.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _may_be_replaced(path: Path) -> bool:
     """Return whether the path may be replaced; this is false for devices and links such as /dev/stdout."""
     if path.is_symlink() and path.readlink().is_relative_to("/proc"):
         return False
-    return path.is_file() or path.is_dir() or not path.exists()  # replacing a directory fails
+    return path.is_file() or path.is_dir() or not path.exists()  # a directory fails later
 
 
 def _is_at_work(unfinished: Path) -> bool:

@@ -34,7 +34,7 @@ def placed(job_id: int, at_s: int, gpus: int, hours: float, n_nodes: int = 1) ->
 
 @pytest.fixture
 def replay(slurm_gpu: CommandLine) -> CommandLine:
-    """Add small jobs: n1 and n2 have four GPUs each, n3 fewer."""
+    """Add small jobs; each node has four GPUs."""
     slurm_gpu.database.runs = [  # type: ignore[assignment]
         placed(1, START_S, 1, 1.0),
         placed(2, START_S + 60, 3, 1.0),

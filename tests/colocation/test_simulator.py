@@ -1,4 +1,4 @@
-"""Simulated sharing of GPUs, compared with results by hand: speeds, kills and ends."""
+"""Simulated sharing of GPUs, compared with results computed by hand: speeds, kills and ends."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_gpus_of_another_type_in_another_form_come_on_top() -> None:
             4000,
             {"a100": 1000, "v100": 3000},
         ),
-        # Unreadable requests count like Slurm's total.
+        # Slurm's total replaces requests that cannot be parsed.
         ({"per_node": "gres:gpu:1", "per_task": "gres:gpu(,"}, "node=1,gres/gpu=4", 4000, {}),
     ],
 )

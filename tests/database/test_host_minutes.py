@@ -140,8 +140,8 @@ class TestBySeconds:
     ("changed", "said"),
     [
         ({"at_s": None}, "cannot be read"),
-        ({"at_s": [1, 2]}, "times must ascend"),
-        ({"at_s": [2, 1, 3]}, "times must ascend"),
+        ({"at_s": [1, 2]}, "2 times, but these series have other lengths"),
+        ({"at_s": [2, 1, 3]}, "times are not strictly ascending"),
         ({"series": {"cpu": ["much", 1, 2]}}, "cannot be read"),
         ({"series": [1]}, "cannot be read"),
     ],

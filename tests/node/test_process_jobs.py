@@ -1,4 +1,4 @@
-"""The job of a process is found, and tricks of its owner never assign it to another user's job."""
+"""The job of a process is found, and no trick of its owner assigns it to another user's job."""
 
 import os
 from pathlib import Path

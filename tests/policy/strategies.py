@@ -110,7 +110,7 @@ _EVERY_REQUEST = every_request()
 
 @st.composite
 def queued(draw: st.DrawFn, *, every: bool = False) -> tuple[Request, bool]:
-    """Draw a job and whether it runs; a running job with GPUs may have a given type."""
+    """Draw a job and whether it runs; a running job with GPUs may have an allocated type."""
     job, running = draw(_EVERY_REQUEST if every else _FULL_REQUESTS), draw(st.booleans())
     job = replace(job, exclusive=False)
     if running and job.mgpu and not job.only_parts and job.named_type is None:

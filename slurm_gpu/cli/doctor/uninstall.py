@@ -94,7 +94,10 @@ def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
         else "Remove the command: no other part of slurm-gpu is installed on this host."
     )
     if node or controller:
-        what += " Stubs without effect replace the hooks and job_submit.lua."
+        what += (
+            " Stubs that do nothing replace the hooks. Your own job_submit.lua is restored; without one, "
+            "a stub that accepts every job replaces slurm-gpu's."
+        )
         found += _shared(at)
     found.append(
         UninstallStep(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",))

@@ -115,7 +115,7 @@ def parse_report(body: bytes) -> ControllerReport:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"the report cannot be parsed: {error}") from None
     if not any(field is not None for field in msgspec.structs.astuple(parsed)):
-        raise UsageError("the report cannot be parsed: it has no audit, decisions, reservations or quotas")
+        raise UsageError("the report is empty: it has no audit, decisions, reservations or quotas")
     for report in parsed.reservations or ():
         if report.state not in _OF_REPORTS:
             raise UsageError(f"slurm-gpuctld cannot report state {report.state} of reservation {report.id}")

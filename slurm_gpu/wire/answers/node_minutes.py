@@ -20,8 +20,9 @@ class NodeMinutes:
     def __post_init__(self) -> None:
         """Raise ValueError if the times are not ascending, or if a series has another length."""
         lengths = {name: len(items) for name, items in self.series.items() if len(items) != len(self.at_s)}
-        if lengths or list(self.at_s) != sorted(set(self.at_s)):
+        if list(self.at_s) != sorted(set(self.at_s)):
+            raise ValueError(f"{self.node}: the times are not strictly ascending: {list(self.at_s)}")
+        if lengths:
             raise ValueError(
-                f"{self.node}: the {len(self.at_s)} times must ascend, and all series must have this length, "
-                f"unlike {lengths}"
+                f"{self.node}: {len(self.at_s)} times, but these series have other lengths: {lengths}"
             )
