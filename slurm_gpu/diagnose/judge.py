@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from slurm_gpu.diagnose.case import Case, DiagnosisThresholds, build_case, only_utilisation
-from slurm_gpu.diagnose.duty import stalls
+from slurm_gpu.diagnose.hangs import STALLED_AT_END, hang, stalled_at_end
 from slurm_gpu.diagnose.hardware import LOST, contradicts, failing, slow, unexplained_difference
 from slurm_gpu.diagnose.kernel_gaps import heavier_by_gaps
 from slurm_gpu.diagnose.lockstep import out_of_step
+from slurm_gpu.diagnose.pauses import stalls
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import JobWorker, Series
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
 from slurm_gpu.diagnose.slowdown import slowdown
-from slurm_gpu.diagnose.stalls import STALLED_AT_END, hang, stalled_at_end
-from slurm_gpu.diagnose.steps import StepSeries, judge_steps
+from slurm_gpu.diagnose.step_table import StepSeries
+from slurm_gpu.diagnose.steps import judge_steps
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
 from slurm_gpu.diagnose.verdict import (
     LONG_PAUSE,
@@ -157,7 +158,14 @@ def _by_counters(case: Case) -> Verdict:
     if verdict.cause is Cause.HEALTHY and case.deviations.keys().isdisjoint((Signal.BUSY, Signal.WORK)):
         # Power may differ by a tenth between equal GPUs, and utilisation is 100 % on a waiting GPU.
         why_not = (*verdict.why_not, _WITHOUT_ACTIVITY)
-        return replace(verdict, cause=Cause.INCONCLUSIVE, kind=NO_DIFFERENCE, confidence=0.0, why_not=why_not)
+        return replace(
+            verdict,
+            cause=Cause.INCONCLUSIVE,
+            kind=NO_DIFFERENCE,
+            confidence=0.0,
+            excludes_faults=True,
+            why_not=why_not,
+        )
     return verdict
 
 

@@ -15,8 +15,8 @@ from slurm_gpu.diagnose.series import Series
 # Maximum difference of nodes' clocks that is corrected.
 OFFSET_S = 2.0
 _COMPUTES = 0.4
-# Share of the usual activity below which a job is stalled.
-_STALLED = 0.15
+# Share of the usual activity below which a job computes nothing.
+_NOTHING = 0.15
 _SHORTEST_PAUSE_S = 10.0
 # Fits this close to the best are equally good, since several shifts fit repeated steps.
 _AS_GOOD = 0.02
@@ -45,6 +45,12 @@ class Phases:
     activity: Matrix
     active: NDArray[np.bool_]
 
+    @property
+    def computes_nothing(self) -> NDArray[np.bool_]:
+        """Mark the bins (n_bins,) in which the job computes nothing; none before it has begun to compute."""
+        begun = np.logical_or.accumulate(self.active)
+        return np.asarray(begun & (np.where(np.isfinite(self.activity), self.activity, 1.0) < _NOTHING))
+
     def pauses(self) -> list[tuple[int, int]]:
         """Return the pauses as bins [first, stop) between two times of computation."""
         busy = np.flatnonzero(self.active)
@@ -52,16 +58,17 @@ class Phases:
             return []
         gaps = np.flatnonzero(np.diff(busy) > 1)
         runs = [(int(busy[gap]) + 1, int(busy[gap + 1])) for gap in gaps]
-        return [(a, b) for a, b in runs if np.nanmin(np.append(self.activity[a:b], np.inf)) < _STALLED]
+        nothing = self.computes_nothing
+        return [(a, b) for a, b in runs if nothing[a:b].any()]
 
     def stalled_from(self) -> int | None:
         """Return the first bin of a stall that lasts until the end; None if the job computes at the end."""
         busy = np.flatnonzero(self.active)
         if not busy.size or busy[-1] == len(self.active) - 1:
             return None
-        after = self.activity[busy[-1] + 1 :]
-        first = np.flatnonzero(after < _STALLED)
-        if not first.size or not (after[first[0] :][np.isfinite(after[first[0] :])] < _STALLED).all():
+        known = np.isfinite(self.activity[busy[-1] + 1 :])
+        nothing = self.computes_nothing[busy[-1] + 1 :]
+        if not nothing.any() or (known & ~nothing)[np.argmax(nothing) :].any():
             return None
         # A sample that covers both computation and the stall belongs to the stall.
         return int(busy[-1] + 1)

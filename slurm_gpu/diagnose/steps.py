@@ -1,35 +1,32 @@
 """Find causes of slow steps from timings that the job itself records, which show where time is spent.
 
-A what-if analysis computes, for each imbalance, how long a step would take without it. A step of synchronous
-training takes as long as its slowest replica. A replica takes as long as its busiest pipeline stage, plus one
-microbatch in each other stage to fill and drain the pipeline. Only computing time counts, since waiting for
-others is a consequence.
+A what-if analysis computes, for each imbalance, how long a step would take without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
 from slurm_gpu.diagnose.series import JobWorker
+from slurm_gpu.diagnose.step_table import StepSeries
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, TWO_GROUPS, UNEXPLAINED, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.what_if import (
+    LITTLE_CV,
+    equalized,
+    equalizing_factors,
+    loss,
+    residuals,
+    std_of,
+    step_seconds,
+    without_variation,
+)
 from slurm_gpu.text.hostlist import number_ranges
 from slurm_gpu.text.units import counted, few
 
-# Columns of a table of steps with one row per operation; other columns are ignored. In each row, dp_rank is
-# the replica, stage the pipeline stage, and rank the launcher's (below 0 if unknown). Durations are in
-# seconds, and mb_id is the microbatch. Only the optypes `forward-compute` and `backward-compute` count.
-COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "duration", "mb_id")
-_FORWARD, _BACKWARD = "forward-compute", "backward-compute"
-_LONGEST_S = 1e6
-# Maximum number of operations for which a table may have places, most of them empty.
-_MOST_SLOTS = 1 << 24
-_GREATEST_RANK = 10_000_000
 LEAST_STEPS = 4
 # Minimum loss, as a share of a step's time; smaller losses are normal.
 LEAST_LOSS = 0.03
@@ -43,139 +40,9 @@ _LEAST_SIGMA = 0.006
 _AS_MUCH = 0.9
 _SEQUENCE_CV, _SEQUENCE_CORRELATION = 0.08, 0.5
 # If microbatches differ by little more than usual, their content must explain nearly all of the difference.
-_LITTLE_CV, _LITTLE_CORRELATION = 0.045, 0.9
-# Usual variation does not make a microbatch take longer than this, relative to the median of its worker.
-_USUAL_LONGEST = 1.2
+_LITTLE_CORRELATION = 0.9
 _MOST_SPANS = 8
 _TWO_DECIMALS_BELOW = 1.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSeries:
-    """Seconds of computation in arrays (replicas, stages, steps, microbatches), with NaN for missing data.
-
-    `ranks` (replicas, stages, slots) contains the launcher's ranks; −1 if unknown. Tensor-parallel ranks of
-    the same replica and stage compute for as long as the slowest of them. `numbers` contains the step
-    numbers.
-    """
-
-    forward: Matrix
-    backward: Matrix
-    ranks: NDArray[np.intp]
-    numbers: NDArray[np.intp]
-
-
-def read_steps(columns: Mapping[str, Any]) -> StepSeries:
-    """Convert the columns of a table, arrays of equal length; raise ValueError if a column is invalid."""
-    lacking = [name for name in COLUMNS if name not in columns]
-    if lacking:
-        raise ValueError(f"steps: missing column {', '.join(lacking)}; required: {', '.join(COLUMNS)}")
-    optype = np.asarray(columns["optype"])
-    computing = np.asarray((optype == _FORWARD) | (optype == _BACKWARD), dtype=bool)
-    if not computing.any():
-        raise ValueError(
-            f"steps: optype contains neither {_FORWARD} nor {_BACKWARD}: no row is a computation"
-        )
-    backward = optype[computing] == _BACKWARD
-    index, shape, rank, numbers = [], [], np.array([]), np.array([])
-    for name in ("dp_rank", "stage", "step", "mb_id", "rank"):
-        column = np.asarray(columns[name])
-        if column.shape != optype.shape:
-            raise ValueError(f"steps: {name} has {column.size} rows, optype {optype.size}")
-        if not np.issubdtype(column.dtype, np.integer):
-            raise ValueError(f"steps: {name} must be whole numbers, not {column.dtype}")
-        column = column[computing]
-        if name == "rank":
-            if column.max() > _GREATEST_RANK:
-                raise ValueError(f"steps: rank must be at most {_GREATEST_RANK}, not {column.max()}")
-            rank = np.where(column >= 0, column, -1)
-        else:
-            found, places = np.unique(column, return_inverse=True)
-            index.append(places)
-            shape.append(len(found))
-            numbers = found if name == "step" else numbers
-    seconds = np.asarray(columns["duration"], dtype=np.float64)[computing]
-    if not ((seconds >= 0) & (seconds <= _LONGEST_S)).all():
-        raise ValueError(
-            f"steps: duration must be seconds, 0 to {_LONGEST_S:,.0f}, in each row that computes"
-        )
-    slot, ranks = _slots(index, (shape[0], shape[1]), rank.astype(np.intp))
-    size, n_slots = int(np.prod(shape)), ranks.shape[2]
-    if size * n_slots > min(64 * len(seconds) + 4096, max(_MOST_SLOTS, 4 * len(seconds))):
-        raise ValueError(
-            f"steps: {len(seconds)} rows are too few for {' × '.join(map(str, shape))} operations"
-        )
-    flat = np.ravel_multi_index(tuple(index), tuple(shape)) * n_slots + slot
-    _reject_duplicates(flat, backward, index, ranks, slot)
-    whole = (*shape, n_slots)
-    return StepSeries(
-        # If a stage has several chunks of the model (interleaving), they are computed one after the other.
-        forward=_slowest(_summed(flat[~backward], seconds[~backward], whole)),
-        backward=_slowest(_summed(flat[backward], seconds[backward], whole)),
-        ranks=ranks,
-        numbers=numbers.astype(np.intp),
-    )
-
-
-def _slots(
-    index: list[NDArray[np.intp]], shape: tuple[int, int], rank: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the slot of the rank of each row, and the ranks (replicas, stages, slots).
-
-    Each stage of a replica has one slot per rank.
-    """
-    place = index[0] * shape[1] + index[1]
-    known, code = np.unique(rank, return_inverse=True)
-    pairs, which = np.unique(place * len(known) + code, return_inverse=True)
-    places = pairs // len(known)
-    slot = np.arange(len(pairs)) - np.searchsorted(places, places)
-    most = int(slot.max()) + 1
-    if shape[0] * shape[1] * most > 64 * len(rank) + 4096:
-        raise ValueError(f"steps: one pair of dp_rank and stage has {most} ranks, but others have far fewer")
-    ranks = np.full((shape[0] * shape[1], most), -1, dtype=np.intp)
-    ranks[places, slot] = known[pairs % len(known)]
-    return slot[which], ranks.reshape(*shape, -1)
-
-
-def _reject_duplicates(
-    flat: NDArray[np.intp],
-    backward: NDArray[np.bool_],
-    index: list[NDArray[np.intp]],
-    ranks: NDArray[np.intp],
-    slot: NDArray[np.intp],
-) -> None:
-    """Raise ValueError if a worker has more rows per operation than its peers, which makes it appear slow."""
-    each = np.bincount(2 * flat + backward)[2 * flat + backward]
-    most = np.zeros(ranks.shape, dtype=np.intp)
-    np.maximum.at(most, (index[0], index[1], slot), each)
-    known = np.where(most > 0, most, np.iinfo(np.intp).max).min(axis=(0, 2))
-    wrong = np.flatnonzero(each > known[index[1]])
-    if wrong.size:
-        row = int(wrong[0])
-        rank = ranks[index[0][row], index[1][row], slot[row]]
-        raise ValueError(
-            f"steps: rank {rank} has {each[row]} rows for one operation of a microbatch, but others "
-            f"of its stage have {known[index[1][row]]}: remove the duplicate rows"
-        )
-
-
-def _summed(flat: NDArray[np.intp], seconds: Matrix, shape: tuple[int, ...]) -> Matrix:
-    size = int(np.prod(shape))
-    sums = np.bincount(flat, seconds, size)
-    return np.where(np.bincount(flat, minlength=size) > 0, sums, np.nan).reshape(shape)
-
-
-def _slowest(seconds: Matrix) -> Matrix:
-    """Return the seconds of the slowest rank of each stage, since the ranks wait for each other."""
-    return np.asarray(np.fmax.reduce(seconds, axis=-1))
-
-
-def step_seconds(cost: Matrix) -> float:
-    """Return the mean duration of a step, given computing times `cost` in the shape of StepSeries."""
-    work = np.nansum(cost, axis=3)
-    one = work / np.maximum(np.isfinite(cost).sum(axis=3), 1)
-    replica = (work + one.sum(axis=1, keepdims=True) - one).max(axis=1)
-    return float(replica.max(axis=0).mean())
 
 
 def judge_steps(steps: StepSeries) -> Verdict:
@@ -200,20 +67,20 @@ def judge_steps(steps: StepSeries) -> Verdict:
     base = Verdict(
         cause=Cause.HEALTHY, confidence=0.9, coverage=coverage, groups_by="stages of the step timings"
     )
-    by_worker, worker = _lost(usual, cost / ratio[:, :, None, None]), _worker(ratio, steps)
+    by_worker, worker = loss(usual, cost / ratio[:, :, None, None]), _worker(ratio, steps)
     by_replica, replica = (
-        _lost(usual, cost / _of_replicas(ratio)[:, None, None, None]),
+        loss(usual, cost / _of_replicas(ratio)[:, None, None, None]),
         _replica(ratio, steps),
     )
     if replica is not None and by_replica >= _AS_MUCH * by_worker:
         # Factors per worker also remove noise, so they always explain a little more than factors per replica.
         worker = None
-    by_stage = _lost(usual, cost * _equalizing_factors(stage)[None, :, None, None])
+    by_stage = loss(usual, cost * equalizing_factors(stage)[None, :, None, None])
     found = [
         (by_worker, worker),
         (by_replica, replica),
         (by_stage, _stage(stage, n_replicas)),
-        (_lost(usual, _equalized(cost, levels)), _sequence(steps)),
+        (loss(usual, equalized(cost, levels)), _sequence(steps)),
     ]
     known = [
         (lost, verdict)
@@ -224,7 +91,7 @@ def judge_steps(steps: StepSeries) -> Verdict:
     apart = _two_groups(cost, levels, stage, steps, usual)
     if apart is not None and not any(lost >= _AS_MUCH * apart[0] for lost, _ in known):
         known = [apart]
-    by_variation = _lost(usual, _without_variation(cost, levels))
+    by_variation = loss(usual, without_variation(cost, levels))
     most = max(by_worker, by_replica, by_stage, by_variation)
     if not known and most >= LEAST_LOSS:
         if by_variation == most:
@@ -257,32 +124,6 @@ def _with_evidence(verdict: Verdict, evidence: Evidence, coverage: float | None 
     return replace(verdict, evidence=(*verdict.evidence, evidence), coverage=known)
 
 
-def _lost(usual: float, cost: Matrix) -> float:
-    return 1.0 - step_seconds(cost) / usual if usual > 0 else 0.0
-
-
-def _equalizing_factors(stage: Matrix) -> Matrix:
-    """Return the factor for each stage that makes its time equal to the mean of all stages."""
-    known = stage[np.isfinite(stage)]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(stage > 0, known.mean() / stage, 1.0) if known.size else np.ones(len(stage))
-
-
-def _equalized(cost: Matrix, levels: Matrix) -> Matrix:
-    return np.where(np.isfinite(cost), levels[:, :, None, None], np.nan)
-
-
-def _without_variation(cost: Matrix, levels: Matrix) -> Matrix:
-    """Return the times as they would be without unusual variation among a worker's microbatches.
-
-    The maximum of many workers exceeds their median even if none is slow. If only rare operations are
-    unusually long, only these are shortened. Otherwise, all times of a worker are set to its usual time.
-    """
-    usual = levels[:, :, None, None]
-    shortened = np.where(usual > 0, np.minimum(cost, _USUAL_LONGEST * usual), cost)
-    return shortened if _std(_residuals(shortened)) < _LITTLE_CV else _equalized(cost, levels)
-
-
 def _ratios(levels: Matrix, usual: Matrix) -> Matrix:
     """Return the times of all places relative to the usual time of their stage; NaN without data."""
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -307,7 +148,7 @@ def _two_groups(
     have more work, so the verdict accuses no GPU.
     """
     ratio = _ratios(levels, stage)
-    noise = np.abs(_residuals(cost)).reshape(ratio.size, -1)
+    noise = np.abs(residuals(cost)).reshape(ratio.size, -1)
     # If most operations of a place take no time, its noise is unknown.
     noise[~np.isfinite(noise)] = np.nan
     error = 1.25 * MAD_TO_SIGMA * median(noise) / np.sqrt(np.maximum(np.isfinite(noise).sum(axis=1), 1))
@@ -328,7 +169,7 @@ def _two_groups(
     if gaps[cut] < smallest or not slow.any():
         return None
     ratio /= float(np.median(ratio[known & ~slow]))
-    lost = _lost(usual, cost / np.where(slow, ratio, 1.0)[:, :, None, None])
+    lost = loss(usual, cost / np.where(slow, ratio, 1.0)[:, :, None, None])
     if lost < LEAST_LOSS:
         return None
     places = np.argwhere(slow)
@@ -483,11 +324,11 @@ def _stage(stage: Matrix, n_replicas: int) -> Verdict | None:
 
 def _sequence(steps: StepSeries) -> Verdict | None:
     """Find microbatches whose content lengthens both their forward and their backward pass."""
-    forward, backward = _residuals(steps.forward), _residuals(steps.backward)
-    std = _std(forward)
+    forward, backward = residuals(steps.forward), residuals(steps.backward)
+    std = std_of(forward)
     correlation = _correlation(forward, backward)
     much = std >= _SEQUENCE_CV and correlation >= _SEQUENCE_CORRELATION
-    if not (much or (std >= _LITTLE_CV and correlation >= _LITTLE_CORRELATION)):
+    if not (much or (std >= LITTLE_CV and correlation >= _LITTLE_CORRELATION)):
         return None
     evidence = [
         Evidence(
@@ -509,18 +350,6 @@ def _sequence(steps: StepSeries) -> Verdict | None:
         text = f"durations in the last stage follow those in the first (correlation {across:.2f})"
         evidence.append(Evidence(text=text, metric="forward_s of stages", value=across, expected=0.0))
     return Verdict(cause=Cause.IMBALANCE, kind="sequence", confidence=0.95, evidence=tuple(evidence))
-
-
-def _residuals(cost: Matrix) -> Matrix:
-    """Return the relative excess of each time over the usual time of its worker and stage."""
-    usual = median(cost.reshape(cost.shape[0] * cost.shape[1], -1)).reshape(*cost.shape[:2], 1, 1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(cost / usual - 1.0)
-
-
-def _std(residuals: Matrix) -> float:
-    known = residuals[np.isfinite(residuals)]
-    return float(known.std()) if known.size else 0.0
 
 
 def _correlation(one: Matrix, other: Matrix) -> float:

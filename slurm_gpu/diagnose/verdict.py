@@ -118,6 +118,8 @@ class Verdict:
     evidence: tuple[Evidence, ...] = ()
     why_not: tuple[str, ...] = ()
     """Reasons for Cause.INCONCLUSIVE; for other causes, reservations about the verdict."""
+    excludes_faults: bool = False
+    """Whether an inconclusive verdict is still evidence that the job has no present fault."""
     coverage: float | None = None
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Names of the workers in each group of peers."""
@@ -131,7 +133,7 @@ class Verdict:
     @property
     def finds_nothing(self) -> bool:
         """Return whether the data show no present fault; some faults may not be visible in the data."""
-        return self.cause is Cause.HEALTHY or self.kind in (NO_DIFFERENCE, LONG_PAUSE)
+        return self.cause is Cause.HEALTHY or self.excludes_faults
 
     @property
     def next_step(self) -> str:

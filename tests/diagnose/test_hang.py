@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from slurm_gpu.diagnose.hangs import SURE
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import HostSeries
-from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause
 from tests.diagnose.faults import OLDER, a_hang, as_read, as_series, culprits
 from tests.diagnose.training import EVERYTHING, START_S, Training

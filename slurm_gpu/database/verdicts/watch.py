@@ -25,10 +25,10 @@ from slurm_gpu.database.verdicts.accused import Accused
 from slurm_gpu.database.verdicts.snapshots import VerdictSnapshots
 from slurm_gpu.database.verdicts.store import HEALTHY, StoredVerdict
 from slurm_gpu.diagnose.case import DiagnosisThresholds
+from slurm_gpu.diagnose.hangs import SURE
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.live import LiveTable, UnsharedWorker, fractions, screen
 from slurm_gpu.diagnose.series import JobWorker
-from slurm_gpu.diagnose.stalls import SURE
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.occupancy import ALLOCATED_STATES

@@ -9,11 +9,11 @@ from typing import Protocol
 from slurm_gpu.database.verdicts.job_series import groups_of, series_of_timelines, series_of_windows
 from slurm_gpu.database.verdicts.purpose import adjusted, may_rest
 from slurm_gpu.diagnose.case import DiagnosisThresholds
+from slurm_gpu.diagnose.hangs import STALLED_AT_END
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
-from slurm_gpu.diagnose.stalls import STALLED_AT_END
-from slurm_gpu.diagnose.steps import StepSeries
+from slurm_gpu.diagnose.step_table import StepSeries
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.text.cells import span
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes

@@ -11,8 +11,8 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import smooth
 from slurm_gpu.diagnose.verdict import LONG_PAUSE, SUSPICION, UNEXPLAINED, Cause, Evidence, Verdict
 
-# Share of the usual activity below which the job computes nothing, and utilisation of GPUs without work.
-_NOTHING, _IDLE = 0.15, 0.1
+# Maximum utilisation of GPUs without work.
+_IDLE = 0.1
 # Shares of time are compared in parts of a minute, which average several steps and loads of data.
 _PART_S = 60.0
 _LEAST_PARTS = 2
@@ -33,10 +33,9 @@ def stalls(case: Case) -> Verdict | None:
     computing = np.flatnonzero(case.phases.active)
     if not computing.size:
         return None
-    activity = case.phases.activity[: int(computing[-1]) + 1]  # its end is judged as a hang
-    # A job has not begun to compute in its first bins, even if the very first one has no data.
-    known = np.isfinite(activity) & (np.arange(len(activity)) >= computing[0])
-    nothing = known & (np.where(known, activity, 1.0) < _NOTHING)
+    stop = int(computing[-1]) + 1  # its end is judged as a hang
+    known = np.isfinite(case.phases.activity[:stop]) & (np.arange(stop) >= computing[0])
+    nothing = case.phases.computes_nothing[:stop]
     if (pause := _long_pause(case, nothing)) is not None:
         return pause
     width_s = case.series.width_s
@@ -78,6 +77,7 @@ def _long_pause(case: Case, nothing: NDArray[np.bool_]) -> Verdict | None:
         Cause.INCONCLUSIVE,
         0.0,
         kind=LONG_PAUSE,
+        excludes_faults=True,
         since_s=since_s,
         until_s=case.series.start_s + stop * width_s,
         evidence=evidence,
