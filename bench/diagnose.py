@@ -37,6 +37,7 @@ from bench.diagnose_injector import CAUSES, Case, faulty, healthy, undecidable
 from bench.diagnose_score import (
     TROUBLE,
     Outcome,
+    Reliability,
     blamed_right,
     by_class,
     calibration,
@@ -230,8 +231,7 @@ def _figures(
     called_healthy = healthy_with_loss(judged, _GREAT_LOSS)
     print(f"faulty trainings with a loss of {_GREAT_LOSS:.0%} or more called healthy: {called_healthy}")
     error, rows = calibration(judged)
-    shown = ", ".join(f"{stated:.2f}: {right:.2f} ({n})" for stated, right, n in rows)
-    print(f"stated confidence: share of right verdicts: {shown}; expected calibration error {error:.3f}")
+    _print_calibration(judged, error, rows)
     right = [item for item in judged if item.culprit is not None]
     precisions = [row.precision for row in classes.values() if row.precision is not None]
     return {
@@ -245,7 +245,7 @@ def _figures(
         ),
         "healthy_with_loss_25": called_healthy,
         "calibration_error": round(error, 4),
-        "calibration": [[round(stated, 3), round(right, 3), n] for stated, right, n in rows],
+        "calibration": [[row.sort, round(row.stated, 3), round(row.right, 3), row.n] for row in rows],
         "cases": len(outcomes),
         "by_class": {
             cause.value: {
@@ -274,6 +274,16 @@ def _figures(
         },
         "baselines": {name: _blamed(judged, name) for name in ("slurm-gpu", *BASELINES)},
     }
+
+
+def _print_calibration(judged: Sequence[Outcome], error: float, rows: Sequence[Reliability]) -> None:
+    print(f"\n{'reliability':16} {'verdicts':>8} {'stated':>7} {'right':>7}")
+    for row in rows:
+        print(f"{row.sort:16} {row.n:8} {row.stated:7.3f} {row.right:7.3f}")
+    without = [item for item in judged if item.said is Cause.INCONCLUSIVE]
+    lose = sum(item.truth in TROUBLE for item in without)
+    print(f"{'inconclusive':16} {len(without):8}    no claim; {lose} of these trainings have a fault")
+    print(f"expected calibration error {error:.3f}")
 
 
 def _delay(items: Sequence[Outcome], goal_s: float) -> dict[str, Any]:

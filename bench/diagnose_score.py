@@ -12,6 +12,8 @@ from bench.diagnose_injector import Case
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 
 TROUBLE = (Cause.IMBALANCE, Cause.SLOW, Cause.COMMUNICATION, Cause.STARVATION, Cause.HANG)
+# A healthy verdict claims that the job loses less than this share of its time.
+HEALTHY_LOSS = 0.1
 _LINK_ENDS = 2
 
 
@@ -136,21 +138,42 @@ def healthy_with_loss(outcomes: Sequence[Outcome], least: float) -> int:
     )
 
 
-def calibration(outcomes: Sequence[Outcome]) -> tuple[float, list[tuple[float, float, int]]]:
-    """Compare stated confidence with the share of right verdicts, of those that are not inconclusive.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability:
+    """The stated confidence of verdicts of one sort, and the share of them that was right."""
 
-    Return the expected calibration error and, for each tenth of confidence, the mean confidence, the share of
-    right verdicts, and their number.
+    sort: str
+    stated: float
+    right: float
+    n: int
+
+
+def calibration(outcomes: Sequence[Outcome]) -> tuple[float, list[Reliability]]:
+    """Compare stated confidence with the share of right verdicts, for each sort of verdict.
+
+    Return the expected calibration error and the sorts. Verdicts that are inconclusive claim nothing and do
+    not count.
     """
     said = [item for item in outcomes if item.said is not Cause.INCONCLUSIVE and not item.undecidable]
     rows = []
-    for tenth in range(10):
-        part = [item for item in said if min(int(item.confidence * 10), 9) == tenth]
+    for sort in ("suspected cause", "cause", "healthy"):
+        part = [item for item in said if _sort(item) == sort]
         if part:
             stated = sum(item.confidence for item in part) / len(part)
-            rows.append((stated, sum(item.right for item in part) / len(part), len(part)))
-    error = sum(abs(stated - right) * n for stated, right, n in rows) / max(len(said), 1)
-    return error, rows
+            right = sum(_claim_holds(item) for item in part) / len(part)
+            rows.append(Reliability(sort=sort, stated=stated, right=right, n=len(part)))
+    return sum(abs(row.stated - row.right) * row.n for row in rows) / max(len(said), 1), rows
+
+
+def _sort(item: Outcome) -> str:
+    if item.said is Cause.HEALTHY:
+        return "healthy"
+    return "suspected cause" if item.suspect else "cause"
+
+
+def _claim_holds(item: Outcome) -> bool:
+    """Return whether the cause is right, or a healthy job loses less than a tenth of its time."""
+    return item.right or (item.said is Cause.HEALTHY and item.size < HEALTHY_LOSS)
 
 
 def detection(outcomes: Sequence[Outcome], least_size: float = 0.0) -> tuple[int, list[float]]:

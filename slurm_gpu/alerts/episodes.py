@@ -1,6 +1,6 @@
 """Turn a sequence of findings into episodes.
 
-A fault is reported when its finding is confident enough, or is repeated.
+A fault is reported when the evidence of its finding is strong enough, or the finding is repeated.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# Confidence from which a verdict is reported at once; others when found a second time.
+# Strength from which a verdict is reported at once; others when found a second time.
 SURE = 0.8
-# Confidence below which a verdict is a suspicion that is not reported.
+# Strength below which a verdict is a suspicion that is not reported.
 LEAST = 0.6
 # Number of other findings after which a reported episode ends.
 TIMES = 2
@@ -23,7 +23,7 @@ class EpisodeFinding(Generic[T]):
     """A finding; its `cause` is None if the job is healthy. An inconclusive result is not a finding."""
 
     cause: str | None
-    confidence: float
+    strength: float
     detail: T
 
 
@@ -53,7 +53,7 @@ class RunEpisodes(Generic[T]):
 
     def add(self, found: EpisodeFinding[T], now_s: float) -> list[Episode[T]]:
         """Add a finding; return the episodes to report, which have begun, continue, or have ended."""
-        is_fault = found.cause is not None and found.confidence >= LEAST
+        is_fault = found.cause is not None and found.strength >= LEAST
         if self.reported is not None and is_fault and found.cause == self.reported.found.cause:
             self._others, self._maybe = 0, None
             self.reported = replace(self.reported, found=found, last_s=now_s)
@@ -69,7 +69,7 @@ class RunEpisodes(Generic[T]):
             self._maybe = None
             return changes
         again = self._maybe is not None and self._maybe.cause == found.cause
-        if found.confidence >= SURE or again:
+        if found.strength >= SURE or again:
             self._maybe = None
             self.reported = Episode(found, now_s, now_s)
             return [*changes, self.reported]

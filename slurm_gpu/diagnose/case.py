@@ -141,8 +141,8 @@ class Case:
         until = self.time_of(stop) if stop <= self.n_blocks - LEAST_BLOCKS else None
         return (self.time_of(first) if first > 0 else None, until)
 
-    def scaled_confidence(self, signal: Signal, rows: NDArray[np.bool_], base: float) -> float:
-        """Return the confidence `base`, reduced if the deviation of the workers is close to the threshold."""
+    def scaled_strength(self, signal: Signal, rows: NDArray[np.bool_], base: float) -> float:
+        """Return the strength `base`, reduced if the deviation of the workers is close to the threshold."""
         z = float(np.min(np.abs(self.deviations[signal].z[rows])))
         return base * (0.75 + 0.25 * min(1.0, max(0.0, (z - self.rules.z) / self.rules.z)))
 
@@ -184,7 +184,7 @@ class Case:
                 nodes.append(node)
         return tuple(nodes)
 
-    def verdict(self, cause: Cause, confidence: float, **more: object) -> Verdict:
+    def verdict(self, cause: Cause, strength: float, **more: object) -> Verdict:
         """Build a verdict with the groups and coverage of this case."""
         names = [worker.name for worker in self.series.workers]
         groups = {
@@ -193,7 +193,7 @@ class Case:
         }
         base = Verdict(
             cause=cause,
-            confidence=confidence,
+            strength=strength,
             coverage=self.coverage,
             groups=groups,
             groups_by=self.groups.source,

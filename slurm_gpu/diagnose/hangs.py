@@ -15,7 +15,7 @@ _IDLE = 0.1
 # Share of the traffic during computation: a job with more traffic does not hang.
 _QUIET = 0.3
 _TRAFFIC = (Metric.NETWORK, Metric.INFINIBAND, Metric.PCIE)
-# Confidence of a hang without another explanation. Callers may wait until a less certain hang persists.
+# Strength of a hang without another explanation. Callers may wait until a less certain hang persists.
 SURE = 0.9
 _WORKS, _RESTS = 0.4, 0.5
 # Spinning uses no tensor cores, and an evaluation uses them less than training does.

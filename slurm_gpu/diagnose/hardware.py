@@ -199,7 +199,7 @@ def _verdict(
     evidence = [case.evidence(one, shown) for one in shown_signals]
     return case.verdict(
         Cause.SLOW,
-        case.scaled_confidence(signal, shown, base),
+        case.scaled_strength(signal, shown, base),
         kind=kind,
         culprits=case.workers(rows),
         nodes=case.whole_nodes(rows),

@@ -162,7 +162,7 @@ def _by_counters(case: Case) -> Verdict:
             verdict,
             cause=Cause.INCONCLUSIVE,
             kind=NO_DIFFERENCE,
-            confidence=0.0,
+            strength=0.0,
             excludes_faults=True,
             why_not=why_not,
         )
@@ -182,7 +182,7 @@ def _too_little(case: Case) -> str | None:
 
 
 def _limits(case: Case, verdict: Verdict) -> Verdict:
-    """Add limitations to the verdict, and reduce its confidence or replace it with Cause.INCONCLUSIVE."""
+    """Add limitations to the verdict, and reduce its strength or replace it with Cause.INCONCLUSIVE."""
     unknown = []
     if case.shared:
         unknown.append(f"{_names(case.shared)}: shared with other jobs and not judged")
@@ -238,8 +238,8 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
     if timings.cause is Cause.SLOW:
         ranks = {worker.rank for worker in timings.culprits}
         if counters.cause is Cause.SLOW and ranks & {worker.rank for worker in counters.culprits}:
-            sure = 1 - (1 - counters.confidence) * (1 - timings.confidence)
-            return replace(counters, confidence=sure, evidence=both)
+            sure = 1 - (1 - counters.strength) * (1 - timings.strength)
+            return replace(counters, strength=sure, evidence=both)
         if counters.cause is Cause.IMBALANCE and counters.kind == "workers":
             return replace(counters, evidence=both)
         return _combined(timings, counters) if counters.cause is not Cause.SLOW else counters
@@ -254,7 +254,7 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
 def _combined(timings: Verdict, counters: Verdict) -> Verdict:
     """Return the verdict of the timings, with the evidence of the counters added.
 
-    If the counters show no fault, the confidence of a slow GPU is reduced.
+    If the counters show no fault, the strength of a slow GPU is reduced.
     """
     combined = replace(timings, groups=counters.groups, groups_by=counters.groups_by)
     if counters.cause is Cause.HEALTHY:

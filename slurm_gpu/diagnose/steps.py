@@ -57,15 +57,15 @@ def judge_steps(steps: StepSeries) -> Verdict:
     if n_steps < LEAST_STEPS or coverage < 0.5:
         known_steps = f"{counted(n_steps, 'step')} with {coverage:.0%} of the operations"
         why = f"{known_steps}; at least {LEAST_STEPS} steps with 50 % are required"
-        return Verdict(cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(why,), coverage=coverage)
+        return Verdict(cause=Cause.INCONCLUSIVE, strength=0.0, why_not=(why,), coverage=coverage)
     levels = median(cost.reshape(n_replicas * n_stages, -1)).reshape(n_replicas, n_stages)
     ratio, stage = _ratios(levels, median(levels.T)), _faster_half(levels.T)
     usual = step_seconds(cost)
     if not usual > 0:
         why = "all durations are 0"
-        return Verdict(cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(why,), coverage=coverage)
+        return Verdict(cause=Cause.INCONCLUSIVE, strength=0.0, why_not=(why,), coverage=coverage)
     base = Verdict(
-        cause=Cause.HEALTHY, confidence=0.9, coverage=coverage, groups_by="stages of the step timings"
+        cause=Cause.HEALTHY, strength=0.9, coverage=coverage, groups_by="stages of the step timings"
     )
     by_worker, worker = loss(usual, cost / ratio[:, :, None, None]), _worker(ratio, steps)
     by_replica, replica = (
@@ -186,7 +186,7 @@ def _two_groups(
         cause=Cause.INCONCLUSIVE,
         kind=TWO_GROUPS,
         roles=names,
-        confidence=0.0,
+        strength=0.0,
         evidence=(item,),
         why_not=(why,),
     )
@@ -210,7 +210,7 @@ def _slowest_place(ratio: Matrix, steps: StepSeries) -> str:
 
 def _unexplained(why: str) -> Verdict:
     """Return a verdict on a loss that no rule explains."""
-    return Verdict(cause=Cause.INCONCLUSIVE, kind=UNEXPLAINED, confidence=0.0, why_not=(why,))
+    return Verdict(cause=Cause.INCONCLUSIVE, kind=UNEXPLAINED, strength=0.0, why_not=(why,))
 
 
 def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
@@ -236,7 +236,7 @@ def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
         cause=Cause.SLOW,
         kind="slower than its peers in each step",
         culprits=tuple(JobWorker(node="", device="", rank=rank) for here in ranks for rank in here),
-        confidence=0.7,
+        strength=0.7,
         evidence=evidence,
         why_not=("timings alone do not show whether it has more to do in each step",),
     )
@@ -289,7 +289,7 @@ def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
         cause=Cause.IMBALANCE,
         kind="replica",
         roles=tuple(f"rank {rank}" for rank in steps.ranks[more].ravel() if rank >= 0),
-        confidence=0.8,
+        strength=0.8,
         evidence=(Evidence(text=text, metric="compute_s", value=most, expected=1.0),),
     )
 
@@ -312,7 +312,7 @@ def _stage(stage: Matrix, n_replicas: int) -> Verdict | None:
         cause=Cause.IMBALANCE,
         kind="pipeline stage",
         roles=(f"stage {busiest}",),
-        confidence=0.95,
+        strength=0.95,
         evidence=(Evidence(text=text, metric="compute_s", value=times, expected=1.0),),
     )
     if n_replicas > 1:
@@ -349,7 +349,7 @@ def _sequence(steps: StepSeries) -> Verdict | None:
     if stages > 1 and np.isfinite(across := _correlation(forward[:, :1], forward[:, stages - 1 :])):
         text = f"durations in the last stage follow those in the first (correlation {across:.2f})"
         evidence.append(Evidence(text=text, metric="forward_s of stages", value=across, expected=0.0))
-    return Verdict(cause=Cause.IMBALANCE, kind="sequence", confidence=0.95, evidence=tuple(evidence))
+    return Verdict(cause=Cause.IMBALANCE, kind="sequence", strength=0.95, evidence=tuple(evidence))
 
 
 def _correlation(one: Matrix, other: Matrix) -> float:

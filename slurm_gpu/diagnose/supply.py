@@ -55,7 +55,7 @@ def links(case: Case) -> Verdict | None:
         between = tuple(dict.fromkeys(worker.node for worker in case.workers(rows)))
         return case.verdict(
             Cause.COMMUNICATION,
-            case.scaled_confidence(signal, rows, 0.85),
+            case.scaled_strength(signal, rows, 0.85),
             kind=signal.value,
             culprits=case.workers(rows) if signal in (Signal.NVLINK, Signal.PCIE) else (),
             nodes=between,

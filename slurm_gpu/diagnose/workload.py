@@ -75,7 +75,7 @@ def heavier(case: Case) -> Verdict | None:
     names = tuple(worker.name for worker in case.workers(rows))
     return case.verdict(
         Cause.IMBALANCE,
-        case.scaled_confidence(signal, rows, base) if signal is Signal.WORK else base,
+        case.scaled_strength(signal, rows, base) if signal is Signal.WORK else base,
         kind="workers",
         roles=names,
         since_s=since_s,

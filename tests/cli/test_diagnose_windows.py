@@ -85,7 +85,7 @@ def test_an_ended_healthy_job_is_judged_by_its_whole_timeline(slurm_gpu: Command
             structs.replace(run, end_s=BEGINS_S + 600 + after) for run in slurm_gpu.database.runs
         ]
         assert slurm_gpu("diagnose", "17") == 0
-        assert f"Job 17: healthy, confidence 80%\n  {basis}" in slurm_gpu.out
+        assert f"Job 17: healthy, confidence 98%\n  {basis}" in slurm_gpu.out
 
 
 def test_a_window_long_before_the_end_is_labeled_with_its_time(slurm_gpu: CommandLine, tmp_path: Path):

@@ -18,7 +18,7 @@ _RULES = Path(__file__).resolve().parents[2] / "etc/applications.yaml"
 
 def a_verdict(cause: Cause, kind: str = "") -> Verdict:
     culprit = JobWorker(node="n1", device="GPU-1")
-    return Verdict(cause=cause, kind=kind, culprits=(culprit,), nodes=("n1",), confidence=0.9)
+    return Verdict(cause=cause, kind=kind, culprits=(culprit,), nodes=("n1",), strength=0.9)
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,7 @@ class TestHang:
         hosts = [HostSeries(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
         verdict = diagnose(as_series(training, values, hosts=hosts))
         assert verdict.cause is Cause.HANG
-        assert (verdict.confidence >= SURE) is sure
+        assert (verdict.strength >= SURE) is sure
 
 
 class TestValuesEachTenSeconds:
@@ -306,7 +306,7 @@ class TestValuesEachTenSeconds:
     def test_a_hang_is_reported_and_sure(self):
         verdict = self.a_table(3)
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
-        assert verdict.confidence >= SURE
+        assert verdict.strength >= SURE
 
     def test_a_worker_that_resumes_ends_the_hang(self):
         assert self.a_table(3, util=(3, 0.4)).cause is Cause.HEALTHY

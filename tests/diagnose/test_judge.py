@@ -131,7 +131,7 @@ class TestWithSteps:
         counters = diagnose(training.series())
         both = combine_verdicts(counters, judge_steps(self.timings(slow=5)))
         assert culprits(both) == [5]
-        assert both.confidence > counters.confidence
+        assert both.strength > counters.strength
 
 
 def test_a_verdict_is_json():

@@ -20,7 +20,7 @@ class TestSlow:
         assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [5])
         assert verdict.since_s == pytest.approx(START_S + 240, abs=30)
         assert verdict.until_s is None
-        assert verdict.confidence > 0.8
+        assert verdict.strength > 0.8
 
     def test_a_past_slowdown_is_reported_with_its_end(self):
         training = a_slow_clock()

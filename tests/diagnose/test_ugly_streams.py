@@ -261,6 +261,6 @@ class TestUgly:
 
 
 def test_the_next_step_of_a_suspicion_is_to_verify():
-    sure = Verdict(cause=Cause.SLOW, confidence=0.9)
+    sure = Verdict(cause=Cause.SLOW, strength=0.9)
     assert sure.next_step.startswith("Exclude the node")
-    assert replace(sure, confidence=0.55).next_step.startswith("Do not drain the node yet")
+    assert replace(sure, strength=0.55).next_step.startswith("Do not drain the node yet")

@@ -43,7 +43,7 @@ def adjusted(verdict: Verdict, app: str | None, field: str | None, state: str) -
         roles=(),
         since_s=None,
         until_s=None,
-        confidence=0.0,
+        strength=0.0,
         why_not=(why, seen),
     )
 

@@ -235,10 +235,10 @@ class JobWatch:
             if now_s - item.hung_last_s > _SAME_HANG_S:
                 item.hung_s = now_s
             item.hung_last_s = now_s
-            if verdict.confidence < SURE and now_s - item.hung_s < _STILL_S:
+            if verdict.strength < SURE and now_s - item.hung_s < _STILL_S:
                 return  # loading and similar phases may look like a hang for a while
         cause = None if verdict.cause in _NOTHING else verdict.cause.value
-        finding = EpisodeFinding(cause, verdict.confidence, verdict)
+        finding = EpisodeFinding(cause, verdict.strength, verdict)
         self._store_changes(item, item.episodes.add(finding, now_s))
 
     def _store_changes(self, item: _WatchedJob, changes: list[Episode[Verdict]]) -> None:

@@ -134,7 +134,7 @@ def _of_all(run: Run, verdict: Verdict) -> Verdict:
         return verdict
     why = f"only {_known(run)} of {run.n_gpus:.0f} GPUs have records; the nodes of the others sent no records"
     seen = f"by the measurements alone: {verdict.cause.value}"
-    return replace(verdict, cause=Cause.INCONCLUSIVE, confidence=0.0, why_not=(*verdict.why_not, why, seen))
+    return replace(verdict, cause=Cause.INCONCLUSIVE, strength=0.0, why_not=(*verdict.why_not, why, seen))
 
 
 def _cut_short(run: Run, series: Series) -> bool:
