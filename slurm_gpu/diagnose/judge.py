@@ -15,7 +15,7 @@ from slurm_gpu.diagnose.pauses import stalls
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import JobWorker, Series
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
-from slurm_gpu.diagnose.slowdown import slowdown
+from slurm_gpu.diagnose.slowdown import recent_slowdown, slowdown
 from slurm_gpu.diagnose.step_table import StepSeries
 from slurm_gpu.diagnose.steps import judge_steps
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
@@ -150,7 +150,7 @@ def _by_counters(case: Case) -> Verdict:
         return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=NO_PEERS, why_not=(why,))
     if (why := contradicts(case)) is not None:
         return case.verdict(Cause.INCONCLUSIVE, 0.0, why_not=(why,))
-    if (found := unexplained_difference(case) or stalls(case)) is not None:
+    if (found := unexplained_difference(case) or recent_slowdown(case) or stalls(case)) is not None:
         return _limits(case, found)
     text = f"no worker differs from its peers in any of {len(case.deviations)} signals"
     evidence = (Evidence(text=text, metric="signals", value=0.0, expected=0.0),)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import BY_WORK, MIN_PEERS
-from slurm_gpu.diagnose.robust import median, middle, quantile, smooth
+from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, smooth
 from slurm_gpu.diagnose.signals import Signal
 
 _EACH_S = 10.0
@@ -30,11 +30,13 @@ _LEAST_WORKING = 0.5
 _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
 # Minimum difference of the paces of independent GPUs, as a logarithm, and how far two signals may disagree.
 _PACES_APART, _SAME_PACE = 0.1, 0.3
+# Minimum number of samples, standard deviation and correlation of variations.
+_LEAST_SAMPLES, _LEAST_VARIATION, _TOGETHER = 100, 0.01, 0.8
 
 
 def out_of_step(case: Case) -> str | None:
     """Return why workers cannot be compared with each other; None if they can."""
-    return _one_stalled(case) or _nothing_sent(case) or _own_pace(case)
+    return _one_stalled(case) or _nothing_sent(case) or _own_pace(case) or _own_variation(case)
 
 
 def _one_stalled(case: Case) -> str | None:
@@ -131,3 +133,43 @@ def _own_pace(case: Case) -> str | None:
                     f"{np.expm1(apart):.0%} in the same proportion, so they have no peers"
                 )
     return None
+
+
+def _own_variation(case: Case) -> str | None:
+    """Find whether the traffic of each GPU varies with its own work, because each takes its own steps."""
+    tensor, nvlink = case.series.get(Metric.TENSOR), case.series.get(Metric.NVLINK)
+    if tensor is None or nvlink is None:
+        return None
+    done, moved = (relative_series(case, matrix) for matrix in (tensor, nvlink))
+    known = np.isfinite(done) & np.isfinite(moved)
+    a, b = done[known], moved[known]
+    if a.size < _LEAST_SAMPLES or min(a.std(), b.std()) < _LEAST_VARIATION:
+        return None
+    if not np.corrcoef(a, b)[0, 1] >= _TOGETHER:
+        return None
+    return (
+        f"its GPUs are not in step: their {Signal.WORK} and their {Signal.NVLINK} traffic vary together on "
+        "each GPU, independently of the others"
+    )
+
+
+def relative_series(case: Case, matrix: Matrix, kept: NDArray[np.bool_] | None = None) -> Matrix:
+    """Return each worker's values relative to its own level and to its peers on the node at that time.
+
+    Workers that are not in `kept`, by default all workers, count neither as workers nor as peers.
+    """
+    own = np.full(matrix.shape, np.nan)
+    for node in case.series.nodes:
+        there = case.series.on(node)
+        for group in range(len(case.groups.names)):
+            rows = there[case.groups.of[there] == group]
+            rows = rows if kept is None else rows[kept[rows]]
+            if rows.size < 2:
+                continue
+            part = np.where(case.phases.active, matrix[rows], np.nan)
+            usual = median(part)[:, None]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                relative = np.where(usual > 0.02, part / usual, np.nan)
+            together = median(relative.T)
+            own[rows] = relative - together
+    return own

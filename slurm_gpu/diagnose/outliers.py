@@ -15,6 +15,7 @@ from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 _LEAST_JUDGED = 3
 # In logarithms of power.
 _LEAST_MOVE, _LEAST_GAP = 0.015, 0.01
+_MANY = 5
 # In fractions of utilisation, which is 1 except for the pauses between kernel launches.
 _LEAST_WAIT, _WAITS_ALIKE, _WAIT_Z = 0.0018, 0.00035, 5.0
 
@@ -76,6 +77,9 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
     chosen = high if 2 * len(high) <= len(order) else low
     if chosen is low and len(low) > 1:
         return None
+    # Either of two halves may be unusual, but many GPUs rarely become slow at once.
+    if len(low) == len(high) < _MANY:
+        return None
     rows = np.isin(np.arange(case.n), chosen)
     names, who = case.named(rows)
     change = float(np.expm1(apart if chosen is high else -apart))
@@ -105,7 +109,8 @@ def utilisation_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) 
     own, rose = float(moved[lowest]), float(np.median(others))
     apart, gap = rose - own, float(others[0]) - own
     # By chance, medians of rounded values may differ by a whole rounding step.
-    least = max(_LEAST_WAIT, 1.5 * case.series.step, _WAIT_Z * max(sigma(others), _WAITS_ALIKE))
+    error = middle(trend.error(util)[case.judged])
+    least = max(_LEAST_WAIT, 1.5 * case.series.step, _WAIT_Z * max(sigma(others), _WAITS_ALIKE, error))
     if rose <= 0 or apart < least or gap < 0.5 * apart:
         return None
     rows = np.arange(case.n) == lowest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,14 +10,27 @@ import numpy as np
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.outliers import power_outlier, starving_outlier, utilisation_outlier
 from slurm_gpu.diagnose.signals import Signal
-from slurm_gpu.diagnose.trend import BY_STEPS, LEAST_TREND, LINKS, Trend, change_since, find_trend
-from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.trend import (
+    BY_STEPS,
+    LEAST_TREND,
+    LINKS,
+    Trend,
+    change_since,
+    find_trend,
+    recent_fall,
+)
+from slurm_gpu.diagnose.verdict import SUSPICION, UNEXPLAINED, Cause, Evidence, Verdict
 
 # Minimum fall of power, as a share of the fall of the pace, if all workers wait longer.
 _LESS_POWER = 0.05
 # Minimum fall of SM activity, as a share of the fall of work, if all workers wait longer.
 _LESS_BUSY = 0.5
 _UTIL_WITH_TREND = 0.015
+# Minimum gap between the changes of two groups of workers, as a logarithm, and in standard deviations within
+# the groups.
+_LEAST_UNLIKE, _UNLIKE_SIGMAS = 0.015, 2.0
+# Minimum fall of clocks, as a share of the fall of the pace, if lower clocks are its cause.
+_BY_CLOCK = 0.7
 _ANOTHER_PHASE, _ANOTHER_PHASE_LINKS = 4.0, -1.5
 
 
@@ -48,7 +61,7 @@ def slowdown(case: Case) -> Verdict | None:
         text = f"utilisation fell by {-util:.0%}: GPUs wait for their hosts rather than for each other"
         evidence.append(Evidence(text=text, metric="util", value=util, expected=0.0))
         return case.verdict(Cause.STARVATION, 0.75, kind="all", evidence=tuple(evidence), **when)
-    if clock is not None and clock <= 0.7 * pace:
+    if clock is not None and clock <= _BY_CLOCK * pace:
         text = f"all clocks fell by {1 - np.exp(clock):.0%}"
         evidence.append(Evidence(text=text, metric="clock", value=float(np.exp(clock)), expected=1.0))
         return case.verdict(Cause.SLOW, 0.65, kind="all clocks", evidence=tuple(evidence), **when)
@@ -60,11 +73,17 @@ def slowdown(case: Case) -> Verdict | None:
     if util is None or not carried or not alike or case.judged.sum() < 2 or _as_busy(case, trend):
         why = f"all workers do {1 - np.exp(trend.fell):.0%} less than before, but the data show no cause"
         return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=tuple(evidence), why_not=(why,))
-    found = starving_outlier(case, trend, evidence, lack)
+    found = starving_outlier(case, trend, evidence, lack) or _own_clock(case, trend, evidence, pace)
     if found is None and trend.signal in BY_STEPS:
         found = power_outlier(case, trend, evidence) or utilisation_outlier(case, trend, evidence)
     if found is not None:
         return replace(found, since_s=since_s, until_s=until_s)
+    if (unlike := _unlike(case, trend)) is not None:
+        why = (
+            f"all workers do {1 - np.exp(trend.fell):.0%} less than before, but their {unlike.value} changed "
+            "by different amounts, and the data show no cause"
+        )
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=tuple(evidence), why_not=(why,))
     for signal, change in carried.items():
         text = f"{signal.value} fell at the same time by {1 - np.exp(change):.0%}; waiting GPUs stayed busy"
         evidence.append(Evidence(text=text, metric=signal.value, value=float(np.exp(change)), expected=1.0))
@@ -75,6 +94,62 @@ def slowdown(case: Case) -> Verdict | None:
         why = "without SM activity, a slow worker that all others wait for has the same symptoms"
         verdict = verdict.limited(why, most=SUSPICION)
     return verdict
+
+
+def recent_slowdown(case: Case) -> Verdict | None:
+    """Abstain if all workers do much less than before, but not yet for long enough to find the cause."""
+    trend = recent_fall(case)
+    if trend is None:
+        return None
+    share = 1 - float(np.exp(trend.fell))
+    why = f"all workers do {share:.0%} less than before, but not yet for long enough to find the cause"
+    item = Evidence(text=why, metric=trend.signal.value, value=1 - share, expected=1.0)
+    return case.verdict(
+        Cause.INCONCLUSIVE,
+        0.0,
+        kind=UNEXPLAINED,
+        since_s=case.time_of(trend.first),
+        evidence=(item,),
+        why_not=(why,),
+    )
+
+
+def _own_clock(case: Case, trend: Trend, evidence: Sequence[Evidence], pace: float) -> Verdict | None:
+    """Find workers whose own clocks fell enough to explain the slowdown; they may have no peers."""
+    clocks = case.signals.get(Signal.CLOCK)
+    if clocks is None:
+        return None
+    moved = trend.moved(np.log(clocks))
+    with np.errstate(invalid="ignore"):
+        rows = case.judged & (moved <= _BY_CLOCK * pace)
+    if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
+        return None
+    change = float(np.expm1(np.median(moved[rows])))
+    names, who = case.named(rows)
+    text = f"{who}: the SM clock fell by {-change:.0%} at the same time"
+    item = Evidence(text=text, metric="clock", value=1 + change, expected=1.0, workers=names)
+    nodes = case.whole_nodes(rows)
+    return case.verdict(
+        Cause.SLOW, 0.7, kind="clock", culprits=case.workers(rows), nodes=nodes, evidence=(*evidence, item)
+    )
+
+
+def _unlike(case: Case, trend: Trend) -> Signal | None:
+    """Return a signal that changed differently on some workers, so that not all wait for the same links.
+
+    Changes are compared over all groups, because a worker may have no peers.
+    """
+    signal = Signal.BUSY if Signal.BUSY in case.signals else Signal.POWER
+    if signal not in case.signals:
+        return None
+    moved = trend.moved(np.log(np.maximum(case.signals[signal], 1e-6)))[case.judged]
+    moved = np.sort(moved[np.isfinite(moved)])
+    if moved.size < 2:
+        return None
+    gaps = np.diff(moved)
+    cut = int(np.argmax(gaps)) + 1
+    within = max(moved[:cut].std(), moved[cut:].std())
+    return signal if gaps[cut - 1] >= max(_LEAST_UNLIKE, _UNLIKE_SIGMAS * within) else None
 
 
 def _as_busy(case: Case, trend: Trend) -> bool:

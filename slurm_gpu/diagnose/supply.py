@@ -10,9 +10,9 @@ from slurm_gpu.diagnose.changes import noise
 from slurm_gpu.diagnose.hardware import LEAST_CLOCK
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import median, middle, quantile, sigma
-from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
+from slurm_gpu.diagnose.signals import BLOCK_S, LEAST_BLOCKS, Signal
 from slurm_gpu.diagnose.trend import LINKS
-from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, TWO_GROUPS, Cause, Evidence, Verdict
 
 _LEAST_LINK = 0.12
 _LINK_ENDS = 2
@@ -41,6 +41,11 @@ def links(case: Case) -> Verdict | None:
     """Find links that carry less than those of peers in the same steps: the traffic uses another path."""
     for signal in LINKS:
         rows = case.below(signal, _LEAST_LINK) & ~case.below(Signal.UTIL, 0.1)
+        with np.errstate(invalid="ignore"):
+            # A worker that also does less, or sends less over other links, is not in step with its peers.
+            for other in (Signal.WORK, Signal.NVLINK, Signal.PCIE):
+                if other is not signal:
+                    rows &= ~(case.level(other) <= 0.5 * case.level(signal))
         if _carries_other_things(case, signal):
             rows &= case.has_changed(signal)
         if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
@@ -109,10 +114,20 @@ def _by_sockets(case: Case) -> Verdict | None:
 def starved_some(case: Case) -> Verdict | None:
     """Find GPUs that have nothing to run for part of the time, while the GPUs that wait for them spin."""
     rows = case.below(Signal.UTIL, _LEAST_UTIL, _UTIL_Z) & ~_of_another_role(case) & _for_long(case)
+    work = case.level(Signal.WORK)
+    with np.errstate(invalid="ignore"):
+        # A worker that waits for input does as much as its peers; one that waits for an evaluation does less.
+        rows &= ~(work - middle(work[case.judged & ~rows]) <= 0.5 * case.level(Signal.UTIL))
     if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
         return None
     since_s, until_s = case.span(Signal.UTIL, rows)
     evidence = [case.evidence(Signal.UTIL, rows)]
+    if case.judged.sum() == 2 and Signal.WORK not in case.deviations and case.series.width_s > BLOCK_S:
+        why = f"{evidence[0].text}: it may lack input, or wait while the other GPU computes alone"
+        names, _ = case.named(rows)
+        return case.verdict(
+            Cause.INCONCLUSIVE, 0.0, kind=TWO_GROUPS, roles=names, evidence=tuple(evidence), why_not=(why,)
+        )
     hosts = case.above(Signal.CPU, 0.1, 4.0) & rows
     if hosts.any():
         evidence.append(case.evidence(Signal.CPU, hosts))
@@ -238,6 +253,10 @@ def starved_all(case: Case) -> Verdict | None:
     levels = [middle(median(rows[members].T)) for members in case.groups.members()]
     known = [level for level in levels if np.isfinite(level)]
     if not known or not ((level := min(known)) < _UTIL_OF_ALL or _irregular(case, level)):
+        return _starved_in_turn(case)
+    own = median(rows[case.groups.members()[levels.index(level)]])
+    if own.size == 2 and own.max() >= _UTIL_IRREGULAR:
+        # The median of two GPUs is low even if only one of them lacks input.
         return _starved_in_turn(case)
     alike = len(known) == len(levels) and max(known) - level < _SAME_LEVEL
     who = "all GPUs" if alike else f"all GPUs of {case.groups.names[levels.index(level)]}"

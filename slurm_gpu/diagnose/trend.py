@@ -15,6 +15,8 @@ LINKS = (Signal.NVLINK, Signal.INFINIBAND, Signal.NETWORK, Signal.PCIE)
 # Signals of the pace of steps if SM activity is unknown.
 BY_STEPS = (*LINKS, Signal.POWER)
 LEAST_TREND = 0.04
+# Minimum fall, as a logarithm, with which a job is not healthy even if it is recent.
+_GREAT_FALL = 0.1
 # Minimum length of a fall, in blocks. If bins are minutes long, two of them may each contain a checkpoint.
 _LEAST_FALL = 5
 # A waiting GPU takes half of the power of a computing one, so power shows only part of a slowdown.
@@ -44,25 +46,47 @@ class Trend:
         """Return the change of each worker's median (n_workers,) since the best period; NaN if unknown."""
         return median(rows[:, self.first : self.stop]) - median(rows[:, slice(*self.best)])
 
+    def error(self, rows: Matrix) -> Matrix:
+        """Return the standard error of `moved` (n_workers,); NaN if unknown."""
+        now, then = rows[:, self.first : self.stop], rows[:, slice(*self.best)]
+        return np.array([np.hypot(_error(a), _error(b)) for a, b in zip(now, then, strict=True)])
+
 
 def find_trend(case: Case) -> Trend | None:
     """Find a slowdown by the best available signal of the pace of steps; return None if there is none."""
+    least = _least_blocks(case)
     for signal in (Signal.WORK, Signal.BUSY):
         job = case.job(signal)
         if job is not None and middle(job) > _IDLE:
-            return _fall(case, signal, job)
+            return _fall(case, signal, job, least)
     # Power is a weak signal of the pace, since waiting also takes power. Traffic per step is constant.
     for signal in (Signal.NVLINK, Signal.PCIE):
         job = case.job(signal)
         used = job is not None and middle(job) > max(_IDLE / 10, _BARELY_USED * case.series.step)
-        if used and job is not None and (found := _fall(case, signal, job)) is not None:
+        if used and job is not None and (found := _fall(case, signal, job, least)) is not None:
             return found
     # If steps are long, a sample contains one or two of them, which hides a fall of link traffic.
     job = case.job(Signal.POWER)
-    return None if job is None else _fall(case, Signal.POWER, job, _LEAST_TREND_OF_POWER)
+    return None if job is None else _fall(case, Signal.POWER, job, least, _LEAST_TREND_OF_POWER)
 
 
-def _fall(case: Case, signal: Signal, job: Matrix, least_fall: float = LEAST_TREND) -> Trend | None:
+def recent_fall(case: Case) -> Trend | None:
+    """Find a great fall of tensor work that lasts until the end, but is too short for `find_trend`."""
+    job = case.job(Signal.WORK)
+    if job is None or not middle(job) > _IDLE:
+        return None
+    found = _fall(case, Signal.WORK, job, LEAST_BLOCKS, _GREAT_FALL)
+    return None if found is None or np.isfinite(job[found.stop :]).any() else found
+
+
+def _least_blocks(case: Case) -> int:
+    """Return the minimum number of blocks of a slowdown."""
+    return max(_LEAST_FALL, round(case.rules.trend_s / (case.bins_of_block * case.series.width_s)))
+
+
+def _fall(
+    case: Case, signal: Signal, job: Matrix, least: int, least_fall: float = LEAST_TREND
+) -> Trend | None:
     """Find the period with the clearest fall below the time before it.
 
     The period begins at a change of level. It may contain several levels, since samples contain different
@@ -71,8 +95,7 @@ def _fall(case: Case, signal: Signal, job: Matrix, least_fall: float = LEAST_TRE
     """
     course = np.log(np.maximum(job, 1e-6))
     cuts = [part.start for part in segments(course)] + [len(course)]
-    each_s = case.bins_of_block * case.series.width_s
-    least_before, least = round(4 * BLOCK_S / each_s), max(_LEAST_FALL, round(case.rules.trend_s / each_s))
+    least_before = round(4 * BLOCK_S / (case.bins_of_block * case.series.width_s))
     found: tuple[float, Trend] | None = None
     for first in cuts[1:-1]:
         before = _known(course[:first])
@@ -89,6 +112,11 @@ def _fall(case: Case, signal: Signal, job: Matrix, least_fall: float = LEAST_TRE
             if fell <= -least_fall and z >= _TREND_Z and (found is None or z > found[0]):
                 found = z, Trend(signal, first, stop, fell, (0, first))
     return None if found is None else found[1]
+
+
+def _error(row: Matrix) -> float:
+    """Return the standard error of the median of a row."""
+    return float(1.25 * sigma(row) / np.sqrt(max(np.isfinite(row).sum(), 1)))
 
 
 def _known(row: Matrix) -> Matrix:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import split
-from slurm_gpu.diagnose.hardware import LEAST_BUSY
+from slurm_gpu.diagnose.hardware import LEAST_BUSY, LEAST_CLOCK
+from slurm_gpu.diagnose.lockstep import relative_series
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS
 from slurm_gpu.diagnose.phases import refresh_interval_s, surely_active
 from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma, smooth
 from slurm_gpu.diagnose.signals import Signal
-from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import UNEXPLAINED, Cause, Evidence, Verdict
 
 _LEAST_POWER, _GUESS = 0.04, 0.55
 # The power of GPUs with equal work may permanently differ by a tenth, but it does so for few GPUs.
@@ -31,6 +34,7 @@ _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
 # The times of equally long microbatches vary by 2 to 3 %, of which a mean over seconds shows at most half.
 _SEQUENCE_STD = 0.022
 _SEQUENCE_CORRELATION = 0.8
+_LEAST_SAMPLES = 100
 # In means over ten seconds, GPUs with equal work keep their relative power within one percent.
 _SEQUENCE_STD_OF_POWER = 0.0135
 _SAMPLE_S = 10.0
@@ -67,6 +71,9 @@ def heavier(case: Case) -> Verdict | None:
                 rows &= case.has_changed(signal) | (
                     case.level(signal) >= max(_LASTING_POWER, _POWER_SIGMAS * usual)
                 )
+        rows = _minority(case, rows)
+        if _others_slower(case, rows):
+            return None
         base = 0.65 if Signal.BUSY in case.deviations or (rows & case.has_changed(signal)).any() else _GUESS
     if not rows.any():
         return None
@@ -82,6 +89,23 @@ def heavier(case: Case) -> Verdict | None:
         until_s=until_s,
         evidence=tuple(case.evidence(one, rows) for one in known),
     )
+
+
+def _minority(case: Case, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Keep the rows of groups in which they are fewer than half; either of two halves may be unusual."""
+    kept = np.zeros(case.n, dtype=bool)
+    for members in case.groups.members():
+        kept[members] = rows[members] & (2 * rows[members].sum() < case.judged[members].sum())
+    return kept
+
+
+def _others_slower(case: Case, rows: NDArray[np.bool_]) -> bool:
+    """Return whether the other workers have lower clocks, which explains why they take less power."""
+    clocks = case.signals.get(Signal.CLOCK)
+    if clocks is None or not rows.any() or rows.all():
+        return False
+    level = median(clocks)
+    return middle(level[~rows]) < middle(level[rows]) * (1 - LEAST_CLOCK)
 
 
 def stages(case: Case) -> Verdict | None:
@@ -110,6 +134,8 @@ def stages(case: Case) -> Verdict | None:
         times = own / usual
         text = f"{groups.names[busiest]}: {signal.value} is {own / usual:.2f} times that of the other groups"
         evidence.append(Evidence(text=text, metric=signal.value, value=own, expected=usual))
+    if _others_slower(case, case.groups.of == busiest):
+        return None
     return case.verdict(
         Cause.IMBALANCE,
         0.75 if Signal.WORK in asked and times >= _SURE_STAGE_TIMES else 0.55,
@@ -203,14 +229,15 @@ def sequences(case: Case) -> Verdict | None:
     busy, tensor = case.series.get(Metric.SM_ACTIVE), case.series.get(Metric.TENSOR)
     if busy is None or tensor is None:
         return _sequences_by_power(case)
-    # A single lasting change is not caused by sequences.
-    one, other = (_without_change(_relative_series(case, matrix)) for matrix in (busy, tensor))
-    both = np.isfinite(one) & np.isfinite(other)
-    if both.sum() >= 100:
-        a, b = one[both], other[both]
-        std, correlation = float(min(a.std(), b.std())), _correlation(a, b)
-        if std >= _SEQUENCE_STD and correlation >= _SEQUENCE_CORRELATION:
-            return _sequence(case, "workers", std, correlation)
+    found = _variation(case, busy, tensor, case.judged)
+    if found is not None:
+        # Unequal sequences vary the work of all workers.
+        others = case.judged & (np.arange(case.n) != found.most)
+        if _variation(case, busy, tensor, others) is not None:
+            return _sequence(case, "workers", found.std, found.correlation)
+        who = case.series.workers[found.most].name if case.judged.sum() > 2 else "one of two workers"
+        why = f"the work of {who} varies by {found.std:.0%}: it may evaluate for all, or have more work"
+        return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=UNEXPLAINED, why_not=(why,))
     one, other = (_node_series(case, matrix) for matrix in (busy, tensor))
     both = np.isfinite(one) & np.isfinite(other)
     std = min(_std_of_nodes(one), _std_of_nodes(other))
@@ -221,6 +248,30 @@ def sequences(case: Case) -> Verdict | None:
     if correlation < _SEQUENCE_CORRELATION:
         return None
     return _sequence(case, "nodes", std, correlation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Variation:
+    """The variation of work relative to peers; the worker in row `most` varies most."""
+
+    std: float
+    correlation: float
+    most: int
+
+
+def _variation(case: Case, busy: Matrix, tensor: Matrix, kept: NDArray[np.bool_]) -> _Variation | None:
+    """Find whether SM activity and tensor work vary together on each of these workers."""
+    # A single lasting change is not caused by sequences.
+    one, other = (_without_change(relative_series(case, matrix, kept)) for matrix in (busy, tensor))
+    both = np.isfinite(one) & np.isfinite(other)
+    if both.sum() < _LEAST_SAMPLES:
+        return None
+    a, b = one[both], other[both]
+    std, correlation = float(min(a.std(), b.std())), _correlation(a, b)
+    if std < _SEQUENCE_STD or correlation < _SEQUENCE_CORRELATION:
+        return None
+    squares = np.where(both, other, 0.0) ** 2
+    return _Variation(std, correlation, int(np.argmax(squares.sum(axis=1) / np.maximum(both.sum(axis=1), 1))))
 
 
 def _correlation(a: Matrix, b: Matrix) -> float:
@@ -256,12 +307,12 @@ def _sequences_by_power(case: Case) -> Verdict | None:
     if power is None or util is None or not middle(util) >= _BUSY_ALL_THE_TIME:
         return None
     n = max(1, round(max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
-    own = smooth(_relative_series(case, power), n)
+    own = smooth(relative_series(case, power), n)
     own = own - median(own)[:, None]
     std, who = middle(np.array([sigma(row) for row in own])), "the power of each GPU"
     if not (
         std >= _SEQUENCE_STD_OF_POWER
-        and np.isfinite(own).sum() >= 100
+        and np.isfinite(own).sum() >= _LEAST_SAMPLES
         and abs(_autocorrelation(own, _LATER)) <= _LASTING
     ):
         nodes = _node_series(case, power)
@@ -348,21 +399,3 @@ def _without_change(own: Matrix) -> Matrix:
     found = split(own)
     since = np.arange(own.shape[1]) >= found.at[:, None]
     return own - np.where(since, found.after[:, None], found.before[:, None])
-
-
-def _relative_series(case: Case, matrix: Matrix) -> Matrix:
-    """Return each worker's values relative to its own level and to its peers on the node at that time."""
-    own = np.full(matrix.shape, np.nan)
-    for node in case.series.nodes:
-        there = case.series.on(node)
-        for group in range(len(case.groups.names)):
-            rows = there[case.groups.of[there] == group]
-            if rows.size < 2:
-                continue
-            part = np.where(case.phases.active, matrix[rows], np.nan)
-            usual = median(part)[:, None]
-            with np.errstate(invalid="ignore", divide="ignore"):
-                relative = np.where(usual > 0.02, part / usual, np.nan)
-            together = median(relative.T)
-            own[rows] = relative - together
-    return own

@@ -207,6 +207,14 @@ def test_stalls_that_begin_are_late_input_or_at_least_not_healthy(n, metrics):
     assert verdict.why_not[0].startswith(why)
 
 
+def test_a_job_that_has_just_become_slower_is_not_healthy():
+    training = Training(n=8)
+    training.talk[:, 510:] = 1.0
+    verdict = diagnose(training.series())
+    assert (verdict.cause, verdict.kind) == (Cause.INCONCLUSIVE, UNEXPLAINED)
+    assert "not yet for long enough" in verdict.why_not[0]
+
+
 def test_regular_checkpoints_are_healthy():
     assert with_stalls(False, 60, 15, 100).cause is Cause.HEALTHY
 
@@ -278,7 +286,14 @@ class _Job:
     values: dict[Metric, np.ndarray]
     groups: Groups | None
     slow: set[int]
+    causes: set[Cause]
     loss: float
+
+    def is_right(self, verdict: Verdict) -> bool:
+        """Return whether the claim of a verdict, which must not be inconclusive, holds."""
+        if verdict.cause is Cause.HEALTHY:
+            return self.loss < _LOSS
+        return verdict.cause in self.causes and set(culprits(verdict)) <= self.slow
 
 
 def a_job(seed: int) -> _Job:
@@ -304,7 +319,8 @@ def a_job(seed: int) -> _Job:
         stages = int(random.choice([size for size in (2, 4, 8) if n % size == 0]))
         training.memory = np.repeat(np.linspace(0.5, 0.8, stages), n // stages)
         groups = groups_given(f"pp={stages}", n) if random.random() < 0.5 else None
-    if random.random() < 0.15:
+    stalls = random.random() < 0.15
+    if stalls:
         length = int(random.integers(11, 40))
         at = np.arange(training.n_bins)
         training.runs[(at >= 330) & (at % (length + int(random.integers(5, 30))) < length)] = False
@@ -315,14 +331,100 @@ def a_job(seed: int) -> _Job:
     loss = 1 - ((best + 0.3) / paces).mean() * training.runs.mean()
     values = independent(training) if topology == "asynchronous" else training.values()
     slow = {int(row) for row in rows} if kind in ("speed", "clock", "throttled") else set()
-    return _Job(training, values, groups, slow, float(loss))
+    causes = {"none": set(), "work": {Cause.IMBALANCE}}.get(kind, {Cause.SLOW})
+    causes = causes | ({Cause.STARVATION} if stalls else set())
+    return _Job(training, values, groups, slow, causes, float(loss))
 
 
-def test_no_job_with_a_loss_is_called_healthy_and_no_healthy_gpu_accused():
-    wrong = 0
-    for seed in range(_JOBS):
-        job = a_job(seed)
-        verdict = diagnose(as_series(job.training, job.values), groups=job.groups)
-        assert verdict.cause is not Cause.HEALTHY or job.loss < _LOSS, (seed, job.loss)
-        wrong += not set(culprits(verdict)) <= job.slow
+@pytest.fixture(scope="module")
+def judged() -> list[tuple[_Job, Verdict]]:
+    """Return generated jobs with their verdicts."""
+    jobs = [a_job(seed) for seed in range(_JOBS)]
+    return [(job, diagnose(as_series(job.training, job.values), groups=job.groups)) for job in jobs]
+
+
+def test_no_job_with_a_loss_is_called_healthy_and_no_healthy_gpu_accused(judged):
+    for job, verdict in judged:
+        assert verdict.cause is not Cause.HEALTHY or job.loss < _LOSS, (job.training.seed, job.loss)
+    wrong = sum(not set(culprits(verdict)) <= job.slow for job, verdict in judged)
     assert wrong <= _MOST_WRONG * _JOBS
+
+
+def test_the_stated_confidence_is_the_share_of_right_verdicts(judged):
+    """The expected calibration error is at most 0.05."""
+    claims: dict[float, list[bool]] = {}
+    for job, verdict in judged:
+        if verdict.cause is Cause.INCONCLUSIVE:
+            assert verdict.confidence == 0
+        else:
+            claims.setdefault(verdict.confidence, []).append(job.is_right(verdict))
+    error = sum(abs(stated * len(right) - sum(right)) for stated, right in claims.items())
+    assert error <= 0.05 * sum(map(len, claims.values()))
+
+
+@pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
+def test_a_slower_clock_is_named_although_the_gpu_has_no_peers(metrics):
+    training = Training(n=4, metrics=metrics)
+    training.clock[2, 300:] *= 0.7
+    verdict = diagnose(training.series(), groups=groups_given("pp=4", 4))
+    assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.SLOW, "clock", [2])
+
+
+@pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
+@pytest.mark.parametrize(("slow", "groups"), [(1, "pp=4"), (3, "pp=8")])
+def test_links_are_not_blamed_if_some_workers_wait_less(slow, groups, metrics):
+    n = int(groups.removeprefix("pp="))
+    training = Training(n=n, metrics=metrics)
+    training.speed[:slow, 300:] = 0.7
+    assert diagnose(training.series(), groups=groups_given(groups, n)).cause is Cause.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("slow", [2, 4])
+def test_waiting_gpus_with_a_higher_clock_do_not_have_more_work(slow):
+    training = Training(n=6, metrics=OLDER)
+    training.clock[:slow] *= 0.6
+    verdict = diagnose(training.series())
+    assert verdict.cause is not Cause.IMBALANCE
+    assert set(culprits(verdict)) <= set(range(slow))
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+def test_independent_workers_of_equal_pace_have_no_unequal_sequences(n):
+    training = Training(n=n, noise=0.04)
+    verdict = diagnose(as_series(training, independent(training)))
+    assert "its GPUs are not in step" in verdict.why_not[0]
+
+
+@pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
+def test_an_independent_worker_that_slows_down_has_no_slow_link(metrics):
+    training = Training(n=4, metrics=metrics)
+    training.speed[1, 300:] = 0.8
+    verdict = diagnose(as_series(training, independent(training)))
+    assert verdict.cause is not Cause.COMMUNICATION
+
+
+def evaluated(n: int, metrics: tuple[Metric, ...], *, spin: bool, width: int) -> Verdict:
+    """Judge a training in which rank 0 evaluates alone for 20 of 150 s, in bins of `width` seconds."""
+    training = Training(n=n, metrics=metrics, n_bins=600 * max(1, width // 10))
+    values = training.values()
+    there = (np.arange(training.n_bins) - 60) % 150 < 20
+    waits = {Metric.SM_ACTIVE: 0.12 * spin, Metric.UTIL: 1.0 * spin, Metric.POWER: 0.35 if spin else 0.13}
+    for metric, matrix in values.items():
+        if metric in (Metric.NVLINK, Metric.PCIE):
+            matrix[:, there] = 0
+        elif metric in waits or metric is Metric.TENSOR:
+            matrix[1:, there] = waits.get(metric, 0.0)
+    wide = {metric: matrix.reshape(n, -1, width).mean(2) for metric, matrix in values.items()}
+    training.width_s = float(width)
+    return diagnose(as_series(training, wide))
+
+
+@pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
+@pytest.mark.parametrize("spin", [True, False])
+@pytest.mark.parametrize("width", [1, 10, 60, 100])
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_an_evaluation_by_one_worker_is_not_unequal_sequences_or_late_input(n, width, spin, metrics):
+    """In wide bins, its worker has more work than the others, which is true."""
+    verdict = evaluated(n, metrics, spin=spin, width=width)
+    more_work = (verdict.kind, verdict.roles) == ("workers", ("rank 0 (n1)",))
+    assert verdict.cause in (Cause.HEALTHY, Cause.INCONCLUSIVE) or more_work
