@@ -20,7 +20,7 @@ FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
 LOST = ("gpu_lost", "gpu_hung")
 LEAST_CLOCK = 0.025
 # Lasting difference of clocks that is abnormal: under a power cap, clocks of GPUs differ by 2 to 8 %.
-_ALWAYS_LOWER = 0.06
+ALWAYS_LOWER = 0.06
 # Minimum deviation of the clock if the driver reports no throttling, since it also varies under a power cap.
 _CLOCK_Z = 7.0
 LEAST_BUSY = 0.025
@@ -79,7 +79,7 @@ def slow(case: Case) -> Verdict | None:
     with np.errstate(invalid="ignore"):
         # More work makes a GPU reach its power limit and lower its clock, which is not a fault.
         more_work = case.level(Signal.WORK) >= 0.05
-        lower = case.has_changed(Signal.CLOCK) | (case.level(Signal.CLOCK) <= -_ALWAYS_LOWER) | throttled
+        lower = case.has_changed(Signal.CLOCK) | (case.level(Signal.CLOCK) <= -ALWAYS_LOWER) | throttled
     clocked = (
         (
             case.below(Signal.CLOCK, LEAST_CLOCK, _CLOCK_Z)

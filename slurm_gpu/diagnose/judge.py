@@ -9,6 +9,7 @@ from dataclasses import replace
 from slurm_gpu.diagnose.case import Case, DiagnosisThresholds, build_case, only_utilisation
 from slurm_gpu.diagnose.hangs import STALLED_AT_END, hang, stalled_at_end
 from slurm_gpu.diagnose.hardware import LOST, contradicts, failing, slow, unexplained_difference
+from slurm_gpu.diagnose.history import below_earlier_runs
 from slurm_gpu.diagnose.kernel_gaps import heavier_by_gaps
 from slurm_gpu.diagnose.lockstep import out_of_step
 from slurm_gpu.diagnose.pauses import stalls
@@ -68,18 +69,23 @@ def diagnose(
     rules: DiagnosisThresholds | None = None,
     running: bool = True,
     cut_short: bool = False,
+    earlier_clocks: Sequence[float] = (),
 ) -> Verdict:
     """Judge one job by the series of its workers, as returned by `series.align`.
 
     `groups` assigns each worker to a group of peers; by default, the groups are inferred. `steps` contains
     timings recorded by the job, which take precedence over counters. `running` is False for a job that has
     ended. `cut_short` states whether it was cancelled, timed out or failed, in which case it may have hung at
-    its end. Raise ValueError if groups and workers do not match.
+    its end. `earlier_clocks` contains the usual SM clocks of comparable runs, as fractions of the maximum.
+    Raise ValueError if groups and workers do not match.
     """
     if cut_short:
         series = _without_its_end(series)
     case = build_case(series, groups, rules or DiagnosisThresholds(), running, cut_short)
     verdict = _by_counters(case)
+    if verdict.cause in (Cause.HEALTHY, Cause.INCONCLUSIVE):
+        slower = below_earlier_runs(case, earlier_clocks)
+        verdict = verdict if slower is None else slower.limited(*verdict.why_not)
     if steps is None:
         return verdict
     verdict = _with_devices(combine_verdicts(verdict, judge_steps(steps)), case)

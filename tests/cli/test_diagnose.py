@@ -56,6 +56,26 @@ def test_a_healthy_job_exits_with_0(slurm_gpu: CommandLine):
     assert "Job 17: healthy" in slurm_gpu.out
 
 
+@pytest.mark.parametrize(("n_earlier", "is_slow"), [(6, True), (3, False)])
+def test_a_gpu_without_peers_is_compared_with_earlier_runs(
+    slurm_gpu: CommandLine, n_earlier: int, is_slow: bool
+):
+    database = slurm_gpu.database
+    runs, timelines = [], []
+    for number in range(n_earlier + 1):
+        training = Training(n=1, n_bins=200, width_s=16.0)
+        training.clock *= 0.7 if number == n_earlier else 1.0
+        add_job(slurm_gpu, training)
+        own = {"id": str(17 - n_earlier + number), "submit_s": START_S - 9000 + number}
+        runs.append(structs.replace(database.runs[0], app="PyTorch", gpu_type="h100", **own))
+        timelines.append(replace(database.run_timelines[0], submit_s=own["submit_s"]))
+    database.runs, database.run_timelines = runs, timelines
+    slurm_gpu("diagnose", "17")
+    assert ("SM clock 66%, compared with 95% in 6 earlier runs" in slurm_gpu.out) is is_slow
+    filters = {"user": runs[-1].user, "app": "PyTorch", "gpu_type": "h100", "states": ("COMPLETED",)}
+    assert filters.items() <= database.asked.items()
+
+
 @pytest.mark.parametrize(
     ("state", "app", "verdict"),
     [

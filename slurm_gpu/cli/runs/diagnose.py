@@ -18,6 +18,7 @@ from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.files.atomic import write_whole
+from slurm_gpu.reports.diagnosed.earlier_runs import earlier_clocks
 from slurm_gpu.reports.diagnosed.judged import NO_FINDING, JudgedRun, judge_run
 from slurm_gpu.reports.diagnosed.missing_data import why_no_data
 from slurm_gpu.text.cells import moment, span, text
@@ -90,7 +91,10 @@ def diagnose(
                 )  # reject invalid groups before the wait for the nodes
             windows = _windows(site, database, run, job_id)
             hosts = database.hosts(job_id) if windows and run.end_s is None else ()
-            found = judge_run(run, windows, database.timelines(job_id), rules, groups, timings, hosts)
+            data = (run, windows, database.timelines(job_id), rules, groups, timings, hosts)
+            found = judge_run(*data)
+            if found.verdict.cause in NO_FINDING and (clocks := earlier_clocks(database, run)):
+                found = judge_run(*data, clocks)
         except ValueError as error:
             raise UsageError(str(error)) from None
     if page_file is not None:

@@ -80,6 +80,7 @@ def judge_run(
     groups: str | None = None,
     timings: StepTimings | None = None,
     hosts: Sequence[NodeMinutes] = (),
+    earlier_clocks: Sequence[float] = (),
 ) -> JudgedRun:
     """Return the verdict on the windows and `hosts` if it is a finding, otherwise on the whole timeline.
 
@@ -106,6 +107,7 @@ def judge_run(
             rules=rules,
             running=run.end_s is None,
             cut_short=_cut_short(run, series),
+            earlier_clocks=earlier_clocks,
         )
         verdict = _of_all(run, adjusted(verdict, run.app, run.app_field, run.state))
         verdicts.append(JudgedRun(by, ranked, given, verdict))
