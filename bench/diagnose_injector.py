@@ -25,7 +25,7 @@ from bench.diagnose_injector_record import (
 )
 from bench.diagnose_injector_steps import Condition
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.step_table import StepSeries
+from slurm_gpu.diagnose.steps.table import StepSeries
 from slurm_gpu.diagnose.verdict import Cause
 
 WINDOW_S = 600

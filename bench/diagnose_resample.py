@@ -25,7 +25,7 @@ from bench.diagnose_injector_play import Play
 from bench.diagnose_injector_record import EDGE_S, draw_collector, record_window
 from bench.diagnose_injector_steps import Condition
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.step_table import read_steps
+from slurm_gpu.diagnose.steps.table import read_steps
 from slurm_gpu.diagnose.verdict import Cause
 
 KINDS = ("healthy", "stage", "healthy", "sequence", "healthy", "slow GPU", "healthy", "shard")

@@ -17,8 +17,8 @@ from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import JobWorker, Series
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
 from slurm_gpu.diagnose.slowdown import recent_slowdown, slowdown
-from slurm_gpu.diagnose.step_table import StepSeries
-from slurm_gpu.diagnose.steps import judge_steps
+from slurm_gpu.diagnose.steps.judge import judge_steps
+from slurm_gpu.diagnose.steps.table import StepSeries
 from slurm_gpu.diagnose.supply import links, starved_all, starved_some
 from slurm_gpu.diagnose.verdict import (
     LONG_PAUSE,

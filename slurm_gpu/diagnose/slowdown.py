@@ -119,7 +119,7 @@ def _own_clock(case: Case, trend: Trend, evidence: Sequence[Evidence], pace: flo
     clocks = case.signals.get(Signal.CLOCK)
     if clocks is None:
         return None
-    moved = trend.moved(np.log(clocks))
+    moved = trend.moved(np.log(np.maximum(clocks, 1e-6)))
     with np.errstate(invalid="ignore"):
         rows = case.judged & (moved <= _BY_CLOCK * pace)
     if not rows.any() or rows.sum() > 0.5 * case.judged.sum():

@@ -11,8 +11,8 @@ import pytest
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS, Groups, groups_given
-from slurm_gpu.diagnose.step_table import read_steps
-from slurm_gpu.diagnose.steps import judge_steps
+from slurm_gpu.diagnose.steps.judge import judge_steps
+from slurm_gpu.diagnose.steps.table import read_steps
 from slurm_gpu.diagnose.verdict import (
     LONG_PAUSE,
     NO_DIFFERENCE,

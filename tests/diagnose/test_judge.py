@@ -5,8 +5,8 @@ import pytest
 from slurm_gpu.diagnose.judge import combine_verdicts, diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
-from slurm_gpu.diagnose.step_table import read_steps
-from slurm_gpu.diagnose.steps import judge_steps
+from slurm_gpu.diagnose.steps.judge import judge_steps
+from slurm_gpu.diagnose.steps.table import read_steps
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.wire import Event
 from tests.diagnose.faults import SEEDS, a_slow_clock, as_series, culprits, in_steps_of

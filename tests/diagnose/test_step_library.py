@@ -14,7 +14,7 @@ import pytest
 from slurm_gpu.cli.runs.steps_file import timings_of
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import JobWorker, WorkerSeries, align
-from slurm_gpu.diagnose.steps import judge_steps
+from slurm_gpu.diagnose.steps.judge import judge_steps
 from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.errors import UsageError
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slurm_gpu.diagnose.step_table import COLUMNS, StepSeries, read_steps
-from slurm_gpu.diagnose.steps import judge_steps
+from slurm_gpu.diagnose.steps.judge import judge_steps
+from slurm_gpu.diagnose.steps.table import COLUMNS, StepSeries, read_steps
 from slurm_gpu.diagnose.verdict import Cause
 
 FORWARD_S, BACKWARD_S = 0.05, 0.1

@@ -19,7 +19,7 @@ import numpy as np
 from slurm_gpu.cli.stepsparquet import read_parquet
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import JobWorker, Series
-from slurm_gpu.diagnose.step_table import COLUMNS, StepSeries, read_steps
+from slurm_gpu.diagnose.steps.table import COLUMNS, StepSeries, read_steps
 from slurm_gpu.errors import UsageError
 
 _WHERE = ("node", "local_rank")

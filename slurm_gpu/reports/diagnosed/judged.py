@@ -13,7 +13,7 @@ from slurm_gpu.diagnose.hangs import STALLED_AT_END
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import Series
-from slurm_gpu.diagnose.step_table import StepSeries
+from slurm_gpu.diagnose.steps.table import StepSeries
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 from slurm_gpu.text.cells import span
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes

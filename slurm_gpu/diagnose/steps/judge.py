@@ -12,9 +12,8 @@ import numpy as np
 
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
 from slurm_gpu.diagnose.series import JobWorker
-from slurm_gpu.diagnose.step_table import StepSeries
-from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, TWO_GROUPS, UNEXPLAINED, Cause, Evidence, Verdict
-from slurm_gpu.diagnose.what_if import (
+from slurm_gpu.diagnose.steps.table import StepSeries
+from slurm_gpu.diagnose.steps.what_if import (
     LITTLE_CV,
     equalized,
     equalizing_factors,
@@ -24,6 +23,7 @@ from slurm_gpu.diagnose.what_if import (
     step_seconds,
     without_variation,
 )
+from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, TWO_GROUPS, UNEXPLAINED, Cause, Evidence, Verdict
 from slurm_gpu.text.hostlist import number_ranges
 from slurm_gpu.text.units import counted, few
 

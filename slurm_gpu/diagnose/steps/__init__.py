@@ -1,0 +1,1 @@
+"""Timings of steps that a job itself records."""
