@@ -17,6 +17,7 @@ from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.bound import least_makespan
+from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.registry import Setting, planner
 from slurm_gpu.colocation.research.contest import BASELINE, TimedPlanner
 from slurm_gpu.colocation.research.workloads import (
@@ -26,7 +27,8 @@ from slurm_gpu.colocation.research.workloads import (
 )
 from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
-from slurm_gpu.colocation.simulation.world import World
+from slurm_gpu.colocation.simulation.world import TableWorld, World
+from slurm_gpu.colocation.tables.pair_table import PairTable
 from slurm_gpu.colocation.tables.read import read_table
 
 MODES = {"throughput": math.inf, "considerate": 1.10}
@@ -266,6 +268,50 @@ def decisions_alone(place: Place, seeds: Sequence[int], name: str) -> dict[str, 
         key: float(np.percentile(some, 99)) if some else None
         for key, some in (("decision_ms_p99", full_ms), ("decision_ms_p99_all", all_ms))
     }
+
+
+APPLICATIONS = (26, 52, 100)
+"""Numbers of applications in generated tables: as many as Gavel's, and up to four times as many."""
+
+
+def decisions_by_applications(place: Place, seeds: Sequence[int]) -> dict[int, float]:
+    """Return the p99 in ms of dqngpu's decisions with full slots, by the number of applications.
+
+    Tables are generated (throughput, known speeds). The lists of each number run in turn, so that a change of
+    the load affects all numbers.
+    """
+    full_ms: dict[int, list[float]] = {n: [] for n in APPLICATIONS}
+    for seed in seeds:
+        for n, took_ms in full_ms.items():
+            random = np.random.default_rng((n, seed))
+            world = _generated(random, n)
+            drawn = random.integers(n, size=_GENERATED_JOBS)
+            work_s = np.exp(random.uniform(4, 6.4, _GENERATED_JOBS))
+            setting = Setting(
+                belief=KnownBelief(world, most_together=place.most_together),
+                profiles=world.profiles,
+                capacity_mib=world.capacity_mib,
+                nets={} if place.nets is None else nets(place.nets, "throughput", "known"),
+            )
+            timed = TimedPlanner(planner(LEARNED_OURS, setting), place.most_together)
+            jobs = [SharingJob(int(one), float(s)) for one, s in zip(drawn, work_s, strict=True)]
+            simulate(world, jobs, timed, n_gpus=place.n_gpus)
+            took_ms += timed.full_ms
+    return {n: float(np.percentile(some, 99)) for n, some in full_ms.items()}
+
+
+_GENERATED_JOBS = 150
+
+
+def _generated(random: np.random.Generator, n: int) -> TableWorld:
+    """Return any applications; each has a sensitivity to co-runners, and a weight on them."""
+    sensitive, light = random.uniform(0.3, 1, (2, n))
+    speeds = (sensitive[:, None] + light) / 2 + random.normal(0, 0.05, (n, n))
+    profiles = [
+        ApplicationProfile(f"generated {one}", "generated", (ProfilePhase(seconds=100.0),))
+        for one in range(n)
+    ]
+    return TableWorld(profiles, PairTable([one.application for one in profiles], speeds.clip(0.2, 1)))
 
 
 MEMORY_ERROR = 0.2

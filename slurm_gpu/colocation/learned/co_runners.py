@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, combinations_with_replacement, permutations
 
 import numpy as np
@@ -17,18 +17,20 @@ Places = NDArray[np.intp]
 MOST = 3
 # Sharing pays if the sum of speeds exceeds 1 by this margin, since predicted speeds have errors.
 MARGIN = 0.03
-# Maximum applications in the arrays: more than a decision considers, and few enough for small arrays.
-ROOM = 48
+# Maximum applications in the arrays, which then take 32 MiB: more than a decision considers.
+ROOM = 128
 # Maximum groups of three that are looked up before the first decision: as many as sixteen applications form.
 _ASKED_BEFORE = 1000
 _UNKNOWN = -1
+_ORDERS = [list(order) for order in permutations(range(3))]
+_PAIRS = list(combinations(range(3), 2))
 
 
 class ApplicationPlaces:
     """Assign each application a place, which is an index into the arrays.
 
-    The place `empty` stands for no job. If a request needs more places than are free, all places are cleared
-    and assigned again.
+    The place `empty` stands for no job. If no place is free, a new application takes the place of one that
+    the decision does not consider.
     """
 
     def __init__(
@@ -43,13 +45,14 @@ class ApplicationPlaces:
         self.belief, self.profiles, self.capacity_mib, self.margin = belief, profiles, capacity_mib, margin
         self.empty = room
         self.most = min(belief.most_together, MOST)
-        self._forget()
-
-    def _forget(self) -> None:
         n = self.empty + 1
         self.applications: list[int] = []
+        """The application of each place."""
         self._place: dict[int, int] = {}
+        self._members: dict[int, Member] = {}
+        """A job of each place that starts now."""
         self._speeds = np.full((n, n, n, 3), np.nan, dtype=np.float32)
+        self._speeds[self.empty, self.empty, self.empty] = 0
         self._pays = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self._may = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self._fits = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
@@ -76,28 +79,44 @@ class ApplicationPlaces:
     def _add(self, new: Sequence[int], wanted: set[int]) -> None:
         if len(wanted) > self.empty:
             raise ValueError(f"{len(wanted)} applications do not fit into {self.empty} places")
-        if len(self.applications) + len(new) > self.empty:
-            self._forget()
-            new = sorted(wanted)
         for one in new:
-            self._place[one] = len(self.applications)
-            self.applications.append(one)
-            at, profile = self._place[one], self.profiles[one]
+            profile = self.profiles[one]
+            at = self._free(wanted)
+            self._place[one] = at
+            self.applications[at] = one
+            self._members[at] = Member(-1, one, profile.seconds)
             self.util[at] = _or_middle(profile.mean("util"))
             peak_mib = profile.peak("memory_mib")
             self.memory[at] = _or_middle(None if peak_mib is None else peak_mib / self.capacity_mib)
-        self._fill_pairs()
+        self._fill_pairs(np.array([self._place[one] for one in new], dtype=np.intp))
 
-    def _fill_pairs(self) -> None:
-        known = np.arange(len(self.applications))
+    def _free(self, wanted: set[int]) -> int:
+        """Return a place without an application; if all have one, clear the place that was assigned first."""
+        at = len(self.applications)
+        if at < self.empty:
+            self.applications.append(-1)
+            return at
+        at = self._place.pop(next(one for one in self._place if one not in wanted))
+        for table, unknown in (
+            (self._speeds, np.nan),
+            (self._pays, _UNKNOWN),
+            (self._may, _UNKNOWN),
+            (self._fits, _UNKNOWN),
+        ):
+            table[at] = table[:, at] = table[:, :, at] = unknown
+        return at
+
+    def _fill_pairs(self, new: Places) -> None:
+        """Query all pairs of the new places, and each new place alone, so that no decision has to do it."""
         if self.most < 2:
             return
-        asked = np.append(known, self.empty)  # also each application alone: no decision has to query it
-        group = np.full((len(asked), len(asked), 3), self.empty, dtype=np.intp)
-        group[..., 0], group[..., 1] = asked[:, None], asked[None, :]
-        inner = np.ix_(known, known)
-        self.pair_speed[inner] = self.speeds(group)[:-1, :-1, 0]
-        self.pair_may[inner] = self.may_share(group)[:-1, :-1]
+        known = np.arange(len(self.applications))
+        group = np.full((len(new), len(known) + 1, 3), self.empty, dtype=np.intp)
+        group[..., 0], group[:, :-1, 1] = new[:, None], known
+        speeds, may = self.speeds(group)[:, :-1], self.may_share(group)[:, :-1]
+        inner = new[:, None], known
+        self.pair_speed[inner], self.pair_speed.T[inner] = speeds[..., 0], speeds[..., 1]
+        self.pair_may[inner] = self.pair_may.T[inner] = may
 
     def ask_threes(self) -> None:
         """Look up all groups of three in advance, if there are few enough, to make decisions faster."""
@@ -109,40 +128,27 @@ class ApplicationPlaces:
 
     def speeds(self, groups: Places) -> Floats:
         """Return the speed of each application in groups (..., 3) of places; 0 for an empty place."""
-        out = self._speeds.reshape(-1, 3).take(self._flat(groups), axis=0)
+        flat = self._flat(groups)
+        out = self._speeds.reshape(-1, 3).take(flat, axis=0)
         unknown = np.isnan(out[..., 0])
         if unknown.any():
-            for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
-                self._ask_speeds(tuple(int(one) for one in group))
-            return self.speeds(groups)
+            asked = self._distinct(groups[unknown])
+            speeds = np.zeros(asked.shape, dtype=np.float32)
+            for row, places in enumerate(self._without_empty(asked)):
+                applications = tuple([self.applications[one] for one in places])
+                speeds[row, : len(places)] = self.belief.speeds(applications)
+            for order in _ORDERS:
+                self._speeds[tuple(asked[:, order].T)] = speeds[:, order]
+            out = self._speeds.reshape(-1, 3).take(flat, axis=0)
         return out
-
-    def _flat(self, groups: Places) -> Places:
-        """Return the indices of groups (..., 3) of places in a flat array."""
-        n = self.empty + 1
-        return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
 
     def may_share(self, groups: Places) -> NDArray[np.bool_]:
         """Return for groups (..., 3) of places whether jobs that start now may share and sharing pays."""
-        out = self._may.take(self._flat(groups))
-        unknown = out == _UNKNOWN
-        if unknown.any():
-            for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
-                self._ask_may(tuple(int(one) for one in group))
-            return self.may_share(groups)
-        return np.asarray(out == 1)
+        return self._looked_up(self._may, groups, self._ask_may)
 
     def fits(self, groups: Places) -> NDArray[np.bool_]:
         """Return for groups (..., 3) of places whether the jobs fit into memory, if all start now."""
-        out = self._fits.take(self._flat(groups))
-        unknown = out == _UNKNOWN
-        if unknown.any():
-            for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
-                fits = self.belief.fits(self._members([int(one) for one in group]))
-                for order in permutations(group):
-                    self._fits[order] = fits
-            return self.fits(groups)
-        return np.asarray(out == 1)
+        return self._looked_up(self._fits, groups, self._ask_fits)
 
     def pays(self, groups: Places) -> NDArray[np.bool_]:
         """Return for groups (..., 3) of places whether each pair, and the whole group, outpaces a single job.
@@ -150,50 +156,72 @@ class ApplicationPlaces:
         If this is the case, sharing is never slower than running the jobs one after the other, regardless of
         which job ends first.
         """
-        out = self._pays.take(self._flat(groups))
+        return self._looked_up(self._pays, groups, self._ask_pays)
+
+    def _looked_up(
+        self, table: NDArray[np.int8], groups: Places, ask: Callable[[Places], NDArray[np.bool_]]
+    ) -> NDArray[np.bool_]:
+        """Return the values of the groups, after asking for the unknown ones, each group once."""
+        flat = self._flat(groups)
+        out = table.take(flat)
         unknown = out == _UNKNOWN
         if unknown.any():
-            for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
-                self._ask_pays([int(one) for one in group if one != self.empty])
-            return self.pays(groups)
+            asked = self._distinct(groups[unknown])
+            values = ask(asked)
+            for order in _ORDERS:
+                table[tuple(asked[:, order].T)] = values
+            out = table.take(flat)
         return np.asarray(out == 1)
 
-    def _ask_pays(self, here: Sequence[int]) -> None:
-        pays = True
-        for n in range(2, len(here) + 1):
-            for some in combinations(here, n):
-                speeds = self.speeds(self._padded(some))
-                pays = pays and float(speeds.sum()) >= 1 + self.margin
-        for order in permutations(self._padded(here).tolist()):
-            self._pays[order] = pays
+    def _flat(self, groups: Places) -> Places:
+        """Return the indices of groups (..., 3) of places in a flat array."""
+        n = self.empty + 1
+        return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
 
-    def _padded(self, here: Sequence[int]) -> Places:
-        return np.array([*here, *[self.empty] * (3 - len(here))], dtype=np.intp)
+    def _distinct(self, groups: Places) -> Places:
+        """Return each of the groups (n, 3) once, with sorted places, so that the empty ones are last."""
+        ordered = np.sort(groups, axis=1)
+        return np.asarray(ordered[np.unique(self._flat(ordered), return_index=True)[1]])
 
-    def _ask_speeds(self, group: tuple[int, ...]) -> None:
-        here = [one for one in group if one != self.empty]
-        speeds = self.belief.speeds(tuple(self.applications[one] for one in here))
-        speed_of = [*speeds, *[0.0] * (3 - len(here))]
-        padded = self._padded(here).tolist()
-        for order in permutations(range(3)):
-            a, b, c = (padded[i] for i in order)
-            self._speeds[a, b, c] = [speed_of[i] for i in order]
+    def _without_empty(self, groups: Places) -> list[list[int]]:
+        return [[one for one in group if one != self.empty] for group in groups.tolist()]
 
-    def _members(self, group: Iterable[int]) -> list[Member]:
-        """Return a member for each application in the group, as a job that starts now."""
-        here = [self.applications[one] for one in group if one != self.empty]
-        return [Member(-1, one, self.profiles[one].seconds) for one in here]
+    def _ask_pays(self, groups: Places) -> NDArray[np.bool_]:
+        n_jobs = (groups != self.empty).sum(axis=1)
+        pays: NDArray[np.bool_] = n_jobs < 2
+        for n in range(2, self.most + 1):
+            some = np.flatnonzero(n_jobs == n)
+            if n > 2:  # fast groups have fast pairs
+                some = some[np.logical_and.reduce([self.pays(self._pair(groups[some], at)) for at in _PAIRS])]
+            pays[some] = self.speeds(groups[some]).sum(axis=1) >= 1 + self.margin
+        return pays
 
-    def _ask_may(self, group: tuple[int, ...]) -> None:
-        here = [one for one in group if one != self.empty]
+    def _ask_may(self, groups: Places) -> NDArray[np.bool_]:
         # If two may not share, three may not either. Pairs come first, because a query for three takes
         # longest.
-        may = all(
-            self.may_share(np.array([*pair, self.empty])) for pair in combinations(here, 2) if len(here) > 2
-        ) and bool(self.pays(np.array(group)))
-        may = may and (len(here) < 2 or self.belief.may_share(self._members(here)))
-        for order in permutations(group):
-            self._may[order] = may
+        may = self.pays(groups)
+        three = np.flatnonzero(may & (groups[:, 2] != self.empty))
+        for at in _PAIRS:
+            may[three] &= self.may_share(self._pair(groups[three], at))
+        some = np.flatnonzero(may)
+        may[some] = [self._belief_may(places) for places in self._without_empty(groups[some])]
+        return may
+
+    def _belief_may(self, places: Sequence[int]) -> bool:
+        return len(places) < 2 or self.belief.may_share([self._members[one] for one in places])
+
+    def _ask_fits(self, groups: Places) -> NDArray[np.bool_]:
+        return np.array(
+            [
+                self.belief.fits([self._members[one] for one in places])
+                for places in self._without_empty(groups)
+            ],
+            dtype=bool,
+        )
+
+    def _pair(self, groups: Places, at: tuple[int, int]) -> Places:
+        """Return one pair of each of the groups (n, 3), padded with the empty place."""
+        return np.column_stack([groups[:, at], np.full(len(groups), self.empty)])
 
 
 def _or_middle(use: float | None) -> float:

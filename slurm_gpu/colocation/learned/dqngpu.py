@@ -169,7 +169,7 @@ class DqnGpu:
         margin: float = MARGIN,
     ) -> None:
         self._net, self._belief = net, belief
-        room = min(len(profiles), ROOM)  # small arrays remain in the processor's cache
+        room = min(len(profiles), ROOM)
         self._beliefs = ApplicationPlaces(belief, profiles, capacity_mib, margin=margin, room=room)
         if len(profiles) <= self._beliefs.empty:
             self._beliefs.place(range(len(profiles)))  # query the belief now, not in the first decisions

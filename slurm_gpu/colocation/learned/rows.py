@@ -135,8 +135,9 @@ def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
         value = best[each, moment.waiting]
     else:
         group[..., 1 : 1 + r] = moment.running[:, None, :]
-        value = (beliefs.speeds(group) * moment.price[each[..., None], group]).sum(axis=-1)
         here = here & beliefs.pays(group)
+        group[~here] = beliefs.empty  # other speeds have no effect
+        value = (beliefs.speeds(group) * moment.price[each[..., None], group]).sum(axis=-1)
     longest = np.maximum(moment.waiting_left.max(axis=1, keepdims=True), np.float32(1e-9))
     value = value + np.float32(0.02) * moment.waiting_left / longest
     order = np.arange(w)
