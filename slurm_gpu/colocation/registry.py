@@ -32,7 +32,7 @@ class Setting:
     evaluations: int | None = None
     """Number of orders that annealing evaluates for a new plan; None for the default."""
     slowed: float = SLOWED
-    """Fraction of the jobs that annealing may slow down noticeably if the belief has a cap; 1 permits all."""
+    """Fraction of the jobs that planners with speeds may slow down noticeably under a cap; 1 permits all."""
     nets: Mapping[str, Net] = field(default_factory=dict)
     """Trained nets of the planners in LEARNED_PLANNERS, by name."""
 
@@ -56,24 +56,29 @@ def _fgd(setting: Setting) -> Planner:
 
 
 def _greedy(setting: Setting) -> Planner:
-    from slurm_gpu.colocation.planners.account import NeverSlower
     from slurm_gpu.colocation.planners.greedy import Greedy
 
-    return NeverSlower(Greedy, setting.belief)
+    return _careful(Greedy, setting)
 
 
 def _blossom(setting: Setting) -> Planner:
-    from slurm_gpu.colocation.planners.account import NeverSlower
     from slurm_gpu.colocation.planners.blossom import Blossom
 
-    return NeverSlower(Blossom, setting.belief)
+    return _careful(Blossom, setting)
 
 
 def _lp(setting: Setting) -> Planner:
-    from slurm_gpu.colocation.planners.account import NeverSlower
     from slurm_gpu.colocation.planners.lp import LinearProgram
 
-    return NeverSlower(LinearProgram, setting.belief)
+    return _careful(LinearProgram, setting)
+
+
+def _careful(make: Callable[[Belief], Planner], setting: Setting) -> Planner:
+    """Create a planner that is never slower than no sharing, and slows down few jobs under a cap."""
+    from slurm_gpu.colocation.planners.account import NeverSlower
+    from slurm_gpu.colocation.planners.sparing import MostSpared
+
+    return NeverSlower(lambda belief: MostSpared(make, belief, setting.slowed), setting.belief)
 
 
 def _annealing(setting: Setting) -> Planner:
@@ -101,7 +106,7 @@ def _learned(name: str, net: Net, setting: Setting) -> Planner:
     if name == "dqngpu":
         from slurm_gpu.colocation.learned.dqngpu import DqnGpu
 
-        return DqnGpu(net, setting.belief, setting.profiles, setting.capacity_mib)
+        return DqnGpu(net, setting.belief, setting.profiles, setting.capacity_mib, slowed=setting.slowed)
     from slurm_gpu.colocation.learned.deeprm import ImagePlanner
 
     return ImagePlanner(name, net, setting.belief, setting.profiles, setting.capacity_mib)

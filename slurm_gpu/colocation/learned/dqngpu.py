@@ -41,6 +41,7 @@ from slurm_gpu.colocation.learned.rows import (
 )
 from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 from slurm_gpu.colocation.planners.account import Account
+from slurm_gpu.colocation.planners.sparing import SlowedJobs
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 # Number of waiting jobs that are considered, in the order of submission.
@@ -167,7 +168,9 @@ class DqnGpu:
         capacity_mib: float,
         *,
         margin: float = MARGIN,
+        slowed: float = 1 / 6,
     ) -> None:
+        """Create a planner; `slowed` is the fraction of jobs that may be noticeably slower under a cap."""
         self._net, self._belief = net, belief
         room = min(len(profiles), ROOM)
         self._beliefs = ApplicationPlaces(belief, profiles, capacity_mib, margin=margin, room=room)
@@ -177,11 +180,12 @@ class DqnGpu:
         usual = usual_prices(self._beliefs)
         self._price: dict[int, float] = dict(zip(self._beliefs.applications, usual.tolist(), strict=False))
         """The price of each application."""
-        self._account = Account(belief)
+        self._account, self._slowed = Account(belief), SlowedJobs(belief, slowed)
 
     def choose(self, view: PlannerView) -> list[Start]:
         """Start the group with the highest score on an idle GPU or with running jobs, or start nothing."""
         self._account.update(view)
+        self._slowed.update(view)
         if not view.waiting:
             return []
         window = view.waiting[:WINDOW]
@@ -226,6 +230,7 @@ class DqnGpu:
             if len(together) == 1 or (
                 not any(one.killed for one in members)
                 and self._belief.may_share(together)
+                and self._slowed.may(together)
                 and self._account.may(together)
             ):
                 return float(score[option] - score[0]), members
@@ -237,7 +242,8 @@ class DqnGpu:
         for i in np.argsort(-fit[0], kind="stable")[:_ASKED]:
             if len(found) == SLOTS or not fit[0, i] > -np.inf:
                 break
-            if not window[i].killed and self._belief.may_share((*running, window[i])):
+            together = (*running, window[i])
+            if not window[i].killed and self._belief.may_share(together) and self._slowed.may(together):
                 found.append(int(i))
         return np.array([[*found, *[len(window)] * (SLOTS - len(found))]])
 

@@ -49,6 +49,17 @@ def test_under_a_cap_no_job_exceeds_it(seed: int):
     assert ran.together > 1
 
 
+@given(st.data(), st.integers(0, 99), st.integers(1, 3), st.integers(2, 3), st.floats(1.03, 3))
+def test_under_a_cap_at_most_one_job_in_six_is_slowed(
+    data: st.DataObject, seed: int, n_gpus: int, most_together: int, cap: float
+):
+    world = data.draw(worlds(phases=False))
+    some = [SharingJob(one.application, one.work_s) for one in data.draw(jobs(world))]
+    ours = planner(any_scorer(seed), world, most_together=most_together, cap=cap)
+    ran = simulate(world, some, ours, n_gpus=n_gpus)
+    assert (ran.slowdown > 1.02 + 1e-5).sum() <= len(some) / 6
+
+
 def test_jobs_without_a_gain_do_not_share():
     world = pairs([[(1 + MARGIN) / 2 - 0.001]], profile("even", (60.0, 100.0)))
     ran = simulate(world, [SharingJob(0, 60.0)] * 4, planner(any_scorer(1), world))
