@@ -32,7 +32,7 @@ class Setting:
     evaluations: int | None = None
     """Number of orders that annealing evaluates for a new plan; None for the default."""
     slowed: float = SLOWED
-    """Fraction of the jobs that planners with speeds may slow down noticeably under a cap; 1 permits all."""
+    """Fraction of jobs that annealing, lp and dqngpu may slow down noticeably under a cap; 1 permits all."""
     nets: Mapping[str, Net] = field(default_factory=dict)
     """Trained nets of the planners in LEARNED_PLANNERS, by name."""
 
@@ -56,29 +56,25 @@ def _fgd(setting: Setting) -> Planner:
 
 
 def _greedy(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.account import NeverSlower
     from slurm_gpu.colocation.planners.greedy import Greedy
 
-    return _careful(Greedy, setting)
+    return NeverSlower(Greedy, setting.belief)
 
 
 def _blossom(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.account import NeverSlower
     from slurm_gpu.colocation.planners.blossom import Blossom
 
-    return _careful(Blossom, setting)
+    return NeverSlower(Blossom, setting.belief)
 
 
 def _lp(setting: Setting) -> Planner:
-    from slurm_gpu.colocation.planners.lp import LinearProgram
-
-    return _careful(LinearProgram, setting)
-
-
-def _careful(make: Callable[[Belief], Planner], setting: Setting) -> Planner:
-    """Create a planner that is never slower than no sharing, and slows down few jobs under a cap."""
     from slurm_gpu.colocation.planners.account import NeverSlower
+    from slurm_gpu.colocation.planners.lp import LinearProgram
     from slurm_gpu.colocation.planners.sparing import MostSpared
 
-    return NeverSlower(lambda belief: MostSpared(make, belief, setting.slowed), setting.belief)
+    return NeverSlower(lambda belief: MostSpared(LinearProgram, belief, setting.slowed), setting.belief)
 
 
 def _annealing(setting: Setting) -> Planner:

@@ -122,10 +122,7 @@ def test_a_third_does_not_slow_down_two_beyond_the_cap() -> None:
         assert ran.slowdown.max() <= 1.1 + 1e-9, name
 
 
-WITH_SPEEDS = ["greedy", "blossom", "lp", "annealing"]
-
-
-@pytest.mark.parametrize("name", WITH_SPEEDS)
+@pytest.mark.parametrize("name", ["lp", "annealing"])
 @pytest.mark.parametrize(("n", "slowed"), [(5, 0), (12, 2), (24, 4)])
 def test_under_a_cap_one_job_in_six_is_slowed(name: str, n: int, slowed: int) -> None:
     world = pairs([[0.93]], EVEN)
@@ -136,15 +133,14 @@ def test_under_a_cap_one_job_in_six_is_slowed(name: str, n: int, slowed: int) ->
     assert ran.makespan_s < 100 * n - 40 * slowed + 1
 
 
-@pytest.mark.parametrize("name", ["greedy", "blossom", "lp"])
 @given(data=st.data(), n_gpus=st.integers(1, 3), most=st.integers(2, 3), cap=st.floats(1.03, 3))
 def test_at_most_one_job_in_six_is_slowed_on_all_gpus(
-    name: str, data: st.DataObject, n_gpus: int, most: int, cap: float
+    data: st.DataObject, n_gpus: int, most: int, cap: float
 ) -> None:
     world = data.draw(worlds(phases=False))
     some = [SharingJob(one.application, one.work_s) for one in data.draw(jobs(world))]
     belief = KnownBelief(world, most_together=most, cap=cap)
-    ran = simulate(world, some, made(name, world, belief), n_gpus=n_gpus)
+    ran = simulate(world, some, made("lp", world, belief), n_gpus=n_gpus)
     assert (ran.slowdown > 1.02 + 1e-5).sum() <= len(some) / 6
 
 
