@@ -27,7 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 
+from bench.colocation_tables import generated
 from slurm_gpu.colocation.profiles.traits import Traits, likeness, traits_of_table
+from slurm_gpu.colocation.speeds.low_rank import truncated
 from slurm_gpu.colocation.speeds.predictor import predict
 from slurm_gpu.colocation.tables.read import read_table
 
@@ -48,6 +50,9 @@ GOALS = {"pairs": 0.035, "applications": 0.065}
 
 def main() -> None:
     args = arguments()
+    if args.generated:
+        compare(args.generated)
+        return
     path = args.data / "throughputs_v100.json" if args.data.is_dir() else args.data
     table = read_table(path, args.gpu_model)
     traits, speeds = traits_of_table(table), table.table().speeds
@@ -88,12 +93,42 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, help="a table of pairs, or Gavel's folder")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path, help="a table of pairs, or Gavel's folder")
+    source.add_argument(
+        "--generated",
+        nargs="+",
+        metavar="SEED[:N]",
+        help="tables of bench/colocation_tables.py, of N applications or a random number",
+    )
     parser.add_argument("--gpu-model", help="GPU model, if the table has several")
     parser.add_argument("--seeds", type=int, default=1, help="number of divisions into folds")
     parser.add_argument("--ours", action="store_true", help="only the method that slurm-gpu uses")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     return parser.parse_args()
+
+
+def compare(tables: Sequence[str]) -> None:
+    """Print the errors of simple methods and ours for the pairs of generated tables."""
+    names = (*SIMPLE, NAME)
+    print(f"{'table':10}{''.join(f'{name:>20}' for name in ('applications', *names))}   best")
+    for text in tables:
+        seed, _, n = text.partition(":")
+        table = generated(int(seed), int(n) if n else None)
+        traits, speeds = traits_of_table(table), table.table().speeds
+        errors = {
+            name: float(
+                np.mean(
+                    [
+                        error(METHODS[name](traits, seen), speeds, asked)
+                        for seen, asked in folds("pairs", traits, speeds, 0)
+                    ]
+                )
+            )
+            for name in names
+        }
+        cells = "".join(f"{errors[name]:20.4f}" for name in names)
+        print(f"{text:10}{len(traits):20}{cells}   {min(names, key=errors.__getitem__)}", flush=True)
 
 
 def evaluate(
@@ -178,29 +213,55 @@ def constant(traits: Sequence[Traits], seen: Floats) -> Floats:
     return np.full_like(seen, np.nanmedian(seen))
 
 
-def effects(traits: Sequence[Traits], seen: Floats, penalty: float = 1.0) -> Floats:
-    """Predict log speeds as sensitivity plus intensity of the co-runner, by alternating ridge regression."""
-    logs = np.log(seen)
-    there = ~np.isnan(logs)
-    level = np.nanmean(logs)
+def additive(traits: Sequence[Traits], seen: Floats) -> Floats:
+    """Predict the mean plus a sensitivity of one plus an effect of the other, by ridge regression."""
+    there, level = ~np.isnan(seen), np.nanmean(seen)
     rows, columns = np.zeros(len(seen)), np.zeros(len(seen))
-    for _ in range(30):
-        rows = np.where(there, logs - level - columns, 0).sum(axis=1) / (there.sum(axis=1) + penalty)
-        columns = np.where(there, logs - level - rows[:, None], 0).sum(axis=0) / (there.sum(axis=0) + penalty)
-    return np.asarray(np.exp(level + rows[:, None] + columns))
+    for _ in range(50):
+        rows = np.where(there, seen - level - columns, 0).sum(axis=1) / (there.sum(axis=1) + 1)
+        columns = np.where(there, seen - level - rows[:, None], 0).sum(axis=0) / (there.sum(axis=0) + 1)
+    return np.asarray(level + rows[:, None] + columns)
 
 
-def low_rank(traits: Sequence[Traits], seen: Floats, rank: int = 4, shrink: float = 0.5) -> Floats:
-    """Complete the residuals of `effects` (soft-thresholded singular values; Mazumder and others, 2010)."""
-    base = np.log(effects(traits, seen))
-    rest = np.log(seen) - base
-    there = ~np.isnan(rest)
-    filled = np.zeros_like(rest)
-    for _ in range(100):
-        u, values, v = np.linalg.svd(np.where(there, rest, filled))
-        values = np.maximum(values - shrink, 0)[:rank]
-        filled = (u[:, :rank] * values) @ v[:rank]
-    return np.asarray(np.exp(base + filled))
+def truncated_svd(traits: Sequence[Traits], seen: Floats) -> Floats:
+    """Complete by iterated truncated singular value decompositions, with the rank of `validated`."""
+    return truncated(seen, validated(truncated, (1, 2, 3, 4, 6, 8), seen))
+
+
+def nearest_neighbours(traits: Sequence[Traits], seen: Floats) -> Floats:
+    """Predict the mean of the applications with the most similar speeds, with the number of `validated`."""
+    return neighbours(seen, validated(neighbours, (1, 2, 3, 5, 8), seen))
+
+
+def neighbours(seen: Floats, k: int) -> Floats:
+    """Return the mean of the k applications nearest in speeds with common co-runners, by inverse distance."""
+    there = ~np.isnan(seen)
+    speed = np.where(there, seen, 0)
+    both = there.astype(float) @ there.T
+    squares = speed**2 @ there.T + there @ (speed**2).T - 2 * speed @ speed.T
+    distance = np.where(both > 0, squares / np.maximum(both, 1), np.inf)
+    np.fill_diagonal(distance, np.inf)
+    found = additive((), seen)
+    for other in range(len(seen)):
+        far = np.where(there[:, other], distance, np.inf)
+        near = np.argsort(far, axis=1)[:, :k]
+        weight = 1 / (np.take_along_axis(far, near, 1) + 1e-4)
+        known = weight.sum(axis=1) > 0
+        found[known, other] = ((weight * speed[near, other]).sum(axis=1) / weight.sum(axis=1))[known]
+    return found
+
+
+def validated(method: Callable[[Floats, int], Floats], options: Sequence[int], seen: Floats) -> int:
+    """Return the option with the least error for a tenth of the known speeds, which it does not receive."""
+    measured = np.flatnonzero(~np.isnan(seen))
+    out = np.random.default_rng(0).permutation(measured)[: max(len(measured) // 10, 1)]
+    less = seen.copy()
+    less.ravel()[out] = np.nan
+    wanted = seen.ravel()[out]
+    return min(
+        options,
+        key=lambda one: float(np.abs(np.clip(method(less, one), _SLOWEST, 1).ravel()[out] - wanted).mean()),
+    )
 
 
 def nearest(traits: Sequence[Traits], seen: Floats) -> Floats:
@@ -314,12 +375,15 @@ def only(seen: Floats, kept: NDArray[np.intp]) -> Floats:
     return some
 
 
-NAME = "Gaussian process"
+NAME = "ours"
+"""The blend of a Gaussian process and a truncated SVD that slurm-gpu uses."""
+SIMPLE = ("additive", "truncated SVD", "nearest neighbours", "nearest pair")
 BOUNDED = {"chosen": chosen, "by chance": by_chance, "by order": by_order}
 METHODS: dict[str, Method] = {
     "constant": constant,
-    "effects of both": effects,
-    "low rank completion": low_rank,
+    "additive": additive,
+    "truncated SVD": truncated_svd,
+    "nearest neighbours": nearest_neighbours,
     "nearest pair": nearest,
     "extra trees": trees,
     "gradient boosting": boosting,

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.colocation.profiles.traits import Floats, Traits, likeness, traits_of_table
+from slurm_gpu.colocation.speeds.low_rank import complete
 from slurm_gpu.colocation.speeds.predictor import MOST_FITTED, Predicted, _warn_once, predict
 from slurm_gpu.colocation.tables.measured import Measured
 
@@ -296,3 +297,43 @@ def test_nothing_at_all_is_alike_itself() -> None:
     assert (like.octaves == 0).all()
     assert (like.odd == 0).all()
     assert isinstance(predict([], np.zeros((0, 0))), Predicted)
+
+
+def test_factors_that_no_trait_shows_are_found_in_the_measured_pairs() -> None:
+    rng = np.random.default_rng(7)
+    n = 24
+    speeds = 0.9 - 0.6 * rng.beta(0.5, 0.5, (n, 2)) @ rng.beta(0.5, 0.5, (2, n)) / 2
+    seen = some_missing(speeds, 7, 0.2)
+    found = predict([Traits(f"app{one}") for one in range(n)], seen).speed
+    assert mae(found, speeds, np.isnan(seen)) < 0.01
+
+
+def test_a_completion_needs_many_pairs_and_leaves_out_both_directions() -> None:
+    _, speeds = zoo(5)
+    assert complete(np.where(np.arange(12) < 3, speeds, np.nan)) is None
+    before = complete(speeds)
+    assert before is not None
+    changed = speeds.copy()
+    changed[2, 7], changed[7, 2] = speeds[2, 7] + 1e-6, speeds[7, 2] - 1e-6
+    after = complete(changed)
+    assert after is not None
+    assert (before.left_out[2, 7], before.left_out[7, 2]) == pytest.approx(
+        (after.left_out[2, 7], after.left_out[7, 2]), abs=1e-9
+    )
+
+
+def test_an_application_with_few_measurements_is_not_completed() -> None:
+    _, speeds = zoo(6)
+    speeds[3], speeds[:, 3] = np.nan, np.nan
+    found = complete(speeds)
+    assert found is not None
+    assert np.isnan(found.everywhere[3]).all()
+    assert np.isfinite(np.delete(np.delete(found.everywhere, 3, 0), 3, 1)).all()
+
+
+def test_the_chance_of_a_speed_is_the_share_of_past_errors_that_would_permit_it() -> None:
+    shape = (1, 1)
+    one = Predicted(np.full(shape, 0.9), np.full(shape, 0.1), np.array([-2.0, -1.0, 0.0, 1.0]))
+    assert [one.chance(least)[0, 0] for least in (0.5, 0.85, 0.95, 1.2)] == pytest.approx(
+        [0.8, 0.6, 0.4, 0.0]
+    )

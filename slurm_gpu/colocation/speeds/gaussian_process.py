@@ -102,6 +102,15 @@ class Entries:
         """Return a selection of the measurements."""
         return Entries(self.one[which], self.other[which], self.speed[which], self.count[which])
 
+    def joined(self, other: Entries) -> Entries:
+        """Return these measurements, then the others."""
+        return Entries(
+            np.concatenate((self.one, other.one)),
+            np.concatenate((self.other, other.other)),
+            np.concatenate((self.speed, other.speed)),
+            np.concatenate((self.count, other.count)),
+        )
+
     def __len__(self) -> int:
         return len(self.speed)
 
@@ -183,22 +192,24 @@ class GaussianProcess:
         variance = np.maximum(self.covariance.variance(one, other) - explained, 0.0)
         return speed.reshape(n, n), variance.reshape(n, n)
 
-    def shortfall(self) -> Floats:
-        """Return by how many standard deviations each entry is below the prediction from all other pairs.
+    def left_out(self) -> tuple[Entries, Floats, Floats]:
+        """Return entries, and the speed and standard deviation of each as predicted from all other pairs.
 
         The result contains each fitted entry, then the other entries whose reverse is not fitted either. A
         prediction leaves out both directions of the pair; the learned similarity of applications still
         includes them.
         """
         speed, deviation = self._left_out()
-        found = (np.clip(speed, SLOWEST, 1.0) - self.entries.speed) / deviation
         fitted_to = np.zeros(self.prior_mean.shape, dtype=bool)
         fitted_to[self.entries.one, self.entries.other] = True
         rest = self.own_only.at(~fitted_to[self.own_only.other, self.own_only.one])
-        at = rest.one, rest.other
         mean, variance = self._fitted_alone
-        others = (np.clip(mean[at], SLOWEST, 1.0) - rest.speed) / np.sqrt(variance[at] + self.fresh_noise)
-        return np.concatenate((found, others))
+        at = rest.one, rest.other
+        return (
+            self.entries.joined(rest),
+            np.concatenate((speed, mean[at])),
+            np.concatenate((deviation, np.sqrt(variance[at] + self.fresh_noise))),
+        )
 
     def _left_out(self) -> tuple[Floats, Floats]:
         """Return the speed and standard deviation of each entry, both (m), as predicted without its pair."""

@@ -5,13 +5,21 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from slurm_gpu.colocation.profiles.traits import Floats, Traits, likeness
-from slurm_gpu.colocation.speeds.gaussian_process import SLOWEST, USUAL_VARIANCE, Entries, Scales, fitted
+from slurm_gpu.colocation.speeds.gaussian_process import (
+    SLOWEST,
+    USUAL_VARIANCE,
+    Entries,
+    GaussianProcess,
+    Scales,
+    fitted,
+)
+from slurm_gpu.colocation.speeds.low_rank import Completion, complete
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +27,10 @@ _NOTHING_KNOWN = 0.7
 # Maximum number of fitted speeds, in which the cost of a fit is cubic: 1,000 of 52 applications take 2 s of
 # processor time.
 MOST_FITTED = 1000
+# Number of folds that select the weight: each takes another fit.
+_SELECTING = 2
+# Weights of the completion next to the Gaussian process.
+_WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # More measurements of one pair do not reduce the uncertainty further, because the remaining error is
 # systematic.
 _MOST_COUNTED = 20.0
@@ -47,6 +59,11 @@ class Predicted:
         at = math.ceil(confidence * (len(self.shortfall) + 1)) - 1
         far = self.shortfall[at] if at < len(self.shortfall) else max(self.shortfall[-1], 3.0)
         return np.asarray(np.clip(self.speed - far * self.deviation, SLOWEST, 1.0))
+
+    def chance(self, least: float) -> Floats:
+        """Return the probability (n, n) that a speed is at least `least`, given past errors."""
+        below = np.searchsorted(self.shortfall, (self.speed - least) / self.deviation, side="right")
+        return np.asarray(below / (len(self.shortfall) + 1), dtype=np.float64)
 
 
 def predict(
@@ -82,14 +99,43 @@ def predict(
         parts = (scales or Scales()).of(USUAL_VARIANCE).variances
         deviation = np.full((n, n), math.sqrt(sum(parts)))
         return Predicted(np.clip(prior_mean, SLOWEST, 1.0), deviation, np.zeros(0))
-    process = fitted(likeness(traits), entries, prior_mean, scales or Scales(), most)
+    fit = functools.partial(
+        fitted, likeness(traits), prior_mean=prior_mean, scales=scales or Scales(), most=most
+    )
+    process = fit(entries)
     n_not_fitted = len(process.own_only)
     if n_not_fitted:
         _warn_once(most)
     speed, deviation = process.everywhere()
-    return Predicted(
-        np.clip(speed, SLOWEST, 1.0), deviation, np.sort(process.shortfall()), n_not_fitted=n_not_fitted
-    )
+    kept, left_out, left_out_deviation = process.left_out()
+    completion = complete(np.where(speeds > 0, speeds, np.nan))
+    if completion is not None:
+        weight = _weight(completion, fit, entries)
+        unmeasured = np.where(speeds > 0, np.nan, completion.everywhere)
+        speed = _blended(speed, unmeasured, weight)
+        left_out = _blended(left_out, completion.left_out[kept.one, kept.other], weight)
+    speed = np.clip(speed, SLOWEST, 1.0)
+    shortfall = (np.clip(left_out, SLOWEST, 1.0) - kept.speed) / left_out_deviation
+    return Predicted(speed, deviation, np.sort(shortfall), n_not_fitted=n_not_fitted)
+
+
+def _weight(completion: Completion, fit: Callable[[Entries], GaussianProcess], entries: Entries) -> float:
+    """Return the weight of the completion with the least error for left-out pairs (Breiman 1996)."""
+    errors = np.zeros(len(_WEIGHTS))
+    for out in completion.folds[:_SELECTING]:
+        of_fold = out[entries.one, entries.other]
+        if of_fold.all():
+            return 0.0
+        asked = entries.at(of_fold)
+        at = asked.one, asked.other
+        speed, low = fit(entries.at(~of_fold)).everywhere()[0][at], completion.left_out[at]
+        errors += [np.abs(_blended(speed, low, weight) - asked.speed).sum() for weight in _WEIGHTS]
+    return _WEIGHTS[int(np.argmin(errors))]
+
+
+def _blended(speed: Floats, low: Floats, weight: float) -> Floats:
+    """Return the weighted mean where `low` is known."""
+    return np.where(np.isnan(low), speed, (1 - weight) * np.clip(speed, SLOWEST, 1.0) + weight * low)
 
 
 @functools.cache

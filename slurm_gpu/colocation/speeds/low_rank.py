@@ -1,0 +1,109 @@
+"""Complete a matrix of speeds by a truncated singular value decomposition.
+
+If many pairs were measured, few factors per application describe how it suffers from co-runners and how it
+slows them down, whatever the traits of the applications are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.profiles.traits import Floats
+
+Bools = NDArray[np.bool_]
+
+# Ranks and reductions of the singular values after the first, from which a held-out fold selects.
+_OPTIONS = tuple((rank, less) for rank in (1, 2, 3, 4, 6, 8) for less in (0.0, 0.03))
+_FOLDS = 5
+# Fewer pairs are not completed.
+_FEWEST = 40
+# An application has enough measurements for a completion from this number on, per factor.
+_PER_FACTOR = 2
+_STEPS = 60
+# Weight of the mean in the effects of an application, in measurements.
+_PENALTY = 1.0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The completed speeds (n, n); NaN where an application has too few measurements."""
+
+    everywhere: Floats
+    left_out: Floats
+    """(n, n) of measured pairs, each completed without the pair in either direction."""
+    folds: tuple[Bools, ...]
+    """(n, n) each, the pairs that were left out together."""
+
+
+def complete(speeds: Floats) -> Completion | None:
+    """Complete `speeds` (n, n), which are NaN if unmeasured; return None if too few are measured."""
+    measured = ~np.isnan(speeds)
+    pairs = np.argwhere(np.triu(measured | measured.T))
+    if len(pairs) < _FEWEST:
+        return None
+    fold = _folds(speeds, pairs)
+    outs = [_symmetric(pairs[fold == k], len(speeds)) for k in range(_FOLDS)]
+    first = np.where(outs[0], np.nan, speeds)
+    asked = outs[0] & measured
+    rank, less = min(
+        (option for option in _OPTIONS if option[0] < len(speeds)),
+        key=lambda option: float(np.abs(truncated(first, *option) - speeds)[asked].mean()),
+    )
+    left_out = np.full_like(speeds, np.nan)
+    for out in outs:
+        left_out[out & measured] = _where_known(np.where(out, np.nan, speeds), rank, less)[out & measured]
+    return Completion(_where_known(speeds, rank, less), left_out, tuple(outs))
+
+
+def truncated(speeds: Floats, rank: int, less: float = 0.0) -> Floats:
+    """Return speeds from 0 to 1 for all pairs (Mazumder and others, 2010).
+
+    The completion begins with the effects of both applications. `less` reduces the singular values after the
+    first.
+    """
+    measured = ~np.isnan(speeds)
+    found = _effects(speeds)
+    for _ in range(_STEPS):
+        u, values, v = np.linalg.svd(np.where(measured, speeds, found), full_matrices=False)
+        values[1:] = np.maximum(values[1:] - less, 0.0)
+        found = (u[:, :rank] * values[:rank]) @ v[:rank]
+    return np.clip(found, 0.0, 1.0)
+
+
+def _effects(speeds: Floats) -> Floats:
+    """Return the mean plus a sensitivity of each application and an effect of each co-runner."""
+    measured = ~np.isnan(speeds)
+    level = float(np.nanmean(speeds))
+    rest = np.where(measured, speeds - level, 0.0)
+    rows, columns = np.zeros(len(speeds)), np.zeros(len(speeds))
+    for _ in range(_STEPS):
+        rows = (rest - measured * columns).sum(axis=1) / (measured.sum(axis=1) + _PENALTY)
+        columns = (rest - measured * rows[:, None]).sum(axis=0) / (measured.sum(axis=0) + _PENALTY)
+    return np.asarray(level + rows[:, None] + columns)
+
+
+def _where_known(speeds: Floats, rank: int, less: float) -> Floats:
+    measured = ~np.isnan(speeds)
+    enough = np.minimum(measured.sum(axis=1), measured.sum(axis=0)) >= _PER_FACTOR * rank
+    return np.where(enough[:, None] & enough, truncated(speeds, rank, less), np.nan)
+
+
+def _folds(speeds: Floats, pairs: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the fold of each pair, by speeds, so that the order of the applications does not matter."""
+    measured = ~np.isnan(speeds)
+    values = np.where(measured, speeds, 0.0)
+    total = (values + values.T)[tuple(pairs.T)]
+    of_each = (values.sum(axis=1) + values.sum(axis=0))[pairs]
+    order = np.lexsort((of_each.prod(axis=1).round(9), total.round(9)))
+    fold = np.empty(len(pairs), dtype=np.intp)
+    fold[order] = np.arange(len(pairs)) % _FOLDS
+    return fold
+
+
+def _symmetric(pairs: NDArray[np.intp], n: int) -> Bools:
+    out = np.zeros((n, n), dtype=bool)
+    out[tuple(pairs.T)] = True
+    return out | out.T
