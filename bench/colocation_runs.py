@@ -52,6 +52,8 @@ class Place:
     """The files of `predict_unseen`, by division into folds; empty: planners get true speeds only."""
     nets: Path | None = None
     """Where `colocation_learned.learn` wrote its nets."""
+    slowed: float = SLOWED
+    """The fraction of jobs that annealing may slow down noticeably in mode considerate."""
 
     @property
     def information(self) -> tuple[str, ...]:
@@ -109,6 +111,7 @@ def setting_of(place: Place, mode: str, information: str, *, seed: int) -> Setti
         profiles=world.profiles,
         capacity_mib=world.capacity_mib,
         seed=seed,
+        slowed=place.slowed,
         nets={} if place.nets is None else nets(place.nets, mode, information),
     )
 
@@ -153,7 +156,10 @@ class Run:
     memory_peak_mib: float | None
     together: float
     out_of_memory: int
+    separated: int
+    """The number of times that the guard requeued a job."""
     slowdown: tuple[float, ...]
+    """The slowdown of each job's completed run."""
     decisions_ms: tuple[float, ...]
     """Processor time of each call with a decision."""
     full_ms: tuple[float, ...]
@@ -228,7 +234,8 @@ def _run(
     setting = setting_of(task.place, mode, information, seed=task.seed)
     timed = TimedPlanner(planner(name, setting), task.place.most_together)
     watcher = setting.belief if isinstance(setting.belief, PredictedBelief) else None
-    ran = simulate(world, jobs, timed, n_gpus=task.place.n_gpus, watcher=watcher)
+    guard = watcher if math.isfinite(setting.belief.cap) else None
+    ran = simulate(world, jobs, timed, n_gpus=task.place.n_gpus, watcher=watcher, guard=guard)
     return Run(
         task.workload,
         task.seed,
@@ -243,6 +250,7 @@ def _run(
         ran.memory_peak_mib,
         ran.together,
         ran.out_of_memory,
+        int(ran.separations.sum()),
         tuple(ran.slowdown.tolist()),
         tuple(timed.took_ms),
         tuple(timed.full_ms),

@@ -21,7 +21,7 @@ class Member:
     """Completed work, which determines the phase."""
     submit_s: float = 0.0
     killed: int = 0
-    """Number of times that the job restarted because it ran out of memory with co-runners."""
+    """Number of times that the job was requeued because of co-runners."""
     ran_s: float = 0.0
     """Seconds since the start of the job, if known; never less than its completed work."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -99,6 +100,36 @@ def test_jobs_own_memory_may_differ_from_their_applications() -> None:
     assert simulate(world, [larger] * 2, AllAtOnce()).out_of_memory > 0
     planner = Trusting(KnownBelief(world, headroom=0.2))
     assert simulate(world, [larger] * 2, planner).out_of_memory == 0
+
+
+class Strict:
+    """A guard that requeues the given job."""
+
+    after_s = 20.0
+
+    def __init__(self, job: int) -> None:
+        self._job, self.checked = job, 0
+
+    def requeues(self, members: Sequence[Member]) -> int | None:
+        self.checked += 1
+        return self._job if any(one.job == self._job for one in members) else None
+
+
+def test_a_guard_checks_a_shared_gpu_once_and_requeues_a_job_that_then_restarts() -> None:
+    world = pairs([[0.5]], SMALL)
+    jobs, guard = [SharingJob(0, 100.0), SharingJob(0, 50.0)], Strict(1)
+    ran = simulate(world, jobs, AllAtOnce(), guard=guard, requeue_s=30.0)
+    # Job 0 loses 10 s in each trial of 20 s, and job 1 returns 30 s after each.
+    assert [event.at_s for event in ran.log if event.what is SharingTransition.SEPARATED] == [
+        20.0,
+        70.0,
+        120.0,
+    ]
+    assert ran.end_s.tolist() == pytest.approx([130.0, 200.0])
+    tolerant = Strict(7)
+    kept = simulate(world, jobs, AllAtOnce(), guard=tolerant)
+    assert (kept.separations.tolist(), tolerant.checked) == ([0, 0], 1)
+    assert kept.end_s.tolist() == pytest.approx(simulate(world, jobs, AllAtOnce()).end_s.tolist())
 
 
 def test_a_job_starts_only_after_its_submission() -> None:

@@ -27,6 +27,8 @@ class SharingTransition(StrEnum):
     END = "end"
     OUT_OF_MEMORY = "out of memory"
     """The job was killed; it will wait again and restart from its beginning."""
+    SEPARATED = "separated"
+    """The guard requeued the job, because it or a co-runner was slowed down too much."""
     REQUEUE = "requeue"
     """The job waits again."""
 
@@ -54,6 +56,8 @@ class SharingOutcome:
     """Work of each job, in seconds of running alone."""
     kills: NDArray[np.int32]
     """Number of times that each job ran out of memory."""
+    separations: NDArray[np.int32]
+    """Number of times that the guard requeued each job."""
     utilisation: float | None
     """Mean fraction of the time in which kernels ran; None if unknown.
 
@@ -132,6 +136,7 @@ class StretchTally:
         submit_s: Floats,
         alone_s: Floats,
         kills: NDArray[np.int32],
+        separations: NDArray[np.int32],
         log: Sequence[SharingEvent],
     ) -> SharingOutcome:
         """Compute the outcome from all added stretches, the given columns and the log.
@@ -156,6 +161,7 @@ class StretchTally:
             end_s=end,
             alone_s=alone_s,
             kills=kills,
+            separations=separations,
             utilisation=None if self._util_s is None or not gpu_s > 0 else self._util_s / gpu_s,
             memory=self._memory_mib_s / (gpu_s * self._world.capacity_mib) if has_memory else None,
             memory_peak_mib=self._peak_mib,

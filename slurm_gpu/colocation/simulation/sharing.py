@@ -64,6 +64,17 @@ class SharingObserver(Protocol):
         ...
 
 
+class SharingGuard(Protocol):
+    """A check of jobs that share a GPU, as in slurm-gpuctld."""
+
+    after_s: float
+    """Time from the last start or end on a GPU to the check."""
+
+    def requeues(self, members: Sequence[Member]) -> int | None:
+        """Return the number of the job that must leave the GPU; None if all jobs may continue."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class PhaseProgress:
     """The progress of a job through its phases.

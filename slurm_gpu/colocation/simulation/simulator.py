@@ -22,7 +22,12 @@ from slurm_gpu.colocation.simulation.outcome import (
     SharingTransition,
     StretchTally,
 )
-from slurm_gpu.colocation.simulation.sharing import PhaseProgress, SharedGpu, SharingObserver
+from slurm_gpu.colocation.simulation.sharing import (
+    PhaseProgress,
+    SharedGpu,
+    SharingGuard,
+    SharingObserver,
+)
 from slurm_gpu.colocation.simulation.world import World
 
 
@@ -50,8 +55,12 @@ def simulate(
     n_gpus: int = 1,
     requeue_s: float = 30.0,
     watcher: SharingObserver | None = None,
+    guard: SharingGuard | None = None,
 ) -> SharingOutcome:
     """Run all jobs to their end; `watcher` receives every stretch on every GPU, and every kill.
+
+    `guard` checks the jobs that share a GPU once after each start or end among them. A job that it requeues
+    waits for `requeue_s` and restarts from its beginning.
 
     Raise ValueError with the planner's name if the planner starts a job that is not waiting, or starts
     nothing while jobs wait and every GPU is idle. Also raise ValueError if a job does not fit into an empty
@@ -63,7 +72,7 @@ def simulate(
         raise ValueError(f"requeue_s must be more than 0, not {requeue_s}")
     for number, job in enumerate(jobs):
         _check(number, job, world)
-    model = _SharingModel(world, jobs, planner, n_gpus, requeue_s, watcher)
+    model = _SharingModel(world, jobs, planner, n_gpus, requeue_s, watcher, guard)
     model.run()
     return model.outcome()
 
@@ -91,15 +100,19 @@ class _SharingModel:
         n_gpus: int,
         requeue_s: float,
         watcher: SharingObserver | None,
+        guard: SharingGuard | None,
     ) -> None:
         self._world, self._jobs, self._planner = world, jobs, planner
-        self._requeue_s, self._watcher = requeue_s, watcher
+        self._requeue_s, self._watcher, self._guard = requeue_s, watcher, guard
+        self._check_s = [math.inf] * n_gpus
+        """The time of the guard's next check, by GPU."""
         self._gpus = [SharedGpu(world, gpu) for gpu in range(n_gpus)]
         self._waiting: dict[int, Member] = {}
         self._coming = [(job.submit_s, number, SharingTransition.SUBMIT) for number, job in enumerate(jobs)]
         """A heap of future submissions and requeues, ordered by time."""
         heapq.heapify(self._coming)
         self._kills = np.zeros(len(jobs), dtype=np.int32)
+        self._separations = np.zeros(len(jobs), dtype=np.int32)
         self._log: list[SharingEvent] = []
         self._tally = StretchTally(world)
         self._wake_s = math.inf
@@ -116,12 +129,14 @@ class _SharingModel:
             np.array([job.submit_s for job in self._jobs], dtype=np.float64),
             np.array([job.work_s for job in self._jobs], dtype=np.float64),
             self._kills,
+            self._separations,
             self._log,
         )
 
     def _next_s(self) -> float:
         return min(
             min(gpu.next_s for gpu in self._gpus),
+            min(self._check_s),
             self._coming[0][0] if self._coming else math.inf,
             self._wake_s,
         )
@@ -139,11 +154,19 @@ class _SharingModel:
                     self._write(now_s, SharingTransition.PHASE, course.member.job, index)
                 killed = self._settle(index, now_s)
                 changed = changed or bool(done) or killed
+            if self._check_s[index] <= now_s:
+                self._check_sharing(index, now_s)
+                changed = True
         while self._coming and self._coming[0][0] <= now_s:
             _, number, why = heapq.heappop(self._coming)
             job = self._jobs[number]
             self._waiting[number] = Member(
-                number, job.application, job.work_s, 0.0, job.submit_s, int(self._kills[number])
+                number,
+                job.application,
+                job.work_s,
+                0.0,
+                job.submit_s,
+                int(self._kills[number] + self._separations[number]),
             )
             self._write(now_s, why, number)
             changed = True
@@ -210,6 +233,8 @@ class _SharingModel:
         gpu = self._gpus[index]
         before = list(gpu.courses)
         killed = gpu.settle(now_s)
+        shares = self._guard is not None and len(gpu.courses) > 1
+        self._check_s[index] = now_s + self._guard.after_s if self._guard and shares else math.inf
         for course in killed:
             member = gpu.member(course, now_s)
             self._kills[member.job] += 1
@@ -220,6 +245,21 @@ class _SharingModel:
                 self._watcher.ran_out(index, now_s, together, member)
                 before.remove(course)
         return bool(killed)
+
+    def _check_sharing(self, index: int, now_s: float) -> None:
+        """Requeue a job if the guard separates the jobs of this GPU."""
+        gpu = self._gpus[index]
+        self._pass_time(gpu, now_s)
+        members = [gpu.member(one, now_s) for one in gpu.courses]
+        number = None if self._guard is None else self._guard.requeues(members)
+        if number is not None:
+            gpu.courses = [one for one in gpu.courses if one.member.job != number]
+            self._separations[number] += 1
+            self._write(now_s, SharingTransition.SEPARATED, number, index)
+            heapq.heappush(self._coming, (now_s + self._requeue_s, number, SharingTransition.REQUEUE))
+        self._settle(index, now_s)
+        if number is None:
+            self._check_s[index] = math.inf
 
     def _pass_time(self, gpu: SharedGpu, now_s: float) -> None:
         """Record the time since the last change as a stretch."""
