@@ -1,8 +1,8 @@
 """Measure forecasts of waiting times in a chronological replay over snapshots of a real queue.
 
 Each of the last snapshots is forecast from earlier data: models are trained again on earlier snapshots, with
-the starts that had happened by then. The reported snapshots choose no parameter; `slurm_gpu.forecast` chooses
-them within the history before each snapshot.
+the starts that had happened by then. By default, the last third of the snapshots is reported; it chooses no
+parameter. `slurm_gpu.forecast` chooses within the history before each snapshot.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.forecast_data import TABLE_ORDER, read_folder, waited_before_s
-from slurm_gpu.forecast.forecaster import KIND, KINDS, LEARNED, Learner, train
+from slurm_gpu.forecast.forecaster import LEARNED, Learner, train
 from slurm_gpu.forecast.learn import learn
 from slurm_gpu.forecast.regression import Regression
-from slurm_gpu.forecast.samples import Floats, QueueSamples, WaitSamples
+from slurm_gpu.forecast.samples import KIND, KINDS, Floats, QueueSamples, WaitSamples
 from slurm_gpu.forecast.tables import wait_tables
 from slurm_gpu.forecast.wait_grid import quantile
 
@@ -38,14 +38,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of files *.csv or *.csv.gz")
-    parser.add_argument(
-        "--last", type=int, default=9, help="number of snapshots to forecast (default: %(default)s)"
-    )
+    parser.add_argument("--last", type=int, help="number of snapshots to forecast (default: a third)")
     parser.add_argument(
         "--skip",
         type=int,
         default=0,
-        help="number of snapshots to leave out at the end; with 9, those for choosing parameters",
+        help="number of snapshots to leave out at the end, for choosing parameters on earlier ones",
     )
     parser.add_argument("--once", action="store_true", help="train only once, before the first of them")
     parser.add_argument("--quick", action="store_true", help="without the gradient boosting, which is slow")
@@ -53,7 +51,8 @@ def main() -> None:
     arguments = parser.parse_args()
     looks = read_folder(arguments.data)
     moments = np.unique(looks.at_s)
-    moments = moments[: len(moments) - arguments.skip][-arguments.last :]
+    last = len(moments) // 3 if arguments.last is None else arguments.last
+    moments = moments[: len(moments) - arguments.skip][-last:]
     baselines: dict[str, Baseline] = {"partition median": partition_median}
     if not arguments.quick:
         baselines["gradient boosting"] = gradient_boosting
@@ -114,43 +113,33 @@ def gradient_boosting(past: WaitSamples, now: QueueSamples) -> Floats:
 
 
 def report(looks: QueueSamples, said: dict[str, Floats], sources: NDArray[np.str_]) -> dict[str, float]:
-    wait = looks.start_s - looks.at_s
+    """Print the accuracy for all jobs, jobs with GPUs and jobs without, and return it by name."""
+    wait, before = looks.start_s - looks.at_s, waited_before_s(looks)
     gpu = looks.groups[KIND] == KINDS["gpu"]
-    every = np.ones(len(wait), dtype=bool)
-    print(
-        f"{len(wait):,} jobs, {gpu.sum():,} with GPUs; "
-        f"{np.mean(sources == LEARNED):.0%} forecast by what was learned"
-    )
-    print(f"{'time still to wait':24} {'all 2x':>7} {'3x':>6} {'GPU 2x':>7} {'3x':>6} {'MSE(log10)':>11}")
+    classes = {"all": np.ones(len(wait), dtype=bool), "gpu": gpu, "cpu": ~gpu}
     names = [name for name in said if name not in ("low", "high")]
-    for name in names:
-        shares = [within(said[name], wait, rows, factor) for rows in (every, gpu) for factor in (2, 3)]
-        error = np.mean(np.log10(said[name] / wait) ** 2)
-        print(f"{name:24} {shares[0]:7.3f} {shares[1]:6.3f} {shares[2]:7.3f} {shares[3]:6.3f} {error:11.3f}")
-    before = waited_before_s(looks)
-    print("time from submission to start")
-    for name in names:
-        whole = before + said[name]
-        shares = [within(whole, before + wait, rows, factor) for rows in (every, gpu) for factor in (2, 3)]
-        print(f"{name:24} {shares[0]:7.3f} {shares[1]:6.3f} {shares[2]:7.3f} {shares[3]:6.3f}")
-    held = (wait >= said["low"]) & (wait <= said["high"])
-    ours = said["slurm-gpu"]
-    answer = {
-        "all_within_2x": within(ours, wait, every, 2),
-        "all_within_3x": within(ours, wait, every, 3),
-        "gpu_within_2x": within(ours, wait, gpu, 2),
-        "gpu_within_3x": within(ours, wait, gpu, 3),
-        "interval80_coverage": float(held.mean()),
-        "interval80_coverage_gpu": float(held[gpu].mean()),
-        "interval80_factor": float(np.median(said["high"] / said["low"])),
-        "since_submission_within_2x": within(before + ours, before + wait, every, 2),
-        "since_submission_within_3x": within(before + ours, before + wait, every, 3),
-    }
-    print(
-        "the interval of 80 % holds {interval80_coverage:.1%} (GPU {interval80_coverage_gpu:.1%}); "
-        "its end is {interval80_factor:.1f} times its beginning, in the median".format(**answer)
-    )
-    return {key: round(value, 4) for key, value in answer.items()}
+    print(f"{np.mean(sources == LEARNED):.0%} of forecasts come from the regression")
+    values: dict[str, float] = {}
+    for kind, rows in classes.items():
+        if not rows.any():
+            continue
+        title = f"{kind}: {rows.sum():,} jobs"
+        print(f"{title:24} {'2x':>6} {'3x':>6} {'bias':>6} {'MSE':>6} {'whole 2x':>9} {'3x':>6}")
+        for name in names:
+            ratio = said[name][rows] / wait[rows]
+            shares = [within(said[name], wait, rows, factor) for factor in (2, 3)]
+            whole = [within(before + said[name], before + wait, rows, factor) for factor in (2, 3)]
+            error = np.mean(np.log10(ratio) ** 2)
+            print(
+                f"{name:24} {shares[0]:6.3f} {shares[1]:6.3f} {np.median(ratio):6.2f} {error:6.3f} "
+                f"{whole[0]:9.3f} {whole[1]:6.3f}"
+            )
+            values |= {f"{kind} {name} within 2x": shares[0], f"{kind} {name} within 3x": shares[1]}
+        covered = np.mean((wait[rows] >= said["low"][rows]) & (wait[rows] <= said["high"][rows]))
+        factor = np.median(said["high"][rows] / said["low"][rows])
+        print(f"80 % interval: coverage {covered:.1%}, end ÷ beginning {factor:.1f} in the median\n")
+        values |= {f"{kind} coverage": float(covered), f"{kind} end/beginning": float(factor)}
+    return {key: round(value, 4) for key, value in values.items()}
 
 
 def within(said: Floats, truth: Floats, rows: NDArray[np.bool_], factor: float) -> float:

@@ -23,8 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.forecast.forecaster import KINDS
-from slurm_gpu.forecast.samples import Floats, QueueSamples, codes_of
+from slurm_gpu.forecast.samples import KINDS, Floats, QueueSamples, codes_of
 
 _OF_JOB = ("req_cpus", "req_mem_total", "req_mem_per_cpu", "time_limit_sec", "account_id", "partition_id_y")
 _AMOUNTS = ("jobs", "cores", "mem", "core_hours", "gpus", "gpu_hours")

@@ -1,8 +1,8 @@
-"""Train forecasts on the past, evaluate them on its last part, and forecast waits.
+"""Train forecasts on the past, evaluate them day by day on its last part, and forecast waits.
 
-For each of the last blocks of history, the tables and the regression forecast from the data before it. The
-more accurate of the two is used, chosen separately for jobs with and without GPUs. Its errors determine the
-interval.
+The tables and the regression are both sources of forecasts. Each is trained again for the last blocks of
+history and forecasts them from the data before it. Its recent errors correct its forecasts and determine the
+interval. The source is chosen separately for jobs with and without GPUs.
 """
 
 from __future__ import annotations
@@ -13,60 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.forecast.errors import ErrorTables, error_tables
 from slurm_gpu.forecast.regression import Regression
-from slurm_gpu.forecast.samples import Floats, QueueSamples, WaitSamples
+from slurm_gpu.forecast.samples import KIND, KINDS, Floats, QueueSamples, WaitSamples
 from slurm_gpu.forecast.tables import WaitTables, wait_tables
-from slurm_gpu.forecast.wait_grid import around, error_distribution, likeliest, quantile
+from slurm_gpu.forecast.wait_grid import likeliest, quantile, share_needed, shortest_window
 
 # The share of jobs whose wait should be inside the interval.
 INTERVAL = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Errors of earlier forecasts, as log2 of true wait ÷ forecast, with their weights."""
-
-    log2_ratio: Floats
-    weight: Floats
-    """Weights for scores and corrections. A group of similar jobs, such as an array, counts as one job."""
-    n_jobs: Floats
-    """The number of jobs that each error represents, weighted by age.
-
-    Intervals use these numbers, since an interval is meant to cover a share of all jobs.
-    """
-    n_groups: int
-    """Number of groups of similar jobs, such as tasks of one array; errors in a group are correlated."""
-
-    def within(self, factor: float) -> float:
-        """Return the share of forecasts within `factor` of the true wait; NaN if there are no forecasts."""
-        total = self.weight.sum()
-        near = np.abs(self.log2_ratio) <= np.log2(factor)
-        return float((self.weight * near).sum() / total) if total > 0 else float("nan")
-
-    def score(self) -> float:
-        """Return the mean of the shares of forecasts within 2x and within 3x of the true wait."""
-        return (self.within(2.0) + self.within(3.0)) / 2
-
-    def spread(self) -> Floats:
-        """Return the distribution of the errors, computed by `wait_grid.error_distribution`.
-
-        An array of n tasks has the weight √n, because the errors of its tasks are correlated.
-        """
-        return error_distribution(self.log2_ratio, np.sqrt(self.weight * self.n_jobs))
-
-    def bounds(self) -> tuple[float, float]:
-        """Return the bounds, in octaves, of the central INTERVAL of the errors."""
-        order = np.argsort(self.log2_ratio)
-        total = np.cumsum(self.n_jobs[order])
-        place = (total - self.n_jobs[order] / 2) / total[-1]
-        low, high = np.interp([(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], place, self.log2_ratio[order])
-        return float(low), float(high)
-
-
 TABLES, LEARNED = "tables", "learned"
-# Jobs without and with GPUs: the codes of the grouping `kind`.
-KINDS: Mapping[str, int] = {"cpu": 0, "gpu": 1}
-KIND = "kind"
 # Number of sampled moments that an evaluation requires.
 MIN_MOMENTS = 4
 # Number of groups of like jobs with a known outcome that an estimate of the accuracy requires.
@@ -80,26 +35,27 @@ _MAX_ALIKE = 8
 # n like jobs have n to this power times the weight of one.
 _ALIKE_POWER = 0.3
 _HALF_LIFE_DAYS = 60.0
-_ERROR_HALF_LIFE_DAYS = 10.0
+# Errors of the last days correct forecasts; the choice of the source and the interval need more of them.
+_ERROR_HALF_LIFE_DAYS = 2.0
+_SCORE_HALF_LIFE_DAYS = 5.0
 _STILL_WAITING_OCTAVES = 1.0
+_DAY_S = 86400.0
 
 Learner = Callable[[WaitSamples, Sequence[str], Floats], Regression]
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The source and the interval for one kind of job, determined from the errors in the last blocks."""
+    """The source and the interval for one kind of job, determined from forecasts of the last blocks."""
 
     source: str
     """TABLES or LEARNED."""
-    bounds: Mapping[str, tuple[float, float]]
-    """Octaves to add to the forecast to obtain the ends of the interval, by source."""
+    shares: Mapping[str, float]
+    """The probability that the interval must have by the forecast to cover INTERVAL of jobs, by source."""
     judged: int
     """Number of groups of similar jobs in the evaluation."""
     within: Mapping[str, tuple[float, float]]
     """Shares of forecasts within 2x and within 3x of the true wait, by source."""
-    spread: Sequence[float] = ()
-    """Distribution of the regression's errors, computed by `wait_grid.error_distribution`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,48 +77,50 @@ class Forecaster:
     regression: Regression | None
     corrections: Mapping[str, Correction]
     """Corrections by kind of job. A kind with too little history for an evaluation is absent."""
+    errors: Mapping[str, ErrorTables]
+    """Recent errors by source; empty without an evaluation."""
 
     def forecast(self, samples: QueueSamples) -> ForecastIntervals:
         """Return the remaining wait of each job, with an 80 % interval."""
         mass = self.tables.distribution(samples)
-        low, middle, high = (np.log2(quantile(mass, share)) for share in (0.1, 0.5, 0.9))
+        low, middle, high = (quantile(mass, share) for share in (0.1, 0.5, 0.9))
         source = np.full(len(samples), TABLES, dtype="U8")
         for kind, correction in self.corrections.items():
             of_kind = samples.groups[KIND] == KINDS[kind]
-            if correction.source == LEARNED and self.regression is not None:
-                learned = _LearnedForecasts.of(self.regression, samples[of_kind])
-                base = learned.likeliest(np.array(correction.spread))
-            else:
-                base = np.log2(likeliest(mass[of_kind]))
-            middle[of_kind] = base
-            below, above = correction.bounds[correction.source]
-            low[of_kind], high[of_kind] = base + below, base + above
+            model = self.tables if correction.source == TABLES else self.regression
+            assert model is not None
+            corrected = _corrected(
+                _Forecasts.of(model, samples[of_kind]), self.errors[correction.source], samples[of_kind]
+            )
+            low[of_kind], high[of_kind] = shortest_window(corrected, correction.shares[correction.source])
+            middle[of_kind] = likeliest(corrected)
             source[of_kind] = correction.source
-        # The likeliest wait may be outside the central 80 %; the interval is extended to it.
-        return ForecastIntervals(
-            2.0 ** np.minimum(low, middle), 2.0**middle, 2.0 ** np.maximum(high, middle), source
-        )
+        # The likeliest wait may be outside the interval, which is extended to it.
+        return ForecastIntervals(np.minimum(low, middle), middle, np.maximum(high, middle), source)
 
 
 @dataclass(frozen=True, slots=True)
-class _LearnedForecasts:
-    """The forecasts of a regression for n samples."""
+class _Forecasts:
+    """Forecasts of one source for n samples, before the correction by its recent errors."""
 
-    middle: Floats
+    log2_wait: Floats
     mass: Floats
+    """(n, N_BINS) waits of jobs like each sample: those in the same groups or leaves."""
 
     @classmethod
-    def of(cls, regression: Regression, samples: QueueSamples) -> _LearnedForecasts:
-        return cls(regression.log2_wait(samples), regression.distribution(samples))
+    def of(cls, model: WaitTables | Regression, samples: QueueSamples) -> _Forecasts:
+        return cls(model.log2_wait(samples), model.distribution(samples))
 
-    def likeliest(self, spread: Floats) -> Floats:
-        """Return (n) log2 of the wait in seconds that is most likely close to the true wait.
+    def __getitem__(self, rows: NDArray[np.bool_]) -> _Forecasts:
+        return _Forecasts(self.log2_wait[rows], self.mass[rows])
 
-        The distribution is the mean of two: the waits of jobs in the same leaves of the trees, and past
-        errors around `middle`. The first can have two peaks; the second reflects how much new days differ
-        from earlier ones.
-        """
-        return np.log2(likeliest((self.mass + around(self.middle, spread)) / 2))
+
+def _corrected(forecasts: _Forecasts, errors: ErrorTables, samples: QueueSamples) -> Floats:
+    """Return distributions (n, N_BINS): the mean of those of like jobs and of two from recent errors.
+
+    The first can have two peaks; the others reflect how much the last days differ from earlier ones.
+    """
+    return (forecasts.mass + 2 * errors.around(forecasts.log2_wait, samples)) / 3
 
 
 def train(
@@ -180,14 +138,17 @@ def train(
     """
     sample, weight, _ = _sample(past)
     tables = wait_tables(sample, order, weight)
-    errors, spreads = _walk_forward(past, order, names, learner, blocks)
+    tests = _walk_forward(past, order, names, learner, blocks)
+    scores = {source: test.score() for source, test in tests.items()}
     corrections: dict[str, Correction] = {}
-    for kind, of_sources in errors.items():
-        if of_sources[TABLES].n_groups >= MIN_GROUPS:
-            corrections[kind] = _correction(of_sources, spreads.get(kind))
+    for kind, code in KINDS.items():
+        of_sources = {source: score.of_kind(code) for source, score in scores.items()}
+        if tests and of_sources[TABLES].n_groups >= MIN_GROUPS:
+            corrections[kind] = _correction(of_sources)
     learned = any(correction.source == LEARNED for correction in corrections.values())
     regression = learner(sample, names, weight) if learner is not None and learned else None
-    return Forecaster(past.now_s, tables, regression, corrections)
+    errors = {source: test.errors_at(past.now_s) for source, test in tests.items()}
+    return Forecaster(past.now_s, tables, regression, corrections, errors)
 
 
 def _sample(past: WaitSamples) -> tuple[WaitSamples, Floats, Floats]:
@@ -214,67 +175,136 @@ def _scattered(n: int) -> NDArray[np.uint64]:
     return np.arange(n, dtype=np.uint64) * np.uint64(11400714819323198485)
 
 
+@dataclass(frozen=True, slots=True)
+class _Backtest:
+    """Forecasts of one source for past samples, each trained on earlier data, and the known outcomes."""
+
+    past: WaitSamples
+    n_jobs: Floats
+    """The number of jobs that each sample represents."""
+    forecasts: _Forecasts
+
+    def errors_at(self, now_s: float) -> ErrorTables:
+        """Return the errors that were known at `now_s`."""
+        before = self.past.samples.at_s < now_s
+        known, predicted = self.past.samples.known_at(now_s), self.forecasts.log2_wait[before]
+        weight = self._weight()[before] * 0.5 ** (known.age_days / _ERROR_HALF_LIFE_DAYS)
+        return error_tables(_log2_wait(known, predicted) - predicted, weight, known.samples)
+
+    def score(self) -> _Scores:
+        """Return the accuracy of the forecasts of each day, corrected by the errors known before it.
+
+        The first day is left out, since there are no errors before it.
+        """
+        day = np.floor(self.past.age_days).astype(np.int64)
+        ratio, needed = np.zeros(len(day)), np.zeros(len(day))
+        for one in np.unique(day):
+            rows = day == one
+            now = self.past[rows]
+            errors = self.errors_at(now.samples.at_s.min())
+            mass = _corrected(self.forecasts[rows], errors, now.samples)
+            predicted = np.log2(likeliest(mass))
+            wait = _log2_wait(now, predicted)
+            ratio[rows], needed[rows] = wait - predicted, share_needed(mass, 2.0**wait)
+        weight = self._weight() * 0.5 ** (self.past.age_days / _SCORE_HALF_LIFE_DAYS)
+        kind, alike = self.past.samples.groups[KIND], self.past.samples.alike
+        return _Scores(ratio, needed, weight, day, kind, alike)[day < day.max(initial=0)]
+
+    def _weight(self) -> Floats:
+        """Return weights (n) that give an array of n tasks the weight √n, as its errors are correlated."""
+        _, group, size = np.unique(self.past.samples.alike, return_inverse=True, return_counts=True)
+        return np.asarray(np.sqrt(self.n_jobs / size[group]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Errors (n) of corrected forecasts, as log2 of true wait ÷ forecast."""
+
+    log2_ratio: Floats
+    needed: Floats
+    """The lowest probability of an interval that contains the true wait."""
+    weight: Floats
+    day: NDArray[np.int64]
+    kind: NDArray[np.int64]
+    alike: NDArray[np.int64]
+
+    def __getitem__(self, rows: NDArray[np.bool_]) -> _Scores:
+        return _Scores(*(getattr(self, name)[rows] for name in self.__slots__))
+
+    def of_kind(self, code: int) -> _Scores:
+        """Return the rows of one kind of job."""
+        return self[self.kind == code]
+
+    @property
+    def n_groups(self) -> int:
+        """Return the number of groups of similar jobs; errors in a group are correlated."""
+        return len(np.unique(self.alike))
+
+    def within(self, factor: float) -> float:
+        """Return the share of forecasts within `factor` of the true wait."""
+        return float(np.average(np.abs(self.log2_ratio) <= np.log2(factor), weights=self.weight))
+
+    def is_better_than(self, other: _Scores) -> bool:
+        """Return whether more forecasts are within 2x and 3x, by over one standard error between days."""
+        near, far = (
+            sum((np.abs(one.log2_ratio) <= np.log2(factor)) / 2 for factor in (2.0, 3.0))
+            for one in (self, other)
+        )
+        gain = np.bincount(self.day, self.weight * (near - far))
+        total = np.bincount(self.day, self.weight)
+        mean = gain.sum() / total.sum()
+        return bool(mean * total.sum() > np.sqrt(((gain - mean * total) ** 2).sum()))
+
+    def share(self) -> float:
+        """Return the probability that intervals needed to cover INTERVAL of the jobs."""
+        order = np.argsort(self.needed)
+        total = np.cumsum(self.weight[order])
+        return float(np.interp(INTERVAL, total / total[-1], self.needed[order]))
+
+
+def _log2_wait(known: WaitSamples, predicted: Floats) -> Floats:
+    """Return (n) log2 of the waits.
+
+    A job that still waits counts with twice its wait so far, or as predicted if that is longer.
+    """
+    wait = np.log2(known.wait_s)
+    return np.where(known.started, wait, np.maximum(wait + _STILL_WAITING_OCTAVES, predicted))
+
+
 def _walk_forward(
     past: WaitSamples, order: Sequence[str], names: Sequence[str], learner: Learner | None, most_blocks: int
-) -> tuple[dict[str, dict[str, Errors]], dict[str, Floats]]:
-    """Return the errors of forecasts in the last blocks, each trained on the time before its block.
-
-    The first result contains the errors by kind and source, the second the regression's error distribution by
-    kind.
-    """
+) -> dict[str, _Backtest]:
+    """Return the forecasts of each source for the last blocks, each trained on the time before its block."""
     moments = np.unique(past.samples.at_s)
     if len(moments) < MIN_MOMENTS:
-        return {}, {}
+        return {}
     evaluated = moments[-max(1, int(len(moments) * _EVALUATED_SHARE)) :]
-    blocks = np.array_split(evaluated, min(most_blocks, len(evaluated)))
-    tables: list[_Part] = []
-    learned: list[_Part] = []
-    found: list[_LearnedForecasts] = []
-    for block in blocks:
+    parts: list[WaitSamples] = []
+    jobs: list[Floats] = []
+    found: dict[str, list[_Forecasts]] = {
+        source: [] for source in ((TABLES,) if learner is None else (TABLES, LEARNED))
+    }
+    for block in np.array_split(evaluated, min(most_blocks, len(evaluated))):
         before, weight, _ = _sample(past.samples.known_at(block[0]))
         now, _, n_jobs = _sample(past[(past.samples.at_s >= block[0]) & (past.samples.at_s <= block[-1])])
-        tables.append((now, n_jobs, wait_tables(before, order, weight).log2_wait(now.samples)))
+        found[TABLES].append(_Forecasts.of(wait_tables(before, order, weight), now.samples))
         if learner is not None:
-            found.append(_LearnedForecasts.of(learner(before, names, weight), now.samples))
-            learned.append((now, n_jobs, found[-1].middle))
-    errors: dict[str, dict[str, Errors]] = {}
-    spreads: dict[str, Floats] = {}
-    for kind, code in KINDS.items():
-        errors[kind] = {TABLES: _errors(tables, code)}
-        middle = _errors(learned, code) if learned else None
-        if middle is not None and middle.n_groups:
-            spread = spreads[kind] = middle.spread()
-            predicted = [
-                (now, n_jobs, of.likeliest(spread))
-                for (now, n_jobs, _), of in zip(learned, found, strict=True)
-            ]
-            errors[kind][LEARNED] = _errors(predicted, code)
-    return errors, spreads
+            found[LEARNED].append(_Forecasts.of(learner(before, names, weight), now.samples))
+        parts.append(now)
+        jobs.append(n_jobs)
+    samples = QueueSamples.joined([part.samples for part in parts]).known_at(past.now_s)
+    return {source: _Backtest(samples, np.concatenate(jobs), _joined(of)) for source, of in found.items()}
 
 
-# Samples, the number of jobs that each represents, and log2 of the predicted seconds.
-_Part = tuple[WaitSamples, Floats, Floats]
+def _joined(parts: Sequence[_Forecasts]) -> _Forecasts:
+    return _Forecasts(
+        np.concatenate([part.log2_wait for part in parts]), np.concatenate([part.mass for part in parts])
+    )
 
 
-def _errors(parts: Sequence[_Part], code: int) -> Errors:
-    ratios, weights, jobs, n_groups = [], [], [], 0
-    for now, n_jobs, predicted in parts:
-        of_kind = now.samples.groups[KIND] == code
-        wait = np.log2(now.wait_s)
-        # A job that still waits counts with twice its wait so far, or as predicted if that is longer.
-        wait = np.where(now.started, wait, np.maximum(wait + _STILL_WAITING_OCTAVES, predicted))
-        n_groups += len(np.unique(now.samples.alike[of_kind]))
-        _, group, size = np.unique(now.samples.alike, return_inverse=True, return_counts=True)
-        ratios.append((wait - predicted)[of_kind])
-        recent = 0.5 ** (now.age_days / _ERROR_HALF_LIFE_DAYS)
-        weights.append((recent / size[group])[of_kind])
-        jobs.append((recent * n_jobs)[of_kind])
-    return Errors(np.concatenate(ratios), np.concatenate(weights), np.concatenate(jobs), n_groups)
-
-
-def _correction(of_sources: Mapping[str, Errors], spread: Floats | None) -> Correction:
-    best = max(of_sources, key=lambda source: of_sources[source].score())
-    bounds = {source: found.bounds() for source, found in of_sources.items()}
+def _correction(of_sources: Mapping[str, _Scores]) -> Correction:
+    tables, learned = of_sources[TABLES], of_sources.get(LEARNED)
+    best = TABLES if learned is None or tables.is_better_than(learned) else LEARNED
+    shares = {source: found.share() for source, found in of_sources.items()}
     within = {source: (found.within(2.0), found.within(3.0)) for source, found in of_sources.items()}
-    about = () if spread is None else tuple(spread.tolist())
-    return Correction(best, bounds, of_sources[best].n_groups, within, about)
+    return Correction(best, shares, tables.n_groups, within)

@@ -6,7 +6,6 @@ regression is damaged, forecasts come from the tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -16,6 +15,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.forecast.errors import ERROR_ORDER, ErrorTables
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES, Correction, Forecaster
 from slurm_gpu.forecast.model import ForecastModel
 from slurm_gpu.forecast.packing import DamagedError, PackedArchive, pack
@@ -23,9 +23,9 @@ from slurm_gpu.forecast.queue import TABLE_ORDER, Vocabulary, feature_names
 from slurm_gpu.forecast.regression import LinearRegression, Regression, Trees
 from slurm_gpu.forecast.samples import Floats
 from slurm_gpu.forecast.tables import WaitTables
-from slurm_gpu.forecast.wait_grid import ERROR_BIN_EDGES, N_BINS
+from slurm_gpu.forecast.wait_grid import N_BINS, N_ERROR_BINS
 
-FORMAT = 3
+FORMAT = 4
 _TREES = {
     "roots": np.int32,
     "feature": np.int32,
@@ -44,7 +44,6 @@ _MAX_DEPTH = 1000
 
 _Source = Literal["tables", "learned"]
 _Share = Annotated[float, Meta(ge=0, le=1)]
-_Octaves = Annotated[float, Meta(ge=-64, le=64)]
 # Up to the year 6325, which datetime supports.
 _Epoch = Annotated[float, Meta(ge=0, le=2**37)]
 _Count = Annotated[int, Meta(ge=0)]
@@ -56,17 +55,16 @@ class _AnyFormat(msgspec.Struct):
 
 class _Judged(msgspec.Struct, forbid_unknown_fields=True):
     source: _Source
-    bounds: dict[_Source, tuple[_Octaves, _Octaves]]
+    shares: dict[_Source, _Share]
     judged: _Count
     within: dict[_Source, tuple[_Share, _Share]]
-    spread: tuple[_Share, ...]
 
 
 class _ModelFile(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: int
     made_at_s: _Epoch
     since_s: _Epoch
-    n_samples: _Count = msgspec.field(name="n_looks")
+    n_samples: _Count
     accounts: list[str]
     partitions: list[str]
     corrections: dict[Literal["cpu", "gpu"], _Judged]
@@ -83,6 +81,8 @@ def model_bytes(model: ForecastModel) -> bytes:
     for name in TABLE_ORDER:
         arrays[f"started.{name}"] = tables.started[name].astype(np.float32)
         arrays[f"waiting.{name}"] = tables.waiting[name].astype(np.float32)
+    for source, errors in forecaster.errors.items():
+        arrays |= {f"errors.{source}.{name}": errors.counts[name].astype(np.float32) for name in ERROR_ORDER}
     if regression is not None:
         arrays |= {name: getattr(regression.trees, name).astype(dtype) for name, dtype in _TREES.items()}
         arrays |= {"slopes": regression.line.slopes.astype(np.float64), "typical": model.typical}
@@ -116,9 +116,11 @@ def read_model(body: bytes) -> ForecastModel:
         return _of_tables(model, "")
     try:
         regression, typical = _regression(packed, header)
+        errors = {**model.forecaster.errors, LEARNED: _errors(packed, LEARNED)}
     except DamagedError as error:
         return _of_tables(model, str(error))
-    return replace(model, forecaster=replace(model.forecaster, regression=regression), typical=typical)
+    forecaster = replace(model.forecaster, regression=regression, errors=errors)
+    return replace(model, forecaster=forecaster, typical=typical)
 
 
 def _header(packed: PackedArchive) -> _ModelFile:
@@ -132,12 +134,17 @@ def _without_regression(packed: PackedArchive, header: _ModelFile) -> ForecastMo
     corrections: dict[str, Correction] = {
         kind: _correction(kind, one) for kind, one in header.corrections.items()
     }
-    tables = WaitTables(TABLE_ORDER, _counts(packed, "started"), _counts(packed, "waiting"))
+    errors = {TABLES: _errors(packed, TABLES)} if corrections else {}
+    tables = WaitTables(
+        TABLE_ORDER,
+        {name: _counts(packed, f"started.{name}", N_BINS) for name in TABLE_ORDER},
+        {name: _counts(packed, f"waiting.{name}", N_BINS) for name in TABLE_ORDER},
+    )
     for name in TABLE_ORDER:
         if tables.started[name].shape != tables.waiting[name].shape:
             raise DamagedError(f"waiting.{name} and started.{name} have different groups")
     return ForecastModel(
-        Forecaster(header.made_at_s, tables, None, corrections),
+        Forecaster(header.made_at_s, tables, None, corrections, errors),
         Vocabulary(_names(header.accounts, "accounts"), _names(header.partitions, "partitions")),
         np.zeros(len(feature_names())),
         header.n_samples,
@@ -154,25 +161,24 @@ def _of_tables(model: ForecastModel, read_error: str) -> ForecastModel:
 
 
 def _correction(kind: str, judged: _Judged) -> Correction:
-    for what in (judged.bounds, judged.within):
+    for what in (judged.shares, judged.within):
         if not {TABLES, judged.source} <= what.keys():
             raise DamagedError(f"corrections of {kind} lack values for {TABLES} or {judged.source}")
-    if len(judged.spread) != len(ERROR_BIN_EDGES) - 1 and (judged.spread or judged.source == LEARNED):
-        raise DamagedError(
-            f"corrections of {kind}: spread has {len(judged.spread)} values, not {len(ERROR_BIN_EDGES) - 1}"
-        )
     return Correction(**msgspec.structs.asdict(judged))
 
 
-def _counts(packed: PackedArchive, what: str) -> Mapping[str, Floats]:
-    """Return the counts (groups, N_BINS) of each grouping."""
-    found = {}
-    for name in TABLE_ORDER:
-        counts = packed.array(f"{what}.{name}", np.float32).astype(float)
-        if len(counts) % N_BINS or (counts < 0).any():
-            raise DamagedError(f"{what}.{name} does not have counts in {N_BINS} bins for each group")
-        found[name] = counts.reshape(-1, N_BINS)
-    return found
+def _errors(packed: PackedArchive, source: str) -> ErrorTables:
+    return ErrorTables(
+        {name: _counts(packed, f"errors.{source}.{name}", N_ERROR_BINS) for name in ERROR_ORDER}
+    )
+
+
+def _counts(packed: PackedArchive, name: str, n_bins: int) -> Floats:
+    """Return the counts (groups, n_bins) of one grouping."""
+    counts = packed.array(name, np.float32).astype(float)
+    if len(counts) % n_bins or (counts < 0).any():
+        raise DamagedError(f"{name} does not have counts in {n_bins} bins for each group")
+    return counts.reshape(-1, n_bins)
 
 
 def _names(names: list[str], what: str) -> NDArray[np.str_]:

@@ -18,8 +18,6 @@ from numpy.typing import DTypeLike, NDArray
 MAX_UNPACKED_BYTES = 512 * 2**20
 _MAX_ENTRIES = 100
 _HEADER = "header.json"
-# Its name in models written by version 0.2.
-_FORMER_HEADER = "told.json"
 
 Header = TypeVar("Header", bound=msgspec.Struct)
 
@@ -63,11 +61,10 @@ class PackedArchive:
 
     def header(self, kind: type[Header]) -> Header:
         """Decode the JSON header into an object of this type."""
-        name = _HEADER if _HEADER in self or _FORMER_HEADER not in self else _FORMER_HEADER
         try:
-            return msgspec.json.decode(self._read(name), type=kind)
+            return msgspec.json.decode(self._read(_HEADER), type=kind)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise DamagedError(f"{name}: {error}") from error
+            raise DamagedError(f"{_HEADER}: {error}") from error
 
     def array(self, name: str, dtype: DTypeLike) -> NDArray[Any]:
         """Return (n) finite values of this type."""

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.forecast.forecaster import KIND, KINDS
-from slurm_gpu.forecast.samples import Codes, Floats, QueueSamples, codes_of
+from slurm_gpu.forecast.samples import KIND, KINDS, Codes, Floats, QueueSamples, codes_of
 
 # Time between two past moments that are sampled.
 EVERY_S = 3 * 3600

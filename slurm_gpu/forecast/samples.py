@@ -16,6 +16,9 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 SHORTEST_WAIT_S = 1.0
+# The grouping by use of GPUs, and its codes.
+KIND = "kind"
+KINDS: Mapping[str, int] = {"cpu": 0, "gpu": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +55,10 @@ class QueueSamples:
         """Return the samples before `now_s` with the outcomes that were known then."""
         samples = self[self.at_s < now_s]
         started = samples.start_s < now_s
-        gone_s = np.where(samples.gone_s < now_s, samples.gone_s, now_s)
-        until_s = np.where(started, samples.start_s, gone_s)
+        gone_s = np.where(samples.gone_s < now_s, samples.gone_s, np.nan)
+        until_s = np.where(started, samples.start_s, np.where(np.isnan(gone_s), now_s, gone_s))
         wait_s = np.maximum(until_s - samples.at_s, SHORTEST_WAIT_S)
-        hidden = np.full(len(samples), np.nan)
-        samples = replace(samples, start_s=np.where(started, samples.start_s, hidden), gone_s=hidden)
+        samples = replace(samples, start_s=np.where(started, samples.start_s, np.nan), gone_s=gone_s)
         return WaitSamples(now_s=now_s, samples=samples, wait_s=wait_s, started=started)
 
     @staticmethod

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.forecast.samples import Codes, Floats, QueueSamples, WaitSamples
-from slurm_gpu.forecast.wait_grid import N_BINS, bin_of, distribution, likeliest
+from slurm_gpu.forecast.wait_grid import N_BINS, bin_of, distribution, quantile
 
 # Older history is used only if there is nothing newer.
 MEMORY_DAYS = 14.0
@@ -36,14 +36,14 @@ class WaitTables:
         """Return (n, N_BINS) distributions of the remaining wait of similar jobs."""
         mass = np.full((len(samples), N_BINS), 1.0 / N_BINS)
         for name in self.order:
-            started = _rows(self.started[name], samples.groups[name])
-            waiting = _rows(self.waiting[name], samples.groups[name])
+            started = rows_of(self.started[name], samples.groups[name])
+            waiting = rows_of(self.waiting[name], samples.groups[name])
             mass = distribution(started + _BORROWED_JOBS * mass, waiting)
         return mass
 
     def log2_wait(self, samples: QueueSamples) -> Floats:
-        """Return (n) log2 of the likeliest wait in seconds."""
-        return np.log2(likeliest(self.distribution(samples)))
+        """Return (n) log2 of the median wait in seconds."""
+        return np.log2(quantile(self.distribution(samples), 0.5))
 
 
 def wait_tables(past: WaitSamples, order: Sequence[str], weight: Floats) -> WaitTables:
@@ -68,9 +68,9 @@ def wait_tables(past: WaitSamples, order: Sequence[str], weight: Floats) -> Wait
     )
 
 
-def _rows(counts: Floats, codes: Codes) -> Floats:
-    """Return (n, N_BINS) counts; 0 for unknown groups."""
+def rows_of(counts: Floats, codes: Codes) -> Floats:
+    """Return the rows (n, bins) of `counts` (groups, bins); 0 for unknown groups."""
     known = (codes >= 0) & (codes < len(counts))
-    rows = np.zeros((len(codes), N_BINS))
+    rows = np.zeros((len(codes), counts.shape[1]))
     rows[known] = counts[codes[known]]
     return rows

@@ -27,6 +27,7 @@ _TAIL_OCTAVES = 2
 _SMOOTH = np.array([1.0, 2.0, 3.0, 2.0, 1.0]) / 9.0
 # Edges of the bins of errors: octaves by which the true wait exceeds the forecast.
 ERROR_BIN_EDGES: Floats = np.arange(-12 * _PER_OCTAVE, 12 * _PER_OCTAVE + 1) / _PER_OCTAVE
+N_ERROR_BINS = len(ERROR_BIN_EDGES) - 1
 
 
 def bin_of(wait_s: Floats) -> NDArray[np.intp]:
@@ -56,22 +57,55 @@ def distribution(started: Floats, waiting: Floats) -> Floats:
     return np.asarray(mass)
 
 
-def error_distribution(octaves: Floats, weight: Floats) -> Floats:
-    """Return the distribution of past errors in the bins of ERROR_BIN_EDGES.
+def error_bin_of(octaves: Floats) -> NDArray[np.intp]:
+    """Return the index of the bin of each error; errors outside ERROR_BIN_EDGES count in the outer bins."""
+    return np.searchsorted(ERROR_BIN_EDGES[1:-1], octaves, side="right")
 
-    `octaves` (n) contains the errors, and `weight` (n) their weights.
-    """
-    inside = np.clip(octaves, ERROR_BIN_EDGES[0], ERROR_BIN_EDGES[-1])
-    counts = np.histogram(inside, ERROR_BIN_EDGES, weights=weight)[0]
-    smooth = np.convolve(counts, _SMOOTH, mode="same")
-    return np.asarray(smooth / smooth.sum())
+
+def smoothed(counts: Floats) -> Floats:
+    """Return `counts` (n, bins) smoothed over neighbouring bins."""
+    width, n_bins = len(_SMOOTH), counts.shape[1]
+    padded = np.pad(counts, ((0, 0), (width // 2,) * 2))
+    return np.asarray(sum(weight * padded[:, i : i + n_bins] for i, weight in enumerate(_SMOOTH)))
 
 
 def around(log2_wait: Floats, errors: Floats) -> Floats:
-    """Return distributions (n, N_BINS) around forecasts (n), with errors from `error_distribution`."""
-    total = np.concatenate([[0.0], np.cumsum(errors)])
+    """Return distributions (n, N_BINS) around forecasts (n); `errors` has the shape (n, N_ERROR_BINS)."""
+    total = np.concatenate([np.zeros((len(errors), 1)), np.cumsum(errors, axis=1)], axis=1)
     bounds = np.concatenate([[-np.inf], _BOUNDS[1:-1], [np.inf]])
-    return np.diff(np.interp(bounds - log2_wait[:, None], ERROR_BIN_EDGES, total), axis=1)
+    place = ((bounds - log2_wait[:, None] - ERROR_BIN_EDGES[0]) * _PER_OCTAVE).clip(0, N_ERROR_BINS)
+    lower = np.minimum(place.astype(np.intp), N_ERROR_BINS - 1)
+    below = np.take_along_axis(total, lower, 1)
+    above = np.take_along_axis(total, lower + 1, 1)
+    return np.diff(below + (place - lower) * (above - below), axis=1)
+
+
+def shortest_window(mass: Floats, share: float) -> tuple[Floats, Floats]:
+    """Return the ends (n) in seconds of the shortest interval of bins with at least this probability."""
+    first, inside = _windows(mass)
+    width = np.minimum((inside < share).sum(axis=1), N_BINS - 1)
+    start = first[np.arange(len(mass)), width]
+    # The first bin is open.
+    return np.where(start > 0, 2.0 ** _BOUNDS[start], 1.0), 2.0 ** _BOUNDS[start + width + 1]
+
+
+def share_needed(mass: Floats, wait_s: Floats) -> Floats:
+    """Return the lowest probability (n) for which `shortest_window` contains the wait."""
+    first, inside = _windows(mass)
+    place = bin_of(wait_s)[:, None]
+    width = np.argmax((first <= place) & (place <= first + np.arange(N_BINS)), axis=1)
+    return np.asarray(inside[np.arange(len(mass)), width])
+
+
+def _windows(mass: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """Return the first bin and the probability of the likeliest window of 1 to N_BINS bins, (n, N_BINS)."""
+    total = _total(mass / mass.sum(axis=1, keepdims=True))
+    first, inside = np.zeros(mass.shape, dtype=np.intp), np.zeros(mass.shape)
+    for width in range(1, N_BINS + 1):
+        of_width = total[:, width:] - total[:, : N_BINS + 1 - width]
+        first[:, width - 1] = of_width.argmax(axis=1)
+        inside[:, width - 1] = of_width.max(axis=1)
+    return first, inside
 
 
 def quantile(mass: Floats, share: float | Floats) -> Floats:
@@ -101,11 +135,7 @@ def likeliest(mass: Floats, factor: float = 2.0, wider: float = 3.0) -> Floats:
     inside = np.zeros((len(mass), candidates.shape[1]))
     for width in (np.log2(factor), np.log2(wider)):
         inside += _total_at(total, candidates + width) - _total_at(total, candidates - width)
-    padded = np.pad(inside, ((0, 0), (len(_SMOOTH) // 2,) * 2))
-    smooth = sum(
-        weight * padded[:, offset : offset + inside.shape[1]] for offset, weight in enumerate(_SMOOTH)
-    )
-    return np.asarray(2.0 ** candidates[0, np.argmax(smooth, axis=1)])
+    return np.asarray(2.0 ** candidates[0, np.argmax(smoothed(inside), axis=1)])
 
 
 def _total(mass: Floats) -> Floats:

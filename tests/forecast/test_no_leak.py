@@ -37,3 +37,11 @@ def test_known_outcomes_do_not_depend_on_later_events():
     again = train(known.samples.known_at(at_s), TABLE_ORDER, samples.names)
     for name in TABLE_ORDER:
         np.testing.assert_array_equal(hidden.tables.started[name], again.tables.started[name])
+
+
+def test_a_cancelled_job_has_the_same_wait_when_known_outcomes_are_read_again():
+    runs, at_s = made_up_runs(), NOW_S - 3 * DAY_S
+    known = past_samples(runs, Vocabulary.of(runs), NOW_S).known_at(at_s)
+    again = known.samples.known_at(at_s)
+    assert (~np.isnan(known.samples.gone_s)).any()
+    np.testing.assert_array_equal(again.wait_s, known.wait_s)

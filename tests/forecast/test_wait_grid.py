@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 from slurm_gpu.forecast.wait_grid import (
     EDGES_S,
     N_BINS,
+    N_ERROR_BINS,
     around,
     bin_of,
     distribution,
-    error_distribution,
+    error_bin_of,
     likeliest,
     quantile,
+    share_needed,
+    shortest_window,
 )
 
 _A_BIN = EDGES_S[1] / EDGES_S[0]
@@ -59,16 +62,26 @@ def test_the_likeliest_wait_is_in_a_peak_and_the_median_between():
     assert 50 <= likeliest(mass)[0] <= 200
 
 
-def test_forecasts_that_were_too_short_are_corrected():
-    # Half of the forecasts were right, half were a quarter of the wait.
-    spread = error_distribution(np.array([0.0] * 50 + [2.0] * 50), np.ones(100))
-    mass = around(np.log2([3600.0, 1e9, 1.0]), spread)
-    assert mass.sum(axis=1) == pytest.approx(1)
-    assert quantile(mass, 0.25)[0] == pytest.approx(3600, rel=0.2)
-    assert quantile(mass, 0.75)[0] == pytest.approx(4 * 3600, rel=0.2)
+def test_the_shortest_window_has_the_share_and_is_no_longer_than_the_central_one():
+    mass = distribution(counts([100.0] * 85 + [2e4] * 15), counts([]))
+    low_s, high_s = shortest_window(mass, 0.8)
+    assert low_s[0] <= 100 <= high_s[0]
+    assert high_s[0] / low_s[0] <= _A_BIN * 1.01
+    low_s, high_s = shortest_window(mass, 0.9)
+    assert low_s[0] <= 100 < 2e4 <= high_s[0]
 
 
-def test_errors_are_weighted():
-    spread = error_distribution(np.array([0.0, 2.0]), np.array([3.0, 1.0]))
-    mass = around(np.log2([3600.0]), spread)
-    assert quantile(mass, 0.74)[0] < 2 * 3600 < quantile(mass, 0.76)[0]
+@settings(max_examples=50)
+@given(st.lists(st.floats(20, 1e6), min_size=1, max_size=50), st.floats(1, 1e8))
+def test_the_window_with_the_needed_share_contains_the_wait(waits_s, wait_s):
+    mass = (distribution(counts(waits_s), counts([])) + 1 / N_BINS) / 2
+    low_s, high_s = shortest_window(mass, share_needed(mass, np.array([wait_s]))[0])
+    assert low_s[0] <= wait_s
+    assert wait_s <= high_s[0] or high_s[0] >= EDGES_S[-1]
+
+
+@pytest.mark.parametrize("forecast_s", [3600.0, 1e9, 1.0])
+def test_forecasts_with_errors_have_probabilities_that_add_up_to_one(forecast_s):
+    errors = np.bincount(error_bin_of(np.array([0.1, 2.1, -30.0, 30.0])), minlength=N_ERROR_BINS) / 4
+    mass = around(np.log2([forecast_s]), errors[None, :])
+    assert mass.sum() == pytest.approx(1)

@@ -20,7 +20,6 @@ from slurm_gpu.forecast.forecaster import LEARNED, TABLES
 from slurm_gpu.forecast.model_file import model_bytes, read_model
 from slurm_gpu.forecast.queue import feature_names
 from slurm_gpu.forecast.regression import LinearRegression, Regression, Trees
-from slurm_gpu.forecast.wait_grid import ERROR_BIN_EDGES
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from tests.database.conftest import empty
 from tests.database.running_server import NOBODY, ROOT, Running, acting_as
@@ -237,9 +236,8 @@ def test_tables_with_a_remark_replace_a_damaged_regression(site: Running) -> Non
         kind: replace(
             one,
             source=LEARNED,
-            bounds=dict.fromkeys((TABLES, LEARNED), (-1.0, 1.0)),
+            shares=dict.fromkeys((TABLES, LEARNED), 0.8),
             within=dict.fromkeys((TABLES, LEARNED), (0.5, 0.7)),
-            spread=(0.0,) * (len(ERROR_BIN_EDGES) - 1),
         )
         for kind, one in model.forecaster.corrections.items()
     }
