@@ -1,7 +1,7 @@
 """Forecast a job's waiting time, based on the waits of earlier jobs.
 
 `samples` contains observations of waiting jobs, and the outcome known at each moment. `tables` and
-`regression` forecast from them. `forecaster` evaluates both on the last part of history, uses the more
-accurate one and adds an interval. `model_file` stores a `model` as bytes. Forecasting needs numpy, reading a
-model needs msgspec, and training a `regression` (`learn`) needs scikit-learn.
+`regression` forecast from them. `forecaster` evaluates both on the last part of history, chooses one,
+corrects it by its recent `errors` and adds an interval. `model_file` stores a `model` as bytes. Forecasting
+needs numpy, reading a model needs msgspec, and training a `regression` (`learn`) needs scikit-learn.
 """

@@ -25,9 +25,9 @@ def train(site: CommandSite, database_config: Path | None) -> None:
     """Train the model of `slurm-gpu forecast` on the accounting of the last 60 days.
 
     Tables of past waits need only numpy. With scikit-learn (extra `learn`), a regression model is also
-    trained; both are validated on later jobs, and the more accurate one is used. The command then forecasts a
-    sample of pending jobs, to measure the accuracy even if few users request forecasts. Run this command on
-    slurm-gpudbd's host.
+    trained; both are validated on later jobs, and tables are used only if they are clearly better. The
+    command then forecasts a sample of pending jobs, to measure the accuracy even if few users request
+    forecasts. Run this command on slurm-gpudbd's host.
     """
     from slurm_gpu.database.forecasts.training import forecast_waiting, installed_learner, train_from_database
 
