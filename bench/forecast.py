@@ -23,7 +23,7 @@ from bench.forecast_data import TABLE_ORDER, read_folder, waited_before_s
 from slurm_gpu.forecast.forecaster import LEARNED, Learner, train
 from slurm_gpu.forecast.learn import learn
 from slurm_gpu.forecast.regression import Regression
-from slurm_gpu.forecast.samples import KIND, KINDS, Floats, QueueSamples, WaitSamples
+from slurm_gpu.forecast.samples import KIND, KINDS, SHORTEST_WAIT_S, Floats, QueueSamples, WaitSamples
 from slurm_gpu.forecast.tables import wait_tables
 from slurm_gpu.forecast.wait_grid import quantile
 
@@ -63,7 +63,7 @@ def main() -> None:
         if moment == moments[0] or not arguments.once:
             past = looks.known_at(moment)
             forecaster = train(past, TABLE_ORDER, looks.names, learner, EVERY_LOOK)
-        row = np.flatnonzero(looks.at_s == moment)
+        row = np.flatnonzero((looks.at_s == moment) & ~np.isnan(looks.start_s))
         now = looks[row]
         rows.append(row)
         found = forecaster.forecast(now)
@@ -114,7 +114,7 @@ def gradient_boosting(past: WaitSamples, now: QueueSamples) -> Floats:
 
 def report(looks: QueueSamples, said: dict[str, Floats], sources: NDArray[np.str_]) -> dict[str, float]:
     """Print the accuracy for all jobs, jobs with GPUs and jobs without, and return it by name."""
-    wait, before = looks.start_s - looks.at_s, waited_before_s(looks)
+    wait, before = np.maximum(looks.start_s - looks.at_s, SHORTEST_WAIT_S), waited_before_s(looks)
     gpu = looks.groups[KIND] == KINDS["gpu"]
     classes = {"all": np.ones(len(wait), dtype=bool), "gpu": gpu, "cpu": ~gpu}
     names = [name for name in said if name not in ("low", "high")]

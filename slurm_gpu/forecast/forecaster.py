@@ -250,10 +250,11 @@ class _Scores:
             sum((np.abs(one.log2_ratio) <= np.log2(factor)) / 2 for factor in (2.0, 3.0))
             for one in (self, other)
         )
-        gain = np.bincount(self.day, self.weight * (near - far))
-        total = np.bincount(self.day, self.weight)
-        mean = gain.sum() / total.sum()
-        return bool(mean * total.sum() > np.sqrt(((gain - mean * total) ** 2).sum()))
+        _, day = np.unique(self.day, return_inverse=True)
+        gain, total = np.bincount(day, self.weight * (near - far)), np.bincount(day, self.weight)
+        mean, n_days = gain.sum() / total.sum(), len(total)
+        noise = np.sqrt(((gain - mean * total) ** 2).sum() * n_days / max(n_days - 1, 1)) / total.sum()
+        return bool(n_days > 1 and mean > noise)
 
     def share(self) -> float:
         """Return the probability that intervals needed to cover INTERVAL of the jobs."""
