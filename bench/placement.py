@@ -5,8 +5,9 @@ openb): pods are drawn from the trace with replacement and arrive until they hav
 cluster's GPUs. Pods never end, and a pod that does not fit is dropped. The result is the fraction of all GPUs
 that is allocated at the end, as mean over seeds. `slurm` chooses the suitable node with the fewest free CPUs,
 like Slurm without weights. `weights` chooses by the weights of slurm-gpuctld, from the mix or from fullness
-alone: the lowest weight, then the fewest free CPUs. `--data` is a folder with the trace's
-openb_node_list_gpu_node.csv and openb_pod_list_default.csv.
+alone: the lowest weight, then the fewest free CPUs. With `weights_by_type`, each pod first uses the types of
+GPUs in its own order. `--data` is a folder with the trace's openb_node_list_gpu_node.csv and the list of pods
+openb_pod_list_NAME.csv, by default openb_pod_list_default.csv; others are chosen by `--pods NAME`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from slurm_gpu.placement.fragmentation import StrandedMeasure
 from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.order import NodeKind, NodeOrder
 from slurm_gpu.placement.state import Nodes, NodeState
-from slurm_gpu.placement.weighted import NodeWeights
+from slurm_gpu.placement.weighted import NodeWeights, NodeWeightsByType
 from slurm_gpu.simulate.cluster import GPU_MGPU
 from slurm_gpu.simulate.jobs import ResourceRequest
 from slurm_gpu.slurm.client import SlurmNode
@@ -57,6 +58,7 @@ def rules(mix: Mix) -> dict[str, Callable[[int], PlacementRule]]:
         "slurm": lambda _: FewestCPUs(),
         "weights_fullness": lambda _: NodeWeights(None, every=WEIGHTS_EVERY),
         "weights": lambda _: NodeWeights(mix, every=WEIGHTS_EVERY),
+        "weights_by_type": lambda _: NodeWeightsByType(mix, every=WEIGHTS_EVERY),
         "fgd": lambda _: LeastFragmentation(mix, StrandedMeasure.FGD),
         "ours": lambda _: LeastFragmentation(mix),
         "ours_whole_last": lambda _: LeastFragmentation(mix, whole_last=True),
@@ -82,15 +84,15 @@ def _node(row: dict[str, str]) -> NodeState:
     )
 
 
-def read_pods(folder: Path) -> list[ResourceRequest]:
-    """Read the requests of the pods."""
-    with (folder / "openb_pod_list_default.csv").open(newline="") as file:
+def read_pods(folder: Path, name: str = "default") -> list[ResourceRequest]:
+    """Read the requests of the pods in one of the trace's lists."""
+    with (folder / f"openb_pod_list_{name}.csv").open(newline="") as file:
         return [_request(row) for row in csv.DictReader(file)]
 
 
 def _request(row: dict[str, str]) -> ResourceRequest:
     n_gpus, mgpu = int(row["num_gpu"]), int(row["gpu_milli"])
-    if row["gpu_spec"]:
+    if row.get("gpu_spec"):
         raise SystemExit(f"{row['name']} asks for GPUs {row['gpu_spec']}; here pods may have any")
     whole = mgpu == GPU_MGPU or n_gpus == 0
     return ResourceRequest(
@@ -236,12 +238,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="the folder with the trace")
+    parser.add_argument("--pods", default="default", help="the list of pods")
     parser.add_argument("--seeds", type=number(1), default=10)
     parser.add_argument("--nodes", type=numbers, default=[1213, 2500, 5000, 10000], help="for the times")
     parser.add_argument("--only", help="rules, joined by commas")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     options = parser.parse_args()
-    empty, pods = read_nodes(options.data), read_pods(options.data)
+    empty, pods = read_nodes(options.data), read_pods(options.data, options.pods)
     capacity = int(empty.n_gpus.sum()) * GPU_MGPU
     mix = Mix.of(Counter(pods).items())
     chosen = rules(mix)

@@ -12,6 +12,7 @@ only once.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 MOST_CLASSES = 16
 # Number of classes for one GPU or less that are tried on each node as the next job.
 _MOST_SMALL = 6
+# Number of classes of the mix with an order of groups of nodes, the most popular.
+MOST_RANKED = 64
 # Share of the mix after which no more classes are added.
 _SHARE_OF_MIX = 0.97
 # The weight, in observed jobs, of an assumed job that requests one GPU and its share of the node.
@@ -38,6 +41,8 @@ _LEAST_LEFT = 0.5
 # Maximum number of ranks of whole nodes.
 _MOST_WHOLE = 4
 _MOST_REMEMBERED = 50_000
+# Groups of nodes count as similar for a job if the numbers of GPUs that it strands differ by less.
+_SIMILAR = 0.1
 _DECIMALS = 6
 
 
@@ -107,6 +112,24 @@ class NodeOrder:
             return float(index)
         low, high = self._scale[index - 1 : index + 1]
         return index + (stake.place - low) / (high - low)
+
+    def ranked(self, request: ResourceRequest, groups: Mapping[str, Mapping[NodeKind, int]]) -> list[str]:
+        """Return groups of nodes, those first where a job on one empty node strands the fewest GPUs.
+
+        `groups` contains the number of nodes of each kind. Among similar groups, those with the lowest stakes
+        come first. Groups without a node for the job come last.
+        """
+        return sorted(groups, key=lambda name: (*self._strands_in(request, groups[name]), name))
+
+    def _strands_in(self, request: ResourceRequest, nodes: Mapping[NodeKind, int]) -> tuple[float, float]:
+        """Return the mean number of stranded GPUs, rounded, and the mean stake of empty nodes."""
+        judges = [(self._judges[kind], n) for kind, n in nodes.items() if kind in self._judges]
+        found = [(strands, n) for judge, n in judges if (strands := judge.strands(request)) is not None]
+        if not found:
+            return math.inf, math.inf
+        strands = sum(each * n for each, n in found) / sum(n for _, n in found)
+        stake = sum(judge.empty().place * n for judge, n in judges) / sum(n for _, n in judges)
+        return round(strands / _SIMILAR), round(stake, _DECIMALS)
 
     def whole_rank(self, kind: NodeKind) -> int:
         """Return the rank of a kind among whole nodes: 0 for the kinds with the lowest stakes."""
@@ -184,6 +207,20 @@ class _Judge:
     def empty(self) -> Stake:
         """Return the stake of an empty node."""
         return self.stake(self._empty)
+
+    def strands(self, request: ResourceRequest) -> float | None:
+        """Return the number of GPUs that a job on an empty node strands; None if the node is too small."""
+        if not self._could_take(request):
+            return None
+        free_mgpu, mgpu = [], request.mgpu
+        for of_type in self.kind.gpu_types:
+            taken = min(mgpu, GPU_MGPU) if request.gpu_type in ("", of_type) else 0
+            free_mgpu.append(GPU_MGPU - taken)
+            mgpu -= taken
+        room = FreeCapacity(
+            tuple(free_mgpu), self.kind.cpus - request.cpus, self.kind.memory_mib - request.memory_mib
+        )
+        return self.empty().useful - self.stake(room).useful - request.mgpu / GPU_MGPU
 
     def stake(self, room: FreeCapacity) -> Stake:
         """Return the stake of a node with these free resources."""

@@ -1,4 +1,4 @@
-"""A placement rule for models and benchmarks that applies node weights as slurm-gpuctld does."""
+"""Placement rules for models and benchmarks that apply node weights as slurm-gpuctld does."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.placement.choice import NodeShare, first_device, first_whole, fitting
-from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.order import FreeCapacity, NodeKind, NodeOrder
+from slurm_gpu.placement.mix import Mix, coarse
+from slurm_gpu.placement.order import MOST_RANKED, FreeCapacity, NodeKind, NodeOrder
 from slurm_gpu.placement.state import Mask, Nodes
 from slurm_gpu.placement.weights import NodeCapacity, WeightScale, level_of
 from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
@@ -59,13 +59,18 @@ class NodeWeights:
         if len(fits) < request.nodes:
             return ()
         self._decisions += 1
-        first = fits[np.lexsort((nodes.free_cpus[fits], self._level[fits]))[: request.nodes]]
+        keys = nodes.free_cpus[fits], self._level[fits], self._rank(request)[fits]
+        first = fits[np.lexsort(keys)[: request.nodes]]
         return tuple(
             NodeShare(node, (first_device(nodes, node, request),))
             if request.share_mgpu
             else NodeShare(node, first_whole(nodes, node, request))
             for node in first.tolist()
         )
+
+    def _rank(self, request: ResourceRequest) -> NDArray[np.int64]:
+        """(n,): rank that counts before the weight; the same for all nodes."""
+        return np.zeros(len(self._nodes), dtype=np.int64)
 
     def _rescore(self, nodes: Nodes) -> None:
         last, self._seen, self._decisions = self._seen, nodes, 0
@@ -122,3 +127,35 @@ class NodeWeights:
             whole_in_s=None if running is None else float(running.until_s[index]) - running.now_s,
             one_job=running is not None and int(running.n_jobs[index]) == 1,
         )
+
+
+class NodeWeightsByType(NodeWeights):
+    """Like `NodeWeights`, but a job uses types of GPUs in its own order, as job_submit.lua requests it.
+
+    Nodes are grouped by the type of their first GPU. Jobs for several nodes, and those of rare classes, have
+    no order of their own.
+    """
+
+    def __init__(self, mix: Mix, n_seen: float = 1000.0, every: int = 1, *, timed: bool = True) -> None:
+        super().__init__(mix, n_seen, every, timed=timed)
+        classes = zip(map(coarse, mix.requests), mix.popularity, strict=True)
+        self._common = frozenset(Mix.of(classes).most_popular(1.0, MOST_RANKED).requests)
+        self._ranks: dict[ResourceRequest, NDArray[np.int64]] = {}
+
+    def _begin(self, nodes: Nodes) -> None:
+        super()._begin(nodes)
+        self._ranks.clear()
+
+    def _rank(self, request: ResourceRequest) -> NDArray[np.int64]:
+        request = coarse(request)
+        if self._order is None or request not in self._common:
+            return super()._rank(request)
+        if request not in self._ranks:
+            groups: dict[str, dict[NodeKind, int]] = {}
+            for node in self._nodes:
+                kinds = groups.setdefault("".join(node.kind.gpu_types[:1]), {})
+                kinds[node.kind] = kinds.get(node.kind, 0) + 1
+            rank = {name: place for place, name in enumerate(self._order.ranked(request, groups))}
+            of_node = ["".join(node.kind.gpu_types[:1]) for node in self._nodes]
+            self._ranks[request] = np.array([rank[name] for name in of_node], dtype=np.int64)
+        return self._ranks[request]

@@ -222,3 +222,31 @@ def test_a_coarse_request_is_at_most_slightly_smaller(request_: ResourceRequest)
     )
     for ours, asked in ((found.cpus, request_.cpus), (found.memory_mib, request_.memory_mib)):
         assert ours <= asked <= ours * 1.125
+
+
+SMALL, LARGE = NodeKind(("t4",) * 2, 8, 64_000), NodeKind(("a100",) * 8, 128, 512_000)
+GROUPS = {"t4": {SMALL: 4}, "a100": {LARGE: 2}}
+
+
+def ranking(request: ResourceRequest, *seen: tuple[ResourceRequest, float]) -> list[str]:
+    return NodeOrder(Mix.of(seen), MANY, {SMALL: 4, LARGE: 2}).ranked(request, GROUPS)
+
+
+def test_a_job_whose_cores_would_strand_gpus_of_one_type_uses_the_other_type_first() -> None:
+    modest, hungry = ResourceRequest(gpus=1, cpus=4), ResourceRequest(gpus=1, cpus=8)
+    assert ranking(modest, (modest, 9), (hungry, 1)) == ["t4", "a100"]
+    assert ranking(hungry, (modest, 9), (hungry, 1)) == ["a100", "t4"]
+
+
+def test_types_on_which_a_job_has_no_room_come_last() -> None:
+    four = ResourceRequest(gpus=4, cpus=4)
+    assert ranking(four, (ONE, 9), (four, 1)) == ["a100", "t4"]
+    typed = ResourceRequest(gpus=1, cpus=8, gpu_type="t4")
+    assert ranking(typed, (ONE, 9)) == ["t4", "a100"]
+
+
+@given(mixes(), requests())
+def test_every_group_is_ranked_once(
+    seen: list[tuple[ResourceRequest, int]], request: ResourceRequest
+) -> None:
+    assert sorted(ranking(request, *seen)) == sorted(GROUPS)
