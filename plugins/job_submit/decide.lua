@@ -119,7 +119,9 @@ function decide.accept(job, state)
   local loan = job.loan and job.loan.always and " l=" .. table.concat(job.loan.owners, ",") or ""
   local nearest = job.nearest_rule and " r=" .. job.nearest_rule or ""
   -- Only if a constraint was written: slurm-gpuctld relies on it.
-  local zones = job.writes.features and " z=" .. job.place.text or ""
+  local zones = job.writes.features
+      and (job.order and " o=" .. table.concat(job.order, ",") or " z=" .. job.place.text)
+    or ""
   local foreign = job.desc.admin_comment
   foreign = type(foreign) == "string" and foreign ~= "" and " " .. foreign or ""
   job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. whole .. qos .. loan .. shared .. nearest .. zones .. foreign

@@ -1,8 +1,9 @@
 -- requires: amounts, reserved, size, zones
--- Places all nodes of a distributed job in one zone. Handles only jobs with GPUs that certainly need several nodes.
+-- Places all nodes of a distributed job in one zone, and orders types of nodes for a job on one node. Handles only jobs
+-- with GPUs that certainly need several nodes, or one.
 -- Adds to job: place_key, the text that was read of the zones, and place. This is {mode, zones = list of {name, score},
 -- best first, features = the constraint with these}, or {mode, why} if the job is left unchanged. Both have text, which
--- is logged.
+-- is logged. A job on one node gets `order` instead, the features that it tries in order, if they are written.
 --
 -- Placement must never cause a refusal. Slurm refuses a constraint that it cannot parse, and a job that no named zone
 -- can ever hold. So a job with any unknown option is left unchanged.
@@ -140,8 +141,37 @@ local function is_managed(job, found)
   return job.partition ~= ""
 end
 
+-- Whether a new job certainly runs on one node and shares it with others.
+local function is_on_one_node(job)
+  local request = job.request
+  if job.mgpu == 0 or job.record or job.quiet or request.whole_nodes or amounts.counted_nodes(request) > 1 then
+    return false
+  elseif request.most_nodes == 1 then
+    return true
+  end
+  local tasks = math.max(request.tasks or 1, request.tasks_per_node or 1)
+  return tasks <= 1 and (job.form == "per_node" or job.form == "per_job" and job.mgpu <= 1000)
+end
+
+-- The features that such a job tries in order; nil if it is left unchanged. All nodes with GPUs have one of them, so the
+-- constraint excludes no node. Slurm's backfill would ignore a constraint of the user next to it.
+local function order_of(job, found)
+  local desc, request = job.desc, job.request
+  if (type(desc.features) == "string" and desc.features ~= "") or peculiar(desc) then
+    return nil
+  end
+  for _, form in ipairs({ "per_job", "per_node", "per_task" }) do
+    for _, item in ipairs(amounts.parse_tres(request[form] or "")) do
+      if item.type then
+        return nil
+      end
+    end
+  end
+  return lib.zones.ordered(found, job.partition, job.mgpu, job.size.cpus, job.size.mib)
+end
+
 local function place_of(job, found, state)
-  if not is_managed(job, found) then
+  if next(found.scores) == nil or not is_managed(job, found) then
     return nil
   end
   local least, most = nodes_of(job, found)
@@ -208,11 +238,19 @@ local function text_of(place)
 end
 
 local function run(job, state)
-  if not may_be_distributed(job) then
+  local one = is_on_one_node(job)
+  if not one and not may_be_distributed(job) then
     return {}
   end
   local key, found = lib.zones.table_of(state.snapshot)
   job.place_key = key
+  if one then
+    job.order = found and found.mode == "enforce" and order_of(job, found) or nil
+    if job.order then
+      job.writes.features = lib.zones.joined(nil, job.order)
+    end
+    return {}
+  end
   job.place = found and place_of(job, found, state) or nil
   if job.place then
     job.place.text = text_of(job.place)

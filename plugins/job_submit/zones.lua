@@ -17,6 +17,12 @@ local function decode(name)
   end))
 end
 
+local function encode(name)
+  return (name:gsub("[^%w_.-]", function(byte)
+    return string.format("%%%02X", string.byte(byte))
+  end))
+end
+
 local function numbers_of(text)
   local found = {}
   for key, value in text:gmatch(" ([%w_]+)=(%d+)") do
@@ -75,7 +81,35 @@ local function parse(text)
     found.scores[decode(name)] = numbers_of(more)
   end
   found.pools, found.most_gpus = pools_of(text)
+  found.text = text
   return found
+end
+
+-- Rounds down to eight steps per doubling, as slurm-gpuctld does (slurm_gpu/placement/mix.py: coarse).
+local function coarse(number)
+  local step = 1
+  while number / step >= 16 do
+    step = step * 2
+  end
+  return math.floor(number / step) * step
+end
+
+-- The features of nodes in the order in which a job on one node uses them; nil if the class of the job has no order,
+-- or nodes of the partitions lack features.
+function zones.ordered(found, partitions, mgpu, cpus, mib)
+  local usable = " " .. (found.text:match("\nfeatures ([^\n]*)") or "") .. " "
+  for partition in partitions:gmatch("[^,]+") do
+    if not usable:find(" " .. encode(partition) .. " ", 1, true) then
+      return nil
+    end
+  end
+  local key = string.format("\norder %.0f %.0f %.0f ", mgpu, coarse(cpus), coarse(mib))
+  local at = found.text:find(key, 1, true)
+  local names = {}
+  for name in (at and found.text:match("^%S+", at + #key) or ""):gmatch("[^,]+") do
+    names[#names + 1] = decode(name)
+  end
+  return #names > 1 and #names <= MOST_ALTERNATIVES and names or nil
 end
 
 -- Returns the text of the table, and the table, nil if no job is to be scored: {mode, most_medium, scores, pools,

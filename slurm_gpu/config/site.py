@@ -185,6 +185,10 @@ class Placement:
     zone_wait_s: Annotated[float, _DURATION, "The longest wait of a distributed job for one zone."] = 1800.0
     priority: Annotated[Priority | None, "Points for waiting time."] = None
     reservations: Annotated[Reservations | None, "Allows reservations."] = None
+    features: Annotated[
+        tuple[Annotated[str, text("a100", "a name", "names")], ...],
+        "Features of Slurm for types of nodes, which each job on one node uses in its own order.",
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)

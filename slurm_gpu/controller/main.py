@@ -35,7 +35,7 @@ from slurm_gpu.controller.placement.zone_wait import ZoneWait
 from slurm_gpu.controller.queue import job_mix as jobmix
 from slurm_gpu.controller.queue.call_statistics import CountingRun
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
-from slurm_gpu.controller.queue.job_mix import JobMix
+from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
 from slurm_gpu.controller.queue.nodes import NodeCache
 from slurm_gpu.controller.reporting.audit_reporter import FILE_NAME as ACTS_FILE
 from slurm_gpu.controller.reporting.audit_reporter import AuditReporter
@@ -101,6 +101,7 @@ def _run(options: argparse.Namespace) -> None:
         clock,
         cpu_seconds,
     )
+    mix = JobMix(clock, options.run_dir / jobmix.FILE_NAME, config.placement.partitions)
     watcher = QueueWatcher(
         config,
         options.run_dir,
@@ -112,8 +113,8 @@ def _run(options: argparse.Namespace) -> None:
         nodes=nodes,
         reserve=lambda: reserve_table(config.placement, reservations.rows() if reservations else None),
         shares=sharing.table,
+        order_of=MixedOrder(mix).of,
     )
-    mix = JobMix(clock, options.run_dir / jobmix.FILE_NAME, config.placement.partitions)
     controller = WeightController(config, options.run_dir, client, nodes, clock, acts, cpu_seconds, mix=mix)
     if options.once:
         snapshot = watcher.poll()

@@ -24,6 +24,7 @@ from slurm_gpu.controller.queue.poll_interval import PollPace
 from slurm_gpu.controller.queue.usage import Subject, UsageCounter, owner_of, usage_by_kind
 from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.controller.snapshot import snapshot_file as snapshots
+from slurm_gpu.controller.snapshot.feature_table import OrderOf
 from slurm_gpu.controller.snapshot.reserve_table import ReserveTable
 from slurm_gpu.controller.snapshot.share_table import ShareTable
 from slurm_gpu.controller.snapshot.snapshot_file import QueryTiming, Snapshot
@@ -87,6 +88,7 @@ class QueueWatcher:
         nodes: NodeCache | None = None,
         reserve: Callable[[], ReserveTable | None] = lambda: None,
         shares: Callable[[], ShareTable | None] = lambda: None,
+        order_of: OrderOf = lambda kinds: None,
     ) -> None:
         self.path = run_directory / snapshots.FILE_NAME
         self._queue, self._client, self._clock = queue, client, clock
@@ -94,7 +96,7 @@ class QueueWatcher:
         self._reserve, self._shares = reserve, shares
         self._decisions, self._cpu = DecisionsWatch(run_directory / DECISIONS_LOG), cpu
         self._zones = ZoneMap(config.zones)
-        self._zone_tables = ZoneTables(config.placement, config.zones)
+        self._zone_tables = ZoneTables(config.placement, config.zones, order_of)
         self._hours = GpuHours(ZoneInfo(config.timezone))
         self._usage = UsageCounter()
         self._pace = PollPace()

@@ -26,8 +26,8 @@ from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 MOST_CLASSES = 16
 # Number of classes for one GPU or less that are tried on each node as the next job.
 _MOST_SMALL = 6
-# Number of classes of the mix with an order of groups of nodes, the most popular.
-MOST_RANKED = 64
+# Number of classes of the mix with an order of groups of nodes.
+_MOST_COMMON = 64
 # Share of the mix after which no more classes are added.
 _SHARE_OF_MIX = 0.97
 # The weight, in observed jobs, of an assumed job that requests one GPU and its share of the node.
@@ -87,6 +87,8 @@ class NodeOrder:
             (coarse(request), times) for request, times in zip(mix.requests, mix.popularity, strict=True)
         )
         self.mix = mix.most_popular(_SHARE_OF_MIX, MOST_CLASSES)
+        self.common = mix.most_popular(1.0, _MOST_COMMON).requests
+        """The classes of jobs with an order of groups of nodes, the most popular first."""
         prior = max(_LEAST_PRIOR, _PRIOR_JOBS / (_PRIOR_JOBS + n_seen))
         self._judges = {kind: _Judge(kind, self.mix, prior) for kind in kinds if kind.gpu_types}
         scale = max(self._judges, key=lambda kind: (len(kind.gpu_types), kinds[kind]), default=None)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from slurm_gpu.placement.choice import NodeShare, first_device, first_whole, fitting
 from slurm_gpu.placement.mix import Mix, coarse
-from slurm_gpu.placement.order import MOST_RANKED, FreeCapacity, NodeKind, NodeOrder
+from slurm_gpu.placement.order import FreeCapacity, NodeKind, NodeOrder
 from slurm_gpu.placement.state import Mask, Nodes
 from slurm_gpu.placement.weights import NodeCapacity, WeightScale, level_of
 from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
@@ -136,19 +136,13 @@ class NodeWeightsByType(NodeWeights):
     no order of their own.
     """
 
-    def __init__(self, mix: Mix, n_seen: float = 1000.0, every: int = 1, *, timed: bool = True) -> None:
-        super().__init__(mix, n_seen, every, timed=timed)
-        classes = zip(map(coarse, mix.requests), mix.popularity, strict=True)
-        self._common = frozenset(Mix.of(classes).most_popular(1.0, MOST_RANKED).requests)
-        self._ranks: dict[ResourceRequest, NDArray[np.int64]] = {}
-
     def _begin(self, nodes: Nodes) -> None:
         super()._begin(nodes)
-        self._ranks.clear()
+        self._ranks: dict[ResourceRequest, NDArray[np.int64]] = {}
 
     def _rank(self, request: ResourceRequest) -> NDArray[np.int64]:
         request = coarse(request)
-        if self._order is None or request not in self._common:
+        if self._order is None or request not in self._order.common:
             return super()._rank(request)
         if request not in self._ranks:
             groups: dict[str, dict[NodeKind, int]] = {}

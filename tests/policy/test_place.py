@@ -352,3 +352,70 @@ def test_explain_reports_zones_and_has_a_text_for_each_reason(site: Site) -> Non
     assert not [
         word for word in words if zones_in_words(ZoneDecision("enforce", why=word)).endswith(f": {word}")
     ]
+
+
+FEATURES = """placement enforce medium=1
+features gpu
+order 1000 4 1 t4,a100
+order 1000 8 1 a100,t4
+order 2000 4 1 a100,t4
+"""
+ONE_NODE = Request(uid=1001, account="vision", per_node=1)
+
+
+def one_gpu(cpus: int = 4) -> dict[str, object]:
+    cores = {"min_cpus": cpus, "cpus_per_task": cpus}
+    return {"tres_per_node": "gres:gpu:1", "min_mem_per_node": 1, **cores}
+
+
+def with_features(site: Site, mode: str = "enforce") -> Site:
+    site.show(None)
+    text, end = site.snapshot.read_text(), f"end {site.generation}"
+    lines = FEATURES.replace("enforce", mode)
+    site.snapshot.write_text(text.replace(f"\n{end}", f"\n{lines}{end}"))
+    return site
+
+
+@pytest.mark.parametrize(("cpus", "written"), [(4, "[t4|a100]"), (8, "[a100|t4]"), (5, None)])
+def test_a_job_on_one_node_uses_types_of_nodes_in_the_order_of_its_class(
+    site: Site, cpus: int, written: str | None
+) -> None:
+    verdict = with_features(site).submit(ONE_NODE, **one_gpu(cpus))
+    assert verdict.messages == ()
+    assert verdict.desc.get("features") == written
+    comment = verdict.desc["admin_comment"]
+    assert written_zones(comment) == (set() if written is None else {"t4", "a100"})
+    assert site.logged is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"features": "a100"},
+        {"prefer": "a100"},
+        {"req_nodes": "n1"},
+        {"reservation": "sg_1"},
+        {"het_job_offset": 0},
+        {"tres_per_node": "gres:gpu:a100:1"},
+        {"tres_per_node": "gres:gpu:2", "num_tasks": 2},
+        {"tres_per_node": None, "tres_per_job": "gres:gpu:2"},
+        {"num_tasks": 2},
+        {"max_nodes": 2},
+        {"shared": 0},
+        {"partition": "gpu,long"},
+    ],
+)
+def test_a_job_that_might_lose_nodes_by_an_order_is_left_unchanged(
+    site: Site, more: dict[str, object]
+) -> None:
+    assert with_features(site).submit(ONE_NODE, **one_gpu()).desc["features"] == "[t4|a100]"
+    verdict = with_features(site).submit(ONE_NODE, **(one_gpu() | more))
+    assert verdict.accepted
+    assert verdict.desc.get("features") == more.get("features")
+    assert " o=" not in verdict.desc["admin_comment"]
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_orders_are_written_only_with_enforce(site: Site, mode: str) -> None:
+    verdict = with_features(site, mode).submit(ONE_NODE, **one_gpu())
+    assert verdict.desc.get("features") is None

@@ -39,7 +39,7 @@ _MOST_BETWEEN_S = 60.0
 # Minimum advantage, in points, of another zone for reordering a job's alternatives.
 MARGIN = 100
 
-_ZONES = re.compile(r"slurm-gpu/1 t=\w+(?: [kwqlcr]=\S+)* z=(\S+)")
+_ZONES = re.compile(r"slurm-gpu/1 t=\w+(?: [kwqlcr]=\S+)* [oz]=(\S+)")
 _FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes_required_for_job", "Nodes required for job", "NodeDown")
 _WRONG = "BadConstraints"
 
@@ -53,9 +53,9 @@ class ConstraintChange:
 
 
 def written_zones(admin_comment: str) -> frozenset[str]:
-    """Return the zones that job_submit.lua added to a job's constraint, according to the AdminComment."""
+    """Return the zones or features that job_submit.lua wrote, according to the AdminComment."""
     match = _ZONES.match(admin_comment)
-    return frozenset(part.rpartition(":")[0] for part in match[1].split(",")) if match else frozenset()
+    return frozenset(part.partition(":")[0] for part in match[1].split(",")) if match else frozenset()
 
 
 def ours(job: ConstrainedJob, zones: frozenset[str]) -> ZoneConstraint | None:

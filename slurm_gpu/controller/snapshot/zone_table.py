@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from slurm_gpu.config.site import Placement, Zone
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.controller.snapshot.encoding import encode
+from slurm_gpu.controller.snapshot.feature_table import FeatureTable, OrderOf, feature_table
 from slurm_gpu.placement.zone_constraint import is_zone_name
 from slurm_gpu.placement.zones import JobScale, ZoneLoad, most_medium_nodes, scale_of, scores
 from slurm_gpu.slurm.client import SlurmNode
@@ -59,6 +60,7 @@ class ZoneTable:
     scores: Mapping[str, Mapping[JobScale, int]]
     """Scores of usable zones, by zone and job scale."""
     pools: tuple[Pool, ...] = ()
+    features: FeatureTable | None = None
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of snapshot.txt (docs/contracts.md, section 4)."""
@@ -66,6 +68,8 @@ class ZoneTable:
         for zone, by_scale in self.scores.items():
             points = " ".join(f"{scale}={by_scale[scale]}" for scale in JobScale)
             yield f"score {encode(zone)} {points}"
+        if self.features is not None:
+            yield from self.features.lines()
         for pool in self.pools:
             words = [
                 f"nodes={pool.nodes} gpus={pool.gpus} cpus={pool.cpus} mib={pool.mib}",
@@ -79,19 +83,20 @@ class ZoneTable:
 class ZoneTables:
     """Rebuilds the table after each poll of nodes, which are polled much less often than the queue."""
 
-    def __init__(self, placement: Placement, zones: Mapping[str, Zone]) -> None:
-        self._placement, self._zones = placement, zones
+    def __init__(self, placement: Placement, zones: Mapping[str, Zone], order_of: OrderOf) -> None:
+        self._placement, self._zones, self._order_of = placement, zones, order_of
         self._nodes: Sequence[SlurmNode] | None = None
         self.last: ZoneTable | None = None
 
     def of(
         self, nodes: Sequence[SlurmNode], jobs: Iterable[CountedJob], facts: CountingFacts
     ) -> ZoneTable | None:
-        """Return the table for these nodes and the current demand; None if no zone is usable."""
-        if self._zones and nodes is not self._nodes:
+        """Return the table for these nodes and the current demand; None if no zone or feature is usable."""
+        if (self._zones or self._placement.features) and nodes is not self._nodes:
             zones = zone_nodes(self._zones, nodes)
             demand = demand_by_scale(jobs, facts, medium_bound(zones))
-            self._nodes, self.last = nodes, table(self._placement, zones, nodes, demand)
+            features = feature_table(self._placement, nodes, self._order_of)
+            self._nodes, self.last = nodes, table(self._placement, zones, nodes, demand, features)
         return self.last
 
 
@@ -114,13 +119,14 @@ def table(
     zones: Sequence[ZoneNodes],
     nodes: Iterable[SlurmNode],
     demand: Mapping[JobScale, int],
+    features: FeatureTable | None = None,
 ) -> ZoneTable | None:
-    """Return the table for job_submit.lua; None if no zone is usable.
+    """Return the table for job_submit.lua; None if no zone or feature is usable.
 
     Partitions that are not managed have no pool, so their jobs are not changed.
     """
     used = [zone for zone in zones if zone.error is None]
-    if not used:
+    if not used and features is None:
         return None
     loads = [_load(zone) for zone in used]
     zone_of = {node.name: zone.name for zone in used for node in zone.nodes}
@@ -133,7 +139,7 @@ def table(
                 if placement.partitions is None or partition in placement.partitions
             )
     pools = tuple(_counted(pool, n) for pool, n in sorted(counts.items()))
-    return ZoneTable(placement.mode, most_medium_nodes(loads), scores(loads, demand), pools)
+    return ZoneTable(placement.mode, most_medium_nodes(loads), scores(loads, demand), pools, features)
 
 
 def demand_by_scale(

@@ -43,7 +43,8 @@ def _unattended(at: DoctorContext) -> Iterator[CheckResult]:
         return
     waiting: dict[ZoneConstraint, list[int]] = {}
     for job in at.site.slurm.jobs():
-        if job.state == "PENDING" and (written := _ours(job)) is not None:
+        written = _ours(job) if job.state == "PENDING" else None
+        if written is not None and not at.site.config.zones.keys().isdisjoint(written.zones):
             waiting.setdefault(written, []).append(job.job_id)
     for written, jobs in waiting.items():
         ids = ",".join(map(str, jobs))
