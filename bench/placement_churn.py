@@ -4,7 +4,8 @@ Equal nodes have 8 GPUs and 64 CPUs. Jobs arrive at random (Poisson) and run for
 ten hours in the mean). A job that does not fit is rejected and does not return. `slurm` chooses the suitable
 node with the fewest free CPUs, as without weights. `weights_fullness` uses the fullness of nodes,
 `weights_untimed` the value for the mix, `weights` also the time until nodes are free, as in slurm-gpuctld;
-weights are updated after every `--every` jobs. `ours` chooses for each job, and so does `ours_whole`, which
+weights are updated after every `--every` jobs. With `weights_by_type`, each job first uses types of GPUs in
+its own order, which matters with `--two-types`. `ours` chooses for each job, and so does `ours_whole`, which
 uses empty nodes last. Time limits exceed run times by the factor exp(|z|) with z normal (0.8), as with
 estimates of users; with `--limits most`, all are eight times the mean.
 """
@@ -31,7 +32,7 @@ from bench.placement_rules import FewestCPUs
 from slurm_gpu.placement.choice import LeastFragmentation, NodeShare, PlacementRule
 from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.state import Nodes, NodeState, RunningUntil
-from slurm_gpu.placement.weighted import NodeWeights
+from slurm_gpu.placement.weighted import NodeWeights, NodeWeightsByType
 from slurm_gpu.simulate.jobs import ResourceRequest
 
 GPUS, CPUS = 8, 64
@@ -89,23 +90,26 @@ def rules(mix: Mix, every: int) -> dict[str, Callable[[], PlacementRule]]:
         "weights_fullness": lambda: NodeWeights(None, every=every, timed=False),
         "weights_untimed": lambda: NodeWeights(mix, every=every, timed=False),
         "weights": lambda: NodeWeights(mix, every=every),
+        "weights_by_type": lambda: NodeWeightsByType(mix, every=every),
         "ours": lambda: LeastFragmentation(mix),
         "ours_whole": lambda: LeastFragmentation(mix, whole_last=True),
     }
 
 
-def empty_nodes(n: int) -> Nodes:
+def empty_nodes(n: int, two_types: bool = False) -> Nodes:
+    """Return nodes; with two types, every second one has a quarter of the GPUs and all CPUs."""
+    small = [two_types and index % 2 == 1 for index in range(n)]
     return Nodes.of(
         NodeState(
             name=f"n{index}",
-            gpu_types=("",) * GPUS,
-            free_mgpu=(1000,) * GPUS,
+            gpu_types=("t4",) * (GPUS // 4) if is_small else ("a100",) * GPUS,
+            free_mgpu=(1000,) * (GPUS // 4 if is_small else GPUS),
             cpus=CPUS,
             free_cpus=CPUS,
             memory_mib=1,
             free_memory_mib=1,
         )
-        for index in range(n)
+        for index, is_small in enumerate(small)
     )
 
 
@@ -128,7 +132,8 @@ def run(
     rng = random.Random(seed)
     requests, times = list(asked), list(asked.values())
     gpus_each = sum(one.gpus * n for one, n in asked.items()) / sum(times)
-    rate = load * len(nodes) * GPUS / (gpus_each * STAY_S)
+    n_gpus = int(nodes.n_gpus.sum())
+    rate = load * n_gpus / (gpus_each * STAY_S)
     now_s, running = 0.0, list[tuple[float, int, ResourceRequest, NodeShare]]()
     came, away = Counter[int](), Counter[int]()
     used, whole = [], []
@@ -147,7 +152,7 @@ def run(
         if event >= WARM_UP * events:
             came[request.gpus] += 1
             away[request.gpus] += not places
-            used.append(1 - nodes.free_gpus.sum() / (len(nodes) * GPUS))
+            used.append(1 - nodes.free_gpus.sum() / n_gpus)
             whole.append(np.count_nonzero(nodes.free_gpus == GPUS))
         for place in places:
             nodes = nodes.take(place.node, request, place.devices)
@@ -169,11 +174,12 @@ def main() -> None:
     parser.add_argument("--events", type=number(10), default=6000, help="arriving jobs per run")
     parser.add_argument("--nodes", type=number(1), default=32)
     parser.add_argument("--load", type=float, default=0.9, help="ratio of requested to existing GPUs")
+    parser.add_argument("--two-types", action="store_true", help="every second node has two GPUs")
     parser.add_argument("--every", type=number(1), default=1, help="jobs between two updates of weights")
     parser.add_argument("--limits", choices=("guessed", "most"), default="guessed", help="time limits")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     options = parser.parse_args()
-    nodes, answer = empty_nodes(options.nodes), dict[str, dict[str, dict[str, float]]]()
+    nodes, answer = empty_nodes(options.nodes, options.two_types), dict[str, dict[str, dict[str, float]]]()
     for name, classes in LOADS.items():
         asked = {ResourceRequest(gpus=gpus, cpus=cpus): n for (gpus, cpus), n in classes.items()}
         print(f"{name}: {options.load:.0%} of the GPUs of {options.nodes} nodes requested")

@@ -231,5 +231,6 @@ def test_zones_are_read_from_the_comment_only_where_the_script_writes_them() -> 
     assert written_zones(COMMENT) == {"zone1", "zone2"}
     assert written_zones("slurm-gpu/1 t=a k=i w=1 z=zone1:700") == {"zone1"}
     assert written_zones("slurm-gpu/1 t=a q=normal,high r=x z=zone1:700") == {"zone1"}
+    assert written_zones("slurm-gpu/1 t=a r=x o=t4,a100") == {"t4", "a100"}
     assert written_zones("z=zone1:700") == frozenset()
     assert written_zones("slurm-gpu/1 t=a r=x by hand z=zone1:700") == frozenset()

@@ -19,7 +19,7 @@ from slurm_gpu.placement.choice import (
 from slurm_gpu.placement.fragmentation import StrandedMeasure
 from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.state import Nodes, NodeState, RunningUntil
-from slurm_gpu.placement.weighted import NodeWeights
+from slurm_gpu.placement.weighted import NodeWeights, NodeWeightsByType
 from slurm_gpu.simulate.jobs import ResourceRequest
 from tests.placement.building import node, node_states, requests
 
@@ -40,6 +40,7 @@ RULES: list[PlacementRule] = [
     FewestCPUs(),
     NodeWeights(None),
     NodeWeights(MIX, every=3),
+    NodeWeightsByType(MIX, every=3),
 ]
 BUSY_1_3_2_0 = Nodes.of(
     [
