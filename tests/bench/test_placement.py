@@ -65,6 +65,7 @@ def test_results_of_all_rules_have_stable_keys(
         "slurm",
         "weights_fullness",
         "weights",
+        "weights_by_type",
         "fgd",
         "ours",
         "ours_whole_last",

@@ -46,6 +46,7 @@ def test_results_of_all_rules_have_stable_keys(
             "weights_fullness",
             "weights_untimed",
             "weights",
+            "weights_by_type",
             "ours",
             "ours_whole",
         ]
