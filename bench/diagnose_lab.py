@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -156,9 +156,9 @@ class Training:
             groups={
                 group: [name(one) for one in names] for group, names in verdict_json.get("groups", {}).items()
             },
-            confidence=verdict_json["confidence"],
+            strength=verdict_json["confidence"],
         )
-        return _judged(self.case, verdict, by)
+        return replace(_judged(self.case, verdict, by), confidence=verdict_json["confidence"])
 
 
 def _stream_delay_s(case: Case) -> float | None:
