@@ -147,9 +147,14 @@ class NodeWeightsByType(NodeWeights):
         if request not in self._ranks:
             groups: dict[str, dict[NodeKind, int]] = {}
             for node in self._nodes:
-                kinds = groups.setdefault("".join(node.kind.gpu_types[:1]), {})
+                kinds = groups.setdefault(_first_type(node.kind), {})
                 kinds[node.kind] = kinds.get(node.kind, 0) + 1
             rank = {name: place for place, name in enumerate(self._order.ranked(request, groups))}
-            of_node = ["".join(node.kind.gpu_types[:1]) for node in self._nodes]
+            of_node = [_first_type(node.kind) for node in self._nodes]
             self._ranks[request] = np.array([rank[name] for name in of_node], dtype=np.int64)
         return self._ranks[request]
+
+
+def _first_type(kind: NodeKind) -> str:
+    """Return the first type of GPU of such a node; "" if it has none."""
+    return next(iter(kind.gpu_types), "")
