@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +21,11 @@ class NodeMinutes:
     def __post_init__(self) -> None:
         """Raise ValueError if the times are not ascending, or if a series has another length."""
         lengths = {name: len(items) for name, items in self.series.items() if len(items) != len(self.at_s)}
-        if list(self.at_s) != sorted(set(self.at_s)):
-            raise ValueError(f"{self.node}: the times are not strictly ascending: {list(self.at_s)}")
+        for before, after in pairwise(self.at_s):
+            if not after > before:
+                raise ValueError(
+                    f"{self.node}: the times are not strictly ascending: {after} follows {before}"
+                )
         if lengths:
             raise ValueError(
                 f"{self.node}: {len(self.at_s)} times, but these series have other lengths: {lengths}"
