@@ -27,7 +27,7 @@ class PolicyAbsentError(OutsideError):
 def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
     """Return the active policy, the use, the source of the use, and the use by kind of job.
 
-    The usage comes from slurm-gpuctld's snapshot, or from the queue if there is no valid snapshot. The use by
+    The use comes from slurm-gpuctld's snapshot, or from the queue if there is no valid snapshot. The use by
     kind of job always comes from the queue, and is empty if no rule needs it. Raise PolicyAbsentError if
     this host has no active policy.
     """
