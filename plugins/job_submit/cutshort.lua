@@ -13,7 +13,7 @@ end
 -- Appends lines to `lines`; `one` is the reservation, as lib.reserved.ends_before finds it.
 return function(lines, one, job)
   local limit = job.walltime_s < math.huge and "has a time limit of " .. time_of(job.walltime_s) or "has no time limit"
-  local text = "Slurm may run this job in your reservation %s, which ends %s. It %s, so Slurm may end it when the "
+  local text = "Slurm may run this job in your reservation %s, which ends %s. The job %s, so Slurm may end it when the "
     .. "reservation ends."
   lib.wording.wrap(lines, string.format(text, one.name, lib.calendar.shown(one.ends_s), limit), "")
   local left_s = one.ends_s - job.now - 60 -- a minute to type the option

@@ -37,9 +37,7 @@ local function asked_for(desc)
 end
 
 local function encode(name)
-  return (name:sub(1, LONGEST_KEY):gsub("[^%w_.-]", function(byte)
-    return string.format("%%%02X", string.byte(byte))
-  end))
+  return lib.snapshot.encode(name:sub(1, LONGEST_KEY))
 end
 
 local function key_of(job, name)

@@ -7,17 +7,20 @@ local snapshot = {}
 -- Seconds after which a snapshot is too old for decisions.
 local FRESH_S = 30
 
-local function encode(name)
+-- Names stand in the snapshot percent-encoded, so that they contain no separator.
+function snapshot.encode(name)
   return (name:gsub("[^%w_.-]", function(byte)
     return string.format("%%%02X", string.byte(byte))
   end))
 end
 
-local function decode(name)
+function snapshot.decode(name)
   return (name:gsub("%%(%x%x)", function(digits)
     return string.char(tonumber(digits, 16))
   end))
 end
+
+local encode, decode = snapshot.encode, snapshot.decode
 
 local function read_body(file, generation, as_of)
   local body = "\n" .. (file:read("*a") or "")

@@ -1,6 +1,10 @@
+-- requires: snapshot
 -- Zones in slurm-gpuctld's snapshot, and constraints with zones appended. slurm_gpu/placement/zone_constraint.py
 -- splits such constraints again exactly.
+local _, lib = ...
 local zones = {}
+
+local encode, decode = lib.snapshot.encode, lib.snapshot.decode
 
 -- Maximum number of alternatives in one constraint.
 local MOST_ALTERNATIVES = 32
@@ -10,18 +14,6 @@ local LONGEST_OWN = 1000
 
 local NAME = "^[%w_.:+=-]+$"
 local SCALES = { "small", "medium", "large" }
-
-local function decode(name)
-  return (name:gsub("%%(%x%x)", function(digits)
-    return string.char(tonumber(digits, 16))
-  end))
-end
-
-local function encode(name)
-  return (name:gsub("[^%w_.-]", function(byte)
-    return string.format("%%%02X", string.byte(byte))
-  end))
-end
 
 local function numbers_of(text)
   local found = {}

@@ -24,7 +24,6 @@ class Statement:
     """Time of the last finding."""
     since_s: float
     accuses: bool
-    confidence: float
     n_gpus: float
     devices: Sequence[Place]
 
@@ -35,7 +34,6 @@ class SuspectThresholds:
 
     jobs: int = 3
     users: int = 2
-    confidence: float = 0.6
     within_s: float = 14 * 86400.0
     most_of_job: float = 0.5
     """Maximum share of a job's GPUs that it may accuse; above it, the fault is in the job or the site."""
@@ -72,7 +70,7 @@ def suspects(
         if not item.accuses:
             for place in item.devices:
                 healthy[place].append(item)
-        elif item.confidence >= rule.confidence and len(item.devices) <= rule.most_of_job * item.n_gpus:
+        elif len(item.devices) <= rule.most_of_job * item.n_gpus:
             for place in item.devices:
                 accusing[place].append(item)
     found = []

@@ -18,7 +18,6 @@ def statement(job: int, user: str = "alice", *, accuses: bool = True, **given: A
         "at_s": NOW_S - 3600,
         "since_s": NOW_S - 4000,
         "accuses": accuses,
-        "confidence": 0.9,
         "n_gpus": 16.0,
         "devices": [GPU],
     }
@@ -68,8 +67,7 @@ def test_a_job_that_accuses_most_of_its_gpus_does_not_count():
     assert named(*(statement(job, f"u{job}", n_gpus=1.0) for job in range(9))) == []
 
 
-def test_suspicions_and_old_accusations_do_not_count():
-    assert named(*THREE[:2], statement(3, confidence=0.55)) == []
+def test_old_accusations_do_not_count():
     assert named(*THREE[:2], statement(3, at_s=NOW_S - 15 * 86400)) == []
 
 

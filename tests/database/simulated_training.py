@@ -165,7 +165,6 @@ class Played:
                 at_s=one.verdict.last_s,
                 since_s=one.verdict.since_s or one.verdict.reported_at_s,
                 accuses=one.verdict.cause == ACCUSES,
-                confidence=one.verdict.confidence,
                 n_gpus=one.n_gpus,
                 devices=one.verdict.devices,
             )

@@ -140,8 +140,8 @@ def test_a_job_that_a_reservation_would_end_early_gets_a_message_with_options(
     site.show_reservations(BEGUN, mode=mode)
     # Second 1,000,000 is 13:46:40 on 12 January 1970, and half a minute has passed since.
     assert messages_for(site, gpus(2), time_limit=120) == (
-        "Slurm may run this job in your reservation sg_3, which ends 1970-01-12 15:17. It has",
-        "  a time limit of 02:00:00, so Slurm may end it when the reservation ends.",
+        "Slurm may run this job in your reservation sg_3, which ends 1970-01-12 15:17. The job",
+        "  has a time limit of 02:00:00, so Slurm may end it when the reservation ends.",
         "  To finish in time: --time=01:29:00",
         "  To run elsewhere: --exclude=n[1-2]",
     )
@@ -168,7 +168,7 @@ def test_jobs_without_gpus_or_without_a_time_limit_get_the_message_too(site: Res
         "Slurm may run this job in your reservation sg_3"
     )
     text = " ".join(" ".join(messages_for(site, no_gpus, time_limit=0)).split())
-    assert "It has no time limit, so Slurm may end it" in text
+    assert "The job has no time limit, so Slurm may end it" in text
     assert "--time=01:29:00" in text
     site.show_reservations(replace(BEGUN, end_s=site.now_s + 31 + 100))
     assert "--time=" not in " ".join(messages_for(site, no_gpus, time_limit=5))  # no time limit fits any more

@@ -64,7 +64,7 @@ def statements(connection: Connection, cluster: str, since_s: float) -> list[Sta
     recent = verdict.c.cluster == cluster, verdict.c.last_s >= int(since_s)
     of_gpus = verdict.c.cause.in_((ACCUSES, HEALTHY))
     columns = (
-        *(verdict.c.job_id, verdict.c.start_s, verdict.c.cause, verdict.c.confidence, verdict.c.user),
+        *(verdict.c.job_id, verdict.c.start_s, verdict.c.cause, verdict.c.user),
         *(verdict.c.n_gpus, verdict.c.devices, verdict.c.since_s, verdict.c.reported_at_s, verdict.c.last_s),
     )
     rows = connection.execute(select(*columns).where(*recent, of_gpus)).mappings()
@@ -75,7 +75,6 @@ def statements(connection: Connection, cluster: str, since_s: float) -> list[Sta
             at_s=row["last_s"],
             since_s=row["reported_at_s"] if row["since_s"] is None else row["since_s"],
             accuses=row["cause"] == ACCUSES,
-            confidence=row["confidence"],
             n_gpus=row["n_gpus"],
             devices=[_place(item) for item in row["devices"]],
         )
