@@ -20,6 +20,7 @@ test: setup
 
 # Lab tests that are too long for `make test`: Slurm's own limits, slurm-gpuctld, packages, hooks, upgrades.
 test-long: setup
+	@packaging/rpm/install-tools
 	@$(BIN)/python -m pytest -q tests --ignore=tests/lab -m long; failed=$$?; \
 	LABS=$(LABS) tests/lab/side-by-side tests/lab -m long || failed=1; exit $$failed
 
