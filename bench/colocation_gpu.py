@@ -43,13 +43,23 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gpu_applications import CPU, CPU_SCALE, TORCH
-from gpu_groups import GroupError, GroupResult, Memory, Mps, NotSharedError, Window, nvml_memory, run_together
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number, seconds
+from bench.gpu_applications import CPU, CPU_SCALE, TORCH
+from bench.gpu_groups import (
+    GroupError,
+    GroupResult,
+    Memory,
+    Mps,
+    NotSharedError,
+    Window,
+    nvml_memory,
+    run_together,
+)
 from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
 from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.pair_file import write_json

@@ -14,12 +14,14 @@ import json
 import re
 import sys
 import time
+from pathlib import Path
 
-import arguments
-from own_lab import own_lab
-from processes import cost, percent_of_a_core
-from submit import Bench
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench import arguments
+from bench.own_lab import own_lab
+from bench.processes import cost, percent_of_a_core
+from bench.submit import Bench
 from lab.cluster import Lab
 from lab.polling import wait_for
 from slurm_gpu.controller.snapshot.snapshot_file import parse

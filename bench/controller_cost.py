@@ -27,14 +27,17 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-import arguments
-import yaml
-from own_lab import own_lab
-from processes import cost, percent_of_a_core
-from submit import Bench
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import yaml
+
+from bench import arguments
+from bench.own_lab import own_lab
+from bench.processes import cost, percent_of_a_core
+from bench.submit import Bench
 from lab.cluster import Lab
 from lab.errors import LabError
 from lab.options import JobSubmit

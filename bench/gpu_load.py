@@ -9,9 +9,13 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 
-import arguments
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import torch
+
+from bench import arguments
 
 PERIOD_S = 2.0
 BATCH_S = 0.02

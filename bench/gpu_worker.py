@@ -19,9 +19,12 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from gpu_applications import CPU, TORCH, Step
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.gpu_applications import CPU, TORCH, Step
 
 BATCH_S = 0.02
 _AHEAD = 2

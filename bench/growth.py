@@ -28,13 +28,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import arguments
 import psutil
-from scale_records import LENGTHS, Pattern, patterns
 from sqlalchemy import Connection, text
 
+from bench import arguments
+from bench.scale_records import LENGTHS, Pattern, patterns
 from slurm_gpu.database.accounting import writer as store
 from slurm_gpu.database.accounting.importer import batched, store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile

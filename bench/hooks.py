@@ -11,12 +11,15 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import arguments
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {

@@ -24,13 +24,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import accounting
-import arguments
 import psutil
 from sqlalchemy import func, select
 
+from bench import accounting, arguments
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.database.accounting.importer import Importer
 from slurm_gpu.database.accounting.slurm_view import SlurmView

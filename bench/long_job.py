@@ -7,11 +7,8 @@ newest GPUs. The node uses a clock that the benchmark advances.
 from __future__ import annotations
 
 import random
-import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lab.nvml import build
 from lab.simgpu.load import Point

@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import arguments
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench import arguments
 from slurm_gpu.node.allocation.tracker import Allocation
 from slurm_gpu.node.application.recognition import PROCESSES_PER_SCAN, Recognition
 from slurm_gpu.node.application.rules import SHIPPED, load_rules
@@ -28,9 +29,6 @@ from slurm_gpu.node.host.host_records import HostRecorder, Mounts
 from slurm_gpu.node.host.host_watch import PAUSE_S
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.procfs import Processes
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from tests.node.machine import ImmediateWorker
 
 USER = 65534 if os.geteuid() == 0 else os.geteuid()

@@ -22,11 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import arguments
 import yaml
 
+from bench import arguments
 from lab.cluster import Lab
 from lab.slurm_config import CLUSTER
 from slurm_gpu.database.storage.engine import Database

@@ -27,7 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import arguments
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench import arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE = "realgpu"
@@ -240,7 +242,7 @@ def values_of(record: Mapping[str, Any]) -> dict[str, float | None]:
 
 def idle_cost(daemon: Daemon, gpu: Mapping[str, Any], job_id: int, seconds: float) -> dict[str, float]:
     """Return the CPU use of the daemon for one job's GPU, old enough for one sample a second."""
-    import processes
+    from bench import processes
 
     age_s = min(1200.0, time.clock_gettime(time.CLOCK_BOOTTIME) - 1.0)
     daemon.hook("prolog", job_id, gpu["position"], age_s)
@@ -366,7 +368,7 @@ def main() -> int:
     pynvml, gpus = found
     if options.gpu >= len(gpus):
         parser.error(f"--gpu {options.gpu}: NVML shows {len(gpus)} GPUs here, numbered from 0")
-    import nvml_calls
+    from bench import nvml_calls
 
     gpu = gpus[options.gpu]
     result: dict[str, Any] = {"skipped": False, "gpu": gpu["name"], "driver": gpu["driver"], "phases": []}

@@ -30,11 +30,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import arguments
-from browser import MainThreadTime, chromium
-
+from bench import arguments
+from bench.browser import MainThreadTime, chromium
 from slurm_gpu.database.storage.engine import Database
 from tests.reports.filling import fill
 from tests.reports.generated import RATES, SINCE, TIMEZONE, UNTIL, Accounting, generate

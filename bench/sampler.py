@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import arguments
-import long_job
-import processes
-from simulated_node import ROOT, SimulatedNode, simulated_node
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench import arguments, long_job, processes
+from bench.simulated_node import ROOT, SimulatedNode, simulated_node
 from lab.nvml.call_times import FILE as CALL_TIMES
 from lab.nvml.call_times import call_times
 from lab.simgpu.calls import set_times

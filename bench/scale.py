@@ -32,17 +32,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import arguments
 import numpy as np
 import psutil
-from scale_bodies import FINAL_SEQ, JITTER_S, PERIOD_S, address, name, write_plan
-from scale_progress import RESULT, printed_progress
-from scale_records import patterns
-from scale_slurm import CLUSTER, GPUS, SimulatedJob, install, write_jobs
 from sqlalchemy import create_engine, text
 
+from bench import arguments
+from bench.scale_bodies import FINAL_SEQ, JITTER_S, PERIOD_S, address, name, write_plan
+from bench.scale_progress import RESULT, printed_progress
+from bench.scale_records import patterns
+from bench.scale_slurm import CLUSTER, GPUS, SimulatedJob, install, write_jobs
 from tests.database.servers import MariaDB, running_mariadb, running_munged
 
 ROOT = Path(__file__).resolve().parent.parent

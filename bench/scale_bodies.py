@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scale_records import LENGTHS, Pattern
-from scale_slurm import CLUSTER, GPUS, SimulatedJob
-
+from bench.scale_records import LENGTHS, Pattern
+from bench.scale_slurm import CLUSTER, GPUS, SimulatedJob
 from slurm_gpu import __version__
 from slurm_gpu.munge import request_digest
 from slurm_gpu.wire import WIRE_VERSION

@@ -26,11 +26,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import arguments
-from lua_modules import copy_without
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from bench import arguments
+from bench.lua_modules import copy_without
 from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 from tests.policy.compile import compiled

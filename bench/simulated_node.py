@@ -20,16 +20,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from lab.nvml import build
+from lab.simgpu.creation import create
+from lab.simgpu.load import Point
+from lab.simgpu.specs import GpuSpec
+from lab.simgpu.world import World
+from tests.database.servers import running_munged
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from lab.nvml import build  # noqa: E402
-from lab.simgpu.creation import create  # noqa: E402
-from lab.simgpu.load import Point  # noqa: E402
-from lab.simgpu.specs import GpuSpec  # noqa: E402
-from lab.simgpu.world import World  # noqa: E402
-from tests.database.servers import running_munged  # noqa: E402
-
 # A unique name, also in /sys/fs/cgroup, so that a killed run does not conflict.
 NODE = f"bench{os.getpid()}"
 PHASE_S = 2.0

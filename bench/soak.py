@@ -35,13 +35,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import arguments
 import psutil
-from soak_leaks import UsageSample, leaking, leaks
-from soak_records import judge
 
+from bench import arguments
+from bench.soak_leaks import UsageSample, leaking, leaks
+from bench.soak_records import judge
 from lab.clocks import DATABASE_HOST
 from lab.cluster import Lab
 from lab.errors import LabError

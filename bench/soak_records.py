@@ -8,10 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from enum import Enum
-from pathlib import Path
 from typing import Any, NamedTuple
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lab.cluster import Lab
 from lab.hooks import AllocatedInterval

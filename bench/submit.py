@@ -40,10 +40,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import arguments
-from own_lab import own_lab
-from processes import cost
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench import arguments
+from bench.own_lab import own_lab
+from bench.processes import cost
 from lab.cluster import Lab
 from lab.errors import LabError
 from lab.polling import wait_for

@@ -31,7 +31,6 @@ def test_invalid_arguments_are_named(
     script: str, words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Run scripts in this process, since their imports take longer than everything else."""
-    monkeypatch.syspath_prepend(BENCH)
     monkeypatch.setattr(sys, "argv", [f"{script}.py", *words.split()])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(BENCH / f"{script}.py"), run_name="__main__")

@@ -12,17 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
+from bench.colocation_gpu import Rounds, read_options, table_of
+from bench.gpu_applications import CPU, TORCH
+from bench.gpu_groups import GroupError, Mps, NotSharedError, Window, run_together
+from bench.gpu_worker import Steps
+from slurm_gpu.colocation.tables.read import read_table
 
-from colocation_gpu import Rounds, read_options, table_of  # noqa: E402
-from gpu_applications import CPU, TORCH  # noqa: E402
-from gpu_groups import GroupError, Mps, NotSharedError, Window, run_together  # noqa: E402
-from gpu_worker import Steps  # noqa: E402
-
-from slurm_gpu.colocation.tables.read import read_table  # noqa: E402
-
-PROGRAM = ROOT / "bench" / "colocation_gpu.py"
+PROGRAM = Path(__file__).resolve().parents[2] / "bench" / "colocation_gpu.py"
 
 
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

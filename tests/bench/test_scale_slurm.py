@@ -1,14 +1,11 @@
 """The replacement for sacct prints a job only if it is queried, like sacct."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-
-from scale_slurm import SimulatedJob, install, write_jobs
+from bench.scale_slurm import SimulatedJob, install, write_jobs
 
 SUBMITTED_S = 1_000_000 - 60
 

@@ -1,14 +1,10 @@
 """bench/soak.py distinguishes a leak from growth that ends."""
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-
-from soak_leaks import LEAK_MIB_PER_H, NODES_DISK, UsageSample, leaking, leaks, settled_per_h
+from bench.soak_leaks import LEAK_MIB_PER_H, NODES_DISK, UsageSample, leaking, leaks, settled_per_h
 
 MINUTE = 60.0
 EACH_S = 5.0

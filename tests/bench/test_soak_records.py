@@ -1,15 +1,12 @@
 """bench/soak.py distinguishes a job recorded twice from a job ID that slurmctld assigned twice."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-
 import pytest
-from soak_records import GpuAllocation, RecordError, is_exclusive, record_error, runs_of, true_pct
 
+from bench.soak_records import GpuAllocation, RecordError, is_exclusive, record_error, runs_of, true_pct
 from lab.options import Gpu
 from lab.simgpu.truth import Usage
 from lab.truth import GpuShare
