@@ -59,6 +59,7 @@ class SimulatedNode:
     def __init__(self, number: int, pattern: Pattern, now_s: int, dice: random.Random) -> None:
         self.number, self.node, self._dice = number, name(number), dice
         self._pattern, self._job_id = pattern, number + 1
+        self._segment = f"{dice.getrandbits(64):016x}"
         first_s = int(pattern.records[0]["first_s"])
         shift_s = (now_s - pattern.seconds - 60 - first_s) // _ALIGN * _ALIGN
         self._texts = [
@@ -74,9 +75,8 @@ class SimulatedNode:
             "job_id": self._job_id,
             "node": self.node,
             "boot_id": _BOOT_ID,
+            "segment": self._segment,
         }
-        wire |= {"segment": f"{self._dice.getrandbits(64):016x}" if not gpu else self._segment}
-        self._segment = wire["segment"]
         for key in ("prolog_s", "first_s", "last_s"):
             wire[key] += shift_s
         if "device" in wire:
