@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -12,13 +13,11 @@ from typing import Any
 def chromium() -> Iterator[Any]:
     """Yield a headless browser, or None if there is none."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        path = None
-    if path is None:
+    if path is None or importlib.util.find_spec("playwright") is None:
         yield None
         return
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield browser

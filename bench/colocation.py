@@ -39,7 +39,6 @@ from bench.arguments import number
 from bench.colocation_beliefs import write_predictions
 from bench.colocation_learned import learn, training_tasks
 from bench.colocation_runs import (
-    BASELINE,
     LEARNED_OURS,
     LEARNED_THEIRS,
     MEMORY_ERROR,
@@ -60,6 +59,7 @@ from bench.colocation_workloads import TITAN_XP
 from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.registry import DEFAULT, PLANNERS
+from slurm_gpu.colocation.research.contest import BASELINE
 from slurm_gpu.colocation.research.price import comparisons
 from slurm_gpu.colocation.tables.read import read_table
 from slurm_gpu.config.yaml_source import read_yaml

@@ -104,7 +104,7 @@ def pair_levels(first: str, second: str) -> dict[str, int | None]:
 
 
 def _sum(stretch: SharingStretch, use: str) -> float:
-    return sum(getattr(PROFILES[one.application].phases[one.phase], use) for one in stretch.ran)
+    return sum(float(getattr(PROFILES[one.application].phases[one.phase], use)) for one in stretch.ran)
 
 
 def _pairs() -> Any:

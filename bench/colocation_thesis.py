@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from bench.colocation_runs import BASELINE, Run
+from bench.colocation_runs import Run
+from slurm_gpu.colocation.research.contest import BASELINE
 from slurm_gpu.colocation.research.price import Comparison
 
 OURS = {

@@ -113,7 +113,7 @@ def failing(job: Job, size: float, length_s: float, rng: np.random.Generator) ->
 
 
 def stage(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    stage = int(rng.choice([job.pipeline - 1, job.pipeline - 1, 0, rng.integers(job.pipeline)]))
+    stage = int(rng.choice([job.pipeline - 1, job.pipeline - 1, 0, int(rng.integers(job.pipeline))]))
     factors = np.ones(job.pipeline)
     factors[stage] = 1 + size
     return Fault(

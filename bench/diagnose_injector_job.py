@@ -115,7 +115,7 @@ class Job:
     def readers(self) -> NDArray[np.bool_]:
         """Return the workers that load data: the first stage (labels of the last stage are not critical)."""
         stage, _, tensor = self.place()
-        return (stage == 0) & ((tensor == 0) | (not self.broadcast))
+        return np.asarray((stage == 0) & ((tensor == 0) | (not self.broadcast)))
 
     def node(self) -> NDArray[np.intp]:
         """Return the number of each worker's node."""

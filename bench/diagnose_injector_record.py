@@ -178,7 +178,7 @@ def record_window(
     known = np.full((job.n_workers, seconds), np.inf)
     util_known = np.broadcast_to(np.arange(1.0, seconds + 1), (job.n_workers, seconds))
     offset = collector.offsets_s
-    wander = temperature(job, rng, np.arange(seconds) + 0.5)
+    wander = temperature(job, rng, np.arange(seconds, dtype=np.float64) + 0.5)
     for number in range(job.n_nodes):
         rows = node == number
         seconds_at = np.arange(seconds + 1) - offset[number]
@@ -241,7 +241,7 @@ def record_timeline(
     throttled = means[..., THROTTLE].mean(axis=0)
     means[..., SM] /= np.maximum(means[..., CLOCK], 1e-9)
     means[..., TENSOR] /= np.maximum(means[..., CLOCK], 1e-9)
-    values = {}
+    values: dict[Metric, Floats] = {}
     looks = np.sqrt(width / collector.details_s)
     wander = temperature(job, rng, (edges[:-1] + edges[1:]) / 2)
     for channel, metric in _NAMES.items():
@@ -310,7 +310,7 @@ def _memory(job: Job, n: int, rng: np.random.Generator) -> Floats:
     grown = np.where(rng.random(job.n_workers) < 0.1, rng.uniform(0, 0.01, job.n_workers), 0.0)
     since = rng.uniform(0, n, job.n_workers)
     grows = np.arange(n) >= since[:, None]
-    return np.minimum(job.memory[:, None] + grown[:, None] * grows, 1.0)
+    return np.asarray(np.minimum(job.memory[:, None] + grown[:, None] * grows, 1.0))
 
 
 def _hosts(

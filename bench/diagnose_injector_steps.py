@@ -167,7 +167,7 @@ def makespan(forward: Floats, backward: Floats) -> Floats:
         at = arrived[m]
         for s in reversed(range(stages)):
             at = free[s] = np.maximum(at, free[s]) + backward[:, m, s]
-    return np.maximum.reduce(free)
+    return np.asarray(np.maximum.reduce(free))
 
 
 def _idle(job: Job, condition: Condition, replica_s: Floats, rng: np.random.Generator) -> Floats:

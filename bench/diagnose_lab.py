@@ -229,12 +229,12 @@ def follow(lab: Lab, trainings: Sequence[Training], say: Callable[[str], None]) 
         last_s = max(one.at_s + one.case.length_s for one in trainings)
         with ThreadPoolExecutor() as pool:
             asking = [pool.submit(_run_diagnose, lab, one, say) for one in trainings]
-            while time.time() < last_s and not any(one.done() and one.exception() for one in asking):
+            while time.time() < last_s and not any(task.done() and task.exception() for task in asking):
                 begin = time.monotonic()
                 _read_watch(lab, database, trainings, say)
                 time.sleep(max(0.0, _LOOK_S - (time.monotonic() - begin)))
-            for one in asking:
-                one.result()
+            for task in asking:
+                task.result()
         for one in trainings:
             one.found.over = _verdict_after_end(lab, database, one)
             _line(one, "over", one.found.over, say)
@@ -327,7 +327,9 @@ def run(
 
 def table(found: Sequence[TrainingResult]) -> str:
     """Print the table; the last three columns are seconds from the start of the fault to its report."""
-    rows = [("fault", "stream", "running", "culprits", "ended", "stream s", "command s", "watch s")]
+    rows: list[tuple[str, ...]] = [
+        ("fault", "stream", "running", "culprits", "ended", "stream s", "command s", "watch s")
+    ]
     for one in found:
         begun = one.since_s or 0.0
         after = (

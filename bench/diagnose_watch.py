@@ -88,7 +88,7 @@ class ReplayedJobs:
         at = min(self.second // REPORT_INTERVAL_S, min((len(row) for row in hosts.values()), default=0)) - 1
         if at < 0:
             hosts = {}
-        host = {}
+        host: dict[str, float] = {}
         for metric, name in ((Metric.NETWORK, "net"), (Metric.INFINIBAND, "ib")):
             if metric in hosts:
                 host |= {f"{name}_{way}_bytes_per_s": float(hosts[metric][at]) / 2 for way in ("rx", "tx")}
@@ -294,7 +294,7 @@ def detection(n_cases: int, seed: int) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for cause in (Cause.SLOW, Cause.HANG):
         of = {
-            job: case
+            job: case.fault.since_s
             for job, case in chosen.items()
             if case.fault is not None
             and case.cause is cause
@@ -303,8 +303,8 @@ def detection(n_cases: int, seed: int) -> dict[str, Any]:
             and case.fault.since_s <= WINDOW_S - 180
         }
         after = sorted(
-            first[job].verdict.reported_at_s - START_S - (case.fault.since_s if case.fault else 0)
-            for job, case in of.items()
+            first[job].verdict.reported_at_s - START_S - since_s
+            for job, since_s in of.items()
             if job in first and first[job].verdict.cause == cause
         )
         values[cause.value] = {

@@ -20,7 +20,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.forecast_data import TABLE_ORDER, read_folder, waited_before_s
-from slurm_gpu.forecast.forecaster import LEARNED, Learner, train
+from slurm_gpu.forecast.forecaster import LEARNED, Forecaster, Learner, train
 from slurm_gpu.forecast.learn import learn
 from slurm_gpu.forecast.regression import Regression
 from slurm_gpu.forecast.samples import KIND, KINDS, SHORTEST_WAIT_S, Floats, QueueSamples, WaitSamples
@@ -59,10 +59,12 @@ def main() -> None:
     learner = remembered(learn)
     said: dict[str, list[Floats]] = {name: [] for name in ("slurm-gpu", "low", "high", *baselines)}
     rows, sources = [], []
+    trained: tuple[WaitSamples, Forecaster] | None = None
     for moment in moments:
-        if moment == moments[0] or not arguments.once:
-            past = looks.known_at(moment)
-            forecaster = train(past, TABLE_ORDER, looks.names, learner, EVERY_LOOK)
+        if trained is None or not arguments.once:
+            known = looks.known_at(moment)
+            trained = known, train(known, TABLE_ORDER, looks.names, learner, EVERY_LOOK)
+        past, forecaster = trained
         row = np.flatnonzero((looks.at_s == moment) & ~np.isnan(looks.start_s))
         now = looks[row]
         rows.append(row)

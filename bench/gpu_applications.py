@@ -35,7 +35,7 @@ def _conv(device: torch.device, scale: float) -> Step:
 
     width, side, batch = max(8, round(64 * scale)), max(8, round(64 * scale)), max(2, round(64 * scale))
 
-    class Block(nn.Module):
+    class Block(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.inner = nn.Sequential(

@@ -118,7 +118,8 @@ def on_gpu(name: str, scale: float) -> None:
     def mark() -> Done:
         event = torch.cuda.Event()
         event.record()
-        return event.synchronize
+        done: Done = event.synchronize
+        return done
 
     try:
         run(TORCH[name](device, scale), mark, lambda: torch.cuda.max_memory_reserved(device) / 2**20)

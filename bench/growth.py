@@ -36,10 +36,11 @@ from sqlalchemy import Connection, text
 from bench import arguments
 from bench.scale_records import LENGTHS, Pattern, patterns
 from slurm_gpu.database.accounting import writer as store
-from slurm_gpu.database.accounting.importer import batched, store_changed_runs
+from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.ingest.shipment import CheckedShipment, parse_shipment
+from slurm_gpu.database.storage.batches import batched
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire import WIRE_VERSION
@@ -224,7 +225,7 @@ def play(database: Database, jobs: Mapping[int, Job], gpus: int, dice: random.Ra
             over = filled.stage == len(job.pattern.stages) - 1
             if over or filled.stage == 0:
                 waiting.append(accounting(job, gpus, over=over))
-        shipments = spent.on("reading", lambda bodies=bodies: [parse_shipment(body, "") for body in bodies])
+        shipments = spent.on("reading", partial(_parse, bodies))
         if hasattr(store, "prepare"):
             spent.on("packing", partial(_prepare, shipments))
         spent.on("storing", partial(database.write, partial(_store, shipments)))
@@ -241,6 +242,10 @@ def _pass(database: Database, waiting: list[AccountingRun], spent: ProcessorTime
         database.write(partial(store_changed_runs, rows=some))
     waiting.clear()
     spent.on("matching", partial(reconcile, database))
+
+
+def _parse(bodies: Sequence[bytes]) -> list[CheckedShipment]:
+    return [parse_shipment(body, "") for body in bodies]
 
 
 def _prepare(shipments: Iterable[CheckedShipment]) -> None:

@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -40,7 +40,7 @@ ENVIRONMENT = {
 }
 
 
-def milliseconds(command: Sequence[str], environment: Mapping[str, str]) -> float:
+def milliseconds(command: list[str], environment: Mapping[str, str]) -> float:
     """Return the wall time of one run, from spawn to exit."""
     start = time.perf_counter()
     pid = os.posix_spawn(command[0], command, environment)

@@ -31,9 +31,9 @@ from sqlalchemy import func, select
 
 from bench import accounting, arguments
 from slurm_gpu.clock import SystemClock
+from slurm_gpu.database.accounting.import_thread import tune_python
 from slurm_gpu.database.accounting.importer import Importer
 from slurm_gpu.database.accounting.slurm_view import SlurmView
-from slurm_gpu.database.main import tune_python
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode

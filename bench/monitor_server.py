@@ -13,6 +13,7 @@ import asyncio
 import sys
 import time
 from pathlib import Path
+from typing import cast
 
 from starlette.types import ASGIApp
 
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number, seconds
 from lab.synthetic import SyntheticCluster, uid_of
+from slurm_gpu.client.database_client import DatabaseClient
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config.value_types import Address
 from slurm_gpu.http.server import run
@@ -82,7 +84,9 @@ def main() -> None:
     board.show(synthetic.poll())
     clock = SystemClock()
     who: ViewerOf = viewer_of if options.sessions else lambda _: viewer
-    app: ASGIApp = make_app(RouteContext(board, who, lambda: synthetic.source, clock))
+    # It has those methods of the client that the page calls.
+    source = cast(DatabaseClient, synthetic.source)
+    app: ASGIApp = make_app(RouteContext(board, who, lambda: source, clock))
     cookies = []
     if options.sessions:
         sessions, cookie = Sessions(session_key(None), clock.wall), Cookie.of("http://127.0.0.1")

@@ -27,7 +27,7 @@ from slurm_gpu.placement.replay import figures, in_one_zone_where_possible, mix_
 from slurm_gpu.simulate.cluster import ModelCluster, ModelNode, ModelPartition
 from slurm_gpu.simulate.jobs import Jobs, ResourceRequest
 from slurm_gpu.simulate.model import simulate
-from slurm_gpu.simulate.placement import FirstFit
+from slurm_gpu.simulate.placement import FirstFit, PlacementChoice
 from slurm_gpu.simulate.scheduler import Scheduling
 
 
@@ -69,7 +69,7 @@ def main() -> None:
     jobs = replace(jobs, counters=np.zeros(len(jobs), dtype=np.int32), counter_sets=((),))
     zoned = in_one_zone_where_possible(cluster, jobs)
     longest_h = float(jobs.limit_s.max()) / 3600
-    rules = {
+    rules: dict[str, tuple[PlacementChoice, Jobs]] = {
         "slurm": (FirstFit(), jobs),
         "mostallocated": (ByRule(cluster, MostAllocated()), jobs),
         "ours": (ByRule(cluster, LeastFragmentation(mix_of(jobs))), jobs),

@@ -265,11 +265,11 @@ def the_gpus() -> tuple[Any, list[dict[str, Any]]] | str:
     """Return pynvml and its GPUs, or the reason for having none."""
     try:
         import pynvml
-
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
     except ModuleNotFoundError:
         return "nvidia-ml-py is not installed"
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError as error:
         return f"NVML: {error}"
     gpus = []

@@ -181,7 +181,7 @@ def measure(
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
     ):
         try:
-            pids = bench.pids | {"the nodes": process.pid}
+            pids = {**bench.pids, "the nodes": process.pid}
             _sleep_until(began + ramp_s, process)
             before = _costs(pids)
             _sleep_until(began + ramp_s + steady_s, process)

@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--gpus", type=number(8), default=512, help="default 512")
     options = parser.parse_args()
     program = Path(__file__).with_name("monitor_server.py")
-    command = [sys.executable, program, "--port", "0", "--gpus", str(options.gpus)]
+    command = [sys.executable, str(program), "--port", "0", "--gpus", str(options.gpus)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

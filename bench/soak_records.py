@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 import time
 from collections import defaultdict
@@ -291,7 +290,7 @@ def true_pct(shares: Sequence[GpuShare], alone: Sequence[bool]) -> float | None:
         share.usage.device_util_pct if is_alone else share.usage.util_pct
         for share, is_alone in zip(shares, alone, strict=True)
     ]
-    return sum(map(operator.mul, did, seconds)) / sum(seconds)
+    return sum(pct * length_s for pct, length_s in zip(did, seconds, strict=True)) / sum(seconds)
 
 
 def _off_by(run: Run, shares: Sequence[GpuShare], true: float | None) -> Iterator[tuple[float, float]]:

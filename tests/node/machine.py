@@ -19,10 +19,11 @@ from slurm_gpu.wire import Record, histogram_mean
 from tests.node.fakes import FakeClock, FakeGpu, FakeProcesses, FakeReader
 
 
-class ImmediateWorker:
-    """A worker (slurm_gpu.node.worker_thread) that runs each task immediately."""
+class ImmediateWorker(WorkerThread):
+    """A worker that runs each task immediately."""
 
-    idle = True
+    def __init__(self) -> None:
+        super().__init__("immediate")
 
     def start(self, task: Task) -> None:
         task()
@@ -31,12 +32,11 @@ class ImmediateWorker:
         raise AssertionError
 
 
-class DeferredWorker:
-    """A worker whose tasks run only when a test calls `run`."""
-
-    idle = True
+class DeferredWorker(WorkerThread):
+    """A worker whose tasks run only when a test calls `run`; it is always idle."""
 
     def __init__(self) -> None:
+        super().__init__("deferred")
         self.tasks: list[Task] = []
 
     def start(self, task: Task) -> None:

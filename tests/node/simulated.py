@@ -35,7 +35,7 @@ class StoppedClock(FakeClock):
         super().__init__()
 
     @property
-    def now_s(self) -> float:  # type: ignore[override]
+    def now_s(self) -> float:
         return self._now_s
 
     @now_s.setter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from slurm_gpu.policy.language.limits import LIMITS, LimitUnit
 from slurm_gpu.policy.language.lua_literals import Plain
@@ -138,7 +139,7 @@ def as_limits(flat: Mapping[str, Limit]) -> RuleLimits:
         base, _, part = key.partition(":")
         kind = LIMITS[base]
         before = kind.of(limits)
-        own: object = value
+        own: Any = value
         if kind.measure is LimitUnit.GPUS:
             assert isinstance(value, int | float)
             both, mgpu = before if isinstance(before, GpuLimit) else GpuLimit(), int(value)

@@ -188,10 +188,10 @@ def _outcome(
         return None if longest == math.inf else _compare(job.walltime_s, longest)
     if base in SUMS:
         measure = SUMS[base] + (f":{part}" if part else "")
-        asked = job.measure(measure) * job.jobs
-        if asked == 0:
+        added = job.measure(measure) * job.jobs
+        if added == 0:
             return Outcome.FITS
-        return _compare(sum(other.measure(measure) * other.jobs for other in counted) + asked, limit)
+        return _compare(sum(other.measure(measure) * other.jobs for other in counted) + added, limit)
     if base == "gpu_hours":
         if job.gpu_hours == 0:
             return Outcome.FITS

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -23,10 +24,16 @@ _NAME = re.compile(r"[^&|()\[\]*,\s]+")
 
 
 def make_node(
-    name: str, zone: str | None, features: Sequence[str], partitions: Sequence[str], **amounts: int
+    name: str,
+    zone: str | None,
+    features: Sequence[str],
+    partitions: Sequence[str],
+    *,
+    gpus: int = 4,
+    cpus: int = 32,
+    memory_mib: int = 100_000,
 ) -> SlurmNode:
     kind = "a100" if "a100" in features else "v100"
-    gpus = amounts.pop("gpus", 4)
     return SlurmNode(
         name=name,
         address=name,
@@ -40,7 +47,8 @@ def make_node(
         shards_allocated=0,
         features=[*features, *([zone] if zone else [])],
         partitions=list(partitions),
-        **({"cpus": 32, "memory_mib": 100_000} | amounts),
+        cpus=cpus,
+        memory_mib=memory_mib,
     )
 
 
@@ -122,8 +130,10 @@ def distributed(draw: st.DrawFn) -> Request:
         cpus_per_task=draw(st.sampled_from([None, 2, 24])),
         gpu_type=draw(st.sampled_from([None, "a100"])),
     )
-    amount = {} if memory is None else {memory: draw(st.sampled_from([1000, 20_000, 60_000]))}
-    return replace(job, **{form: gpus}, **amount)
+    amounts: dict[str, Any] = {form: gpus}
+    if memory is not None:
+        amounts[memory] = draw(st.sampled_from([1000, 20_000, 60_000]))
+    return replace(job, **amounts)
 
 
 PLAIN = st.sampled_from(
