@@ -35,30 +35,29 @@ def _conv(device: torch.device, scale: float) -> Step:
 
     width, side, batch = max(8, round(64 * scale)), max(8, round(64 * scale)), max(2, round(64 * scale))
 
-    class Block(nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Sequential(
-                nn.Conv2d(width, width, 3, padding=1),
-                nn.BatchNorm2d(width),
-                nn.ReLU(),
-                nn.Conv2d(width, width, 3, padding=1),
-                nn.BatchNorm2d(width),
-            )
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return torch.relu(images + self.inner(images))
-
-    net = nn.Sequential(
-        nn.Conv2d(3, width, 3, padding=1),
-        *(Block() for _ in range(8)),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(width, 100),
-    ).to(device)
+    first = nn.Conv2d(3, width, 3, padding=1)
+    blocks = [
+        nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+        )
+        for _ in range(8)
+    ]
+    last = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 100))
+    net = nn.ModuleList([first, *blocks, last]).to(device)
     images = torch.randn(batch, 3, side, side, device=device)
     labels = torch.randint(0, 100, (batch,), device=device)
-    return _training(net, lambda: nn.functional.cross_entropy(net(images), labels))
+
+    def loss() -> torch.Tensor:
+        out = first(images)
+        for block in blocks:
+            out = torch.relu(out + block(out))
+        return nn.functional.cross_entropy(last(out), labels)
+
+    return _training(net, loss)
 
 
 def _transformer(device: torch.device, scale: float) -> Step:
