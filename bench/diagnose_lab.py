@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ def follow(lab: Lab, trainings: Sequence[Training], say: Callable[[str], None]) 
     with DatabaseClient(load_config(lab.layout.site_file)) as database:
         for one in trainings:
             at = one.directory / "at"
-            wait_for(lambda at=at: at.exists() and at.read_text().endswith("\n"), 120, f"{at} is written")  # type: ignore[misc]
+            wait_for(partial(_is_written, at), 120, f"{at} is written")
             one.at_s = float(at.read_text())
             one.nodes = sorted({held.node for held in lab.held(one.job_id)})
         last_s = max(one.at_s + one.case.length_s for one in trainings)
@@ -238,6 +239,10 @@ def follow(lab: Lab, trainings: Sequence[Training], say: Callable[[str], None]) 
         for one in trainings:
             one.found.over = _verdict_after_end(lab, database, one)
             _line(one, "over", one.found.over, say)
+
+
+def _is_written(file: Path) -> bool:
+    return file.exists() and file.read_text().endswith("\n")
 
 
 def _read_watch(

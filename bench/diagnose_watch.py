@@ -16,7 +16,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from bench.diagnose_injector import WINDOW_S, Case, faulty, healthy
 from bench.diagnose_injector_record import START_S
 from slurm_gpu.alerts.suspects import Statement
 from slurm_gpu.database.verdicts.accused import Accused
+from slurm_gpu.database.verdicts.snapshots import VerdictSnapshots
 from slurm_gpu.database.verdicts.store import StoredVerdict
 from slurm_gpu.database.verdicts.watch import SCAN_S, JobWatch
 from slurm_gpu.diagnose.case import DiagnosisThresholds
@@ -52,7 +53,7 @@ TOGETHER = 24
 _KINDS = 12
 
 
-class ReplayedJobs:
+class ReplayedJobs(VerdictSnapshots):
     """The inputs of the watch, replayed from recordings; several jobs may use the same one."""
 
     def __init__(self, cases: Mapping[int, Case]) -> None:
@@ -144,9 +145,9 @@ class ReplayedJobs:
     def close_left(self) -> None:
         """Do nothing: there are no connections to close."""
 
-    def statements(self, since_s: float) -> Sequence[Statement]:
+    def statements(self, since_s: float) -> list[Statement]:
         """Return no suspects."""
-        return ()
+        return []
 
 
 _FACTS: dict[str, DeviceFacts] = {}
@@ -223,7 +224,7 @@ def _queued(job: int, case: Case) -> QueuedJob:
 
 def watched(played: ReplayedJobs) -> tuple[JobWatch, list[float]]:
     """Run the watch for ten minutes, and return the processor time of each pass."""
-    watch = JobWatch(played, Accused(played.statements, played.index_of), DiagnosisThresholds())  # type: ignore[arg-type]
+    watch = JobWatch(played, Accused(played.statements, played.index_of), DiagnosisThresholds())
     took = []
     while played.second + SCAN_S <= WINDOW_S:
         played.pass_s(int(SCAN_S))
