@@ -43,7 +43,7 @@ WARM_UP = 0.1
 
 LOADS: Mapping[str, Mapping[tuple[int, int], int]] = {
     "CPUs in proportion": {(1, 8): 60, (2, 16): 20, (4, 32): 12, (8, 64): 4},
-    "CPUs as they come": {
+    "CPUs independent of GPUs, and CPU jobs": {
         (1, 1): 20,
         (1, 4): 20,
         (1, 16): 20,

@@ -86,8 +86,9 @@ def _daemons() -> Iterator[_Daemon]:
         "store the measurements of the nodes with Slurm's accounting",
         """Runs once in a cluster, as SlurmUser. Nodes send their records to it over HTTP, and slurm-gpu(1)
         queries it. MUNGE authenticates clients; on the Unix socket, the kernel does. Each minute it reads
-        Slurm's accounting with sacct(1) and matches the records to it. It creates its tables in SQLite or
-        MariaDB, and upgrades them when it starts.""",
+        Slurm's accounting with sacct(1) and matches the records to it. It creates its tables in an
+        empty SQLite or MariaDB database. It does not start with older tables; `slurm-gpu db upgrade`
+        upgrades them.""",
         (
             ("/etc/slurm-gpu/slurm-gpudbd.yaml", "The address of the database: see `slurm-gpudbd.yaml`(5)."),
             ("/run/slurm-gpu/slurm-gpudbd.sock", "Its Unix socket."),

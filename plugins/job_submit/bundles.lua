@@ -42,6 +42,7 @@ local function misplaced(job)
       key = "partitions",
       label = "partition of a job without GPUs",
       allowed = allowed,
+      is_limit = false,
       limit = table.concat(names, ", "),
       requested = job.partition,
       mode = rule.mode,

@@ -44,7 +44,7 @@ class LineLimit(logging.Filter):
         note = ""
         if not 0 <= record.created - use.since_s < _PERIOD_S:
             if use.n_left_out:
-                note = f" ({use.n_left_out} similar lines were left out)"
+                note = f" (similar lines left out: {use.n_left_out})"
             use.since_s, use.n, use.n_left_out = record.created, 0, 0
         most = MOST_WARNINGS if record.levelno >= logging.WARNING else MOST_OTHERS
         if use.n >= most:

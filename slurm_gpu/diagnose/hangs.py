@@ -9,6 +9,7 @@ from slurm_gpu.diagnose.metric import BACKGROUND, HOST_METRICS, Metric
 from slurm_gpu.diagnose.phases import refresh_interval_s
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
+from slurm_gpu.text.units import counted
 
 _SPINS = 0.9
 _IDLE = 0.1
@@ -95,7 +96,8 @@ def hang(case: Case) -> Verdict | None:
         )
     ]
     if waits:
-        text = f"{spinning.sum()} workers spin at full utilisation, so they wait for others"
+        workers = counted(int(spinning.sum()), "worker")
+        text = f"{workers} at full utilisation without progress, waiting for others"
         evidence.append(Evidence(text=text, metric="util", value=float(np.nanmax(now)), expected=1.0))
     if rows.any():
         names, who = case.named(rows)

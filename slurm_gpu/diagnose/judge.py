@@ -92,8 +92,8 @@ def diagnose(
     timed = int((steps.ranks >= 0).sum())
     if timed > case.n:
         why = (
-            f"the timings contain {timed} ranks, but the job has {case.n} GPUs: the timings may belong to "
-            "another job"
+            f"the timings contain {counted(timed, 'rank')}, but the job has {counted(case.n, 'GPU')}: "
+            "the timings may belong to another job"
         )
         verdict = verdict.limited(why, most=SUSPICION)
     elif 0 < timed < case.n:

@@ -196,7 +196,7 @@ class Service:
         gpus, jobs = len(self._seen.facts), len(self._node.open_jobs())
         state = f"{counted(gpus, 'GPU')}, {counted(jobs, 'job')}"
         if self._scheduler.failures:
-            state += f"; slurm-gpudbd is unreachable, {len(self._spool.queue)} records are waiting"
+            state += f"; slurm-gpudbd is unreachable, {counted(len(self._spool.queue), 'record')} waiting"
         if self._spool.failing:
             state += "; the spool cannot be written"
         return self._notifier.turned(self._clock.monotonic(), state)

@@ -50,6 +50,7 @@ from slurm_gpu.database.storage.schema import (
     run_host,
 )
 from slurm_gpu.files.atomic import whole_file, write_whole
+from slurm_gpu.text.units import counted
 from slurm_gpu.wire.fields import MAX_MOMENT_S
 
 _RUNS_AT_ONCE = 900
@@ -129,7 +130,7 @@ def export(
         n_rows.update(wrote)
         done[str(month)] = _Written(at_s, wrote)
         progress.keep(done)
-        report(f"{month}: {wrote['run']} runs")
+        report(f"{month}: {counted(wrote['run'], 'run')}")
     n_rows.update(_export_unmatched(database, out, timelines=timelines))
     n_rows.update(_export_whole(database, out, device))
     n_rows.update(_export_whole(database, out, node_period))

@@ -70,7 +70,7 @@ def test_lines_that_were_left_out_are_counted_in_the_next_one(log: io.StringIO) 
     assert lines[18:] == [
         "<4>slurm_gpu.x: 18 %s",
         "<4>slurm_gpu.x: 19 %s (similar lines are left out for a minute)",
-        "<4>slurm_gpu.x: later (30 similar lines were left out)",
+        "<4>slurm_gpu.x: later (similar lines left out: 30)",
         "<4>slurm_gpu.x: the clock was set back",
     ]
 

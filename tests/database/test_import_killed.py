@@ -1,4 +1,4 @@
-"""An import that is killed at any point, and done again, leaves the table that one leaves which is not."""
+"""An import that is killed at any point and then repeated leaves the same table as an uninterrupted one."""
 
 import os
 import signal

@@ -119,5 +119,5 @@ def test_each_record_gets_its_run_however_many_are_due_and_few_statements_are_ke
     with database.reading() as connection:
         found = connection.execute(matched).all()
     assert sorted(map(tuple, found)) == [(n, n) for n in range(1, job_id)]
-    # From the sixth round on, which has 8 rows, only batches of sixteen are new.
+    # After the sixth round of 8 rows, only statements for sixteen rows are still to be compiled.
     assert kept[-1] - kept[5] <= 2

@@ -60,7 +60,7 @@ def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, si
     uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
     for words in (held.node, uuid, f"Job {job} of alice", "frees by"):
         assert words in said.inner_text()
-    assert "followed" in page.inner_text("#mine"), "of the two views a user has their own"
+    assert "followed" in page.inner_text("#mine"), "users see the view of their own jobs by default"
 
     said.get_by_role("link", name=f"Open job {job}").click()
     page.wait_for_url(f"**/job?id={job}")

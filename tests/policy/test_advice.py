@@ -128,11 +128,11 @@ def test_each_limit_states_its_numbers_and_an_accepted_option() -> None:
         mark + "--time=02:00:00 ...",
     ]
     assert lines({"partitions": frozenset({"long"})}, "-p", "gpu") == [
-        "partition: limit long, requested gpu.",
+        "partition: allowed long, requested gpu.",
         mark + "--partition=long ...",
     ]
     assert lines({"gpu_types": frozenset({"v100"})}, "-p", "long", "--gpus=2") == [
-        "GPU type: limit v100, requested any type of long.",
+        "GPU type: allowed v100, requested any type of long.",
         mark + "--gpus=v100:2 ...",
     ]
     assert lines({"gpus:a100": 2000}, "--gpus=a100:4") == [
@@ -156,7 +156,7 @@ def test_a_bundle_refuses_and_advises_like_a_rule() -> None:
 def test_a_job_without_gpus_is_advised_to_use_the_partition_of_its_bundle() -> None:
     prep = BundleModel("prep", 0, partitions=frozenset({"long"}), mode="enforce")
     assert refused(RuleModel("r", "job"), "-p", "gpu", "-c4", bundles=(prep,))[1:3] == [
-        "  partition of a job without GPUs: limit long, requested gpu.",
+        "  partition of a job without GPUs: allowed long, requested gpu.",
         "  Try: sbatch --partition=long ...",
     ]
 

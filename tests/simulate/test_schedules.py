@@ -120,7 +120,7 @@ def test_partitions_do_not_block_each_other_but_where_they_share_nodes() -> None
     where = ModelCluster(nodes(1, 1), (ModelPartition("a", (0,)), ModelPartition("both", (0, 1))))
     running = job(0, gpus=1, run_s=100)
     pair = job(1, gpus=1, n_nodes=2, partition=1, run_s=10)
-    # n1 is free, n0 is not: the pair's reservation of both nodes is for 100.
+    # n1 is free but n0 is not, so both nodes are reserved for the pair from 100 s on.
     assert starts(where, running, pair, job(2, partition=1, run_s=50), job(3, partition=0, run_s=5)) == [
         0,
         100,

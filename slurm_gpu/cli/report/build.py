@@ -112,7 +112,7 @@ def build(
             with_files=not page_only,
         )
     click.echo(str(built.page))
-    more = "" if page_only else f", with {built.files - 1} files of tables and figures"
+    more = "" if page_only else f", with {counted(built.files - 1, 'file')} of tables and figures"
     remark(f"{counted(built.figures, 'figure')} of {counted(built.runs, 'run')}{more}")
 
 

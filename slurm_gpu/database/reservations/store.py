@@ -14,6 +14,7 @@ from slurm_gpu.database.storage.schema import audit, reservation
 from slurm_gpu.database.storage.watermarks import set_watermark
 from slurm_gpu.errors import UsageError
 from slurm_gpu.text.hostlist import expand
+from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationState, in_words
 
 _OPEN = [state.value for state in ReservationState if not state.is_over]
@@ -100,7 +101,7 @@ def approve(
     mine = set(expand(nodes))
     if len(mine) < one.n_nodes:
         raise UsageError(
-            f"reservation {one.id} requires {one.n_nodes} nodes, but {nodes} contains {len(mine)}"
+            f"reservation {one.id} requires {counted(one.n_nodes, 'node')}, but {nodes} contains {len(mine)}"
         )
     if taken := _promised_to_another(connection, one, start_s, end_s, mine):
         raise UsageError(f"{taken} for part of this time; try again")

@@ -22,7 +22,7 @@ from slurm_gpu.node.application.recognition import RecognizedApplication, file_s
 from slurm_gpu.node.application.rules import ApplicationRules, load_rules, rules_path
 from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.node.process.procfs import Processes
-from slurm_gpu.text.units import few, parse_whole
+from slurm_gpu.text.units import counted, few, parse_whole
 
 _WIDTH = 100
 _LABEL = 13
@@ -247,7 +247,8 @@ def listed(rules: ApplicationRules) -> dict[str, Any]:
 def summary(rules: ApplicationRules) -> Iterator[str]:
     """Yield the output lines of --check: the applications by field of science."""
     alternatives = sum(len(rule.traces) for rule in rules.rules)
-    yield f"{rules.path}: {len(rules.rules)} applications, {alternatives} alternatives, no errors"
+    both = f"{counted(len(rules.rules), 'application')}, {counted(alternatives, 'alternative')}"
+    yield f"{rules.path}: {both}, no errors"
     fields: dict[str, list[str]] = {}
     for rule in rules.rules:
         fields.setdefault(rule.field or "no field", []).append(rule.name)

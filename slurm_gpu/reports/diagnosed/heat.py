@@ -16,6 +16,7 @@ from slurm_gpu.reports.diagnosed.style import VIEWS
 from slurm_gpu.reports.diagnosed.time_axis import axis_element, time_lines
 from slurm_gpu.reports.diagnosed.words import BYTES, TITLES, group_tone, metric_of, shown
 from slurm_gpu.reports.page.markup import append, element, items, section
+from slurm_gpu.text.units import counted
 
 # The relative difference to peers at which the colour is strongest.
 _PEERS_REACH = 0.3
@@ -42,7 +43,7 @@ def heat_section(page: DiagnosisPageModel, view: CaseView) -> Element:
     )
     notes = [f"Each row is a GPU, and each column spans {view.width_s:g} s. Grey means no data."]
     if view.left_out:
-        notes.append(f"{view.left_out} GPUs that are not suspected are not shown; all GPUs were analysed.")
+        notes.append(f"Not shown: {counted(view.left_out, 'GPU')} without suspicion; all GPUs were analysed.")
     return section(
         "heat",
         "GPU × time",

@@ -17,6 +17,7 @@ from slurm_gpu.reports.diagnosed.style import GROUP_TONES, NAMED_TONES
 from slurm_gpu.reports.diagnosed.time_axis import axis_element, time_lines
 from slurm_gpu.reports.diagnosed.words import TITLES, shown
 from slurm_gpu.reports.page.markup import append, element, items, section
+from slurm_gpu.text.units import counted
 
 MOST_LINES = len(NAMED_TONES)
 _MOST_CHANGES = 8
@@ -36,7 +37,7 @@ def courses_section(page: DiagnosisPageModel, view: CaseView) -> Element:
     notes = [
         "Triangles at the bottom mark level changes of the median of all GPUs. Triangles at the top mark "
         "level changes of suspected GPUs relative to the median of their group. Pauses are shaded.",
-        *([f"{more} more suspected GPUs are shown only in the heat map above."] if more > 0 else []),
+        *([f"Only the heat map above shows {counted(more, 'more suspected GPU')}."] if more > 0 else []),
     ]
     return section(
         "courses",
@@ -167,7 +168,7 @@ def _area(upper: Matrix, lower: Matrix) -> str:
 def _spoken(view: CaseView, metric: Metric, middle: Matrix) -> str:
     known = middle[np.isfinite(middle)]
     level = shown(metric, float(np.median(known))) if known.size else "no data"
-    return f"{TITLES[metric]}: median of {view.n_rows} GPUs, mostly {level}"
+    return f"{TITLES[metric]}: median of {counted(view.n_rows, 'GPU')}, mostly {level}"
 
 
 def _groups(page: DiagnosisPageModel, view: CaseView) -> list[tuple[str, NDArray[np.bool_]]]:

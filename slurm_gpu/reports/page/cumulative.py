@@ -70,7 +70,8 @@ def _panel(
         if len(steps.x):
             points = _staircase(steps, scale, right - left)
             points = np.column_stack([left + points[:, 0], bottom - points[:, 1] * _PANEL_HEIGHT])
-            drawing.add(LineMark(points, tones[name], 2.0, about=f"{name} ({steps.n:,} jobs)"))
+            jobs = "1 job" if steps.n == 1 else f"{steps.n:,} jobs"
+            drawing.add(LineMark(points, tones[name], 2.0, about=f"{name} ({jobs})"))
     drawing.add(segment(left, bottom, right, bottom, "muted"))
 
 

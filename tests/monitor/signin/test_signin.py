@@ -124,7 +124,7 @@ def test_an_invalid_token_is_refused(gate: Gate, body: bytes, status: int) -> No
 
 
 def test_a_link_does_not_change_the_signed_in_user(gate: Gate) -> None:
-    # Otherwise a user could sign another one in with their own session, unnoticed.
+    # Otherwise the sender of a link could silently sign in another user as the sender.
     gate.use(gate.token())
     sessions = gate.cookies
     gate.cookies = {}

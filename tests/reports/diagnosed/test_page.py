@@ -175,7 +175,7 @@ def test_suspects_among_a_thousand_gpus_are_drawn():
         "n98 GPU 1"
     ]
     text = Seen(diagnosis_html(page)).text
-    assert "768 GPUs that are not suspected are not shown" in text
+    assert "Not shown: 768 GPUs without suspicion" in text
     assert "256 of 1024 GPUs in numbers" in text
 
 

@@ -206,7 +206,7 @@ def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
         alike.setdefault((expected[name], max(seen)), []).append(name)
     for (n_slurm, n_seen), names in alike.items():
         on = ("" if len(names) == 1 else "each of ") + compress(names)
-        message = f"Slurm has {n_slurm} GPUs on {on}, but slurm-gpud detects {n_seen} there"
+        message = f"Slurm has {counted(n_slurm, 'GPU')} on {on}, but slurm-gpud detects {n_seen} there"
         remedy = (
             f"on {names[0]}, compare the output of nvidia-smi -L and slurmd -G; then fix gres.conf or the GPU"
         )
