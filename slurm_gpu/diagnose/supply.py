@@ -165,14 +165,18 @@ def starved_some(case: Case) -> Verdict | None:
 def _for_long(case: Case) -> NDArray[np.bool_]:
     """Mark workers that lack input for longer than a checkpoint or an evaluation by one worker takes.
 
-    The times just before and after the deviation count in proportion to the input that was missing.
+    Times between two short pauses do not count. The times just before and after the deviation count in
+    proportion to the input that was missing.
     """
     found = case.deviations.get(Signal.UTIL)
     if found is None:
         return np.zeros(case.n, dtype=bool)
-    blocks = (found.stop - found.first).astype(np.float64)
+    blocks = np.zeros(case.n)
     for row in np.flatnonzero(case.below(Signal.UTIL, _LEAST_UTIL, _UTIL_Z)):
         first, stop = int(found.first[row]), int(found.stop[row])
+        inside = found.ratios[row, first:stop]
+        # Blocks without data are unknown rather than normal.
+        blocks[row] = stop - first - np.count_nonzero(inside > 0.5 * found.level[row])
         for neighbours in (found.ratios[row, :first][::-1], found.ratios[row, stop:]):
             enough = np.flatnonzero(neighbours > -_LEAST_UTIL)
             shares = neighbours[: enough[0] if enough.size else None] / found.level[row]

@@ -239,3 +239,14 @@ class TestSupply:
         values[Metric.UTIL][0, -50:] = 0.4
         verdict = diagnose(as_series(training, values))
         assert (verdict.cause, culprits(verdict)) == (Cause.STARVATION, [0])
+
+
+@pytest.mark.parametrize("pauses", [((385, 405), (460, 480)), ((390, 480),)])
+def test_two_short_pauses_of_one_worker_are_not_one_long_lack_of_input(pauses):
+    """An evaluation and a checkpoint by the first worker may be a minute apart."""
+    training = Training(metrics=OLDER, n_bins=480)
+    values = training.values()
+    for first, stop in pauses:
+        values[Metric.UTIL][0, first:stop] *= 0.4
+    verdict = diagnose(as_series(training, values))
+    assert (verdict.cause is Cause.STARVATION) is (len(pauses) == 1)
