@@ -9,8 +9,8 @@ from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import split
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS
-from slurm_gpu.diagnose.robust import median, middle, quantile
-from slurm_gpu.diagnose.signals import Signal
+from slurm_gpu.diagnose.robust import median, middle, quantile, smooth
+from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, TWO_GROUPS, Cause, Evidence, Verdict
 from slurm_gpu.text.units import few
 
@@ -168,13 +168,28 @@ def _ahead(case: Case, least: float) -> NDArray[np.bool_]:
 
 
 def _slow_without_cause(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that take longer for equal work than a permanently lower clock explains."""
+    """Mark workers that take longer for equal work than a normally lower clock explains."""
     busy, work = case.level(Signal.BUSY), case.level(Signal.WORK)
     by_clock = np.maximum(0.0, -np.nan_to_num(case.level(Signal.CLOCK)))
-    by_clock = np.where(case.has_changed(Signal.CLOCK), 0.0, by_clock)
+    by_clock = np.where(_clock_fell(case), 0.0, by_clock)
     with np.errstate(invalid="ignore"):
         unexplained = (np.abs(work) <= 0.4 * busy) & (busy - by_clock >= LEAST_BUSY)
         return np.asarray(case.above(Signal.BUSY, LEAST_BUSY) & unexplained)
+
+
+def _clock_fell(case: Case) -> NDArray[np.bool_]:
+    """Mark workers whose clocks, relative to their peers, fell below the lowest earlier level.
+
+    Without a fault, a clock may fall again. If steps take about as long as the interval between samples,
+    samples show computing for some minutes, and then the exchange between steps, in which clocks are higher.
+    """
+    rows = case.has_changed(Signal.CLOCK)
+    for row in np.flatnonzero(rows):
+        found = case.deviations[Signal.CLOCK]
+        first, stop = int(found.first[row]), int(found.stop[row])
+        past = smooth(found.ratios[row : row + 1, :first], LEAST_BLOCKS)
+        rows[row] = found.within(row, first, stop) <= float(quantile(past, 0.0)[0]) - LEAST_CLOCK
+    return rows
 
 
 def _verdict(

@@ -72,6 +72,17 @@ class TestSlow:
         verdict = diagnose(training.series())
         assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [9])
 
+    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("before", [False, True])
+    def test_a_clock_that_falls_again_explains_longer_activity(self, before, seed):
+        """With steps as long as the interval between samples, clocks seem to change every few minutes."""
+        training = Training(seed=seed)
+        for first, stop in ((90, 210), (360, 600)) if before else ((360, 600),):
+            training.clock[9, first:stop] *= 0.965
+            training.speed[9, first:stop] *= 0.985
+        verdict = diagnose(training.series())
+        assert (verdict.kind == "busy longer with equal work") is not before
+
     @pytest.mark.parametrize("n", [16, 32])
     def test_a_node_of_slow_gpus_is_named(self, n):
         training = Training(n=n)
