@@ -8,7 +8,7 @@ from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.metric import BACKGROUND, HOST_METRICS, Metric
 from slurm_gpu.diagnose.phases import refresh_interval_s
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
-from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPICION, TOO_EARLY, Cause, Evidence, Verdict
 from slurm_gpu.text.units import counted
 
 _SPINS = 0.9
@@ -38,7 +38,8 @@ _COMPUTE_INSTEAD = 0.55
 _LONG_S = 300.0
 # Until it has computed for this time, a training may be stalled while it compiles or captures graphs.
 _SETTLED_S = 60.0
-# If no host reports work, a stall longer than this is a suspicion, unless it began with a copy to the hosts.
+# If CPUs rest, a stall longer than this is a suspicion, unless it began with a copy to the hosts. If no host
+# reports its CPUs, loading has the same symptoms, and there is no verdict until `unsure_hang_s`.
 _EARLY_S = 25.0
 # Number of last samples to check: a process that queries the GPU appears in only one of them.
 _BACK = 2
@@ -49,7 +50,10 @@ STALLED_AT_END = "stalled at its end"
 
 
 def hang(case: Case) -> Verdict | None:
-    """Find a job that has computed, but is now stalled for longer than ever before."""
+    """Find a job that has computed, but is now stalled for longer than ever before.
+
+    The result is inconclusive while the job may as well be loading data.
+    """
     start = case.phases.stalled_from()
     if start is None:
         return None
@@ -76,7 +80,8 @@ def hang(case: Case) -> Verdict | None:
     sure = settled and ((waits and not writes) or (quiet and _hosts_rest(case, tail)))
     enough_s = rules.hang_s if settled and (quiet or (waits and not writes)) else rules.unsure_hang_s
     early = settled and not (quiet or waits) and enough_s > _EARLY_S and not _copied(case, start)
-    early = early and not _hosts_work(case, tail)
+    cpus = _cpus(case, tail)
+    early = early and (cpus is None or cpus <= _RESTS)
     enough_s = _EARLY_S if early else enough_s
     enough_s = max(enough_s, _PAUSE_FACTOR * longest_s, 2 * series.width_s if series.width_s > 10 else 0.0)
     if not case.running:
@@ -113,13 +118,18 @@ def hang(case: Case) -> Verdict | None:
         evidence=tuple(evidence),
     )
     if early and stalled_s < rules.unsure_hang_s:
-        silent = _cpus(case, tail) is None
-        reason = (
-            "no host reports whether it loads or writes data"
-            if silent
-            else "the job may be loading or writing data although its CPUs are idle"
-        )
-        unknown = f"{reason}; at first, this has the same symptoms as a hang"
+        same = "at first, this has the same symptoms as a hang"
+        if cpus is None:
+            why = f"{evidence[0].text}, and no host reports whether it loads or writes data; {same}"
+            return case.verdict(
+                Cause.INCONCLUSIVE,
+                0.0,
+                kind=TOO_EARLY,
+                since_s=verdict.since_s,
+                evidence=verdict.evidence,
+                why_not=(why,),
+            )
+        unknown = f"the job may be loading or writing data although its CPUs are idle; {same}"
         return verdict.limited(unknown, most=SUSPICION)
     if sure or stalled_s >= _LONG_S or (why := _maybe_on_cpus(case, tail, writes=bool(writes))) is None:
         return verdict
@@ -271,12 +281,6 @@ def _hosts_rest(case: Case, tail: int) -> bool:
     """Return whether CPUs are far less busy than in training, so that nothing compiles, loads or writes."""
     share = _cpus(case, tail)
     return share is not None and share <= _RESTS
-
-
-def _hosts_work(case: Case, tail: int) -> bool:
-    """Return whether CPUs are known to be about as busy as in training."""
-    share = _cpus(case, tail)
-    return share is not None and share > _RESTS
 
 
 def _cpus(case: Case, tail: int) -> float | None:

@@ -132,15 +132,16 @@ def _by_counters(case: Case) -> Verdict:
         if found is not None and found.kind == "throttled":
             return _limits(case, found.limited(why))
         return case.verdict(Cause.INCONCLUSIVE, 0.0, why_not=(why,))
-    if (found := hang(case)) is not None:
-        return _limits(case, found)
+    stall = hang(case)
+    if stall is not None and stall.cause is Cause.HANG:
+        return _limits(case, stall)
     block_s = case.bins_of_block * case.series.width_s
     if case.active_blocks < LEAST_BLOCKS or case.active_blocks * block_s < _LEAST_S:
         why = f"it has computed for less than {max(LEAST_BLOCKS * block_s, _LEAST_S):.0f} s"
         kind = TOO_EARLY if case.running else ""
         return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=kind, why_not=(why,))
     alone = int(case.judged.sum()) < 2
-    unexplained = None
+    unexplained = stall
     for check in _CHECKS_OF_ONE if alone else _CHECKS_OF_PEERS:
         found = check(case)
         if found is not None and found.cause is not Cause.INCONCLUSIVE:

@@ -7,8 +7,8 @@ from slurm_gpu.diagnose.hangs import SURE
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import HostSeries
-from slurm_gpu.diagnose.verdict import Cause
-from tests.diagnose.faults import OLDER, a_hang, as_read, as_series, culprits
+from slurm_gpu.diagnose.verdict import TOO_EARLY, Cause
+from tests.diagnose.faults import OLDER, a_hang, a_slow_clock, as_read, as_series, culprits
 from tests.diagnose.training import EVERYTHING, START_S, Training
 
 
@@ -143,20 +143,31 @@ class TestHang:
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [])
 
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
-    @pytest.mark.parametrize(("copies", "cause"), [(0.0, Cause.HANG), (0.3, Cause.HEALTHY)])
-    def test_without_data_of_hosts_an_idle_job_is_suspected_unless_it_copied_to_its_hosts(
-        self, copies, cause, metrics
-    ):
-        """Data that takes half a minute to write came over PCIe first."""
-        training = Training(n_bins=480 + 40, metrics=metrics)
+    @pytest.mark.parametrize(
+        ("seconds", "copies", "cause"),
+        [
+            (40, 0.0, Cause.INCONCLUSIVE),
+            (40, 0.3, Cause.HEALTHY),
+            (85, 0.0, Cause.INCONCLUSIVE),
+            (95, 0.0, Cause.HANG),
+        ],
+    )
+    def test_without_data_of_hosts_an_idle_job_may_be_loading_data(self, seconds, copies, cause, metrics):
+        """Data that takes half a minute to write came over PCIe first; data that is read did not."""
+        training = Training(n_bins=480 + seconds, metrics=metrics)
         training.runs[480:] = False
         values = training.values()
         values[Metric.PCIE][:, 480:483] = copies
         verdict = diagnose(as_series(training, values))
         assert verdict.cause is cause or (cause is Cause.HEALTHY and verdict.finds_nothing)
-        if cause is Cause.HANG:
-            assert verdict.suspect
+        if cause is Cause.INCONCLUSIVE:
+            assert verdict.kind == TOO_EARLY
             assert "no host reports whether it loads or writes" in verdict.why_not[0]
+
+    def test_a_fault_before_a_pause_that_may_be_a_hang_is_reported(self):
+        training = a_slow_clock(n_bins=480 + 40)
+        training.runs[480:] = False
+        assert culprits(diagnose(training.series())) == [5]
 
     def test_pauses_with_host_traffic_do_not_excuse_one_without(self):
         training, values = a_hang(n_bins=480 + 40)
