@@ -154,6 +154,18 @@ def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matr
     return {signal: rows for signal, rows in smoothed.items() if not _background(signal, rows)}, n
 
 
+def without_common_changes(rows: Matrix, groups: Groups) -> Matrix:
+    """Remove changes of the whole job over time from the blocks of a signal.
+
+    If a job takes larger batches from the middle of the time on, the median of a worker over time is the
+    level before or after this change, depending on which blocks are missing. Blocks in which a group has no
+    data become NaN.
+    """
+    common = np.stack([median(rows[members].T) for members in groups.members()]).mean(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(common > 0, rows * (middle(common) / common), np.nan)
+
+
 def _background(signal: Signal, rows: Matrix) -> bool:
     """Return whether a network signal shows only background traffic on all nodes."""
     return signal in (Signal.NETWORK, Signal.INFINIBAND) and not (median(rows) >= BACKGROUND).any()

@@ -15,7 +15,7 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS
 from slurm_gpu.diagnose.phases import refresh_interval_s, surely_active
 from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma, smooth
-from slurm_gpu.diagnose.signals import Signal
+from slurm_gpu.diagnose.signals import Signal, without_common_changes
 from slurm_gpu.diagnose.verdict import UNEXPLAINED, Cause, Evidence, Verdict
 
 _LEAST_POWER, _GUESS = 0.04, 0.55
@@ -113,11 +113,12 @@ def stages(case: Case) -> Verdict | None:
     groups = case.groups
     if len(groups.names) < 2 or groups.source.startswith(MODELS):
         return None
-    levels = {}
+    each, levels = {}, {}
     for signal in (Signal.BUSY, Signal.WORK, Signal.POWER):
         rows = case.signals.get(signal)
         if rows is not None:
-            levels[signal] = np.array([middle(median(rows[members])) for members in groups.members()])
+            each[signal] = median(without_common_changes(rows, groups))
+            levels[signal] = np.array([middle(each[signal][members]) for members in groups.members()])
     asked: list[Signal] = [one for one in (Signal.BUSY, Signal.WORK) if one in levels]
     asked = asked or list(levels)
     if not asked or any(not np.isfinite(levels[signal]).all() for signal in asked):
@@ -128,7 +129,7 @@ def stages(case: Case) -> Verdict | None:
         others = np.delete(levels[signal], busiest)
         own, usual = float(levels[signal][busiest]), float(np.median(others))
         least = _STAGE_LEAST[signal] if Signal.WORK in asked or signal is Signal.POWER else _SURE_STAGE_TIMES
-        apart = _apart(case, signal, busiest, others)
+        apart = _apart(case, each[signal], busiest, others)
         if not usual > 0 or own / usual < least or own - usual < _STAGE_SIGMAS * apart:
             return None
         times = own / usual
@@ -145,15 +146,15 @@ def stages(case: Case) -> Verdict | None:
     )
 
 
-def _apart(case: Case, signal: Signal, busiest: int, others: Matrix) -> float:
+def _apart(case: Case, each: Matrix, busiest: int, others: Matrix) -> float:
     """Return by how much groups with equal work differ, as a standard deviation.
 
-    The result combines the differences between the other groups with the differences between members of a
+    `each` contains the level of each worker. The result combines the differences between the other groups with the differences between members of a
     group. The latter are pooled over all groups, because an estimate from only four workers is often far too
     small.
     """
     members = case.groups.members()
-    levels = [median(case.signals[signal][rows]) for rows in members]
+    levels = [each[rows] for rows in members]
     within = np.concatenate([row - middle(row) for row in levels])
     within = within[np.isfinite(within)]
     std = float(np.sqrt((within**2).sum() / max(len(within) - len(members), 1)))
@@ -173,7 +174,7 @@ def replicas(case: Case) -> Verdict | None:
     each = len(members[0])
     if Signal.BUSY in case.signals or power is None or any(len(rows) != each for rows in members):
         return None
-    level = np.log(np.maximum(median(power), 1e-6))
+    level = np.log(np.maximum(median(without_common_changes(power, case.groups)), 1e-6))
     placed = np.stack([level[rows] - middle(level[rows]) for rows in members])
     for tensor in _TENSOR_SIZES:
         if each % tensor or each < 2 * tensor or tensor * len(members) < _LEAST_OF_REPLICA:

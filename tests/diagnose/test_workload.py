@@ -96,6 +96,16 @@ class TestImbalance:
         if cause is Cause.IMBALANCE:
             assert (verdict.kind, verdict.roles, verdict.suspect) == ("pipeline stage", ("stage 3",), True)
 
+    @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
+    def test_a_larger_batch_halfway_makes_no_stage_where_other_minutes_are_missing(self, metrics):
+        training = Training(metrics=metrics)
+        training.talk[:, 300:] = 0.15
+        values = training.values()
+        for matrix in values.values():
+            matrix[:8, 500:560] = matrix[8:, 40:100] = np.nan
+        verdict = diagnose(as_series(training, values), groups=groups_given("pp=2", 16))
+        assert verdict.finds_nothing
+
     def test_two_stages_whose_gpus_differ_in_power_by_as_much_are_none(self):
         """The standard deviation of four GPUs may be 0 by chance; that of the other four shows the usual
         one.
