@@ -38,8 +38,9 @@ _COMPUTE_INSTEAD = 0.55
 _LONG_S = 300.0
 # Until it has computed for this time, a training may be stalled while it compiles or captures graphs.
 _SETTLED_S = 60.0
-# If CPUs rest, a stall longer than this is a suspicion, unless it began with a copy to the hosts. If no host
-# reports its CPUs, loading has the same symptoms, and there is no verdict until `unsure_hang_s`.
+# Minimum stall if all GPUs are idle: after a job's last step, some time passes until Slurm ends the job. If it
+# began with a copy to the hosts or if CPUs are busy, `unsure_hang_s` applies. If no host reports its CPUs,
+# loading has the same symptoms, and there is no verdict until then.
 _EARLY_S = 25.0
 # Number of last samples to check: a process that queries the GPU appears in only one of them.
 _BACK = 2
@@ -78,7 +79,12 @@ def hang(case: Case) -> Verdict | None:
     writes = waits and not now[0] > _IDLE and idle[1:].sum() == 0
     settled = case.phases.active.sum() * series.width_s >= _SETTLED_S
     sure = settled and ((waits and not writes) or (quiet and _hosts_rest(case, tail)))
-    enough_s = rules.hang_s if settled and (quiet or (waits and not writes)) else rules.unsure_hang_s
+    enough_s = rules.unsure_hang_s
+    if settled and waits and (quiet or not writes):
+        enough_s = rules.hang_s
+    elif settled and quiet:
+        # The job may also be ending.
+        enough_s = max(_EARLY_S, rules.hang_s)
     early = settled and not (quiet or waits) and enough_s > _EARLY_S and not _copied(case, start)
     cpus = _cpus(case, tail)
     early = early and (cpus is None or cpus <= _RESTS)

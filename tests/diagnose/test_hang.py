@@ -286,6 +286,15 @@ class TestHang:
         assert verdict.cause is Cause.HANG
         assert "for 20 s" in verdict.evidence[0].text
 
+    @pytest.mark.parametrize(("seconds", "cause"), [(20, Cause.HEALTHY), (30, Cause.HANG)])
+    def test_a_job_whose_gpus_and_hosts_are_idle_may_be_ending(self, seconds, cause):
+        """Slurm reports a job as running until all of its processes have ended."""
+        training = Training(n_bins=480 + seconds)
+        training.runs[480:] = False
+        host = {Metric.CPU: np.where(training.runs, 0.2, 0.02), Metric.NETWORK: 1e8 * training.runs}
+        hosts = [HostSeries(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
+        assert diagnose(training.series(hosts=hosts)).cause is cause
+
     @pytest.mark.parametrize(("cpu", "sure"), [(0.02, True), (0.2, False)])
     def test_without_spinning_workers_idle_hosts_make_a_hang_certain(self, cpu, sure):
         """Compiling and loading use CPUs; waiting for a hung file system does not."""
