@@ -149,9 +149,9 @@ def stages(case: Case) -> Verdict | None:
 def _apart(case: Case, each: Matrix, busiest: int, others: Matrix) -> float:
     """Return by how much groups with equal work differ, as a standard deviation.
 
-    `each` contains the level of each worker. The result combines the differences between the other groups with the differences between members of a
-    group. The latter are pooled over all groups, because an estimate from only four workers is often far too
-    small.
+    `each` contains the level of each worker. The result combines the differences between the other groups
+    with the differences between members of a group. The latter are pooled over all groups, because an
+    estimate from only four workers is often far too small.
     """
     members = case.groups.members()
     levels = [each[rows] for rows in members]
