@@ -37,7 +37,7 @@ class DiagnosisThresholds:
     With 128 workers and ten signals, chance alone does not exceed this value.
     """
     hang_s: float = 15.0
-    """Longest normal stall of a job whose workers spin or whose hosts are quiet."""
+    """Longest normal stall of a job whose workers wait for others."""
     unsure_hang_s: float = 90.0
     """Longest normal stall if the job may be writing a checkpoint."""
     over_hang_s: float = 600.0

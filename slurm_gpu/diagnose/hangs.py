@@ -39,7 +39,7 @@ _LONG_S = 300.0
 # Until it has computed for this time, a training may be stalled while it compiles or captures graphs.
 _SETTLED_S = 60.0
 # Minimum stall if all GPUs are idle, as they also are for some time between a job's last step and its end. If
-# the stall began with a copy to the hosts or if CPUs are busy, `unsure_hang_s` applies. If no host reports its
+# the stall began with a copy to the hosts or if CPUs are busy, it is `unsure_hang_s`. If no host reports its
 # CPUs, loading has the same symptoms, and there is no verdict until then.
 _EARLY_S = 25.0
 # Number of last samples to check: a process that queries the GPU appears in only one of them.
