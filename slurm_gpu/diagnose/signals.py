@@ -22,7 +22,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.diagnose.changes import split
+from slurm_gpu.diagnose.changes import segments, split
 from slurm_gpu.diagnose.metric import BACKGROUND, Metric
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
@@ -155,15 +155,17 @@ def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matr
 
 
 def without_common_changes(rows: Matrix, groups: Groups) -> Matrix:
-    """Remove changes of the whole job over time from the blocks of a signal.
+    """Remove changes of level that all groups have in common from the blocks of a signal.
 
     If a job takes larger batches from the middle of the time on, the median of a worker over time is the
-    level before or after this change, depending on which blocks are missing. Blocks in which a group has no
-    data become NaN.
+    level before or after this change, depending on which blocks are missing.
     """
     common = np.stack([median(rows[members].T) for members in groups.members()]).mean(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(common > 0, rows * (middle(common) / common), np.nan)
+    usual, steady = middle(common), rows.copy()
+    for part in segments(common):
+        if part.level > 0:
+            steady[:, part.start : part.stop] *= usual / part.level
+    return steady
 
 
 def _background(signal: Signal, rows: Matrix) -> bool:
