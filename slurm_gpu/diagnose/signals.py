@@ -190,8 +190,10 @@ def deviation(
     errors = _standard_error(own_part, level, kind)
     apart = level.copy()
     z = np.full(len(rows), np.nan)
+    alike = _between_peers(whole, groups, kind)
     for members in groups.members():
         centre, std = _healthy_centre(whole[members], kind)
+        std = max(std, alike)
         level[members] -= centre
         apart[members] = level[members]
         z[members] = level[members] / np.hypot(max(std, kind.differs_by), errors[members])
@@ -315,6 +317,20 @@ def _healthy_centre(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
     within = float(np.median(half))
     std = float(np.median(np.abs(half - within))) / 0.399
     return within + (0.674 if kind.worse_up else -0.674) * std, std
+
+
+def _between_peers(levels: Matrix, groups: Groups, kind: _SignalKind) -> float:
+    """Return the standard deviation between healthy peers of all groups; 0 if there is only one group.
+
+    By chance, the better half of one group is often alike. This applies to activity and power. Clocks and
+    links have greater absolute limits, and shares of time differ by what happens to each group.
+    """
+    if not (kind.ratio and kind.worse_up):
+        return 0.0
+    several = [levels[members] for members in groups.members() if np.isfinite(levels[members]).sum() >= 4]
+    if len(several) < 2:
+        return 0.0
+    return _healthy_centre(np.concatenate([group - middle(group) for group in several]), kind)[1]
 
 
 def _standard_error(part: Matrix, level: Matrix, kind: _SignalKind) -> Matrix:
