@@ -97,12 +97,15 @@ def slowdown(case: Case) -> Verdict | None:
 
 
 def recent_slowdown(case: Case) -> Verdict | None:
-    """Abstain if all workers do much less than before, but not yet for long enough to find the cause."""
+    """Abstain if all workers do much less than before, but the fall is too short or unclear to explain."""
     trend = recent_fall(case)
     if trend is None:
         return None
     share = 1 - float(np.exp(trend.fell))
-    why = f"all workers do {share:.0%} less than before, but not yet for long enough to find the cause"
+    why = (
+        f"all workers do {share:.0%} less than before, but not yet for long enough, or too irregularly, to "
+        "find the cause"
+    )
     item = Evidence(text=why, metric=trend.signal.value, value=1 - share, expected=1.0)
     return case.verdict(
         Cause.INCONCLUSIVE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,8 @@ _LEAST_FALL = 5
 # A waiting GPU takes half of the power of a computing one, so power shows only part of a slowdown.
 _LEAST_TREND_OF_POWER = 0.015
 _TREND_Z = 6.0
+# The same for a fall with which a job is not called healthy although no cause is reported.
+_DOUBTFUL_Z = 3.0
 # Number of blocks over which the mean of samples with one or two bursts of a long step is the link's traffic.
 _STEPS_EVEN_OUT = 3
 _MOST_OF_IT = 0.75
@@ -71,12 +73,19 @@ def find_trend(case: Case) -> Trend | None:
 
 
 def recent_fall(case: Case) -> Trend | None:
-    """Find a great fall of tensor work that lasts until the end, but is too short for `find_trend`."""
+    """Find a great fall of tensor work that lasts until the end, but is not clear enough for `find_trend`.
+
+    It may be too short, or work may vary greatly because samples contain one or two long steps.
+    """
     job = case.job(Signal.WORK)
     if job is None or not middle(job) > _IDLE:
         return None
-    found = _fall(case, Signal.WORK, job, LEAST_BLOCKS, _GREAT_FALL)
-    return None if found is None or np.isfinite(job[found.stop :]).any() else found
+    for n in (1, _STEPS_EVEN_OUT):
+        course = smooth(job[None, :], n)[0]
+        found = _fall(case, Signal.WORK, course, LEAST_BLOCKS, _GREAT_FALL, _DOUBTFUL_Z)
+        if found is not None and not np.isfinite(course[found.stop :]).any():
+            return replace(found, first=n * found.first, stop=n * found.stop, best=(0, n * found.best[1]))
+    return None
 
 
 def _least_blocks(case: Case) -> int:
@@ -85,7 +94,12 @@ def _least_blocks(case: Case) -> int:
 
 
 def _fall(
-    case: Case, signal: Signal, job: Matrix, least: int, least_fall: float = LEAST_TREND
+    case: Case,
+    signal: Signal,
+    job: Matrix,
+    least: int,
+    least_fall: float = LEAST_TREND,
+    least_z: float = _TREND_Z,
 ) -> Trend | None:
     """Find the period with the clearest fall below the time before it.
 
@@ -108,8 +122,8 @@ def _fall(
                 continue
             fell = float(np.median(then)) - usual
             error = np.hypot(*(sigma(part) / np.sqrt(part.size) for part in (before, then)))
-            z = -fell / max(error, least_fall / _TREND_Z)
-            if fell <= -least_fall and z >= _TREND_Z and (found is None or z > found[0]):
+            z = -fell / max(error, least_fall / least_z)
+            if fell <= -least_fall and z >= least_z and (found is None or z > found[0]):
                 found = z, Trend(signal, first, stop, fell, (0, first))
     return None if found is None else found[1]
 

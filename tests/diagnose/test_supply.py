@@ -9,7 +9,7 @@ from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.series import HostSeries
-from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.diagnose.verdict import UNEXPLAINED, Cause
 from tests.diagnose.faults import OLDER, SEEDS, as_series, culprits
 from tests.diagnose.training import EVERYTHING, START_S, Training
 
@@ -250,3 +250,15 @@ def test_two_short_pauses_of_one_worker_are_not_one_long_lack_of_input(pauses):
         values[Metric.UTIL][0, first:stop] *= 0.4
     verdict = diagnose(as_series(training, values))
     assert (verdict.cause is Cause.STARVATION) is (len(pauses) == 1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_job_of_long_steps_that_does_a_quarter_less_is_not_called_healthy(seed):
+    """Samples contain one or two steps, so that the level changes from sample to sample."""
+    training = Training(seed=seed)
+    values = training.values()
+    alternates = np.repeat(np.tile([0.8, 1.0, 1.2, 0.9, 1.1], 4), 15)
+    for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.NVLINK, Metric.PCIE, Metric.POWER):
+        values[metric][:, 300:] *= 0.75 * alternates
+    verdict = diagnose(as_series(training, values))
+    assert (verdict.cause, verdict.kind) == (Cause.INCONCLUSIVE, UNEXPLAINED)
