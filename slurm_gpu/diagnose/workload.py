@@ -33,6 +33,9 @@ _REPLICA_POWER, _REPLICA_DIFFERS, _REPLICA_SIGMAS = 0.03, 0.005, 5.0
 _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
 # The times of equally long microbatches vary by 2 to 3 %, of which a mean over seconds shows at most half.
 _SEQUENCE_STD = 0.022
+# Half of 3 %: a job whose work varies by more is not called healthy, because means over seconds also show
+# little of unequal sequences if steps are short.
+_UNUSUAL_STD = 0.015
 _SEQUENCE_CORRELATION = 0.8
 _LEAST_SAMPLES = 100
 # In means over ten seconds, GPUs with equal work keep their relative power within one percent.
@@ -243,12 +246,15 @@ def sequences(case: Case) -> Verdict | None:
     both = np.isfinite(one) & np.isfinite(other)
     std = min(_std_of_nodes(one), _std_of_nodes(other))
     least = _STD_OF_NODES if case.series.width_s <= _SAMPLE_S else _STD_OF_NODES_IN_BINS
-    if both.sum() < _LEAST_OF_NODES or not std >= least or not _is_independent(one):
+    if both.sum() >= _LEAST_OF_NODES and std >= least and _is_independent(one):
+        correlation = _correlation(one[both], other[both])
+        if correlation >= _SEQUENCE_CORRELATION:
+            return _sequence(case, "nodes", std, correlation)
+    found = _variation(case, busy, tensor, case.judged, _UNUSUAL_STD)
+    if found is None:
         return None
-    correlation = _correlation(one[both], other[both])
-    if correlation < _SEQUENCE_CORRELATION:
-        return None
-    return _sequence(case, "nodes", std, correlation)
+    why = f"the work of the workers varies by {found.std:.1%}: sequences may be unequal, or steps irregular"
+    return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=UNEXPLAINED, why_not=(why,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +266,9 @@ class _Variation:
     most: int
 
 
-def _variation(case: Case, busy: Matrix, tensor: Matrix, kept: NDArray[np.bool_]) -> _Variation | None:
+def _variation(
+    case: Case, busy: Matrix, tensor: Matrix, kept: NDArray[np.bool_], least: float = _SEQUENCE_STD
+) -> _Variation | None:
     """Find whether SM activity and tensor work vary together on each of these workers."""
     # A single lasting change is not caused by sequences.
     one, other = (_without_change(relative_series(case, matrix, kept)) for matrix in (busy, tensor))
@@ -269,7 +277,7 @@ def _variation(case: Case, busy: Matrix, tensor: Matrix, kept: NDArray[np.bool_]
         return None
     a, b = one[both], other[both]
     std, correlation = float(min(a.std(), b.std())), _correlation(a, b)
-    if std < _SEQUENCE_STD or correlation < _SEQUENCE_CORRELATION:
+    if std < least or correlation < _SEQUENCE_CORRELATION:
         return None
     squares = np.where(both, other, 0.0) ** 2
     return _Variation(std, correlation, int(np.argmax(squares.sum(axis=1) / np.maximum(both.sum(axis=1), 1))))

@@ -6,7 +6,7 @@ import pytest
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
-from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.diagnose.verdict import UNEXPLAINED, Cause
 from tests.diagnose.faults import SEEDS, as_read, as_series, culprits, in_steps_of
 from tests.diagnose.training import EVERYTHING, START_S, Training
 
@@ -95,6 +95,14 @@ class TestImbalance:
         assert verdict.cause is cause
         if cause is Cause.IMBALANCE:
             assert (verdict.kind, verdict.roles, verdict.suspect) == ("pipeline stage", ("stage 3",), True)
+
+    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize(("sigma", "kind"), [(0.005, ""), (0.02, UNEXPLAINED)])
+    def test_work_that_varies_more_than_equal_microbatches_is_not_healthy(self, sigma, kind, seed):
+        """With short steps, unequal sequences show as a variation that is too small to report them."""
+        training = Training(seed=seed, noise=0.003)
+        training.work *= 1 + sigma * training.random.standard_normal(training.work.shape)
+        assert diagnose(training.series()).kind == kind
 
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     def test_a_larger_batch_halfway_makes_no_stage_where_other_minutes_are_missing(self, metrics):
