@@ -126,14 +126,14 @@ def hang(case: Case) -> Verdict | None:
     if early and stalled_s < rules.unsure_hang_s:
         same = "at first, this has the same symptoms as a hang"
         if cpus is None:
-            why = f"{evidence[0].text}, and no host reports whether it loads or writes data; {same}"
+            unclear = f"{evidence[0].text}, and no host reports whether it loads or writes data; {same}"
             return case.verdict(
                 Cause.INCONCLUSIVE,
                 0.0,
                 kind=TOO_EARLY,
                 since_s=verdict.since_s,
                 evidence=verdict.evidence,
-                why_not=(why,),
+                why_not=(unclear,),
             )
         unknown = f"the job may be loading or writing data although its CPUs are idle; {same}"
         return verdict.limited(unknown, most=SUSPICION)

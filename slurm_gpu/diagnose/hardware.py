@@ -188,7 +188,7 @@ def _clock_fell(case: Case) -> NDArray[np.bool_]:
         found = case.deviations[Signal.CLOCK]
         first, stop = int(found.first[row]), int(found.stop[row])
         past = smooth(found.ratios[row : row + 1, :first], LEAST_BLOCKS)
-        rows[row] = found.within(row, first, stop) <= float(quantile(past, 0.0)[0]) - LEAST_CLOCK
+        rows[row] = found.within(int(row), first, stop) <= float(quantile(past, 0.0)[0]) - LEAST_CLOCK
     return rows
 
 
