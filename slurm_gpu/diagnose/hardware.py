@@ -298,8 +298,10 @@ def _other_clocks(case: Case) -> Verdict | None:
         return None
     level = median(clocks)
     usual = float(quantile(level[None, :], 0.75)[0])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        rows = np.log(level) <= np.log(usual) - _OTHER_CLOCK
+    if not usual > 0:
+        return None
+    with np.errstate(invalid="ignore"):
+        rows = level <= usual * np.exp(-_OTHER_CLOCK)
     if not rows.any():
         return None
     names, who = case.named(rows)
