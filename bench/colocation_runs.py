@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.colocation_belief import LearnedBelief
-from bench.colocation_beliefs import PredictedBelief
+from bench.colocation_beliefs import predicted_belief
 from bench.colocation_workloads import THESIS, THESIS_WORLD, thesis_jobs
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
@@ -27,6 +27,7 @@ from slurm_gpu.colocation.research.workloads import (
 )
 from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
+from slurm_gpu.colocation.simulation.trial_belief import TrialBelief
 from slurm_gpu.colocation.simulation.world import TableWorld, World
 from slurm_gpu.colocation.tables.pair_table import PairTable
 from slurm_gpu.colocation.tables.read import read_table
@@ -97,9 +98,8 @@ def believed(place: Place, information: str, cap: float, seed: int) -> KnownBeli
     if information == "known":
         return known(place, cap)
     if information == "predicted" and place.table is not None and place.predicted:
-        names = read_table(place.table, place.gpu_model).names
         path = place.predicted[division(place, seed)]
-        return PredictedBelief(place.world(), names, path, most_together=place.most_together, cap=cap)
+        return predicted_belief(place.world(), path, most_together=place.most_together, cap=cap)
     raise ValueError(f"nothing is {information!r} here")
 
 
@@ -233,7 +233,7 @@ def _run(
 ) -> Run:
     setting = setting_of(task.place, mode, information, seed=task.seed)
     timed = TimedPlanner(planner(name, setting), task.place.most_together)
-    watcher = setting.belief if isinstance(setting.belief, PredictedBelief) else None
+    watcher = setting.belief if isinstance(setting.belief, TrialBelief) else None
     guard = watcher if math.isfinite(setting.belief.cap) else None
     ran = simulate(world, jobs, timed, n_gpus=task.place.n_gpus, watcher=watcher, guard=guard)
     return Run(

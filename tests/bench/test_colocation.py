@@ -12,16 +12,11 @@ import numpy as np
 import pytest
 
 from bench import colocation, colocation_figures
-from bench.colocation_beliefs import PredictedBelief, predict_unseen
-from bench.colocation_runs import AnyFit, Place, Run, Task, place_with_errors, runs
+from bench.colocation_beliefs import predict_unseen
+from bench.colocation_runs import Place, Run, Task, place_with_errors, runs
 from bench.colocation_thesis import FIGURE_17, FIGURES, MEASURES, OURS, buckets, compare, savings
 from bench.colocation_workloads import THESIS
-from slurm_gpu.colocation.planner import Member
-from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.research.price import Comparison
-from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
-from slurm_gpu.colocation.simulation.world import TableWorld
-from slurm_gpu.colocation.tables.pair_table import PairTable
 from slurm_gpu.colocation.tables.read import read_table
 
 THROUGHPUT_KEYS = [
@@ -146,73 +141,6 @@ def test_without_headroom_memory_that_is_off_runs_out_and_with_it_never() -> Non
         placed = place_with_errors(headroom, 300, 1)
         assert (placed.n >= 300, placed.out_of_memory) == (True, 0)
         assert placed.together > 1.3
-
-
-def test_a_belief_from_predictions_learns_the_observed_speeds_of_pairs(tmp_path: Path) -> None:
-    world = one_and_two([[0.9, 0.5], [0.6, 0.9]])
-    belief = predicted_belief(tmp_path, world, chance=0.9)
-    members = [Member(0, 0, 300.0), Member(1, 1, 300.0)]
-    assert belief.may_share(members)
-    simulate(world, [SharingJob(0, 300.0), SharingJob(1, 300.0)], AnyFit(belief, 0), watcher=belief)
-    assert belief.speeds((0, 1)) == pytest.approx((0.5, 0.6))
-    assert belief.speeds((0, 0)) == pytest.approx((0.95, 0.95))
-    assert not belief.may_share(members)
-    belief.ran_out(0, 0.0, [members[0], members[0]], members[0])
-    assert belief.speeds((0, 0)) == (0, 0)
-
-
-def predicted_belief(folder: Path, world: TableWorld, chance: float) -> PredictedBelief:
-    """Return a belief that predicts 0.95 for all speeds, with the given chance to keep the cap."""
-    n = len(world.profiles)
-    of_all = {"mean": 0.95, "lower": 0.92, "chance": chance}
-    np.savez(folder / "predicted.npz", **{name: np.full((n, n), value) for name, value in of_all.items()})
-    names = [one.application for one in world.profiles]
-    return PredictedBelief(world, names, folder / "predicted.npz", most_together=2, cap=1.1)
-
-
-def one_and_two(speeds: list[list[float]]) -> TableWorld:
-    profiles = [ApplicationProfile(name, "card", (ProfilePhase(seconds=600.0),)) for name in ("one", "two")]
-    return TableWorld(profiles, PairTable(["one", "two"], np.array(speeds)))
-
-
-def test_an_unknown_pair_is_tried_if_the_likely_gain_exceeds_the_likely_loss(tmp_path: Path) -> None:
-    world = one_and_two([[0.95, 0.95], [0.95, 0.95]])
-    short, long = Member(0, 0, 30.0), Member(1, 1, 300.0)
-    assert predicted_belief(tmp_path, world, chance=0.9).may_share([long, short])
-    doubtful = predicted_belief(tmp_path, world, chance=0.5)
-    assert not doubtful.may_share([long, short])
-    assert doubtful.may_share([long, replace(short, left_s=200.0)])
-
-
-def test_a_job_that_cannot_bear_a_failed_trial_is_in_none(tmp_path: Path) -> None:
-    belief = predicted_belief(tmp_path, one_and_two([[0.95, 0.95], [0.95, 0.95]]), chance=0.9)
-    newcomer = Member(1, 1, 300.0)
-    running = Member(0, 0, 150.0, done_s=50.0, ran_s=50.0)
-    assert belief.may_share([running, newcomer])
-    # It has already lost 15 of the 20 s that it may lose, and a trial without any progress takes 20 s.
-    assert not belief.may_share([replace(running, ran_s=65.0), newcomer])
-    assert not belief.may_share([running, replace(newcomer, killed=1)])
-
-
-def test_a_pair_that_exceeds_the_cap_is_separated_and_runs_apart(tmp_path: Path) -> None:
-    world = one_and_two([[0.9, 0.5], [0.6, 0.9]])
-    belief = predicted_belief(tmp_path, world, chance=0.9)
-    jobs = [SharingJob(0, 300.0), SharingJob(1, 200.0)]
-    ran = simulate(world, jobs, AnyFit(belief, 0), watcher=belief, guard=belief)
-    # After 20 s at 0.5, job 0 has 290 s left. The shorter job restarts when the longer one has ended.
-    assert ran.separations.tolist() == [0, 1]
-    assert ran.end_s.tolist() == pytest.approx([310.0, 510.0])
-    assert ran.slowdown.tolist() == pytest.approx([310 / 300, 1.0])
-
-
-def test_a_pair_that_keeps_the_cap_is_not_separated(tmp_path: Path) -> None:
-    world = one_and_two([[0.95, 0.95], [0.92, 0.95]])
-    belief = predicted_belief(tmp_path, world, chance=0.9)
-    jobs = [SharingJob(0, 300.0), SharingJob(1, 200.0)]
-    ran = simulate(world, jobs, AnyFit(belief, 0), watcher=belief, guard=belief)
-    assert ran.separations.tolist() == [0, 0]
-    assert belief.speeds((0, 1)) == pytest.approx((0.95, 0.92))
-    assert max(ran.slowdown) <= 1.1
 
 
 def test_no_pair_is_predicted_from_itself(tmp_path: Path, table: Path) -> None:
