@@ -156,7 +156,7 @@ class _Site:
         self.store = _store(options.keys, self._rng)
         self.keys = sorted(self.store.profiles)
         self.now_s, self._last, self._n_waiting = 1_800_000_000.0, 0, options.waiting
-        self.running: dict[int, tuple[str, float, float]] = {}
+        self.running: dict[int, Any] = {}
         self.waiting: list[Any] = []
         self.rooms: dict[str, Any] = {}
         for first in range(0, options.gpus, GPUS_OF_A_NODE):
@@ -202,9 +202,11 @@ class _Site:
         return WaitingSharer(Agreed(_counted(self._last), key, least, SHARDS), least, 1, 1)
 
     def _run(self, job: Any, room: Any, position: int, part: float = 0.0, shards: int | None = None) -> None:
+        from slurm_gpu.controller.colocation.job_history import Progress
+
         key, number = job.agreed.key, job.agreed.job.job_id
         alone_s = self.store.profiles[key].alone_s
-        self.running[number] = key, part * alone_s, (1 - part) * alone_s
+        self.running[number] = Progress(key, part * alone_s, (1 - part) * alone_s)
         self._shards[number] = job.least if shards is None else shards
         room.take(position, number, self._shards[number], 1, 1)
 

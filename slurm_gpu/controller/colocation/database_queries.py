@@ -5,22 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.controller.background import Background, BackgroundTask
 from slurm_gpu.controller.colocation.evidence import DatabaseEvidence, EndedCorun
+from slurm_gpu.controller.colocation.job_history import RunKey
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import SlurmGpuError
 
 log = logging.getLogger("slurm-gpuctld")
-
-
-class RunKey(NamedTuple):
-    """Identifies one run of a job."""
-
-    job_id: int
-    start_s: int
 
 
 @dataclass(slots=True)

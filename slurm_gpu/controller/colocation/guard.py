@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_gpu.controller.colocation.database_queries import RunKey
+from slurm_gpu.colocation.planner import Member
+from slurm_gpu.colocation.trials import TrialRules, slowdowns
 from slurm_gpu.controller.colocation.idlest import SHORTEST_S, expected
-from slurm_gpu.controller.colocation.job_history import CorunHistory
-from slurm_gpu.controller.colocation.store import ColocationStore
+from slurm_gpu.controller.colocation.job_history import CorunHistory, Progress, RunKey
+from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile
 
 # Minimum duration of a utilisation measurement.
 LEAST_S = SHORTEST_S
 # Delay after a co-runner started or ended: a measurement during it belongs to neither group of jobs.
 SETTLES_S = 5.0
+# Longest period for which the minimum utilisation of a key is known (see idlest.py), in doublings of LEAST_S.
+_MOST_DOUBLINGS = 5
 # A job alone with at most this utilisation may be loading data, so its speed is unknown.
 _IDLE = 0.02
 # Tolerance over the guaranteed slowdown, because the estimate by utilisation varies.
@@ -48,6 +52,16 @@ def since_s(course: CorunHistory) -> float | None:
     if not course.stretches or not course.stretches[-1].others:
         return None
     return course.stretches[-1].from_s + SETTLES_S
+
+
+def measured_after_s(alone: KeyProfile | None) -> float:
+    """Return how long a job must share its GPU until `speed_of` is known; math.inf if that is never."""
+    if alone is not None and alone.util_frac:
+        for doublings in range(_MOST_DOUBLINGS + 1):
+            seconds = LEAST_S * (1 << doublings)
+            if expected(alone.idlest, alone.util_frac, seconds) > _IDLE:
+                return SETTLES_S + seconds
+    return math.inf
 
 
 def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationStore) -> float | None:
@@ -98,6 +112,59 @@ def parting(together: Sequence[CoRunner], slowdown: float | None, store: Colocat
             f"{_numbered(together)} together did {what}",
         )
     return None
+
+
+def exceeding(
+    together: Sequence[CoRunner], progress: Sequence[Progress], slowdown: float, store: ColocationStore
+) -> Parting | None:
+    """Decide whether two jobs must stop sharing after their trial; return None if both may continue.
+
+    If they go on sharing at their measured speeds, each whole run must stay within the guaranteed slowdown.
+    """
+    members = [
+        Member(
+            job=at,
+            application=at,
+            left_s=max(one.left_s, 1.0),
+            done_s=(done_s := min(one.done_s, one.done_s + one.left_s)),
+            ran_s=done_s + one.lost_s,
+        )
+        for at, one in enumerate(progress)
+    ]
+
+    def speeds_of(some: tuple[int, ...]) -> list[float]:
+        return [
+            store.speed(progress[one].key, [progress[other].key for other in some if other != one])
+            for one in some
+        ]
+
+    slowed = slowdowns(members, speeds_of)
+    if TrialRules(slowdown).are_kept(slowed):
+        return None
+    worst = slowed.index(max(slowed))
+    one, other = together[worst], together[1 - worst]
+    how = f"slowed down by a factor of {slowed[worst]:.2f} over its whole run"
+    return Parting(
+        together[-1].run,
+        one.course.key,
+        other.course.key,
+        f"{one.course.key} would be {how}, above the guaranteed {slowdown:g}",
+        f"{_numbered([one])} would have been {how} with {_numbered([other])}, "
+        f"above the guaranteed {slowdown:g}",
+    )
+
+
+def unmeasured(together: Sequence[CoRunner], elapsed_s: float, slowdown: float) -> Parting:
+    """Return the decision to end a trial of two jobs because their speeds were not measured in time."""
+    first, second = together
+    why = f"not measured within {elapsed_s:.0f} s, and the guaranteed slowdown is {slowdown:g}"
+    return Parting(
+        second.run,
+        first.course.key,
+        second.course.key,
+        f"the speeds of {first.course.key} with {second.course.key} were {why}",
+        f"the speeds of {_numbered(together)} together were {why}",
+    )
 
 
 def _numbered(some: Sequence[CoRunner]) -> str:

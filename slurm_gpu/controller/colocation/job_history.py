@@ -15,6 +15,23 @@ _MIN_SHARED_S = 5.0
 _LEAST_PART = 0.2
 
 
+class RunKey(NamedTuple):
+    """Identifies one run of a job."""
+
+    job_id: int
+    start_s: int
+
+
+class Progress(NamedTuple):
+    """The progress of a running job, in seconds of running alone."""
+
+    key: str
+    done_s: float
+    left_s: float
+    lost_s: float = 0.0
+    """The time that the job has lost to its co-runners; only counted if the slowdown is limited."""
+
+
 class CorunStretch(NamedTuple):
     """A period during which the co-runners did not change."""
 

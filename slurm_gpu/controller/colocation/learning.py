@@ -6,9 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from slurm_gpu.controller.colocation.agreed import Agreed
-from slurm_gpu.controller.colocation.database_queries import RunKey
 from slurm_gpu.controller.colocation.evidence import EndedCorun
-from slurm_gpu.controller.colocation.job_history import CorunHistory
+from slurm_gpu.controller.colocation.job_history import CorunHistory, RunKey
 from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile
 from slurm_gpu.slurm.queue import JobPhase
 

@@ -15,11 +15,16 @@ from urllib.parse import unquote
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller.background import Background, BackgroundTask
-from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile, time_sliced
+from slurm_gpu.controller.colocation.store import (
+    ColocationStore,
+    KeyProfile,
+    PairPrediction,
+    time_sliced,
+)
 
 log = logging.getLogger("slurm-gpuctld")
 
-Speeds = Mapping[tuple[str, str], float]
+Speeds = Mapping[tuple[str, str], PairPrediction]
 
 EVERY_S = 60.0
 # Keys of current jobs, most jobs first, then keys most often measured with others.
@@ -46,10 +51,12 @@ class PairFit:
         self._fit.drop()
         self._made_of = None
 
-    def refresh(self, store: ColocationStore, there: Mapping[str, int]) -> None:
+    def refresh(
+        self, store: ColocationStore, there: Mapping[str, int], slowdown: float | None = None
+    ) -> None:
         """Pass the finished fit to the store, and start another if needed.
 
-        `there` contains the number of current jobs of each key.
+        `there` contains the number of current jobs of each key. `slowdown` is the guaranteed slowdown.
         """
         if self._fit.is_done:
             try:
@@ -72,11 +79,11 @@ class PairFit:
                 n_left_out,
             )
         self._has_left_out = n_left_out > 0
-        made_of = tuple(profiles), tuple(sorted(speeds.items()))
+        made_of = tuple(profiles), tuple(sorted(speeds.items())), slowdown
         if len(speeds) < LEAST_SPEEDS or made_of == self._made_of:
             return
         self._made_of, self._next_s = made_of, self._clock.monotonic() + EVERY_S
-        self._fit.start(lambda: predicted(profiles, speeds))
+        self._fit.start(lambda: predicted(profiles, speeds, slowdown))
 
 
 def _chosen(
@@ -95,7 +102,9 @@ def _chosen(
 
 
 def predicted(
-    profiles: Mapping[str, KeyProfile], speeds: Mapping[tuple[str, str], tuple[float, int]]
+    profiles: Mapping[str, KeyProfile],
+    speeds: Mapping[tuple[str, str], tuple[float, int]],
+    slowdown: float | None = None,
 ) -> Speeds:
     """Predict the speeds of all pairs that are not in `speeds`.
 
@@ -106,6 +115,7 @@ def predicted(
 
     from slurm_gpu.colocation.profiles.traits import Traits
     from slurm_gpu.colocation.speeds.predictor import predict
+    from slurm_gpu.colocation.trials import CONFIDENCE
 
     keys = list(profiles)
     at = {key: index for index, key in enumerate(keys)}
@@ -116,9 +126,13 @@ def predicted(
         Traits(*family_and_size(key), (one.util_frac, one.memory_frac)) for key, one in profiles.items()
     ]
     prior = np.array([[time_sliced(one, other) for other in profiles.values()] for one in profiles.values()])
-    predicted = predict(traits, measured, counts, prior, most=MOST_SPEEDS).speed
+    found = predict(traits, measured, counts, prior, most=MOST_SPEEDS)
+    lower = found.lower(CONFIDENCE)
+    chance = np.zeros_like(lower) if slowdown is None else found.chance(1 / slowdown)
     return {
-        (key, other): round(float(predicted[at[key], at[other]]), 4)
+        (key, other): PairPrediction(
+            *(round(float(one[at[key], at[other]]), 4) for one in (found.speed, lower, chance))
+        )
         for key in keys
         for other in keys
         if (key, other) not in speeds

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView, Start
+from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView
 from slurm_gpu.controller.colocation.agreed import Agreed
+from slurm_gpu.controller.colocation.belief import StoreBelief
 from slurm_gpu.controller.colocation.free_shards import CorunGpu, GpuPlace, SharedNode
+from slurm_gpu.controller.colocation.job_history import Progress
 from slurm_gpu.controller.colocation.serving import Server
 from slurm_gpu.controller.colocation.store import ColocationStore
 
 # Maximum decisions per cycle of a planner that decides about one GPU at a time, as each scans all GPUs.
 _MOST_ANSWERS = 4
+# A job that has just started counts as started before any waiting job.
+_STARTED_S = 1e-9
 
 
 class WaitingSharer(NamedTuple):
@@ -32,23 +36,26 @@ class StartAction(NamedTuple):
     place: GpuPlace
     shards: int
     co_runners: tuple[int, ...]
+    is_trial: bool
+    """Whether the job shares with another for a trial, because their speeds together are unknown."""
 
 
 def choose(
     now_s: float,
     rooms: Mapping[str, SharedNode],
     waiting: Sequence[WaitingSharer],
-    running: Mapping[int, tuple[str, float, float]],
+    running: Mapping[int, Progress],
     store: ColocationStore,
     server: Server,
     busy: frozenset[str],
+    not_tried: frozenset[frozenset[str]] = frozenset(),
 ) -> list[StartAction]:
     """Return the jobs to start now, at most one per node.
 
     The GPU that a node's next job gets is known only after the previous job has started. The server's belief
-    must contain the keys of all jobs (see Planners.server). `running` maps each job on a GPU to its key, the
-    seconds done and the seconds left. `busy` names the nodes on which a job is about to start. A planner also
-    receives full GPUs, because it plans which jobs will follow on them.
+    must contain the keys of all jobs (see Planners.server). `running` contains each job on a GPU. `busy`
+    names the nodes on which a job is about to start. No trial of the pairs of keys in `not_tried` starts. A
+    planner also receives full GPUs, because it plans which jobs will follow on them.
     """
     known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in store.profiles}
     gpus = [
@@ -59,7 +66,7 @@ def choose(
     ]
     least = min((one.least for one in known.values()), default=0)
     belief, taken = server.belief, set(busy)
-    belief.update({job for gpu in gpus if gpu.free < least for job in gpu.sharers})
+    belief.update({job for gpu in gpus if gpu.free < least for job in gpu.sharers}, not_tried)
     acts: list[StartAction] = []
     for _ in range(_MOST_ANSWERS if server.answers_one_by_one else 1):
         # Planners that decide about one GPU at a time are called only for nodes on which a job may start.
@@ -74,11 +81,15 @@ def choose(
             if gpu.place.node in taken:
                 continue
             act = None
-            if _may(start, gpu, known, running, server):
-                job = known[start.jobs[0]]
+            job = known[start.jobs[0]]
+            members = [*_running(gpu, running, belief), _waiting(job, store, belief)]
+            if belief.may_share(members):
                 leave = _left_there(gpu, store, job, belief.most_together)
                 act = _act(rooms[gpu.place.node], gpu.place, job, gpu.sharers, leave)
             if act is not None:
+                if len(members) > 1 and belief.is_unmeasured(tuple(one.application for one in members)):
+                    act = act._replace(is_trial=True)
+                    belief.not_tried.add(frozenset(belief.keys[one.application] for one in members))
                 acts.append(act)
                 del known[act.job_id]
             if act is not None or server.answers_one_by_one:
@@ -90,48 +101,40 @@ def _view(
     now_s: float,
     gpus: Sequence[CorunGpu],
     waiting: Iterable[WaitingSharer],
-    running: Mapping[int, tuple[str, float, float]],
+    running: Mapping[int, Progress],
     store: ColocationStore,
     server: Server,
 ) -> PlannerView:
-    index = server.belief.index
+    belief = server.belief
     return PlannerView(
         now_s=now_s,
-        waiting=tuple(
-            Member(
-                job=one.agreed.job.job_id,
-                application=index(one.agreed.key),
-                left_s=max(store.profiles[one.agreed.key].alone_s, 1.0),
-                submit_s=one.agreed.job.submit_s or 0,
-            )
-            for one in waiting
-        ),
+        waiting=tuple(_waiting(one, store, belief) for one in waiting),
         gpus=tuple(
-            PlannerGpu(
-                tuple(
-                    Member(job=job, application=index(key), left_s=max(left_s, 1.0), done_s=done_s)
-                    for job in gpu.sharers
-                    for key, done_s, left_s in (running[job],)
-                ),
-                f"{gpu.place.node}/{gpu.place.position}",
-            )
+            PlannerGpu(tuple(_running(gpu, running, belief)), f"{gpu.place.node}/{gpu.place.position}")
             for gpu in gpus
         ),
     )
 
 
-def _may(
-    start: Start,
-    gpu: CorunGpu,
-    waiting: Mapping[int, WaitingSharer],
-    running: Mapping[int, tuple[str, float, float]],
-    server: Server,
-) -> bool:
-    """Return whether memory and the guaranteed slowdown allow the start, regardless of the planner."""
-    index = server.belief.index
-    there = [Member(job, index(running[job][0]), running[job][2]) for job in gpu.sharers]
-    job = start.jobs[0]
-    return server.belief.may_share([*there, Member(job, index(waiting[job].agreed.key), 1.0)])
+def _waiting(one: WaitingSharer, store: ColocationStore, belief: StoreBelief) -> Member:
+    return Member(
+        job=one.agreed.job.job_id,
+        application=belief.index(one.agreed.key),
+        left_s=max(store.profiles[one.agreed.key].alone_s, 1.0),
+        submit_s=one.agreed.job.submit_s or 0,
+    )
+
+
+def _running(gpu: CorunGpu, running: Mapping[int, Progress], belief: StoreBelief) -> Iterator[Member]:
+    for job in gpu.sharers:
+        one = running[job]
+        yield Member(
+            job=job,
+            application=belief.index(one.key),
+            left_s=max(one.left_s, 1.0),
+            done_s=one.done_s,
+            ran_s=max(one.done_s + one.lost_s, _STARTED_S),
+        )
 
 
 def _left_there(gpu: CorunGpu, store: ColocationStore, job: WaitingSharer, most_together: int) -> int | None:
@@ -153,6 +156,6 @@ def _act(
         shards = room.size_for(position, job.least, leave)
         if shards is not None:
             return StartAction(
-                job.agreed.job.job_id, GpuPlace(place.node, position), shards, tuple(co_runners)
+                job.agreed.job.job_id, GpuPlace(place.node, position), shards, tuple(co_runners), False
             )
     return None

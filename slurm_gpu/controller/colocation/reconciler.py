@@ -16,9 +16,19 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.controller.colocation import status
 from slurm_gpu.controller.colocation import store as stores
 from slurm_gpu.controller.colocation.agreed import Agreed, agreed_among
-from slurm_gpu.controller.colocation.database_queries import DatabaseQueries, RunKey
+from slurm_gpu.controller.colocation.database_queries import DatabaseQueries
 from slurm_gpu.controller.colocation.free_shards import SharedNode, SharersOnGpu, rooms, shares_of
-from slurm_gpu.controller.colocation.guard import CoRunner, Parting, observed, parting, since_s, speed_of
+from slurm_gpu.controller.colocation.guard import (
+    CoRunner,
+    Parting,
+    exceeding,
+    observed,
+    parting,
+    since_s,
+    speed_of,
+    unmeasured,
+)
+from slurm_gpu.controller.colocation.job_history import Progress
 from slurm_gpu.controller.colocation.learning import Learning
 from slurm_gpu.controller.colocation.pair_fit import PairFit
 from slurm_gpu.controller.colocation.plan import StartAction, WaitingSharer, choose
@@ -26,6 +36,7 @@ from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.status import Started
 from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.controller.colocation.terminations import Terminations
+from slurm_gpu.controller.colocation.trial_watch import INQUIRE_EVERY_S, RunningTrial, Together, TrialWatch
 from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.controller.snapshot.share_table import ShareTable
@@ -41,7 +52,6 @@ log = logging.getLogger("slurm-gpuctld")
 _CPU_SHARE = 0.02
 # The share of a core that is used at most while a job waits for its place, because GPUs are idle meanwhile.
 _CPU_SHARE_WHILE_JOBS_WAIT = 0.10
-_INQUIRE_EVERY_S = 10.0
 # Time after which a job that was assigned a place but has not started may start anywhere.
 _LANDS_WITHIN_S = 20.0
 # Time before its begin time at which an unplaced job gets a GPU of its own.
@@ -86,6 +96,7 @@ class ColocationReconciler(Duty):
         self._owner_uid = 0
         self._learning: Learning | None = None
         self._shards_per_gpu: int | None = None
+        self._trials = TrialWatch(clock)
         self._landing: dict[int, _Landing] = {}
         self._known: dict[int, Sequence[SharersOnGpu]] = {}
         """The last known shards of each job."""
@@ -132,6 +143,7 @@ class ColocationReconciler(Duty):
         self._cpu_share = _CPU_SHARE_WHILE_JOBS_WAIT if hurries else _CPU_SHARE
         shared = [one for one in agreed.values() if one.shards is not None]
         if not agreed and not learning.running and not learning.ended:
+            self._trials.forget()
             self._publish(policy, now_s, {}, agreed, store)
             return
         queued = self._queued(jobs, shared)
@@ -146,8 +158,13 @@ class ColocationReconciler(Duty):
         learning.update(agreed, {**on_gpu, **alone}, now_s)
         self._record_missed(learning, agreed)
         self._settle(learning, agreed, store)
-        self._pair_fit.refresh(store, Counter(one.key for one in agreed.values()))
-        self._inquire(learning, store, found, policy, now_s, agreed)
+        self._pair_fit.refresh(store, Counter(one.key for one in agreed.values()), policy.slowdown)
+        together = _together(learning, found, agreed)
+        if policy.mode == "enforce" and policy.slowdown is not None:
+            self._trials.update(together, learning.running, store, now_s)
+        else:
+            self._trials.forget()
+        self._inquire(learning, store, together, policy, now_s, agreed)
         self._land(found, agreed, facts, now_s)
         if policy.mode == "enforce":
             self._place(found, agreed, policy, facts, now_s)
@@ -160,6 +177,7 @@ class ColocationReconciler(Duty):
         """Drop the store and all observations, because another process may write the store meanwhile."""
         if self._store is not None:
             self._store = self._learning = None
+            self._trials.forget()
             self._landing.clear()
             self._known = {}
             self._pair_fit.forget()
@@ -221,88 +239,112 @@ class ColocationReconciler(Duty):
         self,
         learning: Learning,
         store: ColocationStore,
-        found: Mapping[str, SharedNode],
+        together: Sequence[Together],
         policy: ColocationInForce,
         now_s: float,
         agreed: Mapping[int, Agreed],
     ) -> None:
-        answers = self._queries.answers()
+        since = {run: one for run, course in learning.running.items() if (one := since_s(course)) is not None}
+        since.update(self._trials.since_s)
+        answers, used = self._queries.answers(), {}
         if answers is not None:
             learning.learn(answers.ran, now_s)
-            if policy.mode == "enforce":
-                # A job whose co-runners have changed was not measured with the new ones yet.
-                used = {
-                    key: one
-                    for key, one in answers.utilisation.items()
-                    if key in learning.running and answers.since_s[key] == since_s(learning.running[key])
-                }
-                self._guard(learning, store, found, policy, used, agreed)
-        if self._queries.is_free and self._clock.monotonic() >= self._inquire_at_s:
-            self._inquire_at_s = self._clock.monotonic() + _INQUIRE_EVERY_S
-            running = {
-                key: since
-                for key, course in learning.running.items()
-                if (since := since_s(course)) is not None
+            # A job whose co-runners have changed was not measured with the new ones yet.
+            used = {
+                run: one
+                for run, one in answers.utilisation.items()
+                if run in learning.running and answers.since_s[run] == since.get(run)
             }
-            self._queries.ask(set(learning.ended), running)
+        if policy.mode == "enforce":
+            for here in together:
+                self._guard(
+                    [
+                        CoRunner(run, course, speed_of(course, used[run], store) if run in used else None)
+                        for run, course in here
+                    ],
+                    learning,
+                    store,
+                    policy,
+                    now_s,
+                    agreed,
+                )
+        if self._queries.is_free and self._clock.monotonic() >= self._inquire_at_s:
+            self._inquire_at_s = self._clock.monotonic() + INQUIRE_EVERY_S
+            self._queries.ask(set(learning.ended), since)
 
     def _guard(
         self,
+        together: Sequence[CoRunner],
         learning: Learning,
         store: ColocationStore,
-        found: Mapping[str, SharedNode],
         policy: ColocationInForce,
-        used: Mapping[RunKey, tuple[float, float]],
+        now_s: float,
         agreed: Mapping[int, Agreed],
     ) -> None:
-        courses = {
-            key.job_id: (key, course)
-            for key, course in learning.running.items()
-            if not agreed[key.job_id].job.is_suspended
-        }
-        for room in found.values():
-            for gpu in room.gpus:
-                here = [courses[job] for job in gpu.sharers if job in courses]
-                together = [
-                    CoRunner(key, course, speed_of(course, used[key], store) if key in used else None)
-                    for key, course in here
-                ]
-                ends = parting(together, policy.slowdown, store)
-                if ends is not None:
-                    self._part(ends, together, policy, store, agreed)
+        """Separate the jobs on one GPU if they must stop sharing, and end their trial."""
+        ends = parting(together, policy.slowdown, store)
+        trial = self._trials.running.get(tuple(one.run for one in together))
+        if ends is not None:
+            is_over = self._send_back(ends, together, _evidence(together, policy, store), agreed)
+            # A job that could not be requeued is found again in each cycle.
+            if is_over or store.may_meet((ends.slowed, ends.other)):
+                _learn(together, store)
+                store.part(ends.slowed, ends.other)
+            if trial is not None and not trial.is_over:
+                self._trials.failed(trial, is_measured=True)
+                log.info("%s failed after %.0f s: %s", trial, trial.elapsed_s, ends.why)
+        elif trial is not None and policy.slowdown is not None:
+            self._conclude(trial, together, learning, store, policy, policy.slowdown, now_s, agreed)
 
-    def _part(
+    def _conclude(
+        self,
+        trial: RunningTrial,
+        together: Sequence[CoRunner],
+        learning: Learning,
+        store: ColocationStore,
+        policy: ColocationInForce,
+        cap: float,
+        now_s: float,
+        agreed: Mapping[int, Agreed],
+    ) -> None:
+        """End a trial when its speeds are measured, or when a job cannot bear it any longer."""
+        is_measured = all(one.speed is not None for one in together)
+        if not is_measured and not self._trials.must_end(trial, store, cap):
+            return
+        evidence = _evidence(together, policy, store)
+        _learn(together, store)
+        ends: Parting | None
+        if is_measured:
+            self._trials.end(trial, store)
+            progress = self._progress(learning, store, now_s)
+            ends = exceeding(together, [progress[one.run.job_id] for one in together], cap, store)
+        else:
+            ends = unmeasured(together, trial.elapsed_s, cap)
+        if ends is None:
+            log.info(
+                "%s succeeded after %.0f s: at speeds of %s both keep the guaranteed %g and continue",
+                trial,
+                trial.elapsed_s,
+                " and ".join(f"{one.speed:.2f}" for one in together),
+                cap,
+            )
+            return
+        self._trials.failed(trial, is_measured=is_measured)
+        log.info("%s failed after %.0f s: %s", trial, trial.elapsed_s, ends.why)
+        self._send_back(ends, together, evidence, agreed)
+
+    def _send_back(
         self,
         ends: Parting,
         together: Sequence[CoRunner],
-        policy: ColocationInForce,
-        store: ColocationStore,
+        evidence: Mapping[str, object],
         agreed: Mapping[int, Agreed],
-    ) -> None:
-        speeds = [
-            {
-                "job": run.job_id,
-                "key": course.key,
-                "predicted": round(store.speed(course.key, course.stretches[-1].others), 3),
-                "measured": None if speed is None else round(speed, 3),
-            }
-            for run, course, speed in together
-        ]
+    ) -> bool:
+        """Requeue the newcomer; return whether that succeeded."""
         others = [agreed[one.run.job_id] for one in together if one.run != ends.newcomer]
-        is_over = self._terminations.send_back(
-            agreed[ends.newcomer.job_id],
-            others,
-            ends.why,
-            ends.public_why,
-            {"slowdown": policy.slowdown, "speeds": speeds},
+        return self._terminations.send_back(
+            agreed[ends.newcomer.job_id], others, ends.why, ends.public_why, evidence
         )
-        # A job that could not be requeued is found again in each cycle.
-        if is_over or store.may_meet((ends.slowed, ends.other)):
-            for _, course, speed in together:
-                if speed is not None:
-                    for other, seen in observed(course, speed, store).items():
-                        store.ran_with(course.key, other, seen)
-            store.part(ends.slowed, ends.other)
 
     def _land(
         self,
@@ -341,19 +383,16 @@ class ColocationReconciler(Duty):
                 amounts = amounts_of(one.job, facts)
                 if least is not None and one.of == self._shards_per_gpu:
                     waiting.append(WaitingSharer(one, least, amounts.cpus, amounts.mib))
-        running = {}
-        for key, course in learning.running.items():
-            done_s = course.done_s(now_s, store.speed)
-            profile = store.profiles.get(course.key)
-            left_s = profile.alone_s - done_s if profile else 0.0
-            running[key.job_id] = (course.key, done_s, left_s)
+        running = self._progress(learning, store, now_s)
         for job_id in self._landing:
             if job_id in agreed and agreed[job_id].key in store.profiles:
-                running[job_id] = (agreed[job_id].key, 0.0, store.profiles[agreed[job_id].key].alone_s)
+                running[job_id] = Progress(
+                    agreed[job_id].key, 0.0, store.profiles[agreed[job_id].key].alone_s
+                )
         waiting.sort(key=lambda one: (one.agreed.job.submit_s or 0, one.agreed.job.job_id))
         for partitions in sorted({one.agreed.job.partition for one in waiting}):
             named = frozenset(partitions.split(","))
-            keys = {one.agreed.key for one in waiting} | {key for key, _, _ in running.values()}
+            keys = {one.agreed.key for one in waiting} | {one.key for one in running.values()}
             acts = choose(
                 now_s,
                 {name: room for name, room in found.items() if named.intersection(room.node.partitions)},
@@ -362,9 +401,29 @@ class ColocationReconciler(Duty):
                 store,
                 self._planners.server(partitions, policy, store, sorted(keys)),
                 frozenset(landing.act.place.node for landing in self._landing.values()),
+                self._not_tried(agreed),
             )
             for act in acts:
                 self._start(act, agreed, store, now_s)
+
+    def _progress(self, learning: Learning, store: ColocationStore, now_s: float) -> dict[int, Progress]:
+        """Return the progress of each running job, by job ID."""
+        found = {}
+        for run, course in learning.running.items():
+            done_s = course.done_s(now_s, store.speed)
+            profile = store.profiles.get(course.key)
+            left_s = profile.alone_s - done_s if profile else 0.0
+            found[run.job_id] = Progress(course.key, done_s, left_s, self._trials.lost_s.get(run, 0.0))
+        return found
+
+    def _not_tried(self, agreed: Mapping[int, Agreed]) -> frozenset[frozenset[str]]:
+        """Return the pairs of keys of which no trial may start, including those that are about to start."""
+        starting = {
+            frozenset(agreed[job].key for job in (job_id, *landing.act.co_runners) if job in agreed)
+            for job_id, landing in self._landing.items()
+            if landing.act.is_trial
+        }
+        return self._trials.not_tried | starting
 
     def _start(
         self, act: StartAction, agreed: Mapping[int, Agreed], store: ColocationStore, now_s: float
@@ -384,8 +443,12 @@ class ColocationReconciler(Duty):
             if co_runners
             else "alone, for now"
         )
+        if act.is_trial:
+            how += "; it is a trial, because such jobs have not shared a GPU yet"
         log.info("job %d starts on %s, %s", act.job_id, where, how)
-        self._last.append(Started(int(now_s), act.job_id, *act.place, list(act.co_runners), speed))
+        self._last.append(
+            Started(int(now_s), act.job_id, *act.place, list(act.co_runners), speed, act.is_trial)
+        )
         del self._last[:-_MAX_STARTED]
 
     def _start_alone(self, agreed: Mapping[int, Agreed], now_s: float) -> None:
@@ -425,7 +488,48 @@ class ColocationReconciler(Duty):
                 store,
                 self._last,
                 self._planners.serving,
+                self._trials.running,
             )
             self._unwritten.worked()
         except OutsideError as error:
             self._unwritten.failed(error)
+
+
+def _together(
+    learning: Learning, found: Mapping[str, SharedNode], agreed: Mapping[int, Agreed]
+) -> list[Together]:
+    """Return the jobs on each GPU that are not suspended, in order of arrival."""
+    courses = {
+        run.job_id: (run, course)
+        for run, course in learning.running.items()
+        if not agreed[run.job_id].job.is_suspended
+    }
+    return [
+        [courses[job] for job in gpu.sharers if job in courses]
+        for room in found.values()
+        for gpu in room.gpus
+    ]
+
+
+def _evidence(
+    together: Sequence[CoRunner], policy: ColocationInForce, store: ColocationStore
+) -> dict[str, object]:
+    """Return the speeds of jobs that must stop sharing, for the audit event."""
+    speeds = [
+        {
+            "job": run.job_id,
+            "key": course.key,
+            "predicted": round(store.speed(course.key, course.stretches[-1].others), 3),
+            "measured": None if speed is None else round(speed, 3),
+        }
+        for run, course, speed in together
+    ]
+    return {"slowdown": policy.slowdown, "speeds": speeds}
+
+
+def _learn(together: Sequence[CoRunner], store: ColocationStore) -> None:
+    """Add the measured speeds of jobs that share a GPU to the store."""
+    for _, course, speed in together:
+        if speed is not None:
+            for other, seen in observed(course, speed, store).items():
+                store.ran_with(course.key, other, seen)

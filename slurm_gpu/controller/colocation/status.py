@@ -7,13 +7,14 @@ it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from slurm_gpu.controller.colocation.agreed import Agreed
 from slurm_gpu.controller.colocation.free_shards import CorunGpu, SharedNode
+from slurm_gpu.controller.colocation.job_history import RunKey
 from slurm_gpu.controller.colocation.serving import Serving
 from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.controller.run_file import write_run_file
@@ -35,6 +36,8 @@ class Started:
     co_runners: list[int]
     speed: float
     """The predicted speed, relative to running alone."""
+    is_trial: bool = False
+    """Whether the job shares with another for a trial."""
 
 
 class Sharing(NamedTuple):
@@ -46,6 +49,8 @@ class Sharing(NamedTuple):
     of: int
     co_runners: tuple[int, ...]
     speed: float
+    is_trial: bool = False
+    """Whether the speed is being measured in a trial."""
 
 
 def write(
@@ -58,8 +63,10 @@ def write(
     store: ColocationStore,
     last: Sequence[Started],
     serving: Serving | None,
+    trials: Collection[tuple[RunKey, ...]] = (),
 ) -> None:
-    """Write the file atomically; raise OutsideError on failure."""
+    """Write the file atomically; `trials` contains the jobs in trials. Raise OutsideError on failure."""
+    on_trial = {run.job_id for runs in trials for run in runs}
     plain = {
         "version": _VERSION,
         "as_of_s": int(now_s),
@@ -72,7 +79,7 @@ def write(
             if one.waits_for_its_place(now_s)
         ],
         "gpus": [
-            {"node": gpu.place.node, "index": gpu.place.position, "jobs": _jobs(gpu, agreed, store)}
+            {"node": gpu.place.node, "index": gpu.place.position, "jobs": _jobs(gpu, agreed, store, on_trial)}
             for room in shared_nodes.values()
             for gpu in room.gpus
             if gpu.sharers
@@ -82,13 +89,16 @@ def write(
     write_run_file(path, json.dumps(plain) + "\n")
 
 
-def _jobs(gpu: CorunGpu, agreed: Mapping[int, Agreed], store: ColocationStore) -> list[dict[str, object]]:
+def _jobs(
+    gpu: CorunGpu, agreed: Mapping[int, Agreed], store: ColocationStore, on_trial: Collection[int]
+) -> list[dict[str, object]]:
     here = [agreed[job] for job in gpu.sharers if job in agreed]
     return [
         {
             "job_id": one.job.job_id,
             "shards": one.shards,
             "speed": round(store.speed(one.key, [other.key for other in here if other is not one]), 3),
+            "trial": one.job.job_id in on_trial,
         }
         for one in here
     ]
@@ -111,6 +121,7 @@ def sharing_of(path: Path, job_id: int, now_s: float) -> Sharing | None:
                     int(plain["shards_per_gpu"]),
                     tuple(map(int, jobs)),
                     float(mine["speed"]),
+                    bool(mine.get("trial", False)),
                 )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations, zip_longest
+from itertools import combinations, permutations, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from slurm_gpu.controller.colocation.job_history import RunKey
 from slurm_gpu.controller.snapshot.share_table import ShareTable
 from slurm_gpu.files.state_file import read_state, write_state
 from slurm_gpu.slurm.client import SlurmSettings
@@ -28,6 +29,9 @@ _MOST_KEYS = 5000
 # Maximum weight of earlier runs in a mean, in runs, because the work of a key may change.
 _COUNTED_RUNS = 10
 _LEAST_SPEED = 0.02
+# Before any fit, the estimate from utilisation is assumed to be right for half of all pairs, that is, for
+# both of their speeds.
+_EVEN_ODDS = math.sqrt(0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,16 @@ class KeyProfile:
     """Mean GPU utilisation; None if it was not measured."""
     idlest: tuple[float, ...] = ()
     """The result of `idlest.idlest`, averaged over runs; () if no timeline is known."""
+
+
+class PairPrediction(NamedTuple):
+    """The predicted speed of a job next to another, relative to running alone."""
+
+    speed: float
+    lower: float
+    """The lower end of its interval (see colocation.trials.CONFIDENCE)."""
+    chance: float
+    """The probability that the speed keeps the guaranteed slowdown; 0 without a guarantee."""
 
 
 def time_sliced(one: KeyProfile | None, other: KeyProfile | None) -> float:
@@ -62,8 +76,10 @@ class ColocationStore:
         """
         self.apart: set[frozenset[str]] = set()
         """Pairs of keys whose jobs must not share; a single key stands for a pair of jobs with that key."""
-        self.predicted: Mapping[tuple[str, str], float] = {}
+        self.predicted: Mapping[tuple[str, str], PairPrediction] = {}
         """Speeds of unmeasured pairs, predicted from measured ones (pair_fit.py); not stored on disk."""
+        self.lost_s: dict[RunKey, float] = {}
+        """Seconds that running jobs had lost to co-runners when their last trial ended."""
         self._forgets = False
         self.is_changed = False
         """Whether the store has changed since it was last written."""
@@ -74,7 +90,7 @@ class ColocationStore:
         self.is_changed = True
         self.version += 1
 
-    def predict(self, speeds: Mapping[tuple[str, str], float]) -> None:
+    def predict(self, speeds: Mapping[tuple[str, str], PairPrediction]) -> None:
         """Set the predicted speeds of unmeasured pairs."""
         if speeds != self.predicted:
             self.predicted = speeds
@@ -122,6 +138,17 @@ class ColocationStore:
         self.speeds[key, other] = mean + (speed - mean) / times, times
         self._change()
 
+    def lost(self, run: RunKey, seconds: float) -> None:
+        """Record the time that a job has lost at the end of a trial."""
+        self.lost_s[run] = seconds
+        self.is_changed = True
+
+    def keep_lost(self, running: Collection[RunKey]) -> None:
+        """Drop the time that jobs have lost which no longer run."""
+        if not self.lost_s.keys() <= set(running):
+            self.lost_s = {run: seconds for run, seconds in self.lost_s.items() if run in running}
+            self.is_changed = True
+
     def part(self, key: str, other: str) -> None:
         """Prevent jobs with these keys from sharing a GPU from now on."""
         self.apart.add(frozenset((key, other)))
@@ -161,8 +188,22 @@ class ColocationStore:
         if (key, other) in self.speeds:
             return self.speeds[key, other][0]
         if (key, other) in self.predicted:
-            return self.predicted[key, other]
+            return self.predicted[key, other].speed
         return time_sliced(self.profiles.get(key), self.profiles.get(other))
+
+    def is_measured(self, keys: Sequence[str]) -> bool:
+        """Return whether the speed of each of these jobs next to each other one was measured."""
+        return all(pair in self.speeds for pair in permutations(keys, 2))
+
+    def prediction(self, key: str, other: str, cap: float) -> PairPrediction:
+        """Return the speed next to a co-runner and its interval; `cap` is the guaranteed slowdown."""
+        speed = self._pair_speed(key, other)
+        keeps = speed * cap >= 1
+        if (key, other) in self.speeds:
+            return PairPrediction(speed, speed, 1.0 if keeps else 0.0)
+        if (key, other) in self.predicted:
+            return self.predicted[key, other]
+        return PairPrediction(speed, _LEAST_SPEED, _EVEN_ODDS if keeps else 0.0)
 
     def may_meet(self, keys: Sequence[str]) -> bool:
         """Return False if any two of these jobs must be kept apart."""
@@ -184,6 +225,7 @@ class ColocationStore:
             "profiles": {key: asdict(one) for key, one in self.profiles.items()},
             "speeds": [[*pair, speed, times] for pair, (speed, times) in self.speeds.items()],
             "apart": [sorted(pair) * (2 if len(pair) == 1 else 1) for pair in self.apart],
+            "lost": [[*run, seconds] for run, seconds in self.lost_s.items()],
         }
 
     @classmethod
@@ -211,6 +253,10 @@ class ColocationStore:
                 raise ValueError(f"invalid speed of {key} with {other}: {speed}")
             store.speeds[str(key), str(other)] = float(speed), int(times)
         store.apart = {frozenset(map(str, pair)) for pair in plain["apart"]}
+        for job_id, start_s, seconds in plain.get("lost", ()):
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"job {job_id} has lost {seconds} s")
+            store.lost_s[RunKey(int(job_id), int(start_s))] = float(seconds)
         return store
 
 

@@ -14,6 +14,7 @@ from slurm_gpu.controller.colocation.idlest import idlest
 from slurm_gpu.controller.colocation.pair_fit import PairFit
 from slurm_gpu.controller.colocation.reconciler import ColocationReconciler
 from slurm_gpu.controller.colocation.serving import Planners
+from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.controller.colocation.terminations import Terminations
 from slurm_gpu.controller.duty import QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts
@@ -299,6 +300,17 @@ class Site:
             cluster.clock,
             lambda: 0.0,
         )  # type: ignore[arg-type]
+
+    @property
+    def store(self) -> ColocationStore:
+        assert self.controller._store is not None
+        return self.controller._store
+
+    def expect(self, alone_s: float) -> None:
+        """Let jobs of all known keys take this long alone, so that they can bear trials."""
+        for key, one in self.store.profiles.items():
+            self.store.profiles[key] = dataclasses.replace(one, alone_s=alone_s)
+        self.store.is_changed = True
 
     def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: object = None) -> None:
         """Record an event like AuditReporter."""

@@ -80,9 +80,9 @@ def test_unmeasured_pairs_are_predicted_better_than_by_their_use_alone() -> None
         abs(time_sliced(store.profiles[one], store.profiles[other]) - truth(one, other))
         for one, other in reported
     )
-    by_fit = fmean(abs(speed - truth(*pair)) for pair, speed in reported.items())
+    by_fit = fmean(abs(one.speed - truth(*pair)) for pair, one in reported.items())
     assert by_fit < by_use / 2
-    assert all(0 < speed <= 1 for speed in reported.values())
+    assert all(0 < one.lower <= one.speed <= 1 for one in reported.values())
 
 
 def test_a_planner_uses_a_prediction_until_the_pair_is_measured() -> None:
@@ -151,7 +151,7 @@ def test_the_size_of_a_fit_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = filled(1500, tuple(f"k{number}" for number in range(60)))
     sizes: list[tuple[int, int]] = []
 
-    def noted(profiles: object, speeds: object) -> Speeds:
+    def noted(profiles: object, speeds: object, slowdown: object) -> Speeds:
         assert isinstance(profiles, dict)
         assert isinstance(speeds, dict)
         sizes.append((len(profiles), len(speeds)))
@@ -177,7 +177,7 @@ def test_a_limited_fit_uses_speeds_of_all_keys() -> None:
         if (one, other) != (last, names[0]):
             store.ran_with(one, other, 0.5 if one == last else 0.9)
     assert len(store.speeds) > MOST_SPEEDS
-    assert predicted(store.profiles, store.speeds)[last, names[0]] == pytest.approx(0.5, abs=0.05)
+    assert predicted(store.profiles, store.speeds)[last, names[0]].speed == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_limited_fit_uses_keys_with_the_most_jobs_and_logs_the_number_of_others(
@@ -187,7 +187,7 @@ def test_a_limited_fit_uses_keys_with_the_most_jobs_and_logs_the_number_of_other
     store, later, clock = filled(1500, names), Later(), Clock()
     taken: list[frozenset[str]] = []
 
-    def noted(profiles: Mapping[str, object], speeds: object) -> Speeds:
+    def noted(profiles: Mapping[str, object], speeds: object, slowdown: object) -> Speeds:
         taken.append(frozenset(profiles))
         return {}
 

@@ -114,11 +114,12 @@ def test_a_measurement_with_a_departed_co_runner_does_not_count_for_the_next(
     cluster.speeds = {("a", "b"): 0.5}
     slow = Slow()
     site.controller._queries = DatabaseQueries(cluster, slow)
-    stays, goes = cluster.submit("a", 2, 500), cluster.submit("b", 3, 500)
+    site.expect(2000)
+    stays, goes = cluster.submit("a", 2, 2000), cluster.submit("b", 3, 2000)
     until(site, lambda: stays.state == goes.state == "RUNNING")
     until(site, lambda: slow.waiting is not None)
     goes.state, goes.end_s = "CANCELLED", int(cluster.clock.wall())
-    comes = cluster.submit("c", 2, 500)
+    comes = cluster.submit("c", 2, 2000)
     until(site, lambda: comes.state == "RUNNING")
     site.pass_s(1)
     slow.answer()
@@ -178,7 +179,8 @@ def test_a_job_that_may_not_be_requeued_is_measured_once(
     monkeypatch.setattr(cluster, "requeue", refuse)
     site.policy, cluster.n_gpus = PROMISE, 1
     cluster.speeds = {("a", "b"): 0.5}
-    stays, goes = cluster.submit("a", 2, 150), cluster.submit("b", 3, 150)
+    site.expect(2000)
+    stays, goes = cluster.submit("a", 2, 2000), cluster.submit("b", 3, 2000)
     until(site, lambda: stays.state == goes.state == "RUNNING")
     site.pass_s(100)
     assert site.controller._store is not None
@@ -195,7 +197,8 @@ def test_a_job_that_may_not_be_requeued_is_logged_once(
     monkeypatch.setattr(cluster, "requeue", refuse)
     site.policy = PROMISE
     cluster.speeds = dict.fromkeys(product("ab", "ab"), 0.5)
-    jobs = [cluster.submit(key, shards, 200) for key, shards in (("a", 2), ("b", 3), ("a", 2), ("b", 3))]
+    site.expect(2000)
+    jobs = [cluster.submit(key, shards, 2000) for key, shards in (("a", 2), ("b", 3), ("a", 2), ("b", 3))]
     until(site, lambda: all(cluster.co_runners(job) for job in jobs))
     site.pass_s(100)
     reported = [record.args[0] for record in caplog.records if "keeps sharing its GPU" in record.msg]
@@ -209,11 +212,11 @@ def test_a_job_that_loads_data_is_not_slowed_down_by_its_co_runner(cluster: Clus
     site = Site(cluster, PROMISE)
     site.pass_s(1)
     for key in cluster.memory:
-        cluster.submit(key, None, 300)
+        cluster.submit(key, None, 1200)
     site.until_all_end()
     site.pass_s(15)
     cluster.speeds = {("loads", "a"): 0.5} if slow else {}
-    jobs = [cluster.submit("a", 2, 400), cluster.submit("loads", 2, 400)]
+    jobs = [cluster.submit("a", 2, 1200), cluster.submit("loads", 2, 1200)]
     until(site, lambda: all(job.state == "RUNNING" for job in jobs))
     site.pass_s(70)
     assert site.audited == []
@@ -226,6 +229,8 @@ def test_a_suspended_job_does_not_count_as_slowed_down_and_teaches_nothing(
     site: Site, cluster: Cluster, who: int
 ) -> None:
     site.policy, cluster.n_gpus = PROMISE, 1
+    for pair in (("a", "b"), ("b", "a")):
+        site.store.ran_with(*pair, 1.0)
     jobs = [cluster.submit("a", 2, 200), cluster.submit("b", 3, 200)]
     until(site, lambda: all(job.state == "RUNNING" for job in jobs))
     assert cluster.co_runners(jobs[0]) == [jobs[1]]
@@ -237,7 +242,8 @@ def test_a_suspended_job_does_not_count_as_slowed_down_and_teaches_nothing(
     site.until_all_end()
     store = stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME)
     assert not store.apart
-    assert not store.speeds  # its co-runner did not have it as a co-runner all the time, either
+    # Its co-runner did not have it as a co-runner all the time, either.
+    assert {times for _, times in store.speeds.values()} == {1}
 
 
 def test_a_suspended_run_does_not_count_for_run_times(site: Site, cluster: Cluster) -> None:

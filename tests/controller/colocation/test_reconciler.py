@@ -68,7 +68,8 @@ def test_jobs_slowed_down_over_the_promise_are_not_placed_together(site: Site, c
 def test_a_pair_over_the_promise_is_ended_and_not_repeated(site: Site, cluster: Cluster) -> None:
     site.policy = dataclasses.replace(POLICY, goal="considerate", slowdown=1.1)
     cluster.speeds = {("a", "a"): 0.6}  # though by their use of the GPU they fit
-    jobs = [cluster.submit("a", 2, 200) for _ in range(3)]
+    site.expect(1500)
+    jobs = [cluster.submit("a", 2, 1500) for _ in range(3)]
     site.pass_s(60)
     assert [job.restarts for job in jobs].count(1) == 1
     ((act, _, why),) = site.audited
