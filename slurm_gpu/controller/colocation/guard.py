@@ -45,6 +45,8 @@ class Parting(NamedTuple):
     """The reason shown in the log and the audit event; it identifies jobs by key."""
     public_why: str
     """The reason shown to the jobs' owners; it identifies jobs by ID, because keys contain user names."""
+    is_measured: bool = True
+    """Whether the speeds are known."""
 
 
 def since_s(course: CorunHistory) -> float | None:
@@ -164,6 +166,7 @@ def unmeasured(together: Sequence[CoRunner], elapsed_s: float, slowdown: float) 
         second.course.key,
         f"the speeds of {first.course.key} with {second.course.key} were {why}",
         f"the speeds of {_numbered(together)} together were {why}",
+        is_measured=False,
     )
 
 

@@ -18,25 +18,17 @@ from slurm_gpu.controller.colocation import store as stores
 from slurm_gpu.controller.colocation.agreed import Agreed, agreed_among
 from slurm_gpu.controller.colocation.database_queries import DatabaseQueries
 from slurm_gpu.controller.colocation.free_shards import SharedNode, SharersOnGpu, rooms, shares_of
-from slurm_gpu.controller.colocation.guard import (
-    CoRunner,
-    Parting,
-    exceeding,
-    observed,
-    parting,
-    since_s,
-    speed_of,
-    unmeasured,
-)
+from slurm_gpu.controller.colocation.guard import CoRunner, since_s, speed_of
 from slurm_gpu.controller.colocation.job_history import Progress
 from slurm_gpu.controller.colocation.learning import Learning
 from slurm_gpu.controller.colocation.pair_fit import PairFit
 from slurm_gpu.controller.colocation.plan import StartAction, WaitingSharer, choose
+from slurm_gpu.controller.colocation.separations import Separations
 from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.status import Started
 from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.controller.colocation.terminations import Terminations
-from slurm_gpu.controller.colocation.trial_watch import INQUIRE_EVERY_S, RunningTrial, Together, TrialWatch
+from slurm_gpu.controller.colocation.trial_watch import INQUIRE_EVERY_S, Together, TrialWatch
 from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.controller.snapshot.share_table import ShareTable
@@ -97,6 +89,7 @@ class ColocationReconciler(Duty):
         self._learning: Learning | None = None
         self._shards_per_gpu: int | None = None
         self._trials = TrialWatch(clock)
+        self._separations = Separations(terminations, self._trials)
         self._landing: dict[int, _Landing] = {}
         self._known: dict[int, Sequence[SharersOnGpu]] = {}
         """The last known shards of each job."""
@@ -257,94 +250,19 @@ class ColocationReconciler(Duty):
             }
         if policy.mode == "enforce":
             for here in together:
-                self._guard(
+                self._separations.check(
                     [
                         CoRunner(run, course, speed_of(course, used[run], store) if run in used else None)
                         for run, course in here
                     ],
-                    learning,
+                    policy.slowdown,
                     store,
-                    policy,
-                    now_s,
                     agreed,
+                    lambda: self._progress(learning, store, now_s),
                 )
         if self._queries.is_free and self._clock.monotonic() >= self._inquire_at_s:
             self._inquire_at_s = self._clock.monotonic() + INQUIRE_EVERY_S
             self._queries.ask(set(learning.ended), since)
-
-    def _guard(
-        self,
-        together: Sequence[CoRunner],
-        learning: Learning,
-        store: ColocationStore,
-        policy: ColocationInForce,
-        now_s: float,
-        agreed: Mapping[int, Agreed],
-    ) -> None:
-        """Separate the jobs on one GPU if they must stop sharing, and end their trial."""
-        ends = parting(together, policy.slowdown, store)
-        trial = self._trials.running.get(tuple(one.run for one in together))
-        if ends is not None:
-            is_over = self._send_back(ends, together, _evidence(together, policy, store), agreed)
-            # A job that could not be requeued is found again in each cycle.
-            if is_over or store.may_meet((ends.slowed, ends.other)):
-                _learn(together, store)
-                store.part(ends.slowed, ends.other)
-            if trial is not None and not trial.is_over:
-                self._trials.failed(trial, is_measured=True)
-                log.info("%s failed after %.0f s: %s", trial, trial.elapsed_s, ends.why)
-        elif trial is not None and policy.slowdown is not None:
-            self._conclude(trial, together, learning, store, policy, policy.slowdown, now_s, agreed)
-
-    def _conclude(
-        self,
-        trial: RunningTrial,
-        together: Sequence[CoRunner],
-        learning: Learning,
-        store: ColocationStore,
-        policy: ColocationInForce,
-        cap: float,
-        now_s: float,
-        agreed: Mapping[int, Agreed],
-    ) -> None:
-        """End a trial when its speeds are measured, or when a job cannot bear it any longer."""
-        is_measured = all(one.speed is not None for one in together)
-        if not is_measured and not self._trials.must_end(trial, store, cap):
-            return
-        evidence = _evidence(together, policy, store)
-        _learn(together, store)
-        ends: Parting | None
-        if is_measured:
-            self._trials.end(trial, store)
-            progress = self._progress(learning, store, now_s)
-            ends = exceeding(together, [progress[one.run.job_id] for one in together], cap, store)
-        else:
-            ends = unmeasured(together, trial.elapsed_s, cap)
-        if ends is None:
-            log.info(
-                "%s succeeded after %.0f s: at speeds of %s both keep the guaranteed %g and continue",
-                trial,
-                trial.elapsed_s,
-                " and ".join(f"{one.speed:.2f}" for one in together),
-                cap,
-            )
-            return
-        self._trials.failed(trial, is_measured=is_measured)
-        log.info("%s failed after %.0f s: %s", trial, trial.elapsed_s, ends.why)
-        self._send_back(ends, together, evidence, agreed)
-
-    def _send_back(
-        self,
-        ends: Parting,
-        together: Sequence[CoRunner],
-        evidence: Mapping[str, object],
-        agreed: Mapping[int, Agreed],
-    ) -> bool:
-        """Requeue the newcomer; return whether that succeeded."""
-        others = [agreed[one.run.job_id] for one in together if one.run != ends.newcomer]
-        return self._terminations.send_back(
-            agreed[ends.newcomer.job_id], others, ends.why, ends.public_why, evidence
-        )
 
     def _land(
         self,
@@ -509,27 +427,3 @@ def _together(
         for room in found.values()
         for gpu in room.gpus
     ]
-
-
-def _evidence(
-    together: Sequence[CoRunner], policy: ColocationInForce, store: ColocationStore
-) -> dict[str, object]:
-    """Return the speeds of jobs that must stop sharing, for the audit event."""
-    speeds = [
-        {
-            "job": run.job_id,
-            "key": course.key,
-            "predicted": round(store.speed(course.key, course.stretches[-1].others), 3),
-            "measured": None if speed is None else round(speed, 3),
-        }
-        for run, course, speed in together
-    ]
-    return {"slowdown": policy.slowdown, "speeds": speeds}
-
-
-def _learn(together: Sequence[CoRunner], store: ColocationStore) -> None:
-    """Add the measured speeds of jobs that share a GPU to the store."""
-    for _, course, speed in together:
-        if speed is not None:
-            for other, seen in observed(course, speed, store).items():
-                store.ran_with(course.key, other, seen)

@@ -153,15 +153,17 @@ class TrialWatch:
         """
         if trial.is_over or trial.watched_s < _FIRST_ANSWERS_S:
             return False
-        n = 2 if trial.elapsed_s >= trial.longest_s else 1
-        return not all(
-            TrialRules(cap).can_bear(
-                Member(run.job_id, 0, store.profiles[key].alone_s, ran_s=self.lost_s[run] - trial.elapsed_s),
-                trial.elapsed_s + _MARGIN_S,
-                store.prediction(key, other, cap).lower,
-            )
-            for run, key, other in zip(trial.runs[:n], trial.keys, reversed(trial.keys), strict=False)
-        )
+        rules = TrialRules(cap)
+        stays = list(zip(trial.runs, trial.keys, reversed(trial.keys), strict=True))
+        for run, key, other in stays if trial.elapsed_s >= trial.longest_s else stays[:-1]:
+            alone = store.profiles.get(key)
+            before_s = self.lost_s[run] - trial.elapsed_s
+            low = store.prediction(key, other, cap).lower
+            if alone is None or not rules.can_bear(
+                Member(run.job_id, 0, alone.alone_s, ran_s=before_s), trial.elapsed_s + _MARGIN_S, low
+            ):
+                return True
+        return False
 
     def failed(self, trial: RunningTrial, *, is_measured: bool) -> None:
         """Record that a job has to leave; without a measurement, jobs with these keys are not tried again."""
