@@ -56,7 +56,7 @@ class TrialRules:
         )
 
     def can_bear(self, one: Member, seconds: float, low: float) -> bool:
-        """Return whether a job can share its GPU for so many seconds more and then run on without co-runners.
+        """Return whether a job can share its GPU for some seconds more, and then continues alone.
 
         At its lowest likely speed, its whole run must stay within the cap; without any progress, it must not
         exceed the cap by more than half of the permitted slowdown.

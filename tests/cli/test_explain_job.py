@@ -149,6 +149,12 @@ def test_co_runners_are_those_that_slurm_gpuctld_wrote(tmp_path: Path) -> None:
     decision = replace(decision_of(ExplainedJob(7, "RUNNING", "slurm-gpu/1 t=a", ""), {}), sharing=sharing)
     expected = "  It has 3 of 8 shards of GPU 2 on n1, with job 8; predicted speed: 0.93 of its speed alone"
     assert expected in lines(decision, is_logged=True)
+    assert sharing is not None
+    in_trial = sharing._replace(is_trial=True)
+    expected += "; this is a trial: such jobs have not shared a GPU yet"
+    assert expected in lines(replace(decision, sharing=in_trial), is_logged=True)
+    path.write_text(path.read_text().replace("0.93}", '0.93, "trial": true}'))
+    assert sharing_of(path, 7, 1010) == in_trial
     assert sharing_of(path, 7, 1100) is None  # the file is too old
     assert sharing_of(path, 9, 1010) is None
     path.write_text("{")

@@ -43,11 +43,15 @@ USE = {
 """Utilisation in %, memory in MiB of 40 GiB."""
 SUITED = ("ant", "bee", "cat", "dog")
 WORK_S = 30
-CAP = 1.25
+MOST_SLOWED = 1.25
+"""No pair of those that suit each other is slower."""
+CAP = 1.5
+CAPPED = f"goal: considerate, slowdown: {CAP}"
+LONG_S = 240
+"""Under CAP, jobs of this length can bear a trial."""
 POLICY = """\
 version: 1
-colocation: {{mode: {mode}, goal: considerate, slowdown: {cap}, max_wait: 10m,
-  why: "Small ones fit one GPU."}}
+colocation: {{mode: {mode}, {goal}, max_wait: 10m, why: "Small ones fit one GPU."}}
 """
 DEADLINE_S = 420.0
 
@@ -60,9 +64,9 @@ def lab(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
     cluster.cancel_all_jobs()
 
 
-def apply(lab: Lab, mode: str) -> None:
+def apply(lab: Lab, mode: str, goal: str = "goal: throughput") -> None:
     policy = lab.layout.root / "sharing-policy.yaml"
-    policy.write_text(POLICY.format(mode=mode, cap=CAP))
+    policy.write_text(POLICY.format(mode=mode, goal=goal))
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
     wait_for(lambda: snapshot_has_colocation(lab), 60, "slurm-gpuctld has places", lambda: log_of(lab), 0.5)
 
@@ -92,11 +96,11 @@ def submit(lab: Lab, application: str, seconds: float = WORK_S, phases: str | No
     return lab.submit("alice", *options, script=script)
 
 
-def run_all(lab: Lab, jobs: list[int]) -> tuple[float, dict[int, str]]:
+def run_all(lab: Lab, jobs: list[int], within_s: float = DEADLINE_S) -> tuple[float, dict[int, str]]:
     """Wait for all; seconds from the first begin to the last end, by simgpu, and how each ended."""
     wait_for(
         lambda: not lab.output(["squeue", "-h", "-o", "%i"]).split(),
-        DEADLINE_S,
+        within_s,
         "all end",
         lambda: lab.output(["squeue", "-o", "%i %T %r %b %S %N"]) + log_of(lab),
         1.0,
@@ -114,9 +118,7 @@ def store(lab: Lab) -> ColocationStore:
     return stores.read(found[0]) if found else ColocationStore()
 
 
-def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_within_the_cap(
-    lab: Lab,
-) -> None:
+def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time(lab: Lab) -> None:
     order = [*SUITED, *SUITED, *SUITED]
     apply(lab, "observe")
     alone_s, ended = run_all(lab, [submit(lab, name) for name in order])
@@ -144,9 +146,9 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_within_the_cap
     slowdowns = [course.slowdown or 99.0 for course in mine]
     n_shared = sum(any(others for _, others, _ in course.stretches) for course in mine)
     print(f"\nalone {alone_s:.0f} s, sharing {shared_s:.0f} s: {shared_s / alone_s:.2f}")
-    print(f"{n_shared} of 12 shared; worst slowdown {max(slowdowns):.2f}, cap {CAP}")
+    print(f"{n_shared} of 12 shared; worst slowdown {max(slowdowns):.2f}")
     assert shared_s <= 0.75 * alone_s
-    assert max(slowdowns) <= CAP
+    assert max(slowdowns) <= MOST_SLOWED
     assert n_shared >= 10
 
     met = {pair for course in mine for pair in met_for_long(course)}
@@ -162,7 +164,7 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_within_the_cap
     print(f"mean error of {len(learned)} pairs: {before:.3f} predicted, {error:.3f} learned")
     assert error < before * 2 / 3  # each start takes a second or two without contention
     unmet = predicted(store(lab).profiles, learned)
-    far = [abs(speed - HIDDEN[a][b]) for (a, b), speed in unmet.items()]
+    far = [abs(one.speed - HIDDEN[a][b]) for (a, b), one in unmet.items()]
     by_use = [1 - HIDDEN[a][b] for a, b in unmet]
     if far:
         print(
@@ -186,11 +188,11 @@ def met_for_long(course: Course) -> set[tuple[str, str]]:
 
 
 def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_meanwhile(lab: Lab) -> None:
-    apply(lab, "enforce")
-    first = submit(lab, "elk")
-    wait_for(lambda: is_published(lab, "elk"), 180, "elk is known", lambda: log_of(lab), 1.0)
+    apply(lab, "enforce", CAPPED)
+    first = submit(lab, "elk", LONG_S)
+    wait_for(lambda: is_published(lab, "elk"), LONG_S + 180, "elk is known", lambda: log_of(lab), 1.0)
     assert shards_of(lab, first) is None
-    jobs = [submit(lab, "elk", 90) for _ in range(3)]
+    jobs = [submit(lab, "elk", LONG_S) for _ in range(3)]
     wait_for(lambda: len(together(lab, jobs)) == 2, 60, "two share", lambda: queue(lab) + log_of(lab), 0.5)
     mine, other = together(lab, jobs)
     output = lab.output(["slurm-gpu", "explain", str(mine)])
@@ -198,6 +200,7 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
     predicted = re.search(rf"with job {other}; predicted speed: ([01]\.\d\d) of its speed alone", output)
     assert predicted, output
     assert float(predicted[1]) > 1 / CAP
+    assert "this is a trial" in output
     lab.daemons["slurm-gpuctld"].kill9()
     lab.daemons["slurm-gpuctld"].start()
     wait_for(
@@ -207,7 +210,7 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
         lambda: queue(lab) + log_of(lab),
         1.0,
     )
-    _, ended = run_all(lab, jobs)
+    _, ended = run_all(lab, jobs, DEADLINE_S + LONG_S)
     assert set(ended.values()) <= {"done", "SIGTERM"}
     states = [lab.output(["sacct", "-nXP", "-j", str(job), "-o", "State"]).split()[-1] for job in jobs]
     assert states == ["COMPLETED"] * 3

@@ -121,7 +121,7 @@ def exceeding(
 ) -> Parting | None:
     """Decide whether two jobs must stop sharing after their trial; return None if both may continue.
 
-    If they go on sharing at their measured speeds, each whole run must stay within the guaranteed slowdown.
+    If they continue at their measured speeds, each whole run must stay within the guaranteed slowdown.
     """
     members = [
         Member(

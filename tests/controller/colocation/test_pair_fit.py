@@ -85,6 +85,14 @@ def test_unmeasured_pairs_are_predicted_better_than_by_their_use_alone() -> None
     assert all(0 < one.lower <= one.speed <= 1 for one in reported.values())
 
 
+def test_the_chance_to_keep_the_guaranteed_slowdown_depends_on_it() -> None:
+    store = filled(24)
+    assert {one.chance for one in predicted(store.profiles, store.speeds).values()} == {0.0}
+    strict, loose = (predicted(store.profiles, store.speeds, cap) for cap in (1.1, 1.5))
+    assert all(0 <= strict[pair].chance <= loose[pair].chance <= 1 for pair in strict)
+    assert fmean(one.chance for one in strict.values()) < fmean(one.chance for one in loose.values())
+
+
 def test_a_planner_uses_a_prediction_until_the_pair_is_measured() -> None:
     store, later = filled(24), Later()
     pair_fit = PairFit(later, Clock())

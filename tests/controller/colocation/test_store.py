@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.controller.colocation import store as stores
-from slurm_gpu.controller.colocation.job_history import CorunHistory, CorunStretch
-from slurm_gpu.controller.colocation.store import HEADROOM, ColocationStore
+from slurm_gpu.controller.colocation.job_history import CorunHistory, CorunStretch, RunKey
+from slurm_gpu.controller.colocation.store import HEADROOM, ColocationStore, PairPrediction
 from slurm_gpu.errors import OutsideError
 
 FRACTIONS = st.floats(0.001, 1.0)
@@ -141,6 +141,38 @@ def test_speeds_that_cannot_be_are_damage(tmp_path: Path, store: ColocationStore
     (tmp_path / "b").write_text(json.dumps(plain))
     with pytest.raises(OutsideError, match=r"invalid speed of a with b: 1\.5"):
         stores.read(tmp_path / "b")
+
+
+def test_lost_time_is_kept_for_running_jobs(tmp_path: Path, store: ColocationStore) -> None:
+    runs = [RunKey(7, 1000), RunKey(7, 2000)]
+    for run in runs:
+        store.lost(run, 12.5)
+    plain = json.loads(json.dumps(store.to_json(0)))
+    assert ColocationStore.from_json(plain).lost_s == dict.fromkeys(runs, 12.5)
+    store.is_changed = False
+    store.keep_lost(runs)
+    assert not store.is_changed
+    store.keep_lost(runs[1:])
+    assert (store.lost_s, store.is_changed) == ({runs[1]: 12.5}, True)
+    del plain["lost"]  # as written by 0.2
+    assert ColocationStore.from_json(plain).lost_s == {}
+    with pytest.raises(ValueError, match="job 7 has lost -1 s"):
+        ColocationStore.from_json(plain | {"lost": [[7, 1000, -1]]})
+
+
+def test_a_prediction_says_how_likely_a_speed_keeps_the_cap(store: ColocationStore) -> None:
+    # By their use of the GPU, two of "a" do not slow each other down, and "b" slows "a" down by 1.2.
+    assert store.prediction("a", "a", 1.1) == (1.0, 0.02, pytest.approx(math.sqrt(0.5)))
+    assert store.prediction("a", "b", 1.1) == (pytest.approx(1 / 1.2), 0.02, 0.0)
+    store.predict({("a", "b"): PairPrediction(0.95, 0.85, 0.7)})
+    assert store.prediction("a", "b", 1.1) == (0.95, 0.85, 0.7)
+    store.ran_with("a", "b", 0.92)
+    assert store.prediction("a", "b", 1.1) == (0.92, 0.92, 1.0)
+    assert store.prediction("a", "b", 1.05) == (0.92, 0.92, 0.0)
+    assert not store.is_measured(["a", "b"])
+    store.ran_with("b", "a", 1.0)
+    assert store.is_measured(["a", "b"])
+    assert not store.is_measured(["a", "b", "a"])
 
 
 class TestCourse:

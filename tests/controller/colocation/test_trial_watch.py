@@ -409,7 +409,7 @@ def test_a_measurement_elsewhere_ends_a_trial(caplog: pytest.LogCaptureFixture) 
 def test_no_completed_run_exceeds_the_limit(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Jobs are as long as expected; each speed is arbitrary, and predictions know nothing."""
+    """Jobs are as long as expected, and each speed is arbitrary and unknown."""
     cluster = Cluster(Clock(), str(tmp_path_factory.mktemp("any")), n_gpus=data.draw(st.integers(1, 2)))
     keys = "abc"
     cluster.memory = dict.fromkeys(keys, 0.2)
