@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.colocation_trial_belief import TrialBelief
 from slurm_gpu.colocation.profiles.traits import traits_of_table
-from slurm_gpu.colocation.simulation.trial_belief import TrialBelief
 from slurm_gpu.colocation.simulation.world import World
 from slurm_gpu.colocation.speeds.predictor import predict
 from slurm_gpu.colocation.tables.measured import Measured

@@ -202,11 +202,11 @@ class _Site:
         return WaitingSharer(Agreed(_counted(self._last), key, least, SHARDS), least, 1, 1)
 
     def _run(self, job: Any, room: Any, position: int, part: float = 0.0, shards: int | None = None) -> None:
-        from slurm_gpu.controller.colocation.job_history import Progress
+        from slurm_gpu.controller.colocation.job_history import CorunProgress
 
         key, number = job.agreed.key, job.agreed.job.job_id
         alone_s = self.store.profiles[key].alone_s
-        self.running[number] = Progress(key, part * alone_s, (1 - part) * alone_s)
+        self.running[number] = CorunProgress(key, part * alone_s, (1 - part) * alone_s)
         self._shards[number] = job.least if shards is None else shards
         room.take(position, number, self._shards[number], 1, 1)
 

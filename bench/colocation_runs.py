@@ -12,6 +12,7 @@ import numpy as np
 
 from bench.colocation_belief import LearnedBelief
 from bench.colocation_beliefs import predicted_belief
+from bench.colocation_trial_belief import TrialBelief
 from bench.colocation_workloads import THESIS, THESIS_WORLD, thesis_jobs
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
@@ -27,7 +28,6 @@ from slurm_gpu.colocation.research.workloads import (
 )
 from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
-from slurm_gpu.colocation.simulation.trial_belief import TrialBelief
 from slurm_gpu.colocation.simulation.world import TableWorld, World
 from slurm_gpu.colocation.tables.pair_table import PairTable
 from slurm_gpu.colocation.tables.read import read_table

@@ -3,7 +3,8 @@
 A trial costs time if it fails: the job that started last restarts, and the other one was slowed down. It
 therefore starts only if the time that sharing likely saves exceeds the time that a failed trial likely costs,
 and only if each job that keeps its progress can bear the trial. The cap applies to whole runs, so a job bears
-less if it has lost time before. Simulations (simulation/trial_belief.py) and slurm-gpuctld use these rules.
+less if it has lost time before. slurm-gpuctld and benchmarks (bench/colocation_trial_belief.py) use these
+rules.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.colocation_trial_belief import TrialBelief
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase
 from slurm_gpu.colocation.profiles.traits import Floats
 from slurm_gpu.colocation.simulation.simulator import SharingJob, simulate
-from slurm_gpu.colocation.simulation.trial_belief import TrialBelief
 from slurm_gpu.colocation.simulation.world import TableWorld
 from slurm_gpu.colocation.tables.pair_table import PairTable
 from slurm_gpu.colocation.trials import TrialRules, slowdowns

@@ -31,6 +31,7 @@ class StoreBelief:
         self._rules = TrialRules(self.cap)
         self.not_tried: set[frozenset[str]] = set()
         """Pairs of keys of which no trial may start now."""
+        self._unobserved: frozenset[int] = frozenset()
 
     def is_of(self, store: ColocationStore) -> bool:
         """Return whether this belief is based on the given store."""
@@ -44,9 +45,19 @@ class StoreBelief:
             self.keys.append(key)
         return at
 
-    def update(self, closed: Collection[int], not_tried: Collection[frozenset[str]] = ()) -> None:
-        """Update the belief from the store; the GPUs of the `closed` jobs accept no further jobs."""
+    def update(
+        self,
+        closed: Collection[int],
+        not_tried: Collection[frozenset[str]] = (),
+        unobserved: Collection[int] = (),
+    ) -> None:
+        """Update the belief from the store; the GPUs of the `closed` jobs accept no further jobs.
+
+        No trial of the pairs of keys in `not_tried` may start, nor one with an `unobserved` job, since the
+        time that it has lost is unknown.
+        """
         self._closed, self.not_tried = frozenset(closed), set(not_tried)
+        self._unobserved = frozenset(unobserved)
         if self._version != self._store.version:
             self._version = self._store.version
             self._speeds.clear()
@@ -106,6 +117,8 @@ class StoreBelief:
     def _may_try(self, members: Sequence[Member]) -> bool:
         keys = [self.keys[one.application] for one in members]
         if len(keys) != 2 or frozenset(keys) in self.not_tried or not self._store.may_be_together(keys):
+            return False
+        if any(one.job in self._unobserved for one in members):
             return False
         found = [self._store.prediction(key, other, self.cap) for key, other in (keys, reversed(keys))]
         return self._rules.may_try(

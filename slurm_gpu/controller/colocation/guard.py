@@ -9,7 +9,7 @@ from typing import NamedTuple
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.trials import TrialRules, slowdowns
 from slurm_gpu.controller.colocation.idlest import SHORTEST_S, expected
-from slurm_gpu.controller.colocation.job_history import CorunHistory, Progress, RunKey
+from slurm_gpu.controller.colocation.job_history import CorunHistory, CorunProgress, RunKey
 from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile
 
 # Minimum duration of a utilisation measurement.
@@ -117,7 +117,7 @@ def parting(together: Sequence[CoRunner], slowdown: float | None, store: Colocat
 
 
 def exceeding(
-    together: Sequence[CoRunner], progress: Sequence[Progress], slowdown: float, store: ColocationStore
+    together: Sequence[CoRunner], progress: Sequence[CorunProgress], slowdown: float, store: ColocationStore
 ) -> Parting | None:
     """Decide whether two jobs must stop sharing after their trial; return None if both may continue.
 

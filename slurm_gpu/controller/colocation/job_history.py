@@ -22,7 +22,7 @@ class RunKey(NamedTuple):
     start_s: int
 
 
-class Progress(NamedTuple):
+class CorunProgress(NamedTuple):
     """The progress of a running job, in seconds of running alone."""
 
     key: str
@@ -30,6 +30,8 @@ class Progress(NamedTuple):
     left_s: float
     lost_s: float = 0.0
     """The time that the job has lost to its co-runners; only counted if the slowdown is limited."""
+    is_whole: bool = True
+    """See CorunHistory; otherwise, the job may have lost more time."""
 
 
 class CorunStretch(NamedTuple):

@@ -9,7 +9,7 @@ from slurm_gpu.colocation.planner import Member, PlannerGpu, PlannerView
 from slurm_gpu.controller.colocation.agreed import Agreed
 from slurm_gpu.controller.colocation.belief import StoreBelief
 from slurm_gpu.controller.colocation.free_shards import CorunGpu, GpuPlace, SharedNode
-from slurm_gpu.controller.colocation.job_history import Progress
+from slurm_gpu.controller.colocation.job_history import CorunProgress
 from slurm_gpu.controller.colocation.serving import Server
 from slurm_gpu.controller.colocation.store import ColocationStore
 
@@ -44,7 +44,7 @@ def choose(
     now_s: float,
     rooms: Mapping[str, SharedNode],
     waiting: Sequence[WaitingSharer],
-    running: Mapping[int, Progress],
+    running: Mapping[int, CorunProgress],
     store: ColocationStore,
     server: Server,
     busy: frozenset[str],
@@ -66,7 +66,11 @@ def choose(
     ]
     least = min((one.least for one in known.values()), default=0)
     belief, taken = server.belief, set(busy)
-    belief.update({job for gpu in gpus if gpu.free < least for job in gpu.sharers}, not_tried)
+    belief.update(
+        {job for gpu in gpus if gpu.free < least for job in gpu.sharers},
+        not_tried,
+        [job for job, one in running.items() if not one.is_whole],
+    )
     acts: list[StartAction] = []
     for _ in range(_MOST_ANSWERS if server.answers_one_by_one else 1):
         # Planners that decide about one GPU at a time are called only for nodes on which a job may start.
@@ -101,7 +105,7 @@ def _view(
     now_s: float,
     gpus: Sequence[CorunGpu],
     waiting: Iterable[WaitingSharer],
-    running: Mapping[int, Progress],
+    running: Mapping[int, CorunProgress],
     store: ColocationStore,
     server: Server,
 ) -> PlannerView:
@@ -125,7 +129,7 @@ def _waiting(one: WaitingSharer, store: ColocationStore, belief: StoreBelief) ->
     )
 
 
-def _running(gpu: CorunGpu, running: Mapping[int, Progress], belief: StoreBelief) -> Iterator[Member]:
+def _running(gpu: CorunGpu, running: Mapping[int, CorunProgress], belief: StoreBelief) -> Iterator[Member]:
     for job in gpu.sharers:
         one = running[job]
         yield Member(

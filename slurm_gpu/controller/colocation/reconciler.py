@@ -19,7 +19,7 @@ from slurm_gpu.controller.colocation.agreed import Agreed, agreed_among
 from slurm_gpu.controller.colocation.database_queries import DatabaseQueries
 from slurm_gpu.controller.colocation.free_shards import SharedNode, SharersOnGpu, rooms, shares_of
 from slurm_gpu.controller.colocation.guard import CoRunner, since_s, speed_of
-from slurm_gpu.controller.colocation.job_history import Progress
+from slurm_gpu.controller.colocation.job_history import CorunProgress
 from slurm_gpu.controller.colocation.learning import Learning
 from slurm_gpu.controller.colocation.pair_fit import PairFit
 from slurm_gpu.controller.colocation.plan import StartAction, WaitingSharer, choose
@@ -42,8 +42,9 @@ from slurm_gpu.slurm.queue import CountedJob, JobPhase
 log = logging.getLogger("slurm-gpuctld")
 
 _CPU_SHARE = 0.02
-# The share of a core that is used at most while a job waits for its place, because GPUs are idle meanwhile.
-_CPU_SHARE_WHILE_JOBS_WAIT = 0.10
+# The share of a core that is used at most while a job waits for its place, because GPUs are idle meanwhile,
+# and during trials, because they must end in time.
+_CPU_SHARE_IN_A_HURRY = 0.10
 # Time after which a job that was assigned a place but has not started may start anywhere.
 _LANDS_WITHIN_S = 20.0
 # Time before its begin time at which an unplaced job gets a GPU of its own.
@@ -132,8 +133,8 @@ class ColocationReconciler(Duty):
         self._shards_per_gpu = facts.shards_per_gpu
         store, learning = self._read()
         agreed = agreed_among(jobs)
-        hurries = any(one.waits_for_its_place(now_s) for one in agreed.values())
-        self._cpu_share = _CPU_SHARE_WHILE_JOBS_WAIT if hurries else _CPU_SHARE
+        waits = any(one.waits_for_its_place(now_s) for one in agreed.values())
+        self._cpu_share = _CPU_SHARE_IN_A_HURRY if waits or self._trials.running else _CPU_SHARE
         shared = [one for one in agreed.values() if one.shards is not None]
         if not agreed and not learning.running and not learning.ended:
             self._trials.forget()
@@ -304,7 +305,7 @@ class ColocationReconciler(Duty):
         running = self._progress(learning, store, now_s)
         for job_id in self._landing:
             if job_id in agreed and agreed[job_id].key in store.profiles:
-                running[job_id] = Progress(
+                running[job_id] = CorunProgress(
                     agreed[job_id].key, 0.0, store.profiles[agreed[job_id].key].alone_s
                 )
         waiting.sort(key=lambda one: (one.agreed.job.submit_s or 0, one.agreed.job.job_id))
@@ -324,14 +325,15 @@ class ColocationReconciler(Duty):
             for act in acts:
                 self._start(act, agreed, store, now_s)
 
-    def _progress(self, learning: Learning, store: ColocationStore, now_s: float) -> dict[int, Progress]:
+    def _progress(self, learning: Learning, store: ColocationStore, now_s: float) -> dict[int, CorunProgress]:
         """Return the progress of each running job, by job ID."""
         found = {}
         for run, course in learning.running.items():
             done_s = course.done_s(now_s, store.speed)
             profile = store.profiles.get(course.key)
             left_s = profile.alone_s - done_s if profile else 0.0
-            found[run.job_id] = Progress(course.key, done_s, left_s, self._trials.lost_s.get(run, 0.0))
+            lost_s = self._trials.lost_s.get(run, 0.0)
+            found[run.job_id] = CorunProgress(course.key, done_s, left_s, lost_s, course.is_whole)
         return found
 
     def _not_tried(self, agreed: Mapping[int, Agreed]) -> frozenset[frozenset[str]]:

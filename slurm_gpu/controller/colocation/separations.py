@@ -14,7 +14,7 @@ from slurm_gpu.controller.colocation.guard import (
     parting,
     unmeasured,
 )
-from slurm_gpu.controller.colocation.job_history import Progress
+from slurm_gpu.controller.colocation.job_history import CorunProgress
 from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.controller.colocation.terminations import Terminations
 from slurm_gpu.controller.colocation.trial_watch import RunningTrial, TrialWatch
@@ -34,7 +34,7 @@ class Separations:
         slowdown: float | None,
         store: ColocationStore,
         agreed: Mapping[int, Agreed],
-        progress: Callable[[], Mapping[int, Progress]],
+        progress: Callable[[], Mapping[int, CorunProgress]],
     ) -> None:
         """Separate the jobs on one GPU, in order of arrival, if they must stop sharing.
 
@@ -60,7 +60,7 @@ class Separations:
         slowdown: float,
         store: ColocationStore,
         agreed: Mapping[int, Agreed],
-        progress: Callable[[], Mapping[int, Progress]],
+        progress: Callable[[], Mapping[int, CorunProgress]],
     ) -> None:
         """End a trial when its speeds are measured, or when a job cannot bear it any longer."""
         is_measured = all(one.speed is not None for one in together)

@@ -131,8 +131,9 @@ class TrialWatch:
             if runs in self._groups and not store.is_measured(trial.keys):
                 continue
             if not trial.is_over:
-                why = "other jobs with their keys" if runs in self._groups else "no result"
-                log.info("%s ended after %.0f s with %s", trial, trial.elapsed_s, why)
+                is_together = runs in self._groups
+                why = "other jobs measured its speeds" if is_together else "the jobs no longer share a GPU"
+                log.info("%s ended after %.0f s: %s", trial, trial.elapsed_s, why)
             self.end(trial, store)
         store.keep_lost(self.lost_s.keys())
 

@@ -241,6 +241,18 @@ def test_a_restart_in_a_trial_does_not_prolong_it(
     assert slowdown(stays) <= CAP
 
 
+def test_a_job_whose_start_was_not_observed_is_in_no_further_trial(tried: Site, cluster: Cluster) -> None:
+    """It may have lost time before."""
+    stays = cluster.submit("a", 2, ALONE_S)
+    until(tried, lambda: stays.state == "RUNNING")
+    tried.pass_s(5)
+    tried.begin()
+    cluster.submit("b", 3, ALONE_S)
+    for _ in range(10):
+        tried.pass_s(10)
+        assert cluster.co_runners(stays) == []
+
+
 def test_after_a_long_outage_the_first_measurement_decides(
     tried: Site, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -264,7 +276,7 @@ def test_a_trial_that_a_job_leaves_has_no_result(
     assert trials_in(caplog)[-1].startswith(
         f"trial of job {comes.job_id} with job {stays.job_id} ended after 1"
     )
-    assert trials_in(caplog)[-1].endswith("with no result")
+    assert trials_in(caplog)[-1].endswith("the jobs no longer share a GPU")
     assert tried.controller._trials.running == {}
 
 
@@ -396,7 +408,7 @@ def test_a_measurement_elsewhere_ends_a_trial(caplog: pytest.LogCaptureFixture) 
     assert watch.lost_s == dict.fromkeys(runs, pytest.approx(4.0))
     assert watch.not_tried == frozenset()
     assert store.lost_s == watch.lost_s
-    assert caplog.messages == ["trial of job 2 with job 1 ended after 20 s with other jobs with their keys"]
+    assert caplog.messages == ["trial of job 2 with job 1 ended after 20 s: other jobs measured its speeds"]
     clock.advance(10)
     watch.update([group], runs, store, clock.wall())
     assert watch.lost_s == dict.fromkeys(runs, pytest.approx(6.0))
