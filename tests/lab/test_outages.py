@@ -106,4 +106,17 @@ def _wait_for_devices(lab: Lab, job: int, gpus: int) -> list[dict[str, object]]:
         last = {device["device"] for device in devices if device["final"]}
         return devices if len(last) == gpus else []
 
-    return wait_for(found, 180.0, f"job {job} has the records of {gpus} GPUs", interval_s=0.5)
+    def explain() -> str:
+        """Return where the job ran, its records, its accounting, and the ends of the daemons' logs."""
+        parts = [
+            str(lab.held(job)),
+            lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False).stdout,
+            lab.output(["sacct", "-X", "-P", "-j", str(job), "-o", "JobID,State,Start,End,NodeList"]),
+        ]
+        logs = sorted(lab.layout.log.glob("slurm-gpu*")) + sorted(lab.layout.log.glob("slurmd*"))
+        for log in logs:
+            lines = log.read_text(errors="replace").splitlines()
+            parts += [f"== {log.name}", *lines[-60:]]
+        return "\n".join(parts)
+
+    return wait_for(found, 180.0, f"job {job} has the records of {gpus} GPUs", explain, interval_s=0.5)
