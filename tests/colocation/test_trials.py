@@ -84,7 +84,7 @@ def test_the_lower_end_of_the_interval_limits_what_a_job_can_bear() -> None:
 
 
 def test_a_newcomer_bears_the_trial_if_a_job_may_end_first() -> None:
-    """It would otherwise not be requeued, although it lost much of a short run."""
+    """A newcomer whose co-runner ends is not requeued, and could lose most of a short run."""
     assert not belief_of(GOOD, chance=0.99).may_share([Member(0, 0, 600.0), Member(1, 1, 10.0)])
     ends, stays = (Member(0, 0, left_s, done_s=300.0, ran_s=300.0) for left_s in (15.0, 25.0))
     newcomer = Member(1, 1, 60.0)

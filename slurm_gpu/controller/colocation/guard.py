@@ -123,16 +123,13 @@ def exceeding(
 
     If they continue at their measured speeds, each whole run must stay within the guaranteed slowdown.
     """
-    members = [
-        Member(
-            job=at,
-            application=at,
-            left_s=max(one.left_s, 1.0),
-            done_s=(done_s := min(one.done_s, one.done_s + one.left_s)),
-            ran_s=done_s + one.lost_s,
+    members = []
+    for at, one in enumerate(progress):
+        done_s = min(one.done_s, one.done_s + one.left_s)
+        left_s = max(one.left_s, 1.0)
+        members.append(
+            Member(job=at, application=at, left_s=left_s, done_s=done_s, ran_s=done_s + one.lost_s)
         )
-        for at, one in enumerate(progress)
-    ]
 
     def speeds_of(some: tuple[int, ...]) -> list[float]:
         return [

@@ -242,7 +242,7 @@ def test_a_restart_in_a_trial_does_not_prolong_it(
 
 
 def test_a_job_whose_start_was_not_observed_is_in_no_further_trial(tried: Site, cluster: Cluster) -> None:
-    """It may have lost time before."""
+    """The time that such a job has lost before is unknown."""
     stays = cluster.submit("a", 2, ALONE_S)
     until(tried, lambda: stays.state == "RUNNING")
     tried.pass_s(5)
