@@ -29,7 +29,8 @@ local function explain_finding(lines, finding, job, before)
     local recent = finding.recent and " (" .. finding.recent .. " just submitted)" or ""
     numbers = numbers .. "used " .. finding.used .. recent .. ", "
   end
-  numbers = numbers .. (finding.is_limit == false and "allowed " or "limit ") .. finding.limit .. ", requested " .. finding.requested
+  local bound = (finding.is_limit == false and "allowed " or "limit ") .. finding.limit
+  numbers = numbers .. bound .. ", requested " .. finding.requested
   if finding.used and rule.per == "group" then
     numbers = numbers .. " (all of group " .. policy.groups[rule.group].name .. " together)"
   end

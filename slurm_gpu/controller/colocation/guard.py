@@ -124,11 +124,11 @@ def exceeding(
     If they continue at their measured speeds, each whole run must stay within the guaranteed slowdown.
     """
     members = []
-    for at, one in enumerate(progress):
-        done_s = min(one.done_s, one.done_s + one.left_s)
-        left_s = max(one.left_s, 1.0)
+    for at, job in enumerate(progress):
+        done_s = min(job.done_s, job.done_s + job.left_s)
+        left_s = max(job.left_s, 1.0)
         members.append(
-            Member(job=at, application=at, left_s=left_s, done_s=done_s, ran_s=done_s + one.lost_s)
+            Member(job=at, application=at, left_s=left_s, done_s=done_s, ran_s=done_s + job.lost_s)
         )
 
     def speeds_of(some: tuple[int, ...]) -> list[float]:
