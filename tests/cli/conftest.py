@@ -131,6 +131,7 @@ class Database:
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self.left_out = 0
+        self.unmatched = 0
         """Runs and events that one answer has no room for."""
         self.run_timelines: list[RunTimeline] = []
         self.window_list: list[NodeWindow] | None = None
@@ -169,7 +170,13 @@ class Database:
         return [run for run in self.runs if run.id == job]
 
     def run_page(self, job: str) -> RunPage:
-        return RunPage(runs=self.run(job), cursor=None, left_out=self.left_out, events_left_out=self.left_out)
+        return RunPage(
+            runs=self.run(job),
+            cursor=None,
+            left_out=self.left_out,
+            events_left_out=self.left_out,
+            unmatched=self.unmatched,
+        )
 
     def acts(self, limit: int = 100) -> list[AuditEvent]:
         return self.act_list[:limit]

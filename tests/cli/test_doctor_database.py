@@ -110,6 +110,17 @@ def test_a_failed_import_names_the_daemon_that_is_down(installed: Installation):
     assert finding.message == "the last import failed: slurmdbd does not answer"
 
 
+def test_jobs_that_slurm_lost_are_reported(installed: Installation):
+    installed.database.state = make_health(unmatched_jobs=(22, 7))
+    finding = worst(database.jobs_accounted(installed.at()))
+    assert (finding.level, finding.message) == (
+        Level.WARN,
+        "Slurm's accounting lacks jobs that nodes recorded: 22, 7",
+    )
+    installed.database.state = make_health()
+    assert levels(database.jobs_accounted(installed.at())) == ["ok"]
+
+
 def test_nodes_that_send_no_records_are_reported_on_every_host(installed: Installation):
     installed.database.state = make_health(stale_nodes=("n1", "n3"))
     assert levels(database.nodes_ship(installed.at())) == ["fail"]
@@ -125,9 +136,8 @@ def test_data_that_slurm_gpudbd_refused_is_reported_for_a_day(installed: Install
     finding = worst(database.nothing_refused(installed.at()))
     assert (finding.level, finding.message) == (
         Level.WARN,
-        "slurm-gpudbd has rejected shipments of nodes, the last 3m00s ago; rejected since its start: 1 "
-        "events, 2 "
-        "records",
+        "slurm-gpudbd has rejected shipments of nodes, the last 3m00s ago; rejected since its start: "
+        "events 1, records 2",
     )
     installed.database.state = make_health(rejected={"records": 2}, last_rejected_s=NOW_S - 86401)
     assert levels(database.nothing_refused(installed.at())) == ["ok"]

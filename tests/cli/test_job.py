@@ -331,6 +331,15 @@ def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
     assert "until then, use squeue -j 99" in slurm_gpu.err
 
 
+def test_a_job_that_slurm_lost_is_not_called_unknown(slurm_gpu: CommandLine):
+    slurm_gpu.database.unmatched = 2
+    assert slurm_gpu("job", "99") == 2
+    assert slurm_gpu.err == (
+        "slurm-gpu: Slurm's accounting has no job 99, but slurm-gpudbd has 2 records of it; "
+        "if sacct -j 99 remains empty, slurmdbd has lost the job\n"
+    )
+
+
 def test_a_truncated_answer_prints_a_remark(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run()]
     slurm_gpu("job", "17")

@@ -11,7 +11,7 @@ from slurm_gpu.database.accounting.importer import store_changed_runs
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import read_record, store_events, store_hosts, store_records
-from slurm_gpu.database.queries.run_queries import count_unmatched, find_job
+from slurm_gpu.database.queries.run_queries import count_unmatched, find_job, unmatched_jobs
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import event, run, run_device, run_host
 from slurm_gpu.http.identity import Caller
@@ -170,12 +170,35 @@ def test_records_of_a_run_missing_in_accounting_count_for_no_other(database: Dat
     second, third = table(database)["runs"]
     assert (second["ugpucore"], third["ugpucore"]) == (30.0, 60.0)
     with database.reading() as connection:
-        assert count_unmatched(connection) == 1
+        assert count_unmatched(connection, CLUSTER) == 1
         of_hosts = select(run_host.c.run_id).order_by(run_host.c.segment)
         assert connection.execute(of_hosts).scalars().all()[0] is None
     account(database, runs[0])
     reconcile(database)
     assert [r["ugpucore"] for r in table(database)["runs"]] == [0.0, 30.0, 60.0]
+
+
+def test_a_job_that_slurm_lost_is_listed_from_an_hour_to_a_week_after_its_records(database: Database) -> None:
+    account(database, row(job_id=1))
+    ship(
+        database,
+        record(job_id=1),
+        record(job_id=7, segment=segment(7)),
+        record(job_id=22, segment=segment(22)),
+    )
+    ship(database, record(job_id=9, segment=segment(9), final=False))
+    reconcile(database)
+    last_s = T0 + 10
+    with database.reading() as connection:
+        page = find_job(connection, CLUSTER, "22", Caller(0, "root", True, True), last_s)
+        assert (page.runs, page.unmatched) == ([], 1)
+        assert find_job(connection, CLUSTER, "1", Caller(0, "root", True, True), last_s).unmatched == 0
+        listed = {
+            age_s: unmatched_jobs(connection, CLUSTER, last_s + age_s)
+            for age_s in (3599, 3600, 7 * 86400, 7 * 86400 + 1)
+        }
+        assert unmatched_jobs(connection, "another", last_s + 3600) == []
+    assert listed == {3599: [], 3600: [22, 7], 7 * 86400: [22, 7], 7 * 86400 + 1: []}
 
 
 def test_a_double_watch_counts_once_and_is_reported(database: Database) -> None:

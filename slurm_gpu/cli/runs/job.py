@@ -65,6 +65,12 @@ def job(site: CommandSite, job_id: str, as_json: bool) -> None:
         runs = page.runs
         # Read the timeline only if there is one.
         run_timelines = database.timelines(job_id) if any(run.devices for run in runs) else ()
+    if not runs and page.unmatched:
+        records = counted(page.unmatched, "record")
+        raise UsageError(
+            f"Slurm's accounting has no job {job_id}, but slurm-gpudbd has {records} of it; "
+            f"if sacct -j {job_id} remains empty, slurmdbd has lost the job"
+        )
     if not runs:
         every = span(site.config.import_interval_s)
         raise UsageError(

@@ -36,6 +36,7 @@ from slurm_gpu.database.queries.run_queries import (
     find_timelines,
     find_windows,
     show_live,
+    unmatched_jobs,
 )
 from slurm_gpu.database.services import Services
 from slurm_gpu.http.identity import Caller
@@ -90,11 +91,11 @@ class Reads:
                 min_coverage = self._services.min_coverage
                 page = find_job(connection, cluster, job, caller, now_s, min_coverage)
             page = replace(page, runs=with_lenders(page.runs, self._services.view.queue))
-            return encode(page.to_json()), len(page.runs)
+            return encode(page.to_json()), len(page.runs) or page.unmatched
 
-        body, n_runs = await run_in_threadpool(find)
-        share_of(request).spend(n_runs)
-        if not n_runs:
+        body, n_found = await run_in_threadpool(find)
+        share_of(request).spend(n_found)
+        if not n_found:
             raise _unknown(job)
         return Response(body, media_type=_JSON)
 
@@ -256,7 +257,8 @@ class Reads:
         now_s = services.clock.wall()
         with services.database.reading() as connection:
             watermark_s = read_until_s(connection, services.cluster)
-            unmatched = count_unmatched(connection)
+            unmatched = count_unmatched(connection, services.cluster)
+            not_accounted = unmatched_jobs(connection, services.cluster, now_s)
             learned_s = newest_model(connection, services.cluster, now_s)
         status = services.importing.status
         return Health(
@@ -272,6 +274,7 @@ class Reads:
             watermark_s=watermark_s,
             watermark_lag_s=None if watermark_s is None else now_s - watermark_s,
             unmatched=unmatched,
+            unmatched_jobs=not_accounted,
             stale_nodes=services.memory.arrivals.silent(services.view.queue()),
             rejected=services.memory.rejections.by_kind(),
             last_rejected_s=services.memory.rejections.last_s,

@@ -36,6 +36,8 @@ _JOB = re.compile(r"(?P<job>\d{1,10})(?:_(?P<task>\d{1,10})|\+(?P<offset>\d{1,10
 FRESH_S = 20.0
 """Maximum age of a window that is shown as the current use of a running job."""
 _MAX_ASKED = 100
+_LOST_AFTER_S = 3600.0
+_LOST_UNTIL_S = 7 * 86400.0
 
 
 def find_runs(
@@ -104,8 +106,13 @@ def find_job(
         if shown.devices:
             shown = _derived_from_records(shown, parts_of[row["run_id"]], min_coverage)
         runs.append(_as_its_loan_ended(connection, shown, row))
-    left_out = count_left_out(connection, cluster, job, len(rows))
-    return RunPage(runs=runs, cursor=None, left_out=left_out, events_left_out=events_left_out)
+    return RunPage(
+        runs=runs,
+        cursor=None,
+        left_out=count_left_out(connection, cluster, job, len(rows)),
+        events_left_out=events_left_out,
+        unmatched=count_unmatched(connection, cluster, int(job)) if job.isdecimal() else 0,
+    )
 
 
 def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any]) -> Run:
@@ -245,10 +252,26 @@ def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Call
     return {node: show(node, live) for node, live in values.items()}
 
 
-def count_unmatched(connection: Connection) -> int:
-    """Return the number of records that match no run."""
-    query = select(func.count()).select_from(run_device).where(run_device.c.run_id.is_(None))
+def count_unmatched(connection: Connection, cluster: str, job_id: int | None = None) -> int:
+    """Return the number of records, of one job or of all, that match no run."""
+    query = select(func.count()).select_from(run_device).where(*_unmatched(cluster))
+    if job_id is not None:
+        query = query.where(run_device.c.job_id == job_id)
     return connection.execute(query).scalar_one()
+
+
+def unmatched_jobs(connection: Connection, cluster: str, now_s: float) -> list[int]:
+    """Return the last ten jobs with records that ended from an hour to a week ago and match no run.
+
+    slurmdbd reports most jobs within seconds. It loses a job if MariaDB dies while it commits the job's row.
+    """
+    ended = run_device.c.last_s.between(now_s - _LOST_UNTIL_S, now_s - _LOST_AFTER_S)
+    query = select(run_device.c.job_id).where(*_unmatched(cluster), run_device.c.final, ended).distinct()
+    return list(connection.execute(query.order_by(run_device.c.job_id.desc()).limit(10)).scalars())
+
+
+def _unmatched(cluster: str) -> list[ColumnElement[bool]]:
+    return [run_device.c.run_id.is_(None), run_device.c.cluster == cluster]
 
 
 def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = None) -> Run:

@@ -119,6 +119,8 @@ class RunPage:
     """The number of older runs of one job that do not fit into the answer."""
     events_left_out: int = 0
     """The number of events of one job that are not included in `runs`."""
+    unmatched: int = 0
+    """The number of records of one job that match no run of Slurm's accounting."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict for json.dumps."""
@@ -196,6 +198,8 @@ class Health:
     watermark_s: int | None
     watermark_lag_s: float | None
     unmatched: int
+    unmatched_jobs: Sequence[int] = ()
+    """The last ten jobs with records that ended from an hour to a week ago and match no run."""
     stale_nodes: Sequence[str] = ()
     rejected: Mapping[str, int] | None = None
     last_rejected_s: float | None = None

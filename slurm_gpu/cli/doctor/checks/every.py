@@ -78,6 +78,7 @@ CHECKS = (
     Check("address", databaseaddress.address, (_MUNGE, _DATABASE)),
     Check("database file", secretfiles.database_file, (_SITE, _SLURM)),
     Check("import", database.import_fresh, (_MUNGE, _DATABASE)),
+    Check("recorded jobs", database.jobs_accounted, (_MUNGE, _DATABASE)),
     Check("runaways", runaways.ended, (_SLURM, _DATABASE)),
     Check("shipments", database.nodes_ship, (_DATABASE,)),
     Check("refused", database.nothing_refused, (_DATABASE,)),

@@ -85,6 +85,19 @@ def import_fresh(at: DoctorContext) -> Iterator[CheckResult]:
         yield _late_import(at, message) if late else ok(message)
 
 
+def jobs_accounted(at: DoctorContext) -> Iterator[CheckResult]:
+    """Check that Slurm's accounting has every job that nodes recorded in the last week."""
+    lost = ", ".join(map(str, _health(at).unmatched_jobs))
+    if lost:
+        yield warn(
+            f"Slurm's accounting lacks jobs that nodes recorded: {lost}",
+            "compare with sacct -j: slurmdbd loses a job if MariaDB dies while it commits the job's row; "
+            "slurm-gpu db export writes the records to month=unmatched",
+        )
+    else:
+        yield ok("Slurm's accounting has every job that nodes recorded, except of the last hour")
+
+
 def _late_import(at: DoctorContext, message: str) -> CheckResult:
     """Return a finding that names slurmdbd if slurmdbd hangs, since sacct waits for it for ten minutes."""
     try:
@@ -117,7 +130,7 @@ def nothing_refused(at: DoctorContext) -> Iterator[CheckResult]:
     if last_s is None or health.now_s - last_s > _REFUSED_WITHIN_S:
         yield ok("slurm-gpudbd has rejected no shipment within the last day")
         return
-    by_kind = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+    by_kind = ", ".join(f"{kind} {n}" for kind, n in sorted(counts.items()))
     ago = span(health.now_s - last_s)
     yield warn(
         f"slurm-gpudbd has rejected shipments of nodes, the last {ago} ago; rejected since its start: "
