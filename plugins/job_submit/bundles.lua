@@ -1,4 +1,4 @@
--- requires: amounts, fit, measures
+-- requires: amounts, fit, measures, wording
 -- Compares the CPUs and memory of a job with its bundle, and returns findings as limits.lua does. An update is checked
 -- only if it raises these amounts or moves the job to another bundle.
 local policy, lib = ...
@@ -18,32 +18,26 @@ end
 
 -- Refuses a job without GPUs in a partition that no bundle with gpus: 0 lists: returns {finding} or {}.
 local function misplaced(job)
-  local allowed, first = {}, nil
+  local names, first = {}, nil
   for _, bundle in ipairs(policy.bundles or {}) do
     if bundle.mgpu == 0 and bundle.partitions then
       first = first or bundle
       for name in pairs(bundle.partitions) do
-        allowed[name] = true
+        names[name] = true
       end
     end
   end
   if job.mgpu > 0 or first == nil or job.partition == "" then
     return {}
   end
-  local names = {}
-  for name in pairs(allowed) do
-    names[#names + 1] = name
-  end
-  table.sort(names)
   local rule = as_rule(first)
   return {
     {
       rule = rule,
       key = "partitions",
       label = "partition of a job without GPUs",
-      allowed = allowed,
-      is_limit = false,
-      limit = table.concat(names, ", "),
+      names = names,
+      allowed = lib.wording.names(names),
       requested = job.partition,
       mode = rule.mode,
     },

@@ -29,7 +29,7 @@ local function explain_finding(lines, finding, job, before)
     local recent = finding.recent and " (" .. finding.recent .. " just submitted)" or ""
     numbers = numbers .. "used " .. finding.used .. recent .. ", "
   end
-  local bound = (finding.is_limit == false and "allowed " or "limit ") .. finding.limit
+  local bound = finding.limit and "limit " .. finding.limit or "allowed " .. finding.allowed
   numbers = numbers .. bound .. ", requested " .. finding.requested
   if finding.used and rule.per == "group" then
     numbers = numbers .. " (all of group " .. policy.groups[rule.group].name .. " together)"

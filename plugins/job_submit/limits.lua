@@ -1,20 +1,12 @@
--- requires: amounts, fit, ledger, measures, scopes, state
--- Finds the limits that the job would exceed. A finding is {rule, key, label, used, recent, limit, requested (as text),
--- mode}, or {rule, error} if a rule could not be evaluated. `recent` is the part of `used` that was just submitted. If
--- the job would fit without that part, `retry_s` is the time after which it stops counting if Slurm refused those jobs.
+-- requires: amounts, fit, ledger, measures, scopes, state, wording
+-- Finds the limits that the job would exceed. A finding is {rule, key, label, used, recent, limit or allowed, requested
+-- (as text), mode}, or {rule, error} if a rule could not be evaluated. `allowed` lists the set `names`.
+-- `recent` is the part of `used` that was just submitted. If the job would fit without that part, `retry_s` is the time
+-- after which it stops counting if Slurm refused those jobs.
 -- Also sets job.room: the amounts that would be accepted. If job.checks is a list, every limit that applies to the job
 -- is appended to it: {rule, sum or hours (the sum to which the job adds), uid, bound, requested}.
 local policy, lib = ...
 local amounts = lib.amounts
-
-local function names_text(set)
-  local names = {}
-  for name in pairs(set) do
-    names[#names + 1] = name
-  end
-  table.sort(names)
-  return table.concat(names, ", ")
-end
 
 local limits_by_rule = {}
 for _, rule in ipairs(policy.rules) do
@@ -116,7 +108,7 @@ local function check(rule, limit, value, job, state, room)
 end
 
 -- Checks the partitions and GPU types of a job against those that a rule allows.
-local function check_names(rule, key, allowed, job)
+local function check_names(rule, key, names, job)
   local wrong
   local stays = job.record and job.counted.scopes[rule.scope] and job.partition == job.past.partition
   if key == "partitions" then
@@ -124,7 +116,7 @@ local function check_names(rule, key, allowed, job)
       return nil
     end
     for name in string.gmatch(job.partition, "[^,]+") do
-      wrong = wrong or (not allowed[name] and name) -- the job may start in any of them
+      wrong = wrong or (not names[name] and name) -- the job may start in any of them
     end
   elseif job.mgpu > 0 then
     local named = lib.fit.named_types(job.request)
@@ -132,11 +124,11 @@ local function check_names(rule, key, allowed, job)
       return nil
     end
     for _, kind in ipairs(named) do
-      wrong = wrong or (not allowed[kind] and kind)
+      wrong = wrong or (not names[kind] and kind)
     end
     for name in string.gmatch(#named == 0 and job.partition or "", "[^,]+") do
       for kind in pairs(policy.partition_gpu_types and policy.partition_gpu_types[name] or {}) do
-        wrong = wrong or (not allowed[kind] and "any type of " .. name)
+        wrong = wrong or (not names[kind] and "any type of " .. name)
       end
     end
   end
@@ -144,9 +136,8 @@ local function check_names(rule, key, allowed, job)
     rule = rule,
     key = key,
     label = key == "partitions" and "partition" or "GPU type",
-    allowed = allowed,
-    is_limit = false,
-    limit = names_text(allowed),
+    names = names,
+    allowed = lib.wording.names(names),
     requested = wrong or (key == "partitions" and job.partition or "allowed ones"),
     mode = rule.mode,
   }
@@ -202,8 +193,7 @@ local function check_readable(job)
     rule = PLAIN,
     key = "spelling",
     label = "request",
-    is_limit = false,
-    limit = "plain numbers such as gpu:2 or --array=0-15%4",
+    allowed = "plain numbers such as gpu:2 or --array=0-15%4",
     requested = #text <= 60 and text or text:sub(1, 57) .. "...",
     mode = "enforce",
   }

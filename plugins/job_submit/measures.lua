@@ -178,7 +178,7 @@ function measures.report(finding, fits)
     finding.mode,
     finding.label,
     used,
-    finding.limit,
+    finding.limit or finding.allowed,
     finding.requested,
     fits
   )

@@ -39,7 +39,7 @@ local function another_partition(job, wrong)
   for name in string.gmatch(job.partition, "[^,]+") do
     named[#named + 1] = name
   end
-  local name = pick(finding.allowed, named, function(candidate)
+  local name = pick(finding.names, named, function(candidate)
     return job.parts and job.parts[candidate] ~= nil
   end)
   return name and { "--partition=" .. name } or false
@@ -50,7 +50,7 @@ local function another_type(job, wrong)
     return nil
   end
   local items, forms, single = lib.shapes.items(job.request)
-  local kind = pick(wrong.gpu_types.allowed, {}, function(candidate)
+  local kind = pick(wrong.gpu_types.names, {}, function(candidate)
     return lib.size.may_be(candidate, job.partition)
   end)
   if kind == nil or forms == 0 or not single then

@@ -21,4 +21,14 @@ function wording.wrap(lines, text, indent)
   lines[#lines + 1] = line
 end
 
+-- The names of a set, sorted: "a, b".
+function wording.names(set)
+  local names = {}
+  for name in pairs(set) do
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  return table.concat(names, ", ")
+end
+
 return wording
