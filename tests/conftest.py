@@ -5,7 +5,9 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpcore
 import psutil
 import pytest
 from hypothesis import settings
@@ -80,6 +82,23 @@ def _umask() -> Iterator[None]:
     os.umask(before)
     yield
     os.umask(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _closed_sockets() -> Iterator[None]:
+    """Close the Unix socket of a failed connection, which httpcore leaves open: a later test would fail."""
+    connect = httpcore.SyncBackend.connect_unix_socket
+
+    def connect_or_close(*given: Any, **named: Any) -> httpcore.NetworkStream:
+        try:
+            return connect(*given, **named)
+        except httpcore.ConnectError as error:
+            error.__traceback__.tb_next.tb_frame.f_locals["sock"].close()
+            raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore.SyncBackend, "connect_unix_socket", connect_or_close)
+        yield
 
 
 @pytest.fixture(scope="session")

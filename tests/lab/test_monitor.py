@@ -204,8 +204,6 @@ def test_utilisation_is_on_the_square_for_permitted_users(lab: Lab, page: Page) 
     lab.output(["scancel", str(job)])
 
 
-# httpcore leaves the socket of a failed connection to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_while_slurm_gpudbd_is_down_the_last_state_remains_with_its_age(lab: Lab, page: Page) -> None:
     def age_s() -> float:
         return time.time() - float(page.get("/api/v1/frame?metric=state").headers["x-as-of-s"])
