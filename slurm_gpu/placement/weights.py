@@ -187,10 +187,10 @@ def _squeezed(level: int, levels: int, weights: int) -> int:
     return weights - 1 if level == levels - 1 else level * (weights - 1) // (levels - 1)
 
 
-def changes(wanted: Mapping[str, int], now: Mapping[str, int]) -> Mapping[int, list[str]]:
+def changes(targets: Mapping[str, int], now: Mapping[str, int]) -> Mapping[int, list[str]]:
     """Return the nodes to change by their new Weight, lowest first, because Slurm uses these nodes next."""
     found: dict[int, list[str]] = {}
-    for name, weight in wanted.items():
+    for name, weight in targets.items():
         if name in now and now[name] != weight:
             found.setdefault(weight, []).append(name)
     return dict(sorted(found.items()))

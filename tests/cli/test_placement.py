@@ -16,7 +16,7 @@ from slurm_gpu.cli.doctor.checks.slurm import weights
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement import table as placementtable
 from slurm_gpu.controller.placement.original_weights import OriginalWeights, RecordedWeights
-from slurm_gpu.controller.placement.table import LastAct, MixLine, NodeLine, PlacementTable
+from slurm_gpu.controller.placement.table import LastAction, MixLine, NodeLine, PlacementTable
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.commands import CommandClient
 from tests.cli.conftest import CommandLine
@@ -47,13 +47,13 @@ TABLE = PlacementTable(
     cycle_s=10.0,
     nodes=(
         LINE,
-        dataclasses.replace(LINE, name="n2", weight=500, wanted=None, by_hand=True, zone=None),
+        dataclasses.replace(LINE, name="n2", weight=500, target=None, by_hand=True, zone=None),
         NodeLine("n3", "zone1", "down", 4, 0, 1, None, 1, ours=False, whole=False, by_hand=False),
         NodeLine(
             "n4", "zone1", "idle", 4, 0, 5, 5, 1, ours=True, whole=True, by_hand=False, useful=4, strands=0
         ),
     ),
-    last_act=LastAct(NOW_S - 60, "weights set", 2, 1, 0.021),
+    last_action=LastAction(NOW_S - 60, "weights set", 2, 1, 0.021),
     mix=(MixLine(1, 0, 8, 65536, "", 0.62), MixLine(0, 250, 1, 0, "a100", 0.38)),
 )
 
@@ -177,11 +177,11 @@ def test_an_old_table_is_reported(command: CommandLine, tmp_path: Path) -> None:
 def test_without_slurm_gpuctld_weights_are_computed_and_not_set(command: CommandLine, slurm: Slurm) -> None:
     assert command("placement", "status", "--json") == 0
     found = json.loads(command.out)
-    assert (found["from"], found["mode"], found["last_act"]) == ("now", "observe", None)
+    assert (found["from"], found["mode"], found["last_action"]) == ("now", "observe", None)
     # n1 has no free GPU, n3 only shards in use, and n4 no GPUs, with Weight 1.
-    wanted = {line["name"]: line["wanted"] for line in found["nodes"]}
-    assert set(wanted) == {"n1", "n2", "n3"}
-    assert wanted["n1"] < wanted["n3"]
+    targets = {line["name"]: line["target"] for line in found["nodes"]}
+    assert set(targets) == {"n1", "n2", "n3"}
+    assert targets["n1"] < targets["n3"]
     assert slurm.given == {}
 
 

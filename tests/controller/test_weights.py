@@ -49,7 +49,7 @@ def test_without_enforce_nothing_is_set_and_the_table_shows_what_would_be(
     site.run_cycle()
     assert site.slurm.set_calls == []
     assert not site.memory.exists()
-    assert {line.name: line.wanted for line in site.table().nodes} == {
+    assert {line.name: line.target for line in site.table().nodes} == {
         name: weight for name, weight in PACKED.items() if name != "c1"
     }
     typed = "scontrol update NodeName=n2 Weight=3; scontrol update NodeName=n3 Weight=4; "
@@ -63,11 +63,11 @@ def test_the_table_shows_state_and_actions(site: Site) -> None:
     assert (table.mode, table.in_charge, table.whole_free, table.by_hand) == ("enforce", True, 1, [])
     lines = {line.name: line for line in table.nodes}
     assert (lines["n2"].busy, lines["n2"].gpus, lines["n2"].zone, lines["n3"].zone) == (3, 4, "zone1", None)
-    assert (lines["n2"].weight, lines["n2"].wanted, lines["n2"].site, lines["n2"].ours) == (3, 3, 1, True)
+    assert (lines["n2"].weight, lines["n2"].target, lines["n2"].site, lines["n2"].ours) == (3, 3, 1, True)
     assert (lines["n4"].whole, lines["n2"].whole) == (True, False)
-    act = table.last_act
-    assert act is not None
-    assert (act.act, act.nodes, act.calls) == ("weights set", 4, 4)
+    last = table.last_action
+    assert last is not None
+    assert (last.action, last.nodes, last.calls) == ("weights set", 4, 4)
     assert not table.is_stale(site.clock.wall())
     assert table.is_stale(site.clock.wall() + 3 * CYCLE_S + 1)
 

@@ -130,7 +130,7 @@ class Cluster:
             if table is None or table.is_stale(time.time()):
                 return False
             seen = {line.name: line.busy for line in table.nodes}
-            asked = table.mode != "enforce" or all(line.weight == line.wanted for line in table.nodes)
+            asked = table.mode != "enforce" or all(line.weight == line.target for line in table.nodes)
             return asked and seen == expected
 
         wait_for(settled, DEADLINE_S, "slurm-gpuctld has seen it", lambda: f"{expected} {self.table()}", 0.1)

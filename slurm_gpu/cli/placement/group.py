@@ -39,7 +39,7 @@ _COLUMNS = (
     "useful",
     "strands",
     "weight",
-    "wanted",
+    "target",
     "site's",
 )
 
@@ -54,7 +54,7 @@ def placement() -> None:
 @_RUN_DIR
 @with_site
 def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
-    """Show each managed node with its GPUs, its current and intended Weight, and the site's own Weight.
+    """Show each managed node with its GPUs, its current and target Weight, and the site's own Weight.
 
     The column "useful" shows the free GPUs that recent jobs can use, and the column "strands" shows the GPUs
     that the next small job is expected to strand. The nodes where both are lowest get the lowest weight from
@@ -84,7 +84,7 @@ def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
         )
     else:
         click.echo(f"Mode {table.mode}, from the site file; no active slurm-gpuctld writes to this host")
-    _print_last_act(table)
+    _print_last_action(table)
     click.echo(f"Whole nodes free: {table.whole_free} of {len(table.nodes)}")
     click.echo(
         f"Recent jobs: {'; '.join(map(_asks, table.mix)) or 'none, so weights depend on how full nodes are'}"
@@ -196,18 +196,18 @@ def _worked_out(site: CommandSite, run_dir: Path) -> PlacementTable:
     )
 
 
-def _print_last_act(table: PlacementTable) -> None:
-    act = table.last_act
-    if act is not None:
-        at = dt.datetime.fromtimestamp(act.at_s, dt.UTC)
+def _print_last_action(table: PlacementTable) -> None:
+    last = table.last_action
+    if last is not None:
+        at = dt.datetime.fromtimestamp(last.at_s, dt.UTC)
         click.echo(
-            f"Last action: {act.act} on {counted(act.nodes, 'node')} in {counted(act.calls, 'call')}, "
-            f"{act.took_s:.2f} s, {at:%Y-%m-%d %H:%M:%S} UTC"
+            f"Last action: {last.action} on {counted(last.nodes, 'node')} in {counted(last.calls, 'call')}, "
+            f"{last.took_s:.2f} s, {at:%Y-%m-%d %H:%M:%S} UTC"
         )
 
 
 def _row(line: NodeLine) -> tuple[str, ...]:
-    wanted = "by hand" if line.by_hand else GAP if line.wanted is None else str(line.wanted)
+    target = "by hand" if line.by_hand else GAP if line.target is None else str(line.target)
     return (
         line.name,
         GAP if line.zone is None else line.zone,
@@ -218,7 +218,7 @@ def _row(line: NodeLine) -> tuple[str, ...]:
         _gpus(line.useful),
         _gpus(line.strands),
         str(line.weight),
-        wanted,
+        target,
         str(line.site),
     )
 

@@ -15,7 +15,7 @@ from slurm_gpu.controller.run_file import write_run_file
 FILE_NAME = "placement.json"
 # A table is outdated after this many cycles of its writer.
 STALE_CYCLES = 3
-_VERSION = 1
+_VERSION = 2
 # Maximum number of classes of the mix in the table.
 _MAX_CLASSES = 5
 
@@ -31,7 +31,7 @@ class NodeLine:
     busy: float
     """GPUs in use; a shared GPU counts as a fraction."""
     weight: int
-    wanted: int | None
+    target: int | None
     """The required Weight; None if the node accepts no jobs or its Weight was set by hand."""
     site: int
     ours: bool
@@ -60,11 +60,11 @@ class MixLine:
 
 
 @dataclass(frozen=True, slots=True)
-class LastAct:
+class LastAction:
     """The last change of weights."""
 
     at_s: int
-    act: str
+    action: str
     nodes: int
     calls: int
     took_s: float
@@ -82,7 +82,7 @@ class PlacementTable:
     cycle_s: float
     """Maximum seconds until the next cycle."""
     nodes: tuple[NodeLine, ...] = ()
-    last_act: LastAct | None = None
+    last_action: LastAction | None = None
     mix: tuple[MixLine, ...] = ()
     """The largest classes of the job mix, the most popular first; empty before any jobs were seen."""
 
@@ -112,7 +112,7 @@ class PlacementTable:
             **{key: plain[key] for key in ("as_of_s", "host", "mode", "in_charge", "cycle_s")},
             "whole_free": self.whole_free,
             "by_hand": self.by_hand,
-            "last_act": plain["last_act"],
+            "last_action": plain["last_action"],
             "mix": list(plain["mix"]),
             "nodes": list(plain["nodes"]),
         }
@@ -133,7 +133,7 @@ def lines_of(
                 gpus=one.room.gpus,
                 busy=round(one.room.gpus_used, 3),
                 weight=weight,
-                wanted=one.wanted,
+                target=one.target,
                 site=one.known.site,
                 ours=weight != one.known.site and weight in one.known.ours,
                 whole=one.is_whole,
@@ -168,11 +168,11 @@ def read(path: Path) -> PlacementTable | None:
         plain = json.loads(path.read_text(encoding="utf-8"))
         if plain.pop("version") != _VERSION:
             return None
-        act, nodes = plain["last_act"], plain["nodes"]
+        action, nodes = plain["last_action"], plain["nodes"]
         return PlacementTable(
             **{key: plain[key] for key in ("as_of_s", "host", "mode", "in_charge", "cycle_s")},
             nodes=tuple(NodeLine(**line) for line in nodes),
-            last_act=None if act is None else LastAct(**act),
+            last_action=None if action is None else LastAction(**action),
             mix=tuple(MixLine(**line) for line in plain.get("mix", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

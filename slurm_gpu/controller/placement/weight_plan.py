@@ -35,7 +35,7 @@ class NodePlan:
     known: RecordedWeights
     level: int | None
     """The level of the node's Weight; None if the node accepts no jobs or its Weight was set by hand."""
-    wanted: int | None
+    target: int | None
     is_by_hand: bool
     stake: Stake | None = None
     """The GPUs at stake according to the job mix; None if the mix is unknown."""

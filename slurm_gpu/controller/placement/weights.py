@@ -20,7 +20,7 @@ from slurm_gpu.controller.duty import Duty, QueueView
 from slurm_gpu.controller.placement import original_weights as weightmemory
 from slurm_gpu.controller.placement import table as placementtable
 from slurm_gpu.controller.placement.original_weights import OriginalWeights, RecordedWeights, as_known
-from slurm_gpu.controller.placement.table import LastAct, PlacementTable, lines_of, mix_lines
+from slurm_gpu.controller.placement.table import LastAction, PlacementTable, lines_of, mix_lines
 from slurm_gpu.controller.placement.weight_plan import Managed, NodePlan, plan, running_on
 from slurm_gpu.controller.queue.job_mix import JobMix, MixedOrder
 from slurm_gpu.controller.queue.nodes import NodeCache
@@ -83,7 +83,7 @@ class WeightController(Duty):
         self._running: int | None = None
         self._jobs: Sequence[CountedJob] | None = None
         self._next_s, self._again_s = 0.0, 0.0
-        self._last_act: LastAct | None = None
+        self._last_action: LastAction | None = None
         self.in_charge = False
         """Whether the slurmctld of this host was active in the last cycle."""
         self._advised: tuple[float, str] = (0.0, "")
@@ -161,7 +161,7 @@ class WeightController(Duty):
         self._write(plans, now, in_charge=True)
 
     def _enforce(self, plans: Sequence[NodePlan], now: dict[str, int], settings: SlurmSettings) -> None:
-        wanted = {one.node.name: one.wanted for one in plans if one.wanted is not None}
+        targets = {one.node.name: one.target for one in plans if one.target is not None}
         known = {one.node.name: one.known for one in plans if not one.is_by_hand}
         self._remember(known, settings)
         lost = [
@@ -169,16 +169,16 @@ class WeightController(Duty):
             for one in plans
             if one.known.site == one.node.weight != self._set.get(one.node.name, one.node.weight)
         ]
-        steps = changes(wanted, now)
+        steps = changes(targets, now)
         began = self._clock.monotonic()
         for weight, names in steps.items():
             self._client.set_weight(names, weight)
             now |= dict.fromkeys(names, weight)
-        self._set = {name: now[name] for name in wanted}
+        self._set = {name: now[name] for name in targets}
         if steps:
             n = sum(map(len, steps.values()))
             took_s = round(self._clock.monotonic() - began, 3)
-            self._last_act = LastAct(int(self._clock.wall()), "weights set", n, len(steps), took_s)
+            self._last_action = LastAction(int(self._clock.wall()), "weights set", n, len(steps), took_s)
         if lost:
             self._acts.add(
                 "node weights set again",
@@ -241,7 +241,7 @@ class WeightController(Duty):
         self._memory, self._set = OriginalWeights(), {}
 
     def _advise(self, plans: Sequence[NodePlan], now: Mapping[str, int]) -> None:
-        steps = changes({one.node.name: one.wanted for one in plans if one.wanted is not None}, now)
+        steps = changes({one.node.name: one.target for one in plans if one.target is not None}, now)
         advised_s, advised = self._advised
         text = "; ".join(
             f"scontrol update NodeName={compress(names)} Weight={weight}" for weight, names in steps.items()
@@ -279,7 +279,7 @@ class WeightController(Duty):
             in_charge=in_charge,
             cycle_s=round(self.cycle_s, 1),
             nodes=lines_of(plans, self._zones, now),
-            last_act=self._last_act,
+            last_action=self._last_action,
             mix=mix_lines(self._order.jobs),
         )
         placementtable.write(self.path, table)
