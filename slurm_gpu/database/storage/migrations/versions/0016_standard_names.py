@@ -25,11 +25,15 @@ _RENAMED = {
 
 def upgrade() -> None:
     """Rename the columns that still have their old names, so that an interrupted upgrade can be repeated."""
-    connection = op.get_bind()
-    inspector = sa.inspect(connection)
-    quote = connection.dialect.identifier_preparer.quote
+    inspector = sa.inspect(op.get_bind())
     for table, names in _RENAMED.items():
-        present = {column["name"] for column in inspector.get_columns(table)}
-        for old, new in names.items():
-            if old in present:
-                op.execute(f"ALTER TABLE {quote(table)} RENAME COLUMN {quote(old)} TO {quote(new)}")
+        for column in inspector.get_columns(table):
+            if new := names.get(column["name"]):
+                # With its type, since MariaDB before 10.5 has only CHANGE COLUMN.
+                op.alter_column(
+                    table,
+                    column["name"],
+                    new_column_name=new,
+                    existing_type=column["type"],
+                    existing_nullable=column["nullable"],
+                )
