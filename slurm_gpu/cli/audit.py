@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # httpx is slow to import
     from slurm_gpu.client.database_client import DatabaseClient
 
 _MOST = 1000
-_COLUMNS = ("when", "act", "of", "before", "after", "why", "reported by")
-_REFUSED_COLUMNS = ("when", "user", "account", "GPUs", "to", "rules", "reason given")
+_COLUMNS = ("when", "action", "subject", "before", "after", "why", "reported by")
+_REFUSED_COLUMNS = ("when", "user", "account", "GPUs", "operation", "rules", "reason given")
 _RESERVATION = re.compile(r"sg_(\d{1,18})")
 
 
@@ -38,21 +38,21 @@ _RESERVATION = re.compile(r"sg_(\d{1,18})")
     help="Print the latest N entries.",
 )
 @click.option(
-    "--act",
+    "--action",
     metavar="TEXT",
-    help="Only acts whose name begins with TEXT, such as urgent, among the latest 1000.",
+    help="Only actions that begin with TEXT, such as urgent, among the latest 1000.",
 )
-@click.option("--refused", metavar="RULE", help="List jobs that this rule refused, instead of acts.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the evidence of each act.")
+@click.option("--refused", metavar="RULE", help="List jobs that this rule refused, instead of actions.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the evidence of each action.")
 @with_site
-def audit(site: CommandSite, limit: int, act: str | None, refused: str | None, as_json: bool) -> None:
+def audit(site: CommandSite, limit: int, action: str | None, refused: str | None, as_json: bool) -> None:
     """List changes that slurm-gpu made to the cluster, the latest last.
 
-    Acts are starts of urgent jobs, moves of limits, and changes to node weights and reservations. Only
+    Actions are starts of urgent jobs, moves of limits, and changes to node weights and reservations. Only
     operators, root and SlurmUser may run this command.
     """
-    if refused is not None and act is not None:
-        raise UsageError("--act and --refused are mutually exclusive")
+    if refused is not None and action is not None:
+        raise UsageError("--action and --refused are mutually exclusive")
     zone = ZoneInfo(site.config.timezone)
     with site.database() as database:
         if refused is not None:
@@ -60,14 +60,14 @@ def audit(site: CommandSite, limit: int, act: str | None, refused: str | None, a
             _print_refused(decisions[:limit][::-1], refused, zone, as_json=as_json)
             _remark_on_more(len(decisions), limit, len(decisions))
             return
-        found = database.acts(_MOST if act is not None else min(limit + 1, _MOST))
-        chosen = [one for one in found if act is None or one.act.startswith(act)]
+        found = database.acts(_MOST if action is not None else min(limit + 1, _MOST))
+        chosen = [one for one in found if action is None or one.action.startswith(action)]
         acts = chosen[:limit][::-1]
         owners = {} if as_json else _owners(database, acts)
     if as_json:
         print_json({"audit": to_json(acts)})
     elif not acts:
-        remark("no such act is recorded" if act is not None else "no changes are recorded")
+        remark("no such action is recorded" if action is not None else "no changes are recorded")
     else:
         _print_acts(acts, owners, zone)
     _remark_on_more(len(chosen), limit, len(found))
@@ -77,12 +77,12 @@ def _print_acts(acts: Sequence[AuditEvent], owners: Mapping[str, str], zone: Zon
     rows = [
         (
             moment(one.at_s, zone),
-            text(one.act),
+            text(one.action),
             text(one.subject + owners.get(one.subject, "")),
             text(one.old),
             text(one.new),
             text(one.why),
-            text(one.who),
+            text(one.reported_by),
         )
         for one in acts
     ]
@@ -114,13 +114,13 @@ def _print_refused(decisions: Sequence[Decision], rule: str, zone: ZoneInfo, *, 
             _user(one.uid),
             text(one.job.get("account")),
             _gpus(one),
-            text(one.asked),
+            text(one.operation),
             text(_rules(one)),
             text(one.job.get("urgent")),
         )
         for one in decisions
     ]
-    print_table(_REFUSED_COLUMNS, rows, right=("GPUs",), whole=("when",), spare=("to", "account"))
+    print_table(_REFUSED_COLUMNS, rows, right=("GPUs",), whole=("when",), spare=("operation", "account"))
 
 
 def _user(uid: int) -> str:

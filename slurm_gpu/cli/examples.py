@@ -91,7 +91,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "audit": (
         ("slurm-gpu audit", "List the latest changes to the cluster:"),
-        ("slurm-gpu audit --act urgent", "List urgent jobs and the jobs that they delayed:"),
+        ("slurm-gpu audit --action urgent", "List urgent jobs and the jobs that they delayed:"),
         ("slurm-gpu audit --refused urgent", "List refused urgent jobs:"),
     ),
     "report": (

@@ -192,7 +192,7 @@ class UrgentAudit(Duty):
             id=self._id_of(key),
             at_s=key[1],
             host=this_host(),
-            act=ACT,
+            action=ACT,
             subject=f"job {run.job_id} of {run.user}",
             why="no reason is known" if reason is None else reason,
             new=_in_words(overtook, gave_way),

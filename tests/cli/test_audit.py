@@ -14,15 +14,15 @@ URGENT = AuditEvent(
     id="1" * 32,
     at_s=NOW_S - 60,
     host="head",
-    act="urgent job started",
+    action="urgent job started",
     subject="job 7 of alice",
     why="a \x1b[1m deadline",
     new="overtook 2 jobs; requeued for it: 5",
     evidence={"job_id": 7},
-    who="slurm",
+    reported_by="slurm",
 )
 MOVED = AuditEvent(
-    id="2" * 32, at_s=NOW_S, host="head", act="limit moved", subject="share", why="w", old="1", new="2"
+    id="2" * 32, at_s=NOW_S, host="head", action="limit moved", subject="share", why="w", old="1", new="2"
 )
 REQUESTED = Reservation(
     id=7,
@@ -44,7 +44,7 @@ def test_the_latest_event_is_last_and_control_characters_are_replaced(slurm_gpu:
     slurm_gpu.database.act_list = [MOVED, URGENT]
     assert slurm_gpu("audit") == 0
     lines = slurm_gpu.out.splitlines()
-    assert lines[0].split() == ["when", "act", "of", "before", "after", "why", "reported", "by"]
+    assert lines[0].split() == ["when", "action", "subject", "before", "after", "why", "reported", "by"]
     assert "job 7 of alice" in lines[1]
     assert "\x1b" not in slurm_gpu.out
     assert "limit moved" in lines[-1]
@@ -52,19 +52,19 @@ def test_the_latest_event_is_last_and_control_characters_are_replaced(slurm_gpu:
 
 def test_one_kind_of_event_as_json_with_its_evidence(slurm_gpu: CommandLine):
     slurm_gpu.database.act_list = [MOVED, URGENT]
-    assert slurm_gpu("audit", "--act", "urgent", "--json") == 0
+    assert slurm_gpu("audit", "--action", "urgent", "--json") == 0
     (act,) = json.loads(slurm_gpu.out)["audit"]
     assert act["evidence"] == {"job_id": 7}
 
 
 def test_an_empty_list_prints_a_remark(slurm_gpu: CommandLine):
     assert slurm_gpu("audit") == 0
-    assert slurm_gpu("audit", "--act", "urgent") == 0
-    assert (slurm_gpu.out, "no such act is recorded" in slurm_gpu.err) == ("", True)
+    assert slurm_gpu("audit", "--action", "urgent") == 0
+    assert (slurm_gpu.out, "no such action is recorded" in slurm_gpu.err) == ("", True)
 
 
 def test_a_reservation_is_shown_with_its_user(slurm_gpu: CommandLine):
-    made = replace(MOVED, act="reservation made", subject="sg_7")
+    made = replace(MOVED, action="reservation made", subject="sg_7")
     slurm_gpu.database.act_list = [made, replace(made, subject="sg_8"), replace(made, subject="sg_7a")]
     slurm_gpu.database.reserved = [REQUESTED]
     assert slurm_gpu("audit") == 0
@@ -83,11 +83,11 @@ def test_a_truncated_list_prints_a_remark(slurm_gpu: CommandLine):
     assert "only the latest 20 are shown; --limit 200 shows more" in slurm_gpu.err
     assert slurm_gpu("audit", "--limit", "21") == 0
     assert (len(slurm_gpu.rows()), slurm_gpu.err) == (22, "")
-    assert slurm_gpu("audit", "--act", "limit", "--limit", "3", "--json") == 0
+    assert slurm_gpu("audit", "--action", "limit", "--limit", "3", "--json") == 0
     assert len(json.loads(slurm_gpu.out)["audit"]) == 3
     assert "--limit 30 shows more" in slurm_gpu.err
     slurm_gpu.database.act_list *= 50
-    assert slurm_gpu("audit", "--act", "urgent") == 0
+    assert slurm_gpu("audit", "--action", "urgent") == 0
     assert "only the latest 1000 were searched" in slurm_gpu.err
 
 
@@ -95,7 +95,7 @@ REFUSED = Decision(
     id="3" * 32,
     at_s=NOW_S,
     host="head",
-    asked="submit",
+    operation="submit",
     verdict="deny",
     uid=0,
     rules="share:gpus_total:observe,urgent:who:enforce",
@@ -120,7 +120,7 @@ def test_refused_urgent_jobs_are_listed_with_user_and_reason(slurm_gpu: CommandL
 def test_an_empty_list_of_refusals_prints_a_remark(slurm_gpu: CommandLine):
     assert slurm_gpu("audit", "--refused", "urgent") == 0
     assert "no recorded job was refused by rule urgent" in slurm_gpu.err
-    assert slurm_gpu("audit", "--refused", "urgent", "--act", "limit") == 2
+    assert slurm_gpu("audit", "--refused", "urgent", "--action", "limit") == 2
 
 
 def test_any_number_of_reservations_is_shown_with_users(slurm_gpu: CommandLine):
@@ -128,7 +128,7 @@ def test_any_number_of_reservations_is_shown_with_users(slurm_gpu: CommandLine):
     numbers = range(1, MOST_IDS + 101)
     slurm_gpu.database.reserved = [replace(REQUESTED, id=number) for number in numbers]
     slurm_gpu.database.act_list = [
-        replace(MOVED, id=f"{number:032x}", act="reservation approved", subject=f"sg_{number}")
+        replace(MOVED, id=f"{number:032x}", action="reservation approved", subject=f"sg_{number}")
         for number in reversed(numbers)
     ]
     assert slurm_gpu("audit", "--limit", "1000") == 0

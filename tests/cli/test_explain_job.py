@@ -81,7 +81,7 @@ def test_decisions_are_read_from_the_log(tmp_path: Path, zone: str, words: str) 
 def test_a_recorded_decision_is_read_from_the_log_or_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reply = SimpleNamespace(asked="submit", at_s=1000, job={"uid": "1"}, scores="enforce:zone1:7")
+    reply = SimpleNamespace(operation="submit", at_s=1000, job={"uid": "1"}, scores="enforce:zone1:7")
     database = SimpleNamespace(decisions=lambda token: [reply] if token == "abc1" else [])
     site = CommandSite(config_path=tmp_path / "slurm-gpu.yaml")
     assert recorded_decision(site, tmp_path, "abc1", "slurm-gpu/1 t=abc1") == (None, ())

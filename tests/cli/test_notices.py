@@ -262,7 +262,7 @@ class TestUndo:
         assert here("undo", "17_3") == 0
         assert here.commands == [["scontrol", "requeue", "17_3"]]
         (act,) = here.acts
-        assert (act.act, act.subject) == ("idle job brought back", "job 17_3 of alice")
+        assert (act.action, act.subject) == ("idle job brought back", "job 17_3 of alice")
 
     def test_a_held_job_is_released(self, here: Here) -> None:
         here.write(Ledger([], [replace_end(how="hold")]))

@@ -28,7 +28,9 @@ class Listener:
         if self.is_down:
             raise DatabaseError("no answer")
         assert len(acts) <= 100
-        said = [{name: value for name, value in to_json(act).items() if name != "who"} for act in acts]
+        said = [
+            {name: value for name, value in to_json(act).items() if name != "reported_by"} for act in acts
+        ]
         parse_report(json.dumps({"audit": said}).encode())
         for act in acts:
             self.received.setdefault(act.id, act)
@@ -129,7 +131,7 @@ def test_an_event_of_any_length_blocks_no_other(listener: Listener) -> None:
     add(acts, "b")
     acts.close()
     first, second = listener.received.values()
-    assert (first.act, first.subject[:4], second.subject) == ("reservation made", "/a/a", "b")
+    assert (first.action, first.subject[:4], second.subject) == ("reservation made", "/a/a", "b")
     assert first.new is not None
     assert first.new.endswith("…")
 

@@ -91,7 +91,12 @@ def test_a_line_contains_the_whole_decision(site: Site):
     )
     site.ship()
     (decision,) = site.kept.values()
-    assert (decision.at_s, decision.asked, decision.verdict, decision.token) == (7, "modify", "deny", None)
+    assert (decision.at_s, decision.operation, decision.verdict, decision.token) == (
+        7,
+        "modify",
+        "deny",
+        None,
+    )
     assert (decision.uid, decision.rules, decision.scores) == (1001, "share:gpus:a100:enforce", None)
     assert decision.job == {"account": "nlp", "qos": "x", "tasks": "1"}
 
@@ -171,7 +176,7 @@ def test_a_log_rotated_twice_is_reported(site: Site, caplog: pytest.LogCaptureFi
     site.ship()
     site.acts.close()
     assert site.seconds == [1, 4, 5]
-    assert [act.act for act in site.reported] == ["decisions lost"]
+    assert [act.action for act in site.reported] == ["decisions lost"]
     site.ship()
     site.acts.close()
     assert len(site.reported) == 1
@@ -303,7 +308,7 @@ def test_each_decision_is_stored_once_or_its_loss_is_reported(
     assert len(site.seconds) == len(set(site.seconds))
     if site.seconds != list(range(1, site.lines + 1)):
         assert story.count("move") > 1
-        assert not was_seen or "decisions lost" in {act.act for act in site.reported}
+        assert not was_seen or "decisions lost" in {act.action for act in site.reported}
 
 
 @given(st.text(max_size=5000), st.integers(0, 2**70), st.text(max_size=80))

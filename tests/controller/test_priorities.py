@@ -138,7 +138,7 @@ def test_weights_are_reloaded_when_the_file_changes_and_the_change_is_audited(si
     site.write(large=20)
     assert site.run_cycle(1.0) == {1: 100}
     site.controller._acts.close()
-    assert [(act.act, act.old, act.new) for act in site.reported] == [
+    assert [(act.action, act.old, act.new) for act in site.reported] == [
         (
             "priority weights changed",
             "large 40, medium 20 an hour, 1000 at most",

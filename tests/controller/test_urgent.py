@@ -55,7 +55,7 @@ class World:
         if token not in self.reasons:
             return ()
         job = {"urgent": self.reasons[token]}
-        return (Decision(id="d", at_s=0, host="h", asked="submit", verdict="allow", uid=1, job=job),)
+        return (Decision(id="d", at_s=0, host="h", operation="submit", verdict="allow", uid=1, job=job),)
 
     def send_audit_events(self, acts: Sequence[AuditEvent]) -> None:
         if self.is_down:
@@ -119,7 +119,7 @@ def test_an_urgent_start_is_reported_completely_after_it_settled(world: World):
     world.runs(7)
     assert world.run_cycle() == []
     (act,) = world.run_cycle(after_s=60)
-    assert (act.act, act.at_s, act.subject, act.why) == (ACT, NOON_S, "job 7 of alice", WHY)
+    assert (act.action, act.at_s, act.subject, act.why) == (ACT, NOON_S, "job 7 of alice", WHY)
     assert act.evidence["overtook"] == {"jobs": 2, "job_ids": (1, 2)}
     assert act.evidence["preempted"] == [{"job_id": 9, "user": "bob", "end_s": NOON_S - 5}]
     assert act.new == "overtook 2 jobs; requeued for it: 9"

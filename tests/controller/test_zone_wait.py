@@ -98,7 +98,7 @@ def test_a_wait_ends_with_the_users_own_constraint(site: Site) -> None:
     assert len(site.features.written) == 1
     site.acts.close()
     act = site.reported[0]
-    assert (act.act, act.subject, act.new) == ("own constraint restored", "jobs 7", site.own.strip("()"))
+    assert (act.action, act.subject, act.new) == ("own constraint restored", "jobs 7", site.own.strip("()"))
     assert act.old == (f"{site.own}&[zone1|zone2]" if site.own else "[zone1|zone2]")
     assert len(site.reported) == 1
 

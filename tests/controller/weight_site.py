@@ -100,7 +100,7 @@ class Site:
 
     def stop(self) -> list[str]:
         self.controller.stop()
-        return [act.act for act in self.reported]
+        return [act.action for act in self.reported]
 
 
 ALL_ONE = dict.fromkeys(PACKED, 1)

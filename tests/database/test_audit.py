@@ -20,7 +20,7 @@ MOVED = AuditEvent(
     id="0" * 32,
     at_s=1_795_262_400,
     host="head",
-    act="limit moved",
+    action="limit moved",
     subject="gpus_running of share",
     old="2",
     new="3",
@@ -30,7 +30,7 @@ MOVED = AuditEvent(
 
 
 def body(**changes: Any) -> bytes:
-    act = {name: value for name, value in to_json(MOVED).items() if name != "who"} | changes
+    act = {name: value for name, value in to_json(MOVED).items() if name != "reported_by"} | changes
     return json.dumps({"audit": [act]}).encode()
 
 
@@ -41,7 +41,7 @@ def test_an_audit_event_sent_twice_is_stored_once_as_it_was_first(database: Data
         )
     with database.reading() as connection:
         (kept,) = find_audit(connection, 10)
-    assert (kept.why, kept.who, kept.evidence) == (MOVED.why, "root", MOVED.evidence)
+    assert (kept.why, kept.reported_by, kept.evidence) == (MOVED.why, "root", MOVED.evidence)
 
 
 def test_the_newest_are_shown_first(database: Database) -> None:
@@ -66,7 +66,7 @@ def test_the_newest_are_shown_first(database: Database) -> None:
         body(id="0" * 33),
         body(at_s=-1),
         body(at_s=1.5),
-        body(act=""),
+        body(action=""),
         body(host="h" * 256),
         body(why="w" * 10_001),
         body(evidence="e" * (1 << 20)),
@@ -80,6 +80,14 @@ def test_an_invalid_audit_event_is_refused_with_the_reason(bad: bytes) -> None:
         parse_report(bad)
 
 
+def test_reports_of_slurm_gpuctld_0_2_are_accepted() -> None:
+    refused = {"id": "1" * 32, "at_s": 1, "host": "h", "asked": "submit", "verdict": "deny", "uid": 7}
+    old = json.loads(body().replace(b'"action"', b'"act"')) | {"decisions": [refused]}
+    found = parse_report(json.dumps(old).encode())
+    assert [one.action for one in found.audit or ()] == ["limit moved"]
+    assert [one.operation for one in found.decisions or ()] == ["submit"]
+
+
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_root_writes_operators_read_and_others_do_neither(server: Running) -> None:
     ask = server.asked_by
@@ -89,7 +97,7 @@ def test_root_writes_operators_read_and_others_do_neither(server: Running) -> No
         client.send_audit_events([MOVED])
         client.send_audit_events([MOVED])
         (kept,) = client.acts()
-    assert (kept.subject, kept.who, kept.evidence) == (MOVED.subject, "root", MOVED.evidence)
+    assert (kept.subject, kept.reported_by, kept.evidence) == (MOVED.subject, "root", MOVED.evidence)
     assert ask(NOBODY, "GET", "/v1/audit")[0] == 403
     status, answer = ask(OPERATOR, "GET", "/v1/audit?limit=5")
     assert (status, [act["new"] for act in answer["audit"]]) == (200, ["3"])

@@ -23,7 +23,7 @@ MADE = Decision(
     id="a" * 32,
     at_s=1_795_262_400,
     host="head",
-    asked="submit",
+    operation="submit",
     verdict="allow",
     uid=NOBODY,
     token="k3x1",
@@ -63,9 +63,14 @@ def test_refusals_have_no_token_and_are_kept_too(database: Database) -> None:
 
 
 def test_the_end_of_sharing_follows_its_decision_and_is_no_refusal(database: Database) -> None:
-    keep(database, body(id="b" * 32, at_s=MADE.at_s + 60, asked="share", verdict="end", job={"gone": "7"}))
+    keep(
+        database, body(id="b" * 32, at_s=MADE.at_s + 60, operation="share", verdict="end", job={"gone": "7"})
+    )
     keep(database, body())
-    assert [(one.asked, one.verdict) for one in found(database)] == [("submit", "allow"), ("share", "end")]
+    assert [(one.operation, one.verdict) for one in found(database)] == [
+        ("submit", "allow"),
+        ("share", "end"),
+    ]
     with database.reading() as connection:
         assert find_refusals(connection, CLUSTER, None, 10) == []
 
@@ -106,7 +111,7 @@ def test_data_older_than_its_retention_is_dropped(database: Database) -> None:
         body(id="x"),
         body(at_s=-1),
         body(at_s=1 << 62),
-        body(asked="guess"),
+        body(operation="guess"),
         body(verdict=""),
         body(uid=-1),
         body(uid=1 << 32),

@@ -78,7 +78,7 @@ def server(
         decision = {
             "at_s": T0,
             "host": "head",
-            "asked": "submit",
+            "operation": "submit",
             "uid": FORMER,
             "job": {"account": SECRET},
         }

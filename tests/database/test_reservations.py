@@ -87,7 +87,7 @@ def test_a_request_becomes_a_promise_and_the_promise_an_act(database: Database) 
     )
     with database.reading() as connection:
         (act,) = find_audit(connection, 10)
-    assert (act.act, act.subject, act.who) == ("reservation approved", one.name, "carol")
+    assert (act.action, act.subject, act.reported_by) == ("reservation approved", one.name, "carol")
     assert act.new == "n[1-2] from 2026-05-28T20:27Z to 2026-05-29T20:27Z"
 
 

@@ -26,8 +26,8 @@ NAME = {uid: pwd.getpwuid(uid).pw_name for uid in (0, WEB, NOBODY, OPERATOR)}
 ELSEWHERE = "127.0.0.9"
 REQUEST = b'{"account": "vision", "partition": "gpu", "gpus": 1, "n_nodes": 1, "duration_s": 60, "why": "x"}'
 DECISION = (
-    b'{"decisions": [{"id": "00000000000000000000000000000000", "at_s": 1, "host": "h", "asked": "submit", '
-    b'"verdict": "deny", "uid": 1}]}'
+    b'{"decisions": [{"id": "00000000000000000000000000000000", "at_s": 1, "host": "h", '
+    b'"operation": "submit", "verdict": "deny", "uid": 1}]}'
 )
 
 
@@ -160,11 +160,11 @@ def test_the_host_header_does_not_matter(server: Running, host: str) -> None:
 
 
 def test_it_reports_audit_events_and_the_audit_has_its_name(server: Running) -> None:
-    act = {"id": "a" * 32, "at_s": T0, "host": "web", "act": "notice sent", "subject": "17", "why": "idle"}
+    act = {"id": "a" * 32, "at_s": T0, "host": "web", "action": "notice sent", "subject": "17", "why": "idle"}
     body = json.dumps({"audit": [act]}).encode()
     assert ask(server, WEB, WEB_HOST, "POST", "/v1/controller", body)[0] == 200
     _, answer = server.asked_by(WEB, "GET", "/v1/audit")
-    assert [one["who"] for one in answer["audit"] if one["id"] == "a" * 32] == [NAME[WEB]]
+    assert [one["reported_by"] for one in answer["audit"] if one["id"] == "a" * 32] == [NAME[WEB]]
 
 
 @pytest.mark.parametrize("over_unix", [True, False])

@@ -98,8 +98,8 @@ def test_only_the_idle_job_is_warned_cancelled_and_restored(
         wait_for(lambda: state(lab, idle) in ("PENDING", "RUNNING"), 30, "it is back", lambda: log_of(lab))
 
         def acts() -> list[str]:
-            shown = json.loads(lab.output(["slurm-gpu", "audit", "--act", "idle job", "--json"]))["audit"]
-            return [one["act"] for one in shown]
+            shown = json.loads(lab.output(["slurm-gpu", "audit", "--action", "idle job", "--json"]))["audit"]
+            return [one["action"] for one in shown]
 
         wait_for(
             lambda: acts() == ["idle job warned", "idle job cancelled", "idle job brought back"],

@@ -294,7 +294,9 @@ def test_a_reservation_is_created_despite_running_jobs(cluster: Cluster) -> None
     assert "IGNORE_JOBS" in cluster.shown()
 
     def acts() -> list[AuditEvent]:
-        return [act for act in cluster.database.acts() if act.subject == f"sg_{number}" and "made" in act.act]
+        return [
+            act for act in cluster.database.acts() if act.subject == f"sg_{number}" and "made" in act.action
+        ]
 
     cluster.wait(acts, "the audit has it")
     assert "jobs may still run on its nodes" in acts()[0].why

@@ -78,7 +78,7 @@ def queue(lab: Lab) -> str:
 
 def audit_events(lab: Lab, job: int) -> list[AuditEvent]:
     with DatabaseClient(load_config(lab.layout.site_file)) as database:
-        return [act for act in database.acts(1000) if act.act == ACT and act.evidence["job_id"] == job]
+        return [act for act in database.acts(1000) if act.action == ACT and act.evidence["job_id"] == job]
 
 
 def test_an_urgent_job_starts_first_and_a_forbidden_one_is_refused_with_the_permitted_users(lab: Lab) -> None:
@@ -129,7 +129,7 @@ def test_urgent_jobs_are_audited_once_despite_a_kill_of_slurm_gpuctld(lab: Lab) 
     (act,) = audit_events(lab, second)
     assert act.evidence["preempted"] == []
     assert len(audit_events(lab, first)) == 1
-    shown = lab.run_as("root", ["slurm-gpu", "audit", "--act", "urgent"]).stdout
+    shown = lab.run_as("root", ["slurm-gpu", "audit", "--action", "urgent"]).stdout
     assert shown.index(f"job {first} of alice") < shown.index(f"job {second} of alice")
 
 

@@ -136,7 +136,7 @@ def test_a_step_that_shortens_waiting_is_applied_saved_and_recorded(
     assert (cluster.limit, cluster.slurm_limits) == (2000, {2})
     assert (cluster.root / "policy.yaml").read_text() == POLICY
     (act,) = cluster.acts
-    assert (act.act, act.subject, act.old, act.new) == ("limit moved", "gpus_running of share", "1", "2")
+    assert (act.action, act.subject, act.old, act.new) == ("limit moved", "gpus_running of share", "1", "2")
     assert act.evidence["waits"]["vision"]["before"]["mean_h"] == pytest.approx(1, abs=0.02)
     assert cluster.run("status") == 0
     assert "Moved by policy adjust 2026-11-21 " in capsys.readouterr().out
@@ -184,7 +184,7 @@ def test_undo_restores_the_limit_and_adjust_never_moves_it_again(
     assert cluster.run("adjust") == 0
     assert cluster.run("adjust", "--undo") == 0
     assert (cluster.limit, cluster.slurm_limits) == (1000, {1})
-    assert [act.act for act in cluster.acts] == ["limit moved", "limit moved back"]
+    assert [act.action for act in cluster.acts] == ["limit moved", "limit moved back"]
     cluster.now_s += 30 * DAY
     capsys.readouterr()
     assert cluster.run("adjust") == 0
@@ -283,7 +283,7 @@ def test_a_step_that_cannot_be_applied_changes_nothing_and_is_recorded(
     monkeypatch.setattr(cluster.store, "set_limits", refuse)
     assert cluster.run("adjust") == 3
     assert (cluster.limit, cluster.slurm_limits) == (1000, {1})
-    assert [act.act for act in cluster.acts] == ["limit moved", "limit not moved"]
+    assert [act.action for act in cluster.acts] == ["limit moved", "limit not moved"]
 
 
 def test_a_step_that_cannot_be_recorded_is_not_applied(

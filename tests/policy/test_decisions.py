@@ -77,7 +77,7 @@ def test_an_unreadable_log_gives_no_counts(tmp_path: Path) -> None:
 def test_the_end_of_sharing_is_logged_and_not_counted_as_a_decision(tmp_path: Path) -> None:
     write_ending(tmp_path, 1000.7, "abc1", {"uid": "7", "why": "50 % & more", "co_runners": "8,9"})
     (line,) = find_endings(tmp_path, "abc1")
-    assert (line.at_s, line.asked, line.verdict) == (1001, "share", "end")
+    assert (line.at_s, line.operation, line.verdict) == (1001, "share", "end")
     assert line.fields == {"uid": "7", "why": "50 % & more", "co_runners": "8,9"}
     counts = count_decisions(tmp_path)
     assert counts is not None

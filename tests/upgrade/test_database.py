@@ -19,7 +19,7 @@ from sqlalchemy import event, inspect, select, text
 
 from slurm_gpu.database.accounting.writer import read_record
 from slurm_gpu.database.storage.engine import Database, UnusableDatabaseError, head_revision, known_revisions
-from slurm_gpu.database.storage.schema import metadata, run_device
+from slurm_gpu.database.storage.schema import audit, decision, metadata, run_device
 from slurm_gpu.database.storage.upgrade import make_ready, upgrade_database
 from slurm_gpu.wire import Mean, Record
 from slurm_gpu.wire.record import as_of_wire_1
@@ -228,6 +228,30 @@ def test_runs_with_records_or_nodes_are_derived_again_and_others_are_not(url: st
         query = "SELECT job_id, derive_due, no_process_mgpu_s FROM run ORDER BY job_id"
         rows = connection.execute(text(query)).all()
     assert rows == [(1, 1, None), (2, 0, None), (3, 1, None), (4, 1, None)]
+    database.dispose()
+
+
+def test_renamed_columns_keep_their_values(url: str) -> None:
+    database = made(url, "0016")
+    with database.engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO audit (audit_id, at_s, who, host, act, subject, why) "
+                "VALUES ('a', 1, 'root', 'head', 'limit moved', 'share', 'w')"
+            )
+        )
+        connection.execute(
+            text(
+                "INSERT INTO decision (decision_id, cluster, at_s, host, asked, verdict, uid, job) "
+                "VALUES ('d', 'c', 1, 'head', 'submit', 'deny', 7, '{}')"
+            )
+        )
+    database.upgrade()
+    with database.reading() as connection:
+        assert connection.execute(select(audit.c.reported_by, audit.c.action)).all() == [
+            ("root", "limit moved")
+        ]
+        assert connection.execute(select(decision.c.operation)).scalars().all() == ["submit"]
     database.dispose()
 
 

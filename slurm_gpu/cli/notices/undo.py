@@ -82,7 +82,7 @@ def _record(site: CommandSite, end: End, what: str) -> None:
         id=uuid.uuid4().hex,
         at_s=int(site.wall()),
         host=this_host(),
-        act=ACT,
+        action=ACT,
         subject=f"job {end.id} of {end.user}",
         why="requested with slurm-gpu notices undo",
         old="held in the queue" if end.how == "hold" else "cancelled",

@@ -217,7 +217,7 @@ class _Mover:
             raise
 
     def _record(
-        self, act: str, move: Move, old: int, new: int, why: str, evidence: dict[str, Any] | None = None
+        self, action: str, move: Move, old: int, new: int, why: str, evidence: dict[str, Any] | None = None
     ) -> None:
         from slurm_gpu.policy.language.limit_value import value_text
         from slurm_gpu.wire.answers.runs import AuditEvent
@@ -229,7 +229,7 @@ class _Mover:
                         id=uuid.uuid4().hex,
                         at_s=int(self._site.wall()),
                         host=this_host(),
-                        act=act,
+                        action=action,
                         subject=f"{move.limit} of {move.rule}",
                         old=value_text(move.limit, old),
                         new=value_text(move.limit, new),

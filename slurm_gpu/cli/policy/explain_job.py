@@ -171,10 +171,10 @@ def recorded_decision(
                 found = database.decisions(token)
         except SlurmGpuError:
             found = ()
-        decided = [one for one in found if one.asked != "share"]
+        decided = [one for one in found if one.operation != "share"]
         if fields is None and decided:
             fields = {**decided[0].job, **({"zone": decided[0].scores} if decided[0].scores else {})}
-        ended = ended or [(one.at_s, one.job) for one in found if one.asked == "share"]
+        ended = ended or [(one.at_s, one.job) for one in found if one.operation == "share"]
     return fields, tuple(whole for at_s, line in ended if (whole := SharingEnd.of(at_s, line)) is not None)
 
 

@@ -18,7 +18,7 @@ from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.policy.lua.peers import this_host
 from slurm_gpu.wire.answers.codec import decode, to_json
-from slurm_gpu.wire.answers.runs import AuditEvent
+from slurm_gpu.wire.answers.runs import AuditEvent, with_current_keys
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -60,7 +60,7 @@ class AuditReporter(Duty):
 
     def add(
         self,
-        act: str,
+        action: str,
         subject: str,
         why: str,
         old: str,
@@ -69,12 +69,12 @@ class AuditReporter(Duty):
         act_id: str | None = None,
     ) -> None:
         """Log an event and report it as soon as possible; events with the same `act_id` count once."""
-        log.info("%s: %s (%s)", act, subject, why)
+        log.info("%s: %s (%s)", action, subject, why)
         made = AuditEvent(
             id=uuid.uuid4().hex if act_id is None else act_id,
             at_s=int(self._clock.wall()),
             host=this_host(),
-            act=act,
+            action=action,
             subject=_short(subject, _LONGEST_NAME),
             why=_short(why, _LONGEST_TEXT),
             old=_short(old, _LONGEST_TEXT),
@@ -85,7 +85,7 @@ class AuditReporter(Duty):
             self._waiting.append(made)
             if len(self._waiting) > _KEPT:
                 lost = self._waiting.pop(0)
-                log.warning("audit event dropped, too many are unsent: %s: %s", lost.act, lost.subject)
+                log.warning("audit event dropped, too many are unsent: %s: %s", lost.action, lost.subject)
             self._write()
         self._due_s = 0.0
 
@@ -123,7 +123,7 @@ class AuditReporter(Duty):
                     self._send_all([act])
             else:
                 log.warning(
-                    "slurm-gpudbd rejected an audit event: %s: %s: %s", acts[0].act, acts[0].subject, error
+                    "slurm-gpudbd rejected an audit event: %s: %s: %s", acts[0].action, acts[0].subject, error
                 )
 
     def _write(self) -> None:
@@ -139,7 +139,7 @@ class AuditReporter(Duty):
 def _read(path: Path) -> list[AuditEvent]:
     """Return the events that an earlier process did not send; [] if the file is missing or damaged."""
     try:
-        return decode(list[AuditEvent], path.read_bytes())
+        return decode(list[AuditEvent], with_current_keys(path.read_bytes()))
     except (OSError, ValueError, RecursionError, SlurmGpuError):
         return []
 

@@ -150,7 +150,7 @@ def decision_of(line: LogLine) -> Decision | None:
         id=name.hexdigest(),
         at_s=read.at_s,
         host=host,
-        asked=read.asked,
+        operation=read.operation,
         verdict=read.verdict,
         uid=int(fields["uid"]),
         token=read.token,

@@ -22,7 +22,7 @@ def store_audit(connection: Connection, acts: Sequence[ReportedAuditEvent], who:
     rows = [
         {
             "audit_id": act.id,
-            "who": who,
+            "reported_by": who,
             **{name: getattr(act, name) for name in ReportedAuditEvent.__struct_fields__[1:]},
         }
         for act in acts

@@ -13,6 +13,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.wire.answers.quota import Quota
 from slurm_gpu.wire.answers.reservation import MOST_REPORTS, Report, ReservationState
+from slurm_gpu.wire.answers.runs import with_current_keys
 
 MOST_ACTS = 100
 MOST_DECISIONS = 1000
@@ -41,7 +42,7 @@ class ReportedAuditEvent(msgspec.Struct):
     id: str
     at_s: _Second
     host: _Name
-    act: _Name
+    action: _Name
     subject: _Name
     why: _Text
     old: _Text | None = None
@@ -55,7 +56,7 @@ class ReportedDecision(msgspec.Struct):
     id: str
     at_s: _Second
     host: _Name
-    asked: Literal["submit", "modify", "share"]
+    operation: Literal["submit", "modify", "share"]
     verdict: Literal["allow", "deny", "end"]
     uid: Annotated[int, Meta(ge=0, lt=1 << 32)]
     token: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z", max_length=TOKEN_LENGTH)] | None = None
@@ -111,7 +112,7 @@ class ControllerReport(msgspec.Struct):
 def parse_report(body: bytes) -> ControllerReport:
     """Parse and check the body of a request; raise UsageError if it is invalid."""
     try:
-        parsed = msgspec.json.decode(body, type=ControllerReport)
+        parsed = msgspec.json.decode(with_current_keys(body), type=ControllerReport)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"the report cannot be parsed: {error}") from None
     if not any(field is not None for field in msgspec.structs.astuple(parsed)):

@@ -238,15 +238,15 @@ def _read(row: RowMapping) -> Reservation:
 
 
 def _note_act(
-    connection: Connection, who: str, at_s: int, act: str, subject: str, why: str, old: str, new: str
+    connection: Connection, who: str, at_s: int, action: str, subject: str, why: str, old: str, new: str
 ) -> None:
     """Store an audit event for a decision in the same transaction as the decision."""
     row = {
         "audit_id": uuid.uuid4().hex,
         "at_s": at_s,
-        "who": who,
+        "reported_by": who,
         "host": os.uname().nodename,
-        "act": act,
+        "action": action,
         "subject": subject,
         "why": why,
         "old": old,

@@ -308,9 +308,9 @@ audit = Table(
     metadata,
     Column("audit_id", String(32), primary_key=True),
     Column("at_s", BigInteger, nullable=False),
-    Column("who", String(NAME_LENGTH), nullable=False),  # the sender, authenticated by MUNGE or the kernel
+    Column("reported_by", String(NAME_LENGTH), nullable=False),  # authenticated by MUNGE or the kernel
     Column("host", String(NAME_LENGTH), nullable=False),
-    Column("act", String(NAME_LENGTH), nullable=False),
+    Column("action", String(NAME_LENGTH), nullable=False),
     Column("subject", String(NAME_LENGTH), nullable=False),
     Column("old", Text),
     Column("new", Text),
@@ -327,7 +327,7 @@ decision = Table(
     Column("cluster", String(NAME_LENGTH), nullable=False),
     Column("at_s", BigInteger, nullable=False),
     Column("host", String(NAME_LENGTH), nullable=False),
-    Column("asked", String(8), nullable=False),
+    Column("operation", String(8), nullable=False),
     Column("verdict", String(8), nullable=False),
     Column("token", String(TOKEN_LENGTH)),  # NULL for refused jobs
     Column("uid", BigInteger, nullable=False),

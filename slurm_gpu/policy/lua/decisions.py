@@ -115,7 +115,7 @@ class DecisionLine:
 
     at_s: int
     # submit or modify; share for the end of sharing a GPU.
-    asked: str
+    operation: str
     # allow or deny; end for a share.
     verdict: str
     # None for a refused job.
@@ -129,26 +129,26 @@ class DecisionLine:
         words = line.split()
         if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not _SECOND.fullmatch(words[1]):
             return None
-        asked, verdict, token = words[2:_FIELDS_BEFORE_RULES]
-        if verdict not in _VERDICTS.get(asked, ()):
+        operation, verdict, token = words[2:_FIELDS_BEFORE_RULES]
+        if verdict not in _VERDICTS.get(operation, ()):
             return None
         fields = words[_FIELDS_BEFORE_RULES:]
         if not all(map(_FIELD.fullmatch, fields)):
             return None  # two lines run together; their fields must not be mixed
         decoded = {key: unquote(value) for key, _, value in (word.partition("=") for word in fields)}
-        return cls(int(words[1]), asked, verdict, None if token == "-" else token, decoded)
+        return cls(int(words[1]), operation, verdict, None if token == "-" else token, decoded)
 
 
 def find_decision(run_directory: Path, token: str) -> Mapping[str, str] | None:
     """Return the logged fields of the job that was accepted with this token; None if there are none."""
     newest_first = _lines_of(run_directory, token, (DECISIONS_LOG, f"{DECISIONS_LOG}.1"))
-    return next((line.fields for line in newest_first if line.asked != "share"), None)
+    return next((line.fields for line in newest_first if line.operation != "share"), None)
 
 
 def find_endings(run_directory: Path, token: str) -> list[DecisionLine]:
     """Return the lines in the logs that record the end of sharing for the job with this token."""
     oldest_first = _lines_of(run_directory, token, (f"{DECISIONS_LOG}.1", DECISIONS_LOG))
-    return [line for line in oldest_first if line.asked == "share"]
+    return [line for line in oldest_first if line.operation == "share"]
 
 
 def write_ending(run_directory: Path, at_s: float, token: str, fields: Mapping[str, str]) -> None:

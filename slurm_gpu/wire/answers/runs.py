@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -136,6 +137,15 @@ class RunPage:
         return from_json(cls, answer)
 
 
+# Keys of audit events and decisions in 0.2, and the current ones.
+_RENAMED = {b"act": b"action", b"asked": b"operation"}
+
+
+def with_current_keys(body: bytes) -> bytes:
+    """Return the JSON of audit events and decisions, perhaps written by 0.2, with the current keys."""
+    return re.sub(rb'"(act|asked)":', lambda key: b'"%s":' % _RENAMED[key[1]], body)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEvent:
     """A change that slurm-gpu made to the cluster."""
@@ -144,15 +154,15 @@ class AuditEvent:
     """32 hexadecimal digits that the acting program chooses. An event that is sent again keeps its id."""
     at_s: int
     host: str
-    act: str
+    action: str
     """The change, such as "limit moved"."""
     subject: str
     why: str
     old: str | None = None
     new: str | None = None
     evidence: Any = None
-    who: str | None = None
-    """The user who reported it, authenticated by slurm-gpudbd."""
+    reported_by: str | None = None
+    """The user, authenticated by slurm-gpudbd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +173,7 @@ class Decision:
     """32 hexadecimal digits that the sender chooses. A decision that is sent again keeps its id."""
     at_s: int
     host: str
-    asked: str
+    operation: str
     """submit, modify or share."""
     verdict: str
     """allow or deny; end for a share."""

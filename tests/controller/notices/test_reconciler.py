@@ -39,7 +39,7 @@ def test_an_idle_job_is_warned_twice_then_ended_then_reported(world: World) -> N
     assert world.ended() == [(120, ["scancel", "17"])]
     assert world.reported("bob") == []
     acts = sorted(world.acts.values(), key=lambda one: one.at_s)
-    assert [one.act for one in acts] == ["idle job warned", "idle job warned", "idle job cancelled"]
+    assert [one.action for one in acts] == ["idle job warned", "idle job warned", "idle job cancelled"]
     assert acts[2].subject == "job 17 of alice"
     assert acts[2].why == "Others wait."
     assert len(acts[2].evidence["warned_s"]) == 2
@@ -67,7 +67,7 @@ def test_action_hold_requeues_and_holds(world: World) -> None:
     world.run_for(121)
     assert world.ended() == [(120, ["scontrol", "requeuehold", "17"])]
     assert "requeued and held" in world.sent[0][1].text.body
-    assert {one.act for one in world.acts.values()} == {"idle job warned", "idle job held"}
+    assert {one.action for one in world.acts.values()} == {"idle job warned", "idle job held"}
 
 
 def test_without_the_rule_it_is_a_notice_and_no_threat(world: World) -> None:
@@ -241,7 +241,7 @@ def test_a_job_that_slurm_does_not_end_is_tried_a_few_times(
     assert [argv for _, argv in world.ended()] == [["scancel", "17"]] * 3
     assert "idle job 17 could not be ended" in caplog.text
     assert [kind for _, kind in world.reported()] == ["warning", "warning"]
-    assert {one.act for one in world.acts.values()} == {"idle job warned"}
+    assert {one.action for one in world.acts.values()} == {"idle job warned"}
 
 
 def test_after_a_kill_between_record_and_end_the_job_is_judged_again_and_reported_once(world: World) -> None:
@@ -289,7 +289,7 @@ def test_killed_between_ending_and_noting_it_the_audit_and_the_owner_learn_of_it
     world.run_for(20)
     assert world.ended() == []
     assert [kind for _, kind in world.reported()] == ["warning", "warning", "ended"]
-    assert "idle job cancelled" in {one.act for one in world.acts.values()}
+    assert "idle job cancelled" in {one.action for one in world.acts.values()}
 
 
 def test_an_outage_of_slurm_gpudbd_judges_nothing_and_is_logged_once(

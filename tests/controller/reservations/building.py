@@ -186,7 +186,7 @@ class Site:
 
     def acted(self) -> list[str]:
         self.acts.close()
-        return [act.act for act in self.reported]
+        return [act.action for act in self.reported]
 
     @property
     def row(self) -> Reservation:
