@@ -7,7 +7,7 @@ slowdown (bench/results/colocation.md), next to the text's statements on figures
 of measured pairs, or Gavel's folder (throughputs_v100.json). Gaps are relative to the bound of the same jobs
 under the same cap. "Sparing" is relative to the bound of schedules that also slow down at most 5 of 30 jobs
 by more than 2 %, which is no bound for planners that slow down more. With predicted speeds in mode
-considerate, unmeasured pairs share for trials, and a guard separates those that exceed the cap
+considerate, unmeasured pairs share a GPU in trials, and a guard separates those that exceed the cap
 (`colocation_trial_belief.TrialBelief`). A separated job restarts from its beginning, and its slowdown is that
 of its completed run. Decision times are those of all calls, and of calls with 8 full slots (M=8). In the
 tables, other lists run at the same time; in the last lines, one process runs alone.

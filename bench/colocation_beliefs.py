@@ -1,4 +1,4 @@
-"""Predictions of the speeds of pairs from other pairs, as a belief of planners in bench/colocation.py."""
+"""Predict the speeds of pairs from those of other pairs, for the planners in bench/colocation.py."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def predict_unseen(measured: Measured, path: Path, division: int = 0) -> float:
 
 
 def predicted_belief(world: World, path: Path, *, most_together: int, cap: float) -> TrialBelief:
-    """Return a belief that starts with the predictions in a file of `predict_unseen`."""
+    """Return a belief that starts with the predictions that `predict_unseen` wrote."""
     with np.load(path) as arrays:
         return TrialBelief(
             world,

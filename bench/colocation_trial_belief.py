@@ -19,7 +19,7 @@ from slurm_gpu.colocation.trials import TrialRules, newcomer
 
 # The shared run time in seconds after which the speed of a pair counts as known.
 _SEEN_S = 5.0
-# The time after which the guard checks a pair, if slurm-gpuctld receives each measurement at once.
+# The time after which the guard checks a pair. slurm-gpuctld takes longer, as measurements arrive later.
 CHECK_S = 20.0
 
 

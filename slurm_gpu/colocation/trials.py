@@ -1,9 +1,9 @@
 """Decide whether two jobs may share a GPU for a trial, which measures their unknown speeds.
 
-A trial costs time if it fails: the job that started last restarts, and the other one was slowed down. It
-therefore starts only if the time that sharing likely saves exceeds the time that a failed trial likely costs,
-and only if each job that keeps its progress can bear the trial. The cap applies to whole runs, so a job bears
-less if it has lost time before. slurm-gpuctld and benchmarks (bench/colocation_trial_belief.py) use these
+A failed trial costs time: the job that started last restarts, and the other one has been slowed down. A trial
+therefore starts only if the time that sharing likely saves exceeds the time that a failure likely costs, and
+only if each job that keeps its progress can bear the trial. The cap applies to whole runs, so a job that has
+lost time before can bear less. slurm-gpuctld and the benchmarks (bench/colocation_trial_belief.py) use these
 rules.
 """
 
@@ -40,7 +40,7 @@ class TrialRules:
         """Return whether two jobs with unknown speeds may share a GPU for at most `trial_s` seconds.
 
         `speeds` and `lowest` contain each job's expected speed and the lower end of its interval. `chance` is
-        the probability that both speeds keep the cap. A job that had to leave its GPU before is in no trial.
+        the probability that both speeds keep the cap. A job that had to leave a GPU before is in no trial.
         """
         if len(members) != 2 or any(one.killed for one in members) or not all(speed > 0 for speed in speeds):
             return False
@@ -48,7 +48,7 @@ class TrialRules:
         if not chance * saved_s > (1 - chance) * trial_s:
             return False
         leaves = newcomer(members)
-        # If a job ends during the trial, the newcomer does not restart, and its loss remains, too.
+        # If a job ends during the trial, the newcomer does not restart, so it also keeps its loss.
         may_end = any(one.left_s < trial_s for one in members)
         return all(
             self.can_bear(one, trial_s, low)
@@ -57,7 +57,7 @@ class TrialRules:
         )
 
     def can_bear(self, one: Member, seconds: float, low: float) -> bool:
-        """Return whether a job can share its GPU for some seconds more, and then continues alone.
+        """Return whether a job can share its GPU for this many more seconds and then continue alone.
 
         At its lowest likely speed, its whole run must stay within the cap; without any progress, it must not
         exceed the cap by more than half of the permitted slowdown.
@@ -74,7 +74,7 @@ class TrialRules:
 
 
 def newcomer(members: Sequence[Member]) -> Member:
-    """Return the job that leaves if a trial fails: that which started last; of several, the shortest."""
+    """Return the job that leaves if a trial fails: the last one to start, or the shortest of several."""
     return min(members, key=lambda one: (one.ran_s, one.done_s + one.left_s))
 
 

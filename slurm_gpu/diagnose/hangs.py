@@ -38,9 +38,9 @@ _COMPUTE_INSTEAD = 0.55
 _LONG_S = 300.0
 # Until it has computed for this time, a training may be stalled while it compiles or captures graphs.
 _SETTLED_S = 60.0
-# Minimum stall if all GPUs are idle, as they also are for some time between a job's last step and its end. If
-# the stall began with a copy to the hosts or if CPUs are busy, it is `unsure_hang_s`. If no host reports its
-# CPUs, loading has the same symptoms, and there is no verdict until then.
+# Minimum stall if all GPUs are idle, as they also are between a job's last step and its end. If the stall
+# began with a copy to the hosts, or if CPUs are busy, `unsure_hang_s` applies instead. If no host reports CPU
+# use, the result is inconclusive until `unsure_hang_s`, because loading has the same symptoms.
 _EARLY_S = 25.0
 # Number of last samples to check: a process that queries the GPU appears in only one of them.
 _BACK = 2
@@ -53,7 +53,7 @@ STALLED_AT_END = "stalled at its end"
 def hang(case: Case) -> Verdict | None:
     """Find a job that has computed, but is now stalled for longer than ever before.
 
-    The result is inconclusive while the job may as well be loading data.
+    The result is inconclusive while the job may just as well be loading data.
     """
     start = case.phases.stalled_from()
     if start is None:
@@ -124,7 +124,7 @@ def hang(case: Case) -> Verdict | None:
         evidence=tuple(evidence),
     )
     if early and stalled_s < rules.unsure_hang_s:
-        same = "at first, this has the same symptoms as a hang"
+        same = "at first, loading and writing have the same symptoms as a hang"
         if cpus is None:
             unclear = f"{evidence[0].text}, and no host reports whether it loads or writes data; {same}"
             return case.verdict(

@@ -168,7 +168,7 @@ def _ahead(case: Case, least: float) -> NDArray[np.bool_]:
 
 
 def _slow_without_cause(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that take longer for equal work than a normally lower clock explains."""
+    """Mark workers that take longer for equal work than a clock that has not newly fallen explains."""
     busy, work = case.level(Signal.BUSY), case.level(Signal.WORK)
     by_clock = np.maximum(0.0, -np.nan_to_num(case.level(Signal.CLOCK)))
     by_clock = np.where(_clock_fell(case), 0.0, by_clock)
@@ -180,8 +180,8 @@ def _slow_without_cause(case: Case) -> NDArray[np.bool_]:
 def _clock_fell(case: Case) -> NDArray[np.bool_]:
     """Mark workers whose clocks, relative to their peers, fell below the lowest earlier level.
 
-    Without a fault, a clock may fall again. If steps take about as long as the interval between samples,
-    samples show computing for some minutes, and then the exchange between steps, in which clocks are higher.
+    The clock of a healthy worker may seem to fall repeatedly. If steps take about as long as the interval
+    between samples, samples show computation for some minutes, then communication, when clocks are higher.
     """
     rows = case.has_changed(Signal.CLOCK)
     for row in np.flatnonzero(rows):

@@ -157,8 +157,8 @@ def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matr
 def without_common_changes(rows: Matrix, groups: Groups) -> Matrix:
     """Remove changes of level that all groups have in common from the blocks of a signal.
 
-    If a job takes larger batches from the middle of the time on, the median of a worker over time is the
-    level before or after this change, depending on which blocks are missing.
+    If a job switches to larger batches halfway, the median of a worker over time is the level before or after
+    the switch, depending on which blocks are missing.
     """
     common = np.stack([median(rows[members].T) for members in groups.members()]).mean(axis=0)
     usual, steady = middle(common), rows.copy()
@@ -322,8 +322,8 @@ def _healthy_centre(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
 def _between_peers(levels: Matrix, groups: Groups, kind: _SignalKind) -> float:
     """Return the standard deviation between healthy peers of all groups; 0 if there is only one group.
 
-    By chance, the better half of one group is often alike. This applies to activity and power. Clocks and
-    links have greater absolute limits, and shares of time differ by what happens to each group.
+    The better half of a single group is often alike by chance. Only activity, work and power are pooled: the
+    thresholds of clocks and links are larger than this error, and shares of time differ between groups.
     """
     if not (kind.ratio and kind.worse_up):
         return 0.0

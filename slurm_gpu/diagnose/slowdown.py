@@ -103,8 +103,8 @@ def recent_slowdown(case: Case) -> Verdict | None:
         return None
     share = 1 - float(np.exp(trend.fell))
     why = (
-        f"all workers do {share:.0%} less than before, but not yet for long enough, or too irregularly, to "
-        "find the cause"
+        f"all workers do {share:.0%} less than before, but the change is too recent or too irregular to find "
+        "the cause"
     )
     item = Evidence(text=why, metric=trend.signal.value, value=1 - share, expected=1.0)
     return case.verdict(

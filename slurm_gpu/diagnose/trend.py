@@ -22,7 +22,7 @@ _LEAST_FALL = 5
 # A waiting GPU takes half of the power of a computing one, so power shows only part of a slowdown.
 _LEAST_TREND_OF_POWER = 0.015
 _TREND_Z = 6.0
-# The same for a fall with which a job is not called healthy although no cause is reported.
+# The same for a fall that is only large enough to call the job inconclusive instead of healthy.
 _DOUBTFUL_Z = 3.0
 # Number of blocks over which the mean of samples with one or two bursts of a long step is the link's traffic.
 _STEPS_EVEN_OUT = 3
@@ -75,7 +75,7 @@ def find_trend(case: Case) -> Trend | None:
 def recent_fall(case: Case) -> Trend | None:
     """Find a great fall of tensor work that lasts until the end, but is not clear enough for `find_trend`.
 
-    It may be too short, or work may vary greatly because samples contain one or two long steps.
+    It may be too short, or work may vary greatly because each sample contains only one or two steps.
     """
     job = case.job(Signal.WORK)
     if job is None or not middle(job) > _IDLE:

@@ -41,7 +41,7 @@ NEXT_STEPS: Mapping[Cause, str] = {
 }
 # Kind of Cause.INCONCLUSIVE for a job whose GPUs have had nothing to run.
 NOTHING_RAN = "nothing ran"
-# Kind of Cause.INCONCLUSIVE for a running job that has just begun to compute, or has just stopped.
+# Kind of Cause.INCONCLUSIVE for a running job that has only just begun or stopped computing.
 TOO_EARLY = "too early"
 # Kind of Cause.INCONCLUSIVE for a job of one GPU.
 NO_PEERS = "no peers"

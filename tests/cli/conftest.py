@@ -131,8 +131,8 @@ class Database:
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self.left_out = 0
+        """The number of runs, and of events, that one answer has no space for."""
         self.unmatched = 0
-        """Runs and events that one answer has no room for."""
         self.run_timelines: list[RunTimeline] = []
         self.window_list: list[NodeWindow] | None = None
         """None: the job does not run, and no window was kept."""

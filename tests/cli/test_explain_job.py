@@ -151,7 +151,7 @@ def test_co_runners_are_those_that_slurm_gpuctld_wrote(tmp_path: Path) -> None:
     assert expected in lines(decision, is_logged=True)
     assert sharing is not None
     in_trial = sharing._replace(is_trial=True)
-    expected += "; this is a trial: such jobs have not shared a GPU yet"
+    expected += "; this is a trial, because their speeds together are unmeasured"
     assert expected in lines(replace(decision, sharing=in_trial), is_logged=True)
     path.write_text(path.read_text().replace("0.93}", '0.93, "trial": true}'))
     assert sharing_of(path, 7, 1010) == in_trial

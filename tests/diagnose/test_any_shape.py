@@ -212,7 +212,7 @@ def test_a_job_that_has_just_become_slower_is_not_healthy():
     training.talk[:, 510:] = 1.0
     verdict = diagnose(training.series())
     assert (verdict.cause, verdict.kind) == (Cause.INCONCLUSIVE, UNEXPLAINED)
-    assert "not yet for long enough" in verdict.why_not[0]
+    assert "too recent or too irregular" in verdict.why_not[0]
 
 
 def test_regular_checkpoints_are_healthy():

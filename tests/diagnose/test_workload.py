@@ -99,7 +99,7 @@ class TestImbalance:
     @pytest.mark.parametrize("seed", SEEDS)
     @pytest.mark.parametrize(("sigma", "kind"), [(0.005, ""), (0.02, UNEXPLAINED)])
     def test_work_that_varies_more_than_equal_microbatches_is_not_healthy(self, sigma, kind, seed):
-        """With short steps, unequal sequences show as a variation that is too small to report them."""
+        """With short steps, unequal sequences cause a variation that is too small to be reported."""
         training = Training(seed=seed, noise=0.003)
         training.work *= 1 + sigma * training.random.standard_normal(training.work.shape)
         assert diagnose(training.series()).kind == kind

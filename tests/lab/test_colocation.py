@@ -44,7 +44,7 @@ USE = {
 SUITED = ("ant", "bee", "cat", "dog")
 WORK_S = 30
 MOST_SLOWED = 1.25
-"""No pair of those that suit each other is slower."""
+"""No job of a pair of SUITED applications is slowed down more."""
 CAP = 1.5
 CAPPED = f"goal: considerate, slowdown: {CAP}"
 LONG_S = 240

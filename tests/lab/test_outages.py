@@ -55,7 +55,7 @@ def test_no_record_is_lost_when_daemons_are_killed_at_random_moments(lab_with: L
     ]
     for name in ["slurm-gpudbd", "mariadb", *(f"slurm-gpud-{node}" for node in lab.nodes)]:
         daemon = lab.daemons[name]
-        for part in range(KILLS):  # wherever it hurts, for up to 8 s
+        for part in range(KILLS):  # at a random moment, for up to 8 s
             moment = dice.uniform(part, part + 0.5) * SPAN_S / KILLS
             steps += [
                 Step(moment, daemon.kill9),

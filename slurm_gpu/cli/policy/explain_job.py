@@ -198,7 +198,7 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
         whom = f"with job{'s' if len(now.co_runners) > 1 else ''} {', '.join(map(str, now.co_runners))}"
         how = (
             f"{whom}; predicted speed: {now.speed:.2f} of its speed alone"
-            + ("; this is a trial: such jobs have not shared a GPU yet" if now.is_trial else "")
+            + ("; this is a trial, because their speeds together are unmeasured" if now.is_trial else "")
             if now.co_runners
             else "currently alone on the GPU"
         )

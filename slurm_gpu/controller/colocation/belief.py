@@ -30,7 +30,7 @@ class StoreBelief:
         self._measured: dict[tuple[int, ...], bool] = {}
         self._rules = TrialRules(self.cap)
         self.not_tried: set[frozenset[str]] = set()
-        """Pairs of keys of which no trial may start now."""
+        """Pairs of keys for which no trial may start now."""
         self._unobserved: frozenset[int] = frozenset()
 
     def is_of(self, store: ColocationStore) -> bool:
@@ -53,8 +53,8 @@ class StoreBelief:
     ) -> None:
         """Update the belief from the store; the GPUs of the `closed` jobs accept no further jobs.
 
-        No trial of the pairs of keys in `not_tried` may start, nor one with an `unobserved` job, since the
-        time that it has lost is unknown.
+        No trial may start for a pair of keys in `not_tried`, or with a job in `unobserved`, because the time
+        that such a job has lost is unknown.
         """
         self._closed, self.not_tried = frozenset(closed), set(not_tried)
         self._unobserved = frozenset(unobserved)

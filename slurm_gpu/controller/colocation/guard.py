@@ -57,7 +57,7 @@ def since_s(course: CorunHistory) -> float | None:
 
 
 def measured_after_s(alone: KeyProfile | None) -> float:
-    """Return how long a job must share its GPU until `speed_of` is known; math.inf if that is never."""
+    """Return how long a job must share its GPU until `speed_of` returns a speed; math.inf if never."""
     if alone is not None and alone.util_frac:
         for doublings in range(_MOST_DOUBLINGS + 1):
             seconds = LEAST_S * (1 << doublings)

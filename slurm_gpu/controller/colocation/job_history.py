@@ -31,7 +31,7 @@ class CorunProgress(NamedTuple):
     lost_s: float = 0.0
     """The time that the job has lost to its co-runners; only counted if the slowdown is limited."""
     is_whole: bool = True
-    """See CorunHistory; otherwise, the job may have lost more time."""
+    """See CorunHistory; if False, the job may have lost more time than `lost_s`."""
 
 
 class CorunStretch(NamedTuple):

@@ -54,7 +54,7 @@ def choose(
 
     The GPU that a node's next job gets is known only after the previous job has started. The server's belief
     must contain the keys of all jobs (see Planners.server). `running` contains each job on a GPU. `busy`
-    names the nodes on which a job is about to start. No trial of the pairs of keys in `not_tried` starts. A
+    names the nodes on which a job is about to start. No trial starts for a pair of keys in `not_tried`. A
     planner also receives full GPUs, because it plans which jobs will follow on them.
     """
     known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in store.profiles}

@@ -42,8 +42,8 @@ from slurm_gpu.slurm.queue import CountedJob, JobPhase
 log = logging.getLogger("slurm-gpuctld")
 
 _CPU_SHARE = 0.02
-# The share of a core that is used at most while a job waits for its place, because GPUs are idle meanwhile,
-# and during trials, because they must end in time.
+# Maximum share of a core while a job waits for its place, because GPUs are idle meanwhile, or during a trial,
+# because it must end in time.
 _CPU_SHARE_IN_A_HURRY = 0.10
 # Time after which a job that was assigned a place but has not started may start anywhere.
 _LANDS_WITHIN_S = 20.0
@@ -337,7 +337,7 @@ class ColocationReconciler(Duty):
         return found
 
     def _not_tried(self, agreed: Mapping[int, Agreed]) -> frozenset[frozenset[str]]:
-        """Return the pairs of keys of which no trial may start, including those that are about to start."""
+        """Return the pairs of keys for which no trial may start, including those about to be tried."""
         starting = {
             frozenset(agreed[job].key for job in (job_id, *landing.act.co_runners) if job in agreed)
             for job_id, landing in self._landing.items()
@@ -364,7 +364,7 @@ class ColocationReconciler(Duty):
             else "alone, for now"
         )
         if act.is_trial:
-            how += "; it is a trial, because such jobs have not shared a GPU yet"
+            how += "; this is a trial, because their speeds together are unmeasured"
         log.info("job %d starts on %s, %s", act.job_id, where, how)
         self._last.append(
             Started(int(now_s), act.job_id, *act.place, list(act.co_runners), speed, act.is_trial)

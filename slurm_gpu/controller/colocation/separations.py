@@ -1,4 +1,4 @@
-"""Separate jobs that must stop sharing a GPU, and learn from it; end trials, well or badly."""
+"""Separate jobs that must stop sharing a GPU, store their measured speeds, and conclude trials."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ class Separations:
         agreed: Mapping[int, Agreed],
         progress: Callable[[], Mapping[int, CorunProgress]],
     ) -> None:
-        """Separate the jobs on one GPU, in order of arrival, if they must stop sharing.
+        """Separate the jobs on one GPU if they must stop sharing.
 
-        `progress` returns the progress of all running jobs, by job ID, at the speeds in the store.
+        `together` contains these jobs in order of arrival. `progress` returns the progress of all running
+        jobs, by job ID, at the speeds in the store.
         """
         ends = parting(together, slowdown, store)
         trial = self._trials.running.get(tuple(one.run for one in together))
@@ -78,7 +79,7 @@ class Separations:
             self._send_back(ends, together, evidence, agreed)
             return
         log.info(
-            "%s succeeded after %.0f s: at speeds of %s, both whole runs keep the guaranteed %g",
+            "%s succeeded after %.0f s: at speeds of %s, both whole runs keep the guaranteed slowdown of %g",
             trial,
             trial.elapsed_s,
             " and ".join(f"{one.speed:.2f}" for one in together),

@@ -29,8 +29,8 @@ _MOST_KEYS = 5000
 # Maximum weight of earlier runs in a mean, in runs, because the work of a key may change.
 _COUNTED_RUNS = 10
 _LEAST_SPEED = 0.02
-# Before any fit, the estimate from utilisation is assumed to be right for half of all pairs, that is, for
-# both of their speeds.
+# Probability that the estimate of one speed from utilisation is right, before the first fit: both speeds are
+# assumed to be right in half of all pairs.
 _EVEN_ODDS = math.sqrt(0.5)
 
 
@@ -139,12 +139,12 @@ class ColocationStore:
         self._change()
 
     def lost(self, run: RunKey, seconds: float) -> None:
-        """Record the time that a job has lost at the end of a trial."""
+        """Record the total time that a job has lost by the end of a trial."""
         self.lost_s[run] = seconds
         self.is_changed = True
 
     def keep_lost(self, running: Collection[RunKey]) -> None:
-        """Drop the time that jobs have lost which no longer run."""
+        """Drop the lost time of jobs that no longer run."""
         if not self.lost_s.keys() <= set(running):
             self.lost_s = {run: seconds for run, seconds in self.lost_s.items() if run in running}
             self.is_changed = True
@@ -192,11 +192,11 @@ class ColocationStore:
         return time_sliced(self.profiles.get(key), self.profiles.get(other))
 
     def is_measured(self, keys: Sequence[str]) -> bool:
-        """Return whether the speed of each of these jobs next to each other one was measured."""
+        """Return whether the speed of each of these jobs with each of the others was measured."""
         return all(pair in self.speeds for pair in permutations(keys, 2))
 
     def prediction(self, key: str, other: str, cap: float) -> PairPrediction:
-        """Return the speed next to a co-runner and its interval; `cap` is the guaranteed slowdown."""
+        """Return the measured or predicted speed with a co-runner; `cap` is the guaranteed slowdown."""
         speed = self._pair_speed(key, other)
         keeps = speed * cap >= 1
         if (key, other) in self.speeds:
@@ -255,7 +255,7 @@ class ColocationStore:
         store.apart = {frozenset(map(str, pair)) for pair in plain["apart"]}
         for job_id, start_s, seconds in plain.get("lost", ()):
             if not 0 <= seconds < math.inf:
-                raise ValueError(f"job {job_id} has lost {seconds} s")
+                raise ValueError(f"invalid lost time of job {job_id}: {seconds}")
             store.lost_s[RunKey(int(job_id), int(start_s))] = float(seconds)
         return store
 

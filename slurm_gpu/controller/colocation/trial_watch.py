@@ -1,4 +1,4 @@
-"""Watch trials: two jobs that share a GPU although their speeds together are not known yet.
+"""Watch trials, in which two jobs share a GPU although their speeds together are not known yet.
 
 colocation/trials.py decides which jobs may share for a trial. This module adds up the time that each running
 job has lost to its co-runners, since the guaranteed slowdown applies to whole runs. The time of a trial
@@ -28,8 +28,8 @@ INQUIRE_EVERY_S = 10.0
 # A node sends the values of its jobs within 80 s after the first query, and then every 20 s (docs/api.md).
 _FIRST_VALUES_S = 80.0
 _NEXT_VALUES_S = 20.0
-# A trial without a measurement ends this long before one of its jobs cannot bear it any longer: a cycle, the
-# requeue, and the first answers after a restart.
+# A trial without a measurement ends this long before one of its jobs cannot bear it any longer. The margin
+# covers a cycle, the requeue, and after a restart the wait for the first answers.
 _MARGIN_S = 15.0
 _FIRST_ANSWERS_S = 10.0
 
@@ -50,7 +50,7 @@ class RunningTrial:
     longest_s: float
     """The time in which the speeds should be measured."""
     since_s: float | None
-    """The wall-clock time from which utilisation reflects both jobs, if this process did not observe it."""
+    """The wall-clock time from which utilisation reflects both jobs; None if this process saw the start."""
     elapsed_s: float = 0.0
     watched_s: float = 0.0
     """The part of `elapsed_s` that this process observed."""
@@ -84,12 +84,12 @@ class TrialWatch:
 
     @property
     def not_tried(self) -> frozenset[frozenset[str]]:
-        """Return the pairs of keys of which no trial may start: one is running, or was not measured."""
+        """Return the pairs of keys for which a trial is running, or has ended without a measurement."""
         return frozenset(self._unmeasured | {frozenset(trial.keys) for trial in self.running.values()})
 
     @property
     def since_s(self) -> dict[RunKey, float]:
-        """Return the start of the measurement of the jobs in trials that began before this process."""
+        """Return the time from which utilisation counts, for each job in a trial older than this process."""
         return {
             run: trial.since_s
             for trial in self.running.values()
@@ -132,13 +132,13 @@ class TrialWatch:
                 continue
             if not trial.is_over:
                 is_together = runs in self._groups
-                why = "other jobs measured its speeds" if is_together else "the jobs no longer share a GPU"
+                why = "other jobs provided its speeds" if is_together else "the jobs no longer share a GPU"
                 log.info("%s ended after %.0f s: %s", trial, trial.elapsed_s, why)
             self.end(trial, store)
         store.keep_lost(self.lost_s.keys())
 
     def end(self, trial: RunningTrial, store: ColocationStore) -> None:
-        """End a trial; of its time, only the part that the measured speeds show was lost."""
+        """End a trial; subtract from the lost time the progress that the measured speeds show."""
         del self.running[trial.runs]
         for run, key, other in zip(trial.runs, trial.keys, reversed(trial.keys), strict=True):
             if run in self.lost_s:
@@ -150,7 +150,7 @@ class TrialWatch:
     def must_end(self, trial: RunningTrial, store: ColocationStore, cap: float) -> bool:
         """Return whether one of the jobs cannot bear a longer trial without a measurement.
 
-        The job that arrived last restarts if the trial fails, so it can bear a trial of the usual length.
+        The job that arrived last restarts if the trial fails, so it is checked only after `longest_s`.
         """
         if trial.is_over or trial.watched_s < _FIRST_ANSWERS_S:
             return False

@@ -261,9 +261,9 @@ def count_unmatched(connection: Connection, cluster: str, job_id: int | None = N
 
 
 def unmatched_jobs(connection: Connection, cluster: str, now_s: float) -> list[int]:
-    """Return the last ten jobs with records that ended from an hour to a week ago and match no run.
+    """Return up to ten jobs, newest first, whose final records match no run and ended 1 h to 7 days ago.
 
-    slurmdbd reports most jobs within seconds. It loses a job if MariaDB dies while it commits the job's row.
+    slurmdbd stores most jobs within seconds, but loses a job if MariaDB dies while committing its row.
     """
     ended = run_device.c.last_s.between(now_s - _LOST_UNTIL_S, now_s - _LOST_AFTER_S)
     query = select(run_device.c.job_id).where(*_unmatched(cluster), run_device.c.final, ended).distinct()

@@ -162,7 +162,7 @@ class AuditEvent:
     new: str | None = None
     evidence: Any = None
     reported_by: str | None = None
-    """The user, authenticated by slurm-gpudbd."""
+    """The user that reported the event, authenticated by slurm-gpudbd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +209,7 @@ class Health:
     watermark_lag_s: float | None
     unmatched: int
     unmatched_jobs: Sequence[int] = ()
-    """The last ten jobs with records that ended from an hour to a week ago and match no run."""
+    """Up to ten jobs, newest first, whose final records match no run and ended 1 h to 7 days ago."""
     stale_nodes: Sequence[str] = ()
     rejected: Mapping[str, int] | None = None
     last_rejected_s: float | None = None

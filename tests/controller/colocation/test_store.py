@@ -156,7 +156,7 @@ def test_lost_time_is_kept_for_running_jobs(tmp_path: Path, store: ColocationSto
     assert (store.lost_s, store.is_changed) == ({runs[1]: 12.5}, True)
     del plain["lost"]  # as written by 0.2
     assert ColocationStore.from_json(plain).lost_s == {}
-    with pytest.raises(ValueError, match="job 7 has lost -1 s"):
+    with pytest.raises(ValueError, match="invalid lost time of job 7: -1"):
         ColocationStore.from_json(plain | {"lost": [[7, 1000, -1]]})
 
 

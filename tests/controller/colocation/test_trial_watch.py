@@ -52,7 +52,7 @@ def until(site: Site, what: Callable[[], bool], most_s: int = 400) -> None:
         if what():
             return
         site.pass_s(1)
-    raise AssertionError("it does not come to that")
+    raise AssertionError(f"the condition is not met within {most_s} s")
 
 
 def share(site: Site, first: str = "a", second: str = "b", work_s: float = ALONE_S) -> tuple[Job, Job]:
@@ -85,7 +85,7 @@ def test_a_trial_that_succeeds_continues_and_the_speeds_are_known(
     (at_once,) = trials_in(caplog)
     assert at_once == (
         f"job {comes.job_id} starts on GPU 0 of n1, with a, at 1.00 of its speed alone; "
-        "it is a trial, because such jobs have not shared a GPU yet"
+        "this is a trial, because their speeds together are unmeasured"
     )
     reported = json.loads((Path(cluster.directory) / "colocation.json").read_text())
     assert [one["trial"] for one in reported["gpus"][0]["jobs"]] == [True, True]
@@ -95,7 +95,7 @@ def test_a_trial_that_succeeds_continues_and_the_speeds_are_known(
         f"trial of job {comes.job_id} with job {stays.job_id} succeeded after"
     )
     assert trials_in(caplog)[1].endswith(
-        "at speeds of 0.97 and 0.95, both whole runs keep the guaranteed 1.1"
+        "at speeds of 0.97 and 0.95, both whole runs keep the guaranteed slowdown of 1.1"
     )
     reported = json.loads((Path(cluster.directory) / "colocation.json").read_text())
     assert [one["trial"] for one in reported["gpus"][0]["jobs"]] == [False, False]
@@ -173,7 +173,7 @@ def test_a_trial_ends_although_the_guard_would_tolerate_the_measured_speed(
     assert cluster.co_runners(again) == []
 
 
-def test_a_pair_that_exceeds_the_cap_only_now_and_then_may_continue(tried: Site, cluster: Cluster) -> None:
+def test_a_pair_may_exceed_the_cap_if_its_whole_runs_do_not(tried: Site, cluster: Cluster) -> None:
     """The newcomer's whole run keeps the cap, because its co-runner is nearly done."""
     cluster.speeds = {("b", "a"): 0.85}
     stays = cluster.submit("a", 2, ALONE_S)
@@ -408,7 +408,7 @@ def test_a_measurement_elsewhere_ends_a_trial(caplog: pytest.LogCaptureFixture) 
     assert watch.lost_s == dict.fromkeys(runs, pytest.approx(4.0))
     assert watch.not_tried == frozenset()
     assert store.lost_s == watch.lost_s
-    assert caplog.messages == ["trial of job 2 with job 1 ended after 20 s: other jobs measured its speeds"]
+    assert caplog.messages == ["trial of job 2 with job 1 ended after 20 s: other jobs provided its speeds"]
     clock.advance(10)
     watch.update([group], runs, store, clock.wall())
     assert watch.lost_s == dict.fromkeys(runs, pytest.approx(6.0))

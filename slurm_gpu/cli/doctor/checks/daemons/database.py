@@ -86,16 +86,16 @@ def import_fresh(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def jobs_accounted(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that Slurm's accounting has every job that nodes recorded in the last week."""
+    """Check that Slurm's accounting has every job whose records ended from a week to an hour ago."""
     lost = ", ".join(map(str, _health(at).unmatched_jobs))
     if lost:
         yield warn(
             f"Slurm's accounting lacks jobs that nodes recorded: {lost}",
-            "compare with sacct -j: slurmdbd loses a job if MariaDB dies while it commits the job's row; "
-            "slurm-gpu db export writes the records to month=unmatched",
+            "run sacct -j JOB for each: slurmdbd loses a job if MariaDB dies while committing its row; "
+            "slurm-gpu db export writes their records to month=unmatched",
         )
     else:
-        yield ok("Slurm's accounting has every job that nodes recorded, except of the last hour")
+        yield ok("Slurm's accounting has every job that nodes recorded from a week to an hour ago")
 
 
 def _late_import(at: DoctorContext, message: str) -> CheckResult:

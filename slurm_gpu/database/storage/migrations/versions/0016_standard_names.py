@@ -29,7 +29,7 @@ def upgrade() -> None:
     for table, names in _RENAMED.items():
         for column in inspector.get_columns(table):
             if new := names.get(column["name"]):
-                # With its type, since MariaDB before 10.5 has only CHANGE COLUMN.
+                # MariaDB before 10.5.2 has only CHANGE COLUMN, which requires the type.
                 op.alter_column(
                     table,
                     column["name"],
