@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,7 +43,9 @@ def slowdown(case: Case) -> Verdict | None:
     clock = change_since(case, Signal.CLOCK, trend)
     moved = {signal: change_since(case, signal, trend) for signal in LINKS}
     carried = {signal: change for signal, change in moved.items() if change is not None}
-    pace = trend.fell if trend.signal is not Signal.POWER or not carried else _median_of(carried.values())
+    pace = trend.fell
+    if trend.signal is Signal.POWER and carried:
+        pace = float(np.median(list(carried.values())))
     if pace > -LEAST_TREND:
         # Steps are as frequent as before.
         return None
@@ -164,10 +166,6 @@ def _as_busy(case: Case, trend: Trend) -> bool:
     if trend.signal is not Signal.WORK or busy is None:
         return False
     return bool(np.expm1(busy) > _LESS_BUSY * np.expm1(trend.fell))
-
-
-def _median_of(changes: Iterable[float]) -> float:
-    return float(np.median(list(changes)))
 
 
 def _another_phase(trend: Trend) -> float:

@@ -12,7 +12,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.node.allocation.hooks import HookEvents, HookKind
 from slurm_gpu.node.clock_step import ClockSteps
 from slurm_gpu.node.gpu.reader_exits import RepeatedExits
-from slurm_gpu.node.gpu.reading import Failure, Follower, Reader, ReadError, Reading, ReadRequest, Xid
+from slurm_gpu.node.gpu.reading import Failure, Follower, Reader, ReadError, Reading, ReadRequest
 from slurm_gpu.node.host.host_records import HostRecorder
 from slurm_gpu.node.jobs.cross_check import Crosscheck
 from slurm_gpu.node.jobs.inventory import EVENT_OF, DeviceOrder, Inventory
@@ -250,7 +250,8 @@ class NodeDaemon:
                 if self._knows_all():
                     self._check_processes(request.uuid, reading, now_s)
         for xid in results.xids:
-            self._report_xid(xid)
+            log.warning("GPU %s: XID %d", xid.uuid, xid.code)
+            self._report_device_event(xid.uuid, "xid", xid.at_s, {"code": xid.code})
 
     # Samples that the reader takes by itself
 
@@ -390,10 +391,6 @@ class NodeDaemon:
             self._events.record("implausible", data=data)
         else:
             self._report_device_event(device, "implausible", data=data)
-
-    def _report_xid(self, xid: Xid) -> None:
-        log.warning("GPU %s: XID %d", xid.uuid, xid.code)
-        self._report_device_event(xid.uuid, "xid", xid.at_s, {"code": xid.code})
 
     def _report_device_event(
         self, uuid: str, kind: str, at_s: float | None = None, data: Mapping[str, Any] | None = None

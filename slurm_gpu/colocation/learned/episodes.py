@@ -97,7 +97,7 @@ class Episodes:
         fits = (n_after < 2) | (
             (speeds > 0).sum(axis=1) == n_after if self.beliefs.most > 1 else np.zeros(len(after), bool)
         )
-        fits &= self._memory_fits(group, n_after)
+        fits &= (n_after < 2) | self.beliefs.fits(group)
         ok, bad = np.flatnonzero(fits), np.flatnonzero(~fits)
         self.running[episodes[ok]] = after[ok]
         for column in range(jobs.shape[1]):
@@ -110,9 +110,6 @@ class Episodes:
     def _places(self, episodes: NDArray[np.intp], jobs: NDArray[np.intp]) -> Places:
         place = self.queues.place[episodes[:, None], jobs]
         return np.where(jobs == NO_JOB, self.beliefs.empty, place)
-
-    def _memory_fits(self, group: Places, n_after: NDArray[np.intp]) -> Mask:
-        return (n_after < 2) | self.beliefs.fits(group)
 
     def advance(self, episodes: NDArray[np.intp]) -> None:
         """Advance each episode to the next end or arrival of a job; do nothing if all its jobs are done."""

@@ -9,7 +9,7 @@ host of the active slurmctld sets weights.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -199,12 +199,13 @@ class WeightController(Duty):
         weightmemory.write(weightmemory.path_of(settings), memory, settings.slurm_user_uid)
         self._memory = memory
         if begins:
+            ranges = {f"{min(one.ours)} to {max(one.ours)}" for one in known.values() if one.ours}
             self._acts.add(
                 "node weights taken over",
                 _named(known),
                 "placement's mode is enforce",
                 old=_weights_text({name: one.site for name, one in known.items()}),
-                new=", ".join(sorted({_range_text(one.ours) for one in known.values() if one.ours})),
+                new=", ".join(sorted(ranges)),
                 evidence={"nodes": compress(known)},
             )
 
@@ -338,8 +339,3 @@ def _weights_text(weights: Mapping[str, int]) -> str:
     for name, weight in weights.items():
         by_weight.setdefault(weight, []).append(name)
     return ", ".join(f"{weight} of {_named(names)}" for weight, names in sorted(by_weight.items()))
-
-
-def _range_text(weights: Collection[int]) -> str:
-    """Return a text such as "1 to 5"."""
-    return f"{min(weights)} to {max(weights)}"

@@ -68,7 +68,7 @@ def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTi
     allocated, sampled, metered = [], [], []
     for place, some in of_place.items():
         behind_s = newest_s - max(record.last_s for record in some)
-        place_s = _place_s(seen_s[place], behind_s, _of_node(parts, place[0]))
+        place_s = _place_s(seen_s[place], behind_s, [part for part in parts if place[0] in part.nodes])
         after_s = max(0.0, seen_s[place] - place_s)
         allocated.append(place_s)
         sampled.append(_within(math.fsum(record.sampled_s for record in some) - after_s, place_s))
@@ -84,10 +84,6 @@ def device_time(records: Sequence[Record], parts: Sequence[RunPart]) -> DeviceTi
 
 def _within(seconds: float, most_s: float) -> float:
     return min(max(0.0, seconds), most_s)
-
-
-def _of_node(parts: Sequence[RunPart], node: str) -> Sequence[RunPart]:
-    return [part for part in parts if node in part.nodes]
 
 
 def _place_s(seen_s: float, behind_s: int, parts: Sequence[RunPart]) -> float:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
 
 from slurm_gpu.database.accounting.derived_columns import coverage_at, resolve_double_watches
 from slurm_gpu.database.accounting.host_runs import shown_here
@@ -51,7 +51,8 @@ def find_runs(
     places = _places(connection, order, where, wanted)
     cursor = order.place(places[wanted.limit - 1]).cursor() if len(places) > wanted.limit else None
     ids = [place["run_id"] for place in places[: wanted.limit]]
-    rows = {row["run_id"]: row for row in connection.execute(_of_ids(ids)).mappings()}
+    chosen = select(run).where(run.c.run_id.in_(ids))
+    rows = {row["run_id"]: row for row in connection.execute(chosen).mappings()}
     page = [rows[run_id] for run_id in ids if run_id in rows]
     if wanted.sort == SUBMIT and not wanted.ascending:
         page.sort(key=_newest_first)
@@ -75,10 +76,6 @@ def _places(
             query = select(run.c.run_id, order.key.label("sort_key")).where(*where, *step.where)
             found += connection.execute(query.order_by(*step.order).limit(missing)).mappings()
     return found
-
-
-def _of_ids(run_ids: Sequence[int]) -> Select[Any]:
-    return select(run).where(run.c.run_id.in_(run_ids))
 
 
 def find_job(

@@ -31,10 +31,10 @@ def plugin(at: DoctorContext) -> Iterator[CheckResult]:
     if has_lua_plugin(at.settings):
         yield ok("JobSubmitPlugins=lua")
     elif _policy_file(at).exists():
+        plugins = with_names(at.settings.raw.get("JobSubmitPlugins", ""), ["lua"])
         yield fail(
             "JobSubmitPlugins lacks lua, so the policy applies to no job",
-            f"{_APPLY}, then set JobSubmitPlugins={with_names(_plugins(at), ['lua'])} in slurm.conf and "
-            "restart slurmctld",
+            f"{_APPLY}, then set JobSubmitPlugins={plugins} in slurm.conf and restart slurmctld",
         )
     else:
         yield skipped(f"JobSubmitPlugins lacks lua, and {_policy_file(at)} does not exist")
@@ -163,10 +163,6 @@ def _unreadable(*paths: Path) -> CheckResult | None:
         if os.access(path, os.F_OK) and not os.access(path, os.R_OK):
             return skipped(f"this user may not read {path}; run doctor as root")
     return None
-
-
-def _plugins(at: DoctorContext) -> str:
-    return at.settings.raw.get("JobSubmitPlugins", "")
 
 
 def _policy_file(at: DoctorContext) -> Path:
