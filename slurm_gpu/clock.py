@@ -31,8 +31,8 @@ class Clock(Protocol):
 class SystemClock:
     """The clocks of this machine."""
 
-    def __init__(self, boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")) -> None:
-        self._boot_id = boot_id_file.read_text().strip()
+    def __init__(self) -> None:
+        self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
     def wall(self) -> float:
         """Return UTC epoch seconds (CLOCK_REALTIME)."""

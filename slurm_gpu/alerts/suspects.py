@@ -116,8 +116,8 @@ def _judged(
     )
 
 
-def drain(node: str, index: int | None, jobs: int, users: int, cause: str = "slow or failing") -> str:
+def drain(node: str, index: int | None, jobs: int, users: int) -> str:
     """Return the command with which an operator drains the node."""
     gpu = "GPUs" if index is None else f"GPU {index}"
-    reason = f"slurm-gpu: {gpu} {cause} in {jobs} jobs of {users} users"
+    reason = f"slurm-gpu: {gpu} slow or failing in {jobs} jobs of {users} users"
     return f'scontrol update nodename={node} state=drain reason="{reason}"'

@@ -14,6 +14,13 @@ from slurm_gpu.text.units import parse_duration
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON (keys: docs/commands.md).")
+since_option = click.option(
+    "--since",
+    metavar="TIME",
+    default="30d",
+    show_default=True,
+    help="Only jobs submitted since TIME, such as 2026-11-01, or 30d for 30 days ago.",
+)
 database_option = click.option(
     "--database-config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -42,15 +49,4 @@ def run_directory_option(what: str) -> Decorator:
         show_default=True,
         envvar="SLURM_GPU_RUN_DIR",
         help=what,
-    )
-
-
-def since_option(what: str) -> Decorator:
-    """Return the option --since, by default 30 days ago; `what` begins its help text."""
-    return click.option(
-        "--since",
-        metavar="TIME",
-        default="30d",
-        show_default=True,
-        help=f"{what}, such as 2026-11-01, or 30d for 30 days ago.",
     )

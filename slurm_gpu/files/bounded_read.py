@@ -7,6 +7,7 @@ from pathlib import Path
 from slurm_gpu.errors import InputError
 
 _PIECE = 2**20
+MOST_VALUES = 2_000_000
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
@@ -32,14 +33,14 @@ def read_text(path: Path, most_bytes: int, encoding: str = "utf-8") -> str:
         raise InputError(str(path), 0, 0, f"is not UTF-8 text (byte {error.start})") from error
 
 
-def refuse_many_values(path: Path, text: str, most: int, between: str) -> None:
-    """Raise InputError if a text has more than `most` values, since a value can take 200 bytes in memory.
+def refuse_many_values(path: Path, text: str, between: str) -> None:
+    """Raise InputError if a text has too many values, since a value can take 200 bytes in memory.
 
     `between` contains the characters that occur at most once per value.
     """
     n_values = sum(map(text.count, between))
-    if n_values > most:
-        raise InputError(str(path), 0, 0, f"has about {n_values} values; at most {most} are allowed")
+    if n_values > MOST_VALUES:
+        raise InputError(str(path), 0, 0, f"has about {n_values} values; at most {MOST_VALUES} are allowed")
 
 
 def _shown(n_bytes: int) -> str:

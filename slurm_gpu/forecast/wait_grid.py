@@ -124,8 +124,8 @@ def quantile(mass: Floats, share: float | Floats) -> Floats:
     return np.asarray(2.0 ** exponent[..., 0])
 
 
-def likeliest(mass: Floats, factor: float = 2.0, wider: float = 3.0) -> Floats:
-    """Return for each distribution the wait in seconds that is most likely within `factor` of the true wait.
+def likeliest(mass: Floats) -> Floats:
+    """Return for each distribution the wait in seconds most likely to be within a factor of two of the truth.
 
     The result is the centre of the window with the highest probability. A second, wider window has the same
     weight, so that the broader of two equal peaks is chosen. The median could lie between the peaks.
@@ -133,7 +133,7 @@ def likeliest(mass: Floats, factor: float = 2.0, wider: float = 3.0) -> Floats:
     candidates = np.linspace(_BOUNDS[0], _BOUNDS[-1], 2 * N_BINS + 1)[None, :]
     total = _total(mass)
     inside = np.zeros((len(mass), candidates.shape[1]))
-    for width in (np.log2(factor), np.log2(wider)):
+    for width in (1.0, np.log2(3.0)):
         inside += _total_at(total, candidates + width) - _total_at(total, candidates - width)
     return np.asarray(2.0 ** candidates[0, np.argmax(smoothed(inside), axis=1)])
 

@@ -240,9 +240,7 @@ def _epoch(text: str) -> int | None:
 _OWN_JOBS_TIMEOUT_S = 2.0
 
 
-def read_own_jobs(
-    run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
-) -> dict[str, str]:
+def read_own_jobs(run: CommandRunner) -> dict[str, str]:
     """Return the states of the caller's jobs; this is fast enough for shell completion.
 
     The keys are ids: 17 for a job or for the pending tasks of an array, and 17_3 for an array task. Raise
@@ -250,6 +248,6 @@ def read_own_jobs(
     """
     # slurmctld finds the jobs of one user without reading the others.
     argv = ("squeue", "--me", "--noheader", "--format=%i %T")
-    lines = run(argv, query_environment(environ), _OWN_JOBS_TIMEOUT_S).splitlines()
+    lines = run(argv, query_environment(os.environ), _OWN_JOBS_TIMEOUT_S).splitlines()
     jobs = (line.partition(" ") for line in lines)
     return {job.partition("_[")[0]: state for job, _, state in jobs}

@@ -129,7 +129,7 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
 
 
 @placement.command(short_help="Simulate recorded jobs under other placement rules.")
-@since_option("Only jobs submitted since TIME")
+@since_option
 @click.option("--until", metavar="TIME", help="Only jobs submitted before TIME.")
 @click.option(
     "--zone-wait",

@@ -46,7 +46,7 @@ _RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
 
 @click.command(short_help="List recorded jobs that FILE would refuse.")
 @file_argument
-@since_option("Only jobs submitted since TIME")
+@since_option
 @click.option("--until", metavar="TIME", help="Only jobs submitted before TIME.")
 @click.option(
     "--starts",

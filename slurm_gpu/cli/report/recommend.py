@@ -42,7 +42,7 @@ _TRIED = ("tried", "WAIT_h of all", "verdict")
 
 @click.command(short_help="Propose limits that shorten waits, as a patch.")
 @file_argument
-@since_option("Only jobs submitted since TIME")
+@since_option
 @click.option("--until", metavar="TIME", help="End of the period. [default: now]")
 @click.option("--out", type=PATH, metavar="FILE", help="Write the patch to FILE instead of standard output.")
 @json_option

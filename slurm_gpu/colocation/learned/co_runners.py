@@ -39,10 +39,9 @@ class ApplicationPlaces:
         profiles: Sequence[ApplicationProfile],
         capacity_mib: float,
         *,
-        margin: float = MARGIN,
-        room: int = ROOM,
+        room: int,
     ) -> None:
-        self.belief, self.profiles, self.capacity_mib, self.margin = belief, profiles, capacity_mib, margin
+        self.belief, self.profiles, self.capacity_mib = belief, profiles, capacity_mib
         self.empty = room
         self.most = min(belief.most_together, MOST)
         n = self.empty + 1
@@ -193,7 +192,7 @@ class ApplicationPlaces:
             some = np.flatnonzero(n_jobs == n)
             if n > 2:  # fast groups have fast pairs
                 some = some[np.logical_and.reduce([self.pays(self._pair(groups[some], at)) for at in _PAIRS])]
-            pays[some] = self.speeds(groups[some]).sum(axis=1) >= 1 + self.margin
+            pays[some] = self.speeds(groups[some]).sum(axis=1) >= 1 + MARGIN
         return pays
 
     def _ask_may(self, groups: Places) -> NDArray[np.bool_]:

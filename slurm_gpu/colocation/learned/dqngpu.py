@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.colocation.learned.co_runners import MARGIN, ROOM, ApplicationPlaces
+from slurm_gpu.colocation.learned.co_runners import ROOM, ApplicationPlaces
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
 from slurm_gpu.colocation.learned.play import (
@@ -167,13 +167,12 @@ class DqnGpu:
         profiles: Sequence[ApplicationProfile],
         capacity_mib: float,
         *,
-        margin: float = MARGIN,
         slowed: float = 1 / 6,
     ) -> None:
         """Create a planner; `slowed` is the fraction of jobs that may be noticeably slower under a cap."""
         self._net, self._belief = net, belief
         room = min(len(profiles), ROOM)
-        self._beliefs = ApplicationPlaces(belief, profiles, capacity_mib, margin=margin, room=room)
+        self._beliefs = ApplicationPlaces(belief, profiles, capacity_mib, room=room)
         if len(profiles) <= self._beliefs.empty:
             self._beliefs.place(range(len(profiles)))  # query the belief now, not in the first decisions
             self._beliefs.ask_threes()

@@ -169,11 +169,11 @@ def best_pair(beliefs: ApplicationPlaces, moment: Moment, counts: Floats) -> Flo
     return best
 
 
-def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
-    """Return the indices of the best waiting jobs, (n, n_slots), padded with w."""
+def slots_of(fit: Floats) -> NDArray[np.intp]:
+    """Return the indices of the best waiting jobs, (n, SLOTS), padded with w."""
     n, w = fit.shape
-    best = np.argsort(-fit, axis=1, kind="stable")[:, :n_slots]
-    out = np.full((n, n_slots), w, dtype=np.intp)
+    best = np.argsort(-fit, axis=1, kind="stable")[:, :SLOTS]
+    out = np.full((n, SLOTS), w, dtype=np.intp)
     out[:, : best.shape[1]] = np.where(fit[np.arange(n)[:, None], best] > -np.inf, best, w)
     return out
 

@@ -45,15 +45,14 @@ class Annealing:
         seed: int = 0,
         evaluations: int = EVALUATIONS,
         again: float = 0.25,
-        least_gain: float = LEAST_GAIN,
         slowed: float = 1 / 6,
     ) -> None:
         """Create a planner that evaluates `evaluations` orders of a GPU for a new plan.
 
-        To improve an existing plan, it evaluates `evaluations` times `again` orders. For `least_gain`, see
-        LEAST_GAIN. `slowed` is the fraction of jobs that may be noticeably slower if the belief has a cap.
+        To improve an existing plan, it evaluates `evaluations` times `again` orders. `slowed` is the fraction
+        of jobs that may be noticeably slower if the belief has a cap.
         """
-        self._belief, self._rng, self._least_gain = belief, random.Random(seed), least_gain
+        self._belief, self._rng = belief, random.Random(seed)
         self._evaluations = evaluations if belief.most_together <= 2 else evaluations // _GROUPS_TAKE
         self._again, self._slowed = again, slowed
         self._plan: dict[str | int, list[int]] = {}
@@ -113,8 +112,8 @@ class Annealing:
         if isinstance(belief, KnownBelief) and any(
             len(belief.world.profiles[one.application].phases) > 1 for one in members
         ):
-            return PhasedRollout(belief, waiting, running, elapsed_s, self._least_gain)
-        return Rollout(belief, waiting, running, elapsed_s, self._least_gain)
+            return PhasedRollout(belief, waiting, running, elapsed_s, LEAST_GAIN)
+        return Rollout(belief, waiting, running, elapsed_s, LEAST_GAIN)
 
     def _improved(self, rollout: Outlook, waiting: Sequence[Member], gpus: Sequence[PlannerGpu]) -> Orders:
         """Return the improved rest of the last plan, with new jobs added."""

@@ -27,9 +27,8 @@ class Blossom:
 
     name = "blossom"
 
-    def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
-        """Create a planner; for `least_gain`, see LEAST_GAIN."""
-        self._belief, self._least_gain = belief, least_gain
+    def __init__(self, belief: Belief) -> None:
+        self._belief = belief
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """Start the partners of running jobs, then fill idle GPUs with the longest pairs and single jobs."""
@@ -55,7 +54,7 @@ class Blossom:
         empty = len(decision.running)
         running = [*decision.running, ()]
         elapsed_s = [[0.0] * len(gpu) for gpu in running]
-        rollout = Rollout(self._belief, waiting, running, elapsed_s, self._least_gain)
+        rollout = Rollout(self._belief, waiting, running, elapsed_s, LEAST_GAIN)
         savings = {}
         for gpu in decision.shareable:
             alone_s = rollout.end_s(gpu, [])

@@ -18,9 +18,8 @@ class Greedy:
 
     name = "greedy"
 
-    def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
-        """Create a planner; for `least_gain`, see LEAST_GAIN."""
-        self._belief, self._least_gain = belief, least_gain
+    def __init__(self, belief: Belief) -> None:
+        self._belief = belief
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """Fill idle GPUs first, then add jobs to GPUs that are in use.
@@ -41,7 +40,7 @@ class Greedy:
         best: tuple[Member, ...] = (max(waiting, key=lambda one: one.left_s),)
         if len(waiting) <= len(decision.idle):
             return best
-        most = (self._least_gain, 0.0)
+        most = (LEAST_GAIN, 0.0)
         gains: dict[tuple[int, int], float] = {}
         for pair in combinations(waiting, 2):
             one, other = pair
@@ -52,7 +51,7 @@ class Greedy:
             if more < most[0]:
                 continue
             value = more, one.left_s + other.left_s
-            if more > self._least_gain and value > most and self._belief.may_share(pair):
+            if more > LEAST_GAIN and value > most and self._belief.may_share(pair):
                 best, most = pair, value
         return best
 
@@ -70,13 +69,13 @@ class Greedy:
         return None if most is None else most[1:]
 
     def _partner_on(self, gpu: int, decision: PlannerDecision) -> _Partner | None:
-        best, most = None, (self._least_gain, 0.0)
+        best, most = None, (LEAST_GAIN, 0.0)
         gains: dict[int, float] = {}
         for member in decision.waiting.values():
             more = gains.get(member.application)
             if more is None:
                 more = gains[member.application] = gain(self._belief, decision.running[gpu], [member])
             value = more, member.left_s
-            if more > self._least_gain and value > most and decision.may_join(gpu, member):
+            if more > LEAST_GAIN and value > most and decision.may_join(gpu, member):
                 best, most = (value, member), value
         return best

@@ -28,9 +28,8 @@ class LinearProgram:
 
     name = "lp"
 
-    def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
-        """Create a planner; for `least_gain`, see LEAST_GAIN."""
-        self._belief, self._least_gain = belief, least_gain
+    def __init__(self, belief: Belief) -> None:
+        self._belief = belief
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """Start the jobs that run longest with the running jobs of shareable GPUs, then fill idle GPUs."""
@@ -86,7 +85,7 @@ class LinearProgram:
                 group = kinds.some(chosen)
                 if not group:
                     continue
-                pays = n == 1 or gain(self._belief, group[:1], group[1:]) > self._least_gain
+                pays = n == 1 or gain(self._belief, group[:1], group[1:]) > LEAST_GAIN
                 if pays and self._belief.may_share(group):
                     yield chosen, self._belief.speeds(tuple(one.application for one in group))
 

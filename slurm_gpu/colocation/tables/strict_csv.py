@@ -6,7 +6,7 @@ import csv
 import io
 from pathlib import Path
 
-from slurm_gpu.colocation.tables.strict_json import MOST_BYTES, MOST_VALUES
+from slurm_gpu.colocation.tables.strict_json import MOST_BYTES
 from slurm_gpu.errors import InputError
 from slurm_gpu.files.bounded_read import read_text, refuse_many_values
 
@@ -18,7 +18,7 @@ def read_rows(path: Path) -> list[tuple[int, list[str]]]:
 
 def rows_of(text: str, path: Path) -> list[tuple[int, list[str]]]:
     """Return the rows of a text; `path` appears only in messages."""
-    refuse_many_values(path, text, MOST_VALUES, ",\n")
+    refuse_many_values(path, text, ",\n")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         return [(reader.line_num, row) for row in reader]
