@@ -103,7 +103,7 @@ def figures(
     if len(jobs) and not outcome.log:
         raise ValueError("figures need a log: simulate(…, log=True)")
     used, stranded, idle = _integrals(cluster, jobs, outcome)
-    span_h = _span_h(jobs)
+    span_h = float(jobs.submit_s[-1] - jobs.submit_s[0]) / 3600 if len(jobs) else 0.0
     capacity = cluster.total_gpus * span_h
     return Figures(
         jobs=len(jobs),
@@ -115,10 +115,6 @@ def figures(
         longest_as_first_h=longest_as_first_s(jobs, outcome) / 3600,
         waits=_waits(jobs, outcome, asked_mgpu),
     )
-
-
-def _span_h(jobs: Jobs) -> float:
-    return float(jobs.submit_s[-1] - jobs.submit_s[0]) / 3600 if len(jobs) else 0.0
 
 
 def _integrals(cluster: ModelCluster, jobs: Jobs, outcome: ModelOutcome) -> tuple[float, float, float]:

@@ -264,7 +264,8 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
     if task == _NO_TASK:
         task = ""
     array_job_id, restarts = fields.number("ArrayJobId"), fields.number("Restarts")
-    before_texts = _before_texts(fields.text)
+    # Users set the command, comments and files that follow.
+    before_texts = fields.text.partition("\n   Command=")[0]
     try:
         # Up to 24.05, Slurm prints one TRES=: the allocation if there is one, otherwise the request.
         single = parse_job_tres(fields.word("TRES"))
@@ -315,11 +316,6 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
 def parse_time_limit(text: str) -> int | None:
     """Return the seconds of a time limit that Slurm prints; None for UNLIMITED, Partition_Limit and ""."""
     return int(parse_slurm_time(text)) if text[:1].isdigit() else None
-
-
-def _before_texts(text: str) -> str:
-    """Return the part of a job's text before the command, comments and files, all of which users set."""
-    return text.partition("\n   Command=")[0]
 
 
 def _gpu_index(text: str) -> Iterator[tuple[str, dict[str, list[int]]]]:

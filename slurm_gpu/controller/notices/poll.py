@@ -48,7 +48,7 @@ class ClusterPoll:
     @property
     def jobs(self) -> Sequence[ClusterJob]:
         """Running and suspended jobs with at least one whole GPU."""
-        return [job for job in self.cluster.jobs if job.state in _RUNS and _has_whole_gpus(job)]
+        return [job for job in self.cluster.jobs if job.state in _RUNS and (job.n_gpus or 0) >= 1]
 
     @property
     def suspended(self) -> Collection[NoticedRun]:
@@ -152,11 +152,6 @@ def _found_s(poll: ClusterPoll, alert: Alert) -> float:
         return alert.since_s
     of = (alert.job_id, alert.diagnosis.cause)
     return max(float(one.reported_at_s) for one in poll.verdicts.verdicts if (one.job_id, one.cause) == of)
-
-
-def _has_whole_gpus(job: ClusterJob) -> bool:
-    """Return whether a job has at least one whole GPU; False if Slurm does not report the number."""
-    return job.n_gpus is not None and job.n_gpus >= 1
 
 
 def _noticed(job: ClusterJob) -> NoticedJob:

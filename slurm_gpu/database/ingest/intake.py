@@ -35,7 +35,7 @@ from slurm_gpu.database.storage.engine import REFUSED, Database, LockedError, Lo
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import uid_of
 from slurm_gpu.http.networks import plain
-from slurm_gpu.wire import WIRE_RANGE, DeviceFacts, Event, HostRun, Live
+from slurm_gpu.wire import WIRE_RANGE, DeviceFacts, Event, Live
 from slurm_gpu.wire.live import LIVE_INTERVAL_S
 
 log = logging.getLogger(__name__)
@@ -205,7 +205,11 @@ class Intake:
         admit("live", live, lambda _: shipment.node, admitted_live)
         admitted.live = admitted_live.get(0)
         slurms = self._view.nodes() or {}
-        invented = {index: _not_a_host_run(run) for index, run in admitted.runs.items() if run.node in slurms}
+        invented = {
+            index: f"{run.node} is a Slurm node, whose runs are read from accounting"
+            for index, run in admitted.runs.items()
+            if run.node in slurms
+        }
         admitted.reject("runs", invented)
         admitted.uids = {user: uid_of(user) for user in {run.user for run in admitted.runs.values()}}
         admitted.reject("devices", _from_the_future(admitted.devices, admitted.at_s))
@@ -295,10 +299,6 @@ def _from_the_future(items: Mapping[int, DeviceFacts] | Mapping[int, Event], now
         for index, item in items.items()
         if item.at_s > now_s + _AHEAD_S
     }
-
-
-def _not_a_host_run(run: HostRun) -> str:
-    return f"{run.node} is a Slurm node, whose runs are read from accounting"
 
 
 def _rejection_key(kind: str) -> str:

@@ -30,7 +30,10 @@ def heat_section(page: DiagnosisPageModel, view: CaseView) -> Element:
     first = _first(page, view)
     box = element("div", {"class": "heatbox"})
     append(box, *(_radio("metric", f"m-{metric}", metric is first) for metric in view.values))
-    append(box, *(_radio("view", f"v-{name}", name == VIEWS[0]) for name in _views(view)))
+    append(
+        box,
+        *(_radio("view", f"v-{name}", name == VIEWS[0]) for name in (VIEWS[:1] if view.is_of_one else VIEWS)),
+    )
     metrics = (_label(f"m-{metric}", TITLES[metric]) for metric in view.values)
     append(box, element("div", {"class": "pills", "role": "group", "aria-label": "Metric"}, *metrics))
     if not view.is_of_one:
@@ -51,10 +54,6 @@ def heat_section(page: DiagnosisPageModel, view: CaseView) -> Element:
         box,
         items("notes", notes),
     )
-
-
-def _views(view: CaseView) -> tuple[str, ...]:
-    return VIEWS[:1] if view.is_of_one else VIEWS
 
 
 def scale(view: CaseView, metric: Metric) -> tuple[float, float]:
