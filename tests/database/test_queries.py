@@ -1,17 +1,18 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 
 from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S
-from slurm_gpu.database.accounting.importer import store_changed_runs
+from slurm_gpu.database.accounting.importer import store_changed_runs, unmatched
 from slurm_gpu.database.accounting.reconcile import reconcile
 from slurm_gpu.database.accounting.run_row import run_row
 from slurm_gpu.database.accounting.writer import store_records
 from slurm_gpu.database.queries.run_filter import RunFilter
-from slurm_gpu.database.queries.run_queries import find_job, find_runs
+from slurm_gpu.database.queries.run_queries import count_unmatched, find_job, find_runs, unmatched_jobs
 from slurm_gpu.database.storage.engine import Database
-from slurm_gpu.database.storage.schema import run
+from slurm_gpu.database.storage.schema import run, run_device
+from slurm_gpu.database.storage.watermarks import set_watermark
 from slurm_gpu.errors import UsageError
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import AccountingRun
@@ -251,3 +252,29 @@ def test_searches_use_an_index(database: Database) -> None:
             text = str(query.compile(connection.engine, compile_kwargs={"literal_binds": True}))
             plans += connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}").all()
     assert all("SCAN" not in str(plan) for plan in plans), plans
+
+
+def test_records_without_a_run_are_found_without_reading_those_of_the_cluster(database: Database) -> None:
+    if not database.is_sqlite:
+        pytest.skip("MariaDB plans by the rows that are there")
+    database.write(lambda connection: set_watermark(connection, f"accounting:{CLUSTER}", T0))
+    queries: list[tuple[str, Any]] = []
+
+    def note(_: Any, __: Any, sql: str, values: Any, *___: Any) -> None:
+        queries.append((sql, values))
+
+    with database.reading() as connection:
+        event.listen(connection, "before_cursor_execute", note)
+        count_unmatched(connection, CLUSTER)
+        unmatched_jobs(connection, CLUSTER, T0)
+        connection.execute(
+            select(run_device.c.job_id).where(*unmatched(CLUSTER)).order_by(run_device.c.job_id)
+        )
+        event.remove(connection, "before_cursor_execute", note)
+        plans = [
+            str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values).all())
+            for sql, values in queries
+            if "run_device" in sql
+        ]
+    assert len(plans) == 3
+    assert all("SEARCH run_device USING INDEX run_device_run (run_id=?)" in plan for plan in plans), plans

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.database.accounting.writer import store_records
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.http.rate_limits import BURST_S, WEB_FACTOR, CallerBounds, Share
 from slurm_gpu.database.reservations.places import AGAIN_AFTER_FAILURE_S, KEPT_S, KeptPlaces
@@ -24,7 +25,7 @@ from slurm_gpu.errors import DatabaseError
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.submission import UserAssociations
 from tests.database.running_server import NOBODY, OPERATOR, ROOT, WEB, Running, acting_as, running_server
-from tests.database.samples import FakeClock
+from tests.database.samples import FakeClock, record, segment
 
 ALICE = Caller(1000, "alice", sees_all=False, writes=False)
 BOB = Caller(1001, None, sees_all=True, writes=False)
@@ -196,6 +197,16 @@ def test_over_its_rows_a_user_is_refused_by_every_endpoint_and_no_other_user_by_
             assert strict.asked_by(uid, method, target, body)[0] != 429, (uid, target)
     strict.clock.now += 1
     assert strict.asked_by(NOBODY, "GET", "/v1/runs")[0] == 200
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_a_job_that_slurm_lost_costs_no_rows_since_none_are_sent(strict: Running) -> None:
+    lost = [record(job_id=77, segment=segment(n)) for n in range(70, 90)]
+    strict.database.write(lambda connection: store_records(connection, lost))
+    answers = [strict.asked_by(NOBODY, "GET", "/v1/runs/77") for _ in range(2)]
+    assert [(status, answer["runs"], answer["unmatched"]) for status, answer in answers] == [
+        (200, [], 20)
+    ] * 2
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

@@ -14,6 +14,7 @@ from slurm_gpu.database.accounting.writer import read_record, store_events, stor
 from slurm_gpu.database.queries.run_queries import count_unmatched, find_job, unmatched_jobs
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.database.storage.schema import event, run, run_device, run_host
+from slurm_gpu.database.storage.watermarks import set_watermark
 from slurm_gpu.http.identity import Caller
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire import Event, Mean, Record
@@ -189,6 +190,7 @@ def test_a_job_that_slurm_lost_is_listed_from_an_hour_to_a_week_after_its_record
     ship(database, record(job_id=9, segment=segment(9), final=False))
     reconcile(database)
     last_s = T0 + 10
+    read_accounting_until(database, T0 + 30 * 86400)
     with database.reading() as connection:
         page = find_job(connection, CLUSTER, "22", Caller(0, "root", True, True), last_s)
         assert (page.runs, page.unmatched) == ([], 1)
@@ -199,6 +201,44 @@ def test_a_job_that_slurm_lost_is_listed_from_an_hour_to_a_week_after_its_record
         }
         assert unmatched_jobs(connection, "another", last_s + 3600) == []
     assert listed == {3599: [], 3600: [22, 7], 7 * 86400: [22, 7], 7 * 86400 + 1: []}
+
+
+def read_accounting_until(database: Database, at_s: int) -> None:
+    database.write(lambda connection: set_watermark(connection, f"accounting:{CLUSTER}", at_s))
+
+
+def test_a_job_is_not_called_lost_until_slurms_accounting_was_read_an_hour_further(
+    database: Database,
+) -> None:
+    """slurmdbd may be down for a day, and a database without Slurm reads no accounting."""
+    ship(database, record(job_id=7))
+    now_s, last_s = T0 + 86400, T0 + 10
+    listed = []
+    with database.reading() as connection:
+        listed.append(unmatched_jobs(connection, CLUSTER, now_s))
+    for until_s in (last_s - 60, last_s + 3599, last_s + 3600):
+        read_accounting_until(database, until_s)
+        with database.reading() as connection:
+            listed.append(unmatched_jobs(connection, CLUSTER, now_s))
+    assert listed == [[], [], [], [7]]
+
+
+def test_a_job_that_slurm_has_is_not_called_lost_though_a_record_fits_none_of_its_runs(
+    database: Database,
+) -> None:
+    """A node's clock is wrong, a record comes from another node, and a job never started."""
+    read_accounting_until(database, T0 + 86400)
+    account(database, row(job_id=1), row(job_id=2), row(job_id=3, start_s=None, state="CANCELLED"))
+    ship(
+        database,
+        record(job_id=1, first_s=T0 + 4000, last_s=T0 + 4010),
+        record(job_id=2, segment=segment(2), node="n9"),
+        record(job_id=3, segment=segment(3)),
+    )
+    reconcile(database)
+    with database.reading() as connection:
+        assert count_unmatched(connection, CLUSTER) == 3
+        assert unmatched_jobs(connection, CLUSTER, T0 + 86400) == []
 
 
 def test_a_double_watch_counts_once_and_is_reported(database: Database) -> None:

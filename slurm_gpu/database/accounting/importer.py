@@ -12,7 +12,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, Table, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, Table, func, select
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.daemon.outage_log import OutageLog
@@ -245,18 +245,13 @@ class Importer:
     def _in_question(self) -> set[int]:
         """Return jobs that have records but no run, and jobs that sacct does not return for any period."""
         job_id = run_device.c.job_id
-        unmatched = (
-            select(job_id)
-            .where(run_device.c.run_id.is_(None), run_device.c.cluster == self._cluster)
-            .distinct()
-            .order_by(job_id)
-        )
+        without_run = select(job_id).where(*unmatched(self._cluster)).distinct().order_by(job_id)
         with self._database.reading() as connection:
             # If there are too many for one pass, the next pass continues after the last one.
-            later = unmatched.where(job_id > self._in_question_up_to).limit(_MAX_UNMATCHED)
+            later = without_run.where(job_id > self._in_question_up_to).limit(_MAX_UNMATCHED)
             found = list(connection.execute(later).scalars())
             if (room := _MAX_UNMATCHED - len(found)) and self._in_question_up_to:
-                earlier = unmatched.where(job_id <= self._in_question_up_to).limit(room)
+                earlier = without_run.where(job_id <= self._in_question_up_to).limit(room)
                 found += connection.execute(earlier).scalars()
         self._in_question_up_to = found[-1] if len(found) == _MAX_UNMATCHED else 0
         return set(found) | self._cancelled_while_held()
@@ -304,6 +299,12 @@ def _mark(cluster: str) -> str:
 def read_until_s(connection: Connection, cluster: str) -> int | None:
     """Return the time up to which accounting was read."""
     return get_watermark(connection, _mark(cluster))
+
+
+def unmatched(cluster: str) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for the records of a cluster that match no run."""
+    # coalesce keeps SQLite from using the index on the cluster, which has all records in it.
+    return run_device.c.run_id.is_(None), func.coalesce(run_device.c.cluster, "") == cluster
 
 
 class _PassSummary:

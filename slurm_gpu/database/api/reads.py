@@ -85,17 +85,17 @@ class Reads:
         caller = await self._caller(request)
         job = request.path_params["job"]
 
-        def find() -> tuple[bytes, int]:
+        def find() -> tuple[bytes, int, int]:
             with self._services.database.reading() as connection:
                 cluster, now_s = self._services.cluster, self._services.clock.wall()
                 min_coverage = self._services.min_coverage
                 page = find_job(connection, cluster, job, caller, now_s, min_coverage)
             page = replace(page, runs=with_lenders(page.runs, self._services.view.queue))
-            return encode(page.to_json()), len(page.runs) or page.unmatched
+            return encode(page.to_json()), len(page.runs), page.unmatched
 
-        body, n_found = await run_in_threadpool(find)
-        share_of(request).spend(n_found)
-        if not n_found:
+        body, n_runs, unmatched = await run_in_threadpool(find)
+        share_of(request).spend(n_runs)
+        if not n_runs and not unmatched:
             raise _unknown(job)
         return Response(body, media_type=_JSON)
 

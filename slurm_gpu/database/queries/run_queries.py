@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, s
 
 from slurm_gpu.database.accounting.derived_columns import coverage_at, resolve_double_watches
 from slurm_gpu.database.accounting.host_runs import shown_here
+from slurm_gpu.database.accounting.importer import read_until_s, unmatched
 from slurm_gpu.database.accounting.loans import lender_of, taken_back_by
 from slurm_gpu.database.accounting.reconcile import DEFAULT_MIN_COVERAGE, derive_run
 from slurm_gpu.database.accounting.resized import (
@@ -251,24 +252,33 @@ def show_live(values: Mapping[str, Live], queue: QueueState | None, caller: Call
 
 def count_unmatched(connection: Connection, cluster: str, job_id: int | None = None) -> int:
     """Return the number of records, of one job or of all, that match no run."""
-    query = select(func.count()).select_from(run_device).where(*_unmatched(cluster))
+    where = unmatched(cluster)
     if job_id is not None:
-        query = query.where(run_device.c.job_id == job_id)
-    return connection.execute(query).scalar_one()
+        where = run_device.c.run_id.is_(None), run_device.c.cluster == cluster, run_device.c.job_id == job_id
+    return connection.execute(select(func.count()).select_from(run_device).where(*where)).scalar_one()
 
 
 def unmatched_jobs(connection: Connection, cluster: str, now_s: float) -> list[int]:
-    """Return up to ten jobs, newest first, whose final records match no run and ended 1 h to 7 days ago.
+    """Return up to ten jobs, newest first, without any run, whose final records ended 1 h to 7 days ago.
 
-    slurmdbd stores most jobs within seconds, but loses a job if MariaDB dies while committing its row.
+    slurmdbd stores most jobs within seconds, but loses a job if MariaDB dies while committing its row. Jobs
+    that ended less than an hour before the end of the accounting that was read are not returned. A record of
+    a job that has runs can match none of them for other reasons, such as a wrong clock.
     """
-    ended = run_device.c.last_s.between(now_s - _LOST_UNTIL_S, now_s - _LOST_AFTER_S)
-    query = select(run_device.c.job_id).where(*_unmatched(cluster), run_device.c.final, ended).distinct()
-    return list(connection.execute(query.order_by(run_device.c.job_id.desc()).limit(10)).scalars())
-
-
-def _unmatched(cluster: str) -> list[ColumnElement[bool]]:
-    return [run_device.c.run_id.is_(None), run_device.c.cluster == cluster]
+    read_s = read_until_s(connection, cluster)
+    if read_s is None:
+        return []
+    ended = run_device.c.last_s.between(now_s - _LOST_UNTIL_S, min(now_s, read_s) - _LOST_AFTER_S)
+    of_job = and_(run.c.cluster == cluster, run.c.job_id == run_device.c.job_id)
+    query = (
+        select(run_device.c.job_id)
+        .outerjoin(run, of_job)
+        .where(*unmatched(cluster), run_device.c.final, ended, run.c.run_id.is_(None))
+        .distinct()
+        .order_by(run_device.c.job_id.desc())
+        .limit(10)
+    )
+    return list(connection.execute(query).scalars())
 
 
 def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = None) -> Run:

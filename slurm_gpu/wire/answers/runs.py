@@ -209,7 +209,7 @@ class Health:
     watermark_lag_s: float | None
     unmatched: int
     unmatched_jobs: Sequence[int] = ()
-    """Up to ten jobs, newest first, whose final records match no run and ended 1 h to 7 days ago."""
+    """Up to ten jobs, newest first, without any run, whose final records ended 1 h to 7 days ago."""
     stale_nodes: Sequence[str] = ()
     rejected: Mapping[str, int] | None = None
     last_rejected_s: float | None = None
