@@ -261,9 +261,9 @@ def count_unmatched(connection: Connection, cluster: str, job_id: int | None = N
 def unmatched_jobs(connection: Connection, cluster: str, now_s: float) -> list[int]:
     """Return up to ten jobs, newest first, without any run, whose final records ended 1 h to 7 days ago.
 
-    slurmdbd stores most jobs within seconds, but loses a job if MariaDB dies while committing its row. Jobs
-    that ended less than an hour before the end of the accounting that was read are not returned. A record of
-    a job that has runs can match none of them for other reasons, such as a wrong clock.
+    slurmdbd stores most jobs within seconds, but loses a job if MariaDB dies while committing its row. While
+    the import of accounting is late, the hour is counted back from the end of its last pass. Jobs with runs
+    are left out, because a record can also be unmatched for other reasons, such as a wrong clock.
     """
     read_s = read_until_s(connection, cluster)
     if read_s is None:
