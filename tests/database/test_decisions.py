@@ -145,7 +145,8 @@ def test_each_sees_their_own_and_operators_all(server: Running) -> None:
         assert client.decisions("k3x2") == ()
     for uid in (NOBODY, OPERATOR):
         status, answer = ask(uid, "GET", "/v1/decisions/k3x1")
-        assert (status, answer["decisions"]) == (200, [to_json(MADE)])
+        # Version 0.2 requires `asked`.
+        assert (status, answer["decisions"]) == (200, [{**to_json(MADE), "asked": MADE.operation}])
     status, answer = ask(UNTOLD, "GET", "/v1/decisions/k3x1")
     assert (status, "another user's" in answer["error"]) == (403, True)
     assert ask(OPERATOR, "GET", "/v1/decisions/none")[0] == 404

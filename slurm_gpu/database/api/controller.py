@@ -19,6 +19,7 @@ from slurm_gpu.database.http.request import authenticated, parameters, posted, w
 from slurm_gpu.database.reservations.store import store_reports
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import UsageError
+from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.runs import AuditEvent, Decision
 
 
@@ -75,7 +76,8 @@ class ControllerPages:
         own = [decision for decision in found if caller.sees_all or decision.uid == caller.uid]
         if not own:
             raise HTTPException(403, f"decision {token} concerns another user's job; operators may see it")
-        return Answer({"decisions": own})
+        # slurm-gpuctld 0.2 reads the reasons of urgent jobs, and requires `asked`.
+        return Answer({"decisions": [{**to_json(one), "asked": one.operation} for one in own]})
 
     async def post_controller(self, request: Request) -> Response:
         """Serve POST /v1/controller."""
