@@ -11,16 +11,17 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 # Strength from which a verdict is reported at once; others when found a second time.
-SURE = 0.8
-# Strength below which a verdict is a suspicion that is not reported.
-LEAST = 0.6
+REPORTED_AT_ONCE = 0.8
 # Number of other findings after which a reported episode ends.
 TIMES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFinding(Generic[T]):
-    """A finding; its `cause` is None if the job is healthy. An inconclusive result is not a finding."""
+    """A finding; its `cause` is None if the job is healthy or a fault is only suspected.
+
+    An inconclusive result is not a finding.
+    """
 
     cause: str | None
     strength: float
@@ -53,7 +54,7 @@ class RunEpisodes(Generic[T]):
 
     def add(self, found: EpisodeFinding[T], now_s: float) -> list[Episode[T]]:
         """Add a finding; return the episodes to report, which have begun, continue, or have ended."""
-        is_fault = found.cause is not None and found.strength >= LEAST
+        is_fault = found.cause is not None
         if self.reported is not None and is_fault and found.cause == self.reported.found.cause:
             self._others, self._maybe = 0, None
             self.reported = replace(self.reported, found=found, last_s=now_s)
@@ -69,7 +70,7 @@ class RunEpisodes(Generic[T]):
             self._maybe = None
             return changes
         again = self._maybe is not None and self._maybe.cause == found.cause
-        if found.strength >= SURE or again:
+        if found.strength >= REPORTED_AT_ONCE or again:
             self._maybe = None
             self.reported = Episode(found, now_s, now_s)
             return [*changes, self.reported]

@@ -17,7 +17,7 @@ _IDLE = 0.1
 _QUIET = 0.3
 _TRAFFIC = (Metric.NETWORK, Metric.INFINIBAND, Metric.PCIE)
 # Strength of a hang without another explanation. Callers may wait until a less certain hang persists.
-SURE = 0.9
+CLEAR_HANG = 0.9
 _WORKS, _RESTS = 0.4, 0.5
 # Spinning uses no tensor cores, and an evaluation uses them less than training does.
 _TENSOR_WORKS = 0.15
@@ -117,7 +117,7 @@ def hang(case: Case) -> Verdict | None:
         evidence.append(Evidence(text=text, metric="util", value=0.0, expected=1.0, workers=names))
     verdict = case.verdict(
         Cause.HANG,
-        SURE if sure else 0.8 if quiet else 0.7,
+        CLEAR_HANG if sure else 0.8 if quiet else 0.7,
         kind="waits for others" if waits else "stalled",
         culprits=case.workers(rows) if rows.sum() <= 0.5 * case.judged.sum() else (),
         since_s=series.start_s + start * series.width_s,

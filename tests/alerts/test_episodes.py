@@ -7,11 +7,7 @@ import pytest
 from slurm_gpu.alerts.episodes import EpisodeFinding, RunEpisodes
 
 SLOW, UNSURE = EpisodeFinding("slow", 0.9, "slow"), EpisodeFinding("slow", 0.7, "slow, perhaps")
-SUSPECTED, STARVED, WELL = (
-    EpisodeFinding("slow", 0.5, "?"),
-    EpisodeFinding("starved", 0.9, "starved"),
-    EpisodeFinding(None, 0.8, ""),
-)
+STARVED, WELL = EpisodeFinding("starved", 0.9, "starved"), EpisodeFinding(None, 0.8, "")
 
 
 @pytest.fixture
@@ -36,10 +32,6 @@ def test_a_second_finding_counts_only_where_nothing_else_came_between(course: Ru
     course.add(UNSURE, 10.0)
     course.add(WELL, 20.0)
     assert course.add(UNSURE, 30.0) == []
-
-
-def test_a_suspicion_is_not_reported(course: RunEpisodes[str]):
-    assert [course.add(SUSPECTED, float(second)) for second in range(5)] == [[]] * 5
 
 
 def test_one_healthy_finding_ends_nothing(course: RunEpisodes[str]):

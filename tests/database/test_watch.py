@@ -8,10 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
+from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.wire import Live, LiveDevice
 from tests.database.samples import queued
 from tests.database.simulated_training import Played, Watching
+from tests.diagnose.faults import OLDER
 from tests.diagnose.training import START_S, Training
 
 AT_S = 300
@@ -30,9 +33,9 @@ def throttled(by: float = 0.15, at_s: int = AT_S, stop_s: int | None = None, see
     return training
 
 
-def busy_longer(by: float = 0.15) -> Training:
+def busy_longer(by: float = 0.15, **more) -> Training:
     """GPU 2 computes more slowly without a change of its clock."""
-    training = well()
+    training = well(**more)
     training.speed[2, AT_S:] *= 1 - by
     return training
 
@@ -76,6 +79,15 @@ def test_a_slow_gpu_is_reported_within_three_minutes():
 def test_a_slow_gpu_with_a_normal_clock_is_found_by_being_busy_longer():
     reported = Watching(Played({1: busy_longer()})).until(AT_S + 180)
     assert (reported[1].cause, reported[1].devices) == ("slow or failing", (("j1n1", "GPU-002"),))
+
+
+def test_a_suspicion_is_not_reported():
+    training = busy_longer(metrics=OLDER)
+    verdict = diagnose(training.series())
+    assert (verdict.cause, verdict.suspect) == (Cause.SLOW, True)
+    watching = Watching(Played({1: training}))
+    watching.until(1195)
+    assert watching.played.reported == []
 
 
 def slow_links(by: float = 0.3, **more) -> Training:

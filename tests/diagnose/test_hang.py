@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slurm_gpu.diagnose.hangs import SURE
+from slurm_gpu.diagnose.hangs import CLEAR_HANG
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import HostSeries
@@ -307,7 +307,7 @@ class TestHang:
         hosts = [HostSeries(node=node, start_s=START_S, width_s=1.0, values=host) for node in ("n1", "n2")]
         verdict = diagnose(as_series(training, values, hosts=hosts))
         assert verdict.cause is Cause.HANG
-        assert (verdict.strength >= SURE) is sure
+        assert (verdict.strength >= CLEAR_HANG) is sure
 
 
 class TestValuesEachTenSeconds:
@@ -326,7 +326,7 @@ class TestValuesEachTenSeconds:
     def test_a_hang_is_reported_and_sure(self):
         verdict = self.a_table(3)
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
-        assert verdict.strength >= SURE
+        assert verdict.strength >= CLEAR_HANG
 
     def test_a_worker_that_resumes_ends_the_hang(self):
         assert self.a_table(3, util=(3, 0.4)).cause is Cause.HEALTHY

@@ -25,7 +25,7 @@ from slurm_gpu.database.verdicts.accused import Accused
 from slurm_gpu.database.verdicts.snapshots import VerdictSnapshots
 from slurm_gpu.database.verdicts.store import HEALTHY, StoredVerdict
 from slurm_gpu.diagnose.case import DiagnosisThresholds
-from slurm_gpu.diagnose.hangs import SURE
+from slurm_gpu.diagnose.hangs import CLEAR_HANG
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.live import LiveTable, UnsharedWorker, fractions, screen
 from slurm_gpu.diagnose.series import JobWorker
@@ -235,9 +235,9 @@ class JobWatch:
             if now_s - item.hung_last_s > _SAME_HANG_S:
                 item.hung_s = now_s
             item.hung_last_s = now_s
-            if verdict.strength < SURE and now_s - item.hung_s < _STILL_S:
+            if verdict.strength < CLEAR_HANG and now_s - item.hung_s < _STILL_S:
                 return  # loading and similar phases may look like a hang for a while
-        cause = None if verdict.cause in _NOTHING else verdict.cause.value
+        cause = None if verdict.cause in _NOTHING or verdict.suspect else verdict.cause.value
         finding = EpisodeFinding(cause, verdict.strength, verdict)
         self._store_changes(item, item.episodes.add(finding, now_s))
 
