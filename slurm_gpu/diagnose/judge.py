@@ -201,8 +201,9 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
         )
     if case.unused:
         unknown.append(f"{_names(case.unused)}: not used by the job")
-    if unknown and not verdict.culprits and verdict.cause not in (Cause.IMBALANCE, Cause.HANG):
-        # A worker without data may be the cause.
+    waits = verdict.cause is Cause.COMMUNICATION and verdict.kind == "all"
+    if unknown and (waits or verdict.cause in (Cause.HEALTHY, Cause.INCONCLUSIVE)):
+        # The other workers may wait for a worker without data, which does not cause other faults of theirs.
         seen = f"without these GPUs, the verdict would be: {verdict.cause.value}"
         why_not = (*verdict.why_not, *unknown, seen)
         return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=verdict.evidence, why_not=why_not)

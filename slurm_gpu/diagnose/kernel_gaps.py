@@ -21,9 +21,9 @@ _LEAST_WORKERS = 4
 _LEAST_GAPS, _ALIKE, _Z = 0.0018, 0.00035, 6.0
 # Minimum distance between workers with and without gaps, as a share of their mean difference.
 _CLEAR = 0.3
-# Logarithms of power: for all workers that never wait together; for a single one, which may always take more;
-# and for each one.
-_MORE_POWER, _MORE_OF_ONE, _NO_LESS = 0.03, 0.06, 0.01
+# Minimum mean excess of power, as a logarithm and in standard errors, and the minimum standard deviation,
+# since equal GPUs may always take different power.
+_MORE_POWER, _POWER_Z, _POWER_STD = 0.025, 3.0, 0.02
 
 
 def heavier_by_gaps(case: Case) -> Verdict | None:
@@ -32,22 +32,24 @@ def heavier_by_gaps(case: Case) -> Verdict | None:
     if util is None or power is None or Signal.BUSY in case.signals:
         return None
     used, taken = median(util), np.log(np.maximum(median(power), 1e-6))
-    rows = np.zeros(case.n, dtype=bool)
+    rows, more = np.zeros(case.n, dtype=bool), np.full(case.n, np.nan)
     for members in case.groups.members():
         there = members[case.judged[members] & np.isfinite(used[members]) & np.isfinite(taken[members])]
         if there.size >= _LEAST_WORKERS:
-            rows[there] = _never_wait(used[there], taken[there], case.series.step)
-    if not rows.any():
+            rows[there] = _never_wait(used[there], case.series.step)
+            more[there] = taken[there] - middle(taken[there[~rows[there]]])
+    rest = np.isfinite(more) & ~rows
+    std = max(sigma(more[rest]), _POWER_STD)
+    if not rows.any() or more[rows].mean() < max(_MORE_POWER, _POWER_Z * std / np.sqrt(rows.sum())):
         return None
     names, who = case.named(rows)
-    rest = ~rows & case.judged
     apart = middle(used[rest]) - middle(used[rows])
-    more = float(np.expm1(middle(taken[rows]) - middle(taken[rest])))
+    power_ratio = float(np.exp(more[rows].mean()))
     evidence = (
         Evidence(
-            text=f"{who}: {more:.1%} more power than the others",
+            text=f"{who}: {power_ratio - 1:.1%} more power than the others",
             metric="power",
-            value=more,
+            value=power_ratio - 1,
             expected=0.0,
             workers=names,
         ),
@@ -65,7 +67,7 @@ def heavier_by_gaps(case: Case) -> Verdict | None:
     )
 
 
-def _never_wait(used: Matrix, taken: Matrix, step: float) -> NDArray[np.bool_]:
+def _never_wait(used: Matrix, step: float) -> NDArray[np.bool_]:
     """Mark those workers of a group that never wait."""
     usual = float(quantile(used[None, :], 0.75)[0])
     alike = max(sigma(used[used >= middle(used)]), _ALIKE)
@@ -74,8 +76,4 @@ def _never_wait(used: Matrix, taken: Matrix, step: float) -> NDArray[np.bool_]:
     if not rows.any() or 2 * rows.sum() > rows.size:
         return none
     between = float(used[~rows].min() - used[rows].max())
-    if between < _CLEAR * (usual - float(used[rows].mean())):
-        return none
-    more = taken[rows] - middle(taken[~rows])
-    least = _MORE_OF_ONE if more.size == 1 else _MORE_POWER
-    return rows if middle(more) >= least and more.min() >= _NO_LESS else none
+    return rows if between >= _CLEAR * (usual - float(used[rows].mean())) else none

@@ -16,6 +16,8 @@ _LEAST_JUDGED = 3
 # In logarithms of power.
 _LEAST_MOVE, _LEAST_GAP = 0.015, 0.01
 _MANY = 5
+# Minimum fall of a worker's power, as a share of that of the waiting workers, if it is slow itself.
+_FELL = 0.25
 # In fractions of utilisation, which is 1 except for the pauses between kernel launches.
 _LEAST_WAIT, _WAITS_ALIKE, _WAIT_Z = 0.0018, 0.00035, 5.0
 
@@ -51,14 +53,15 @@ def starving_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence], lac
 def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
     """Find the worker that the others wait for: its power fell least or most when all became slower.
 
-    A slow link changes the power of all GPUs equally. A worker with more to do waits less than the others,
-    and therefore takes more power. A worker that takes less power than its waiting peers is slow because of
-    its own fault.
+    A slow link changes the power of all GPUs equally. A worker with more to do takes as much power as before,
+    and more than the others, which wait for it. The power of a worker that is slow because of its own fault
+    falls, sometimes further than that of its waiting peers.
     """
     power = case.signals.get(Signal.POWER)
     if power is None:
         return None
-    moved = _moved(case, trend, np.log(np.maximum(power, 1e-6)))
+    own = _moved(case, trend, np.log(np.maximum(power, 1e-6)))
+    moved = own.copy()
     for members in case.groups.members():
         # In a group of two, it is unknown which of them moved.
         enough = np.isfinite(moved[members]).sum() >= _LEAST_JUDGED
@@ -73,19 +76,20 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
     gap = float(moved[high].min() - moved[low].max())
     if apart < max(_LEAST_MOVE, case.rules.z * within) or gap < max(_LEAST_GAP, 0.5 * apart):
         return None
-    # A change on only one GPU is a fault of that GPU; more work since then affects several.
     chosen = high if 2 * len(high) <= len(order) else low
     if chosen is low and len(low) > 1:
         return None
-    # Either of two halves may be unusual, but many GPUs rarely become slow at once.
-    if len(low) == len(high) < _MANY:
+    fell = own[high].mean() < _FELL * own[low].mean()
+    # Either of two halves may be unusual if both fell, but many GPUs rarely become slow at once.
+    if fell and len(low) == len(high) < _MANY:
         return None
     rows = np.isin(np.arange(case.n), chosen)
     names, who = case.named(rows)
     change = float(np.expm1(apart if chosen is high else -apart))
     text = f"{who}: power changed by {change:+.1%} relative to the other GPUs at the same time"
     found = (*evidence, Evidence(text=text, metric="power", value=change, expected=0.0, workers=names))
-    if len(names) > 1:
+    # A fall on only one GPU is a fault of that GPU; more work since then often affects several.
+    if len(names) > 1 or (chosen is high and not fell):
         verdict = case.verdict(Cause.IMBALANCE, 0.55, kind="workers", roles=names, evidence=found)
     else:
         verdict = case.verdict(Cause.SLOW, 0.55, kind="power", culprits=case.workers(rows), evidence=found)

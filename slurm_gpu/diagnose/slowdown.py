@@ -72,7 +72,8 @@ def slowdown(case: Case) -> Verdict | None:
         return None
     slack = max(0.06, 0.6 * abs(pace))
     alike = all(abs(change - pace) <= slack for change in carried.values())
-    if util is None or not carried or not alike or case.judged.sum() < 2 or _as_busy(case, trend):
+    fell = bool(carried) and np.median(list(carried.values())) <= 0.5 * pace
+    if util is None or not fell or not alike or case.judged.sum() < 2 or _as_busy(case, trend):
         why = f"all workers do {1 - np.exp(trend.fell):.0%} less than before, but the data show no cause"
         return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=tuple(evidence), why_not=(why,))
     found = starving_outlier(case, trend, evidence, lack) or _own_clock(case, trend, evidence, pace)

@@ -42,6 +42,9 @@ def links(case: Case) -> Verdict | None:
     for signal in LINKS:
         rows = case.below(signal, _LEAST_LINK) & ~case.below(Signal.UTIL, 0.1)
         with np.errstate(invalid="ignore"):
+            if rows.any():
+                # A link that carried more than those of its peers before, and now as much, is not slow.
+                rows &= case.deviations[signal].apart <= -0.5 * _LEAST_LINK
             # A worker that also does less, or sends less over other links, is not in step with its peers.
             for other in (Signal.WORK, Signal.NVLINK, Signal.PCIE):
                 if other is not signal:

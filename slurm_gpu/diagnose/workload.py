@@ -31,25 +31,30 @@ _STAGE_SIGMAS = 3.5
 _REPLICA_POWER, _REPLICA_DIFFERS, _REPLICA_SIGMAS = 0.03, 0.005, 5.0
 # The power of two GPUs may permanently differ by a tenth, but a whole replica differs only by its work.
 _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
-# The times of equally long microbatches vary by 2 to 3 %, of which a mean over seconds shows at most half.
-_SEQUENCE_STD = 0.022
+# The first value of each pair applies to means over seconds, the second to bins of a timeline, which contain
+# more steps. The times of equally long microbatches vary by 2 to 3 %, of which a mean over seconds shows at
+# most half.
+_SEQUENCE_STD = 0.022, 0.0135
 # Half of 3 %: a job whose work varies by more is not called healthy, because means over seconds also show
 # little of unequal sequences if steps are short.
 _UNUSUAL_STD = 0.015
 _SEQUENCE_CORRELATION = 0.8
 _LEAST_SAMPLES = 100
-# In means over ten seconds, GPUs with equal work keep their relative power within one percent.
-_SEQUENCE_STD_OF_POWER = 0.0135
+# In means over ten seconds, GPUs with equal work keep their relative power within 1.1 %.
+_SEQUENCE_STD_OF_POWER = 0.0115
 _SAMPLE_S = 10.0
 _BUSY_ALL_THE_TIME = 0.95
+# Minimum standard deviation and correlation of variations that neighbouring workers have in common, and the
+# minimum correlation in standard errors.
+_SHARED_STD, _SHARED, _SHARED_Z = 0.006, 0.5, 6.0
 # In samples: differences that last this long are not caused by the steps that a sample contains.
 _LATER, _LASTING = 4, 0.3
 # Number of samples in the means by which nodes are compared.
 _SAMPLES = 4
 _LEAST_OF_NODES, _LEAST_BLOCKS_OF_NODES, _LASTING_OF_NODES = 16, 8, (-0.4, 0.5)
-_STD_OF_NODES, _STD_OF_NODES_IN_BINS = 0.018, 0.01
+_STD_OF_NODES = 0.018, 0.01
 # Nodes with equal work differ by half of this or less, since a node and many steps vary less than a GPU.
-_POWER_OF_NODES, _POWER_OF_NODES_IN_BINS = 0.012, 0.0065
+_POWER_OF_NODES = 0.012, 0.0065
 
 
 def heavier(case: Case) -> Verdict | None:
@@ -233,11 +238,12 @@ def sequences(case: Case) -> Verdict | None:
     busy, tensor = case.series.get(Metric.SM_ACTIVE), case.series.get(Metric.TENSOR)
     if busy is None or tensor is None:
         return _sequences_by_power(case)
-    found = _variation(case, busy, tensor, case.judged)
+    in_bins = case.series.width_s > _SAMPLE_S
+    found = _variation(case, busy, tensor, case.judged, _SEQUENCE_STD[in_bins])
     if found is not None:
         # Unequal sequences vary the work of all workers.
         others = case.judged & (np.arange(case.n) != found.most)
-        if _variation(case, busy, tensor, others) is not None:
+        if _variation(case, busy, tensor, others, _SEQUENCE_STD[in_bins]) is not None:
             return _sequence(case, "workers", found.std, found.correlation)
         who = case.series.workers[found.most].name if case.judged.sum() > 2 else "one of two workers"
         why = f"the work of {who} varies by {found.std:.0%}: it may evaluate for all, or have more work"
@@ -245,11 +251,13 @@ def sequences(case: Case) -> Verdict | None:
     one, other = (_node_series(case, matrix) for matrix in (busy, tensor))
     both = np.isfinite(one) & np.isfinite(other)
     std = min(_std_of_nodes(one), _std_of_nodes(other))
-    least = _STD_OF_NODES if case.series.width_s <= _SAMPLE_S else _STD_OF_NODES_IN_BINS
-    if both.sum() >= _LEAST_OF_NODES and std >= least and _is_independent(one):
+    if both.sum() >= _LEAST_OF_NODES and std >= _STD_OF_NODES[in_bins] and _is_independent(one):
         correlation = _correlation(one[both], other[both])
         if correlation >= _SEQUENCE_CORRELATION:
             return _sequence(case, "nodes", std, correlation)
+    std, correlation = _shared_variation(case, busy, tensor)
+    if std >= _SHARED_STD:
+        return _sequence(case, "pairs of neighbouring workers", std, correlation)
     found = _variation(case, busy, tensor, case.judged, _UNUSUAL_STD)
     if found is None:
         return None
@@ -267,7 +275,7 @@ class _Variation:
 
 
 def _variation(
-    case: Case, busy: Matrix, tensor: Matrix, kept: NDArray[np.bool_], least: float = _SEQUENCE_STD
+    case: Case, busy: Matrix, tensor: Matrix, kept: NDArray[np.bool_], least: float
 ) -> _Variation | None:
     """Find whether SM activity and tensor work vary together on each of these workers."""
     # A single lasting change is not caused by sequences.
@@ -281,6 +289,38 @@ def _variation(
         return None
     squares = np.where(both, other, 0.0) ** 2
     return _Variation(std, correlation, int(np.argmax(squares.sum(axis=1) / np.maximum(both.sum(axis=1), 1))))
+
+
+def _shared_variation(case: Case, one: Matrix, other: Matrix) -> tuple[float, float]:
+    """Return by how much neighbours vary together, as a standard deviation, and their correlation.
+
+    Workers of a tensor-parallel group process the same sequences, whereas noise, and the times of equally
+    long microbatches, vary independently. Both results are 0 without a clear correlation.
+    """
+    n = max(1, round(max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
+    one, other = (_without_change(smooth(relative_series(case, rows), n, 0.5)) for rows in (one, other))
+    there = [
+        rows
+        for node in case.series.nodes
+        for members in case.groups.members()
+        if (rows := np.intersect1d(case.series.on(node), members[case.judged[members]])).size >= 4
+    ]
+    if not there or not _autocorrelation(one, _LATER) <= _LASTING:
+        return 0.0, 0.0
+    a, b = (np.concatenate([rows[first : rows.size // 2 * 2 : 2] for rows in there]) for first in (0, 1))
+    products = np.stack([one[a] * other[b], one[b] * other[a]])
+    known = np.isfinite(products)
+    if known.sum() < _LEAST_SAMPLES:
+        return 0.0, 0.0
+    # A single event affects few of the pairs.
+    shared = middle(_means(np.concatenate(products, axis=1)))
+    whole = np.sqrt(middle(_means(one**2)) * middle(_means(other**2)))
+    least = max(_SHARED, _SHARED_Z / np.sqrt(known[0].sum()))
+    return (float(np.sqrt(shared)), shared / whole) if shared > least * whole else (0.0, 0.0)
+
+
+def _means(rows: Matrix) -> Matrix:
+    return smooth(rows, rows.shape[1])[:, 0]
 
 
 def _correlation(a: Matrix, b: Matrix) -> float:
@@ -322,14 +362,15 @@ def _sequences_by_power(case: Case) -> Verdict | None:
     if not (
         std >= _SEQUENCE_STD_OF_POWER
         and np.isfinite(own).sum() >= _LEAST_SAMPLES
-        and abs(_autocorrelation(own, _LATER)) <= _LASTING
+        and _autocorrelation(own, _LATER) <= _LASTING
     ):
         nodes = _node_series(case, power)
         std, who = _std_of_nodes(nodes), "the power of each node"
-        in_bins = case.series.width_s > _SAMPLE_S
-        least = _POWER_OF_NODES_IN_BINS if in_bins else _POWER_OF_NODES
+        least = _POWER_OF_NODES[case.series.width_s > _SAMPLE_S]
         if np.isfinite(nodes).sum() < _LEAST_OF_NODES or not std >= least or not _is_independent(nodes):
-            return None
+            std, who = _shared_variation(case, power, power)[0], "the power of pairs of neighbouring GPUs"
+            if std < _SHARED_STD:
+                return None
     text = f"{who} varies by {std:.1%}, independently in each sample, while all GPUs are busy"
     verdict = case.verdict(
         Cause.IMBALANCE,

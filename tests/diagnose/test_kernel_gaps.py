@@ -30,6 +30,14 @@ def test_both_together(seed):
     assert verdict.evidence[0].value == pytest.approx(0.05, abs=0.03)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_of_several_may_take_no_more_power(seed):
+    power = np.array([0.06, 0.0, 0.06, 0.05])[:, None]
+    verdict = diagnose(a_training([1, 4, 9, 14], power, 0.005, seed=seed))
+    assert (verdict.cause, verdict.suspect) == (Cause.IMBALANCE, True)
+    assert len(verdict.roles) == 4
+
+
 @pytest.mark.parametrize(
     ("heavy", "power", "gaps"),
     [

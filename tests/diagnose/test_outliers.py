@@ -42,6 +42,15 @@ class TestWithoutActivity:
         assert verdict.evidence[-1].value == pytest.approx(own - 1, abs=0.008)
         assert f"changed by {'-' if own < 1 else '+'}" in verdict.evidence[-1].text
 
+    @pytest.mark.parametrize("heavy", [[5], [4, 5, 6, 7]])
+    def test_a_worker_that_takes_as_much_power_as_before_has_more_work(self, heavy):
+        training = Training(metrics=OLDER, n=8)
+        training.work[heavy, training.at(BEGINS_MINUTE) :] = 1.08
+        verdict = diagnose(training.series())
+        assert (verdict.cause, culprits(verdict)) == (Cause.IMBALANCE, [])
+        assert verdict.roles == tuple(training.workers[row].name for row in heavy)
+        assert verdict.suspect
+
     @pytest.mark.parametrize("row", [4, 5])
     @pytest.mark.parametrize("own", [0.965, 1.035])
     def test_with_two_workers_in_a_stage_the_changed_one_is_unknown(self, row, own):

@@ -1,14 +1,18 @@
 """Links and input: the cause that all wait for is named, and no worker that only waits."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from slurm_gpu.diagnose.case import DiagnosisThresholds, build_case
 from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.series import HostSeries
+from slurm_gpu.diagnose.signals import Signal
+from slurm_gpu.diagnose.supply import links
 from slurm_gpu.diagnose.verdict import UNEXPLAINED, Cause
 from tests.diagnose.faults import OLDER, SEEDS, as_series, culprits
 from tests.diagnose.training import EVERYTHING, START_S, Training
@@ -68,6 +72,19 @@ class TestSupply:
         verdict = diagnose(as_series(training, values))
         assert (verdict.cause, culprits(verdict), verdict.nodes) == (Cause.COMMUNICATION, [4, 5], ("n1",))
         assert [item.metric for item in verdict.evidence] == ["nvlink", "pcie"]
+
+    @pytest.mark.parametrize(("apart", "is_slow"), [(-0.27, True), (-0.01, False)])
+    def test_a_link_that_only_fell_to_the_level_of_its_peers_is_not_slow(self, apart, is_slow):
+        case = build_case(Training().series(), None, DiagnosisThresholds(), running=True)
+        fifth = np.arange(16) == 5
+        fell = replace(
+            case.deviations[Signal.PCIE],
+            level=np.where(fifth, -0.27, 0.0),
+            z=np.where(fifth, -7.0, 0.0),
+            apart=np.where(fifth, apart, 0.0),
+        )
+        found = links(replace(case, deviations={**case.deviations, Signal.PCIE: fell}))
+        assert (found is not None) is is_slow
 
     def test_a_node_whose_infiniband_carries_less_is_named(self):
         training = Training(n=32)

@@ -61,6 +61,14 @@ class TestHonesty:
         assert verdict.cause is Cause.INCONCLUSIVE
         assert "8 GPUs on n3: no data" in verdict.why_not
 
+    def test_a_missing_node_does_not_cause_the_lack_of_input_of_others(self):
+        training = Training(n=24)
+        training.fetch[:] = 0.7
+        present = [course for course in training.worker_series() if course.worker.node != "n3"]
+        verdict = diagnose(align(present, missing=training.workers[16:]))
+        assert (verdict.cause, verdict.kind) == (Cause.STARVATION, "all")
+        assert verdict.why_not == ("8 GPUs on n3: no data",)
+
     def test_a_node_of_which_little_has_come_so_far_is_not_called_without_data(self):
         training = Training(n=24)
         values = training.values()

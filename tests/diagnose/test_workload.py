@@ -68,6 +68,18 @@ class TestImbalance:
         verdict = diagnose(as_read(training, training.values(), phases=(0, 4, 7, 9)))
         assert (verdict.cause, verdict.kind, culprits(verdict)) == (Cause.IMBALANCE, "sequence", [])
 
+    @pytest.mark.parametrize("seed", SEEDS)
+    @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
+    @pytest.mark.parametrize("alike", [1, 2])
+    def test_small_variations_count_if_neighbours_have_them_in_common(self, seed, metrics, alike):
+        """As with tensor parallelism over two GPUs."""
+        training = Training(seed=seed, n=32, metrics=metrics, noise=0.005)
+        length = 1 + 0.018 * training.random.standard_normal((32 // alike, 60))
+        training.work *= np.repeat(np.repeat(length, alike, axis=0), 10, axis=1)
+        verdict = diagnose(training.series())
+        assert (verdict.kind == "sequence") is (alike == 2)
+        assert culprits(verdict) == []
+
     @pytest.mark.parametrize("seconds", [3, 7, 9, 13, 20])
     def test_readings_of_only_one_or_two_steps_are_not_sequences(self, seconds):
         training = Training(n=32)
