@@ -6,7 +6,10 @@ slows them down, whatever the traits of the applications are.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +18,13 @@ from slurm_gpu.colocation.profiles.traits import Floats
 
 Bools = NDArray[np.bool_]
 
-# Ranks and reductions of the singular values after the first, from which a held-out fold selects.
-_OPTIONS = tuple((rank, less) for rank in (1, 2, 3, 4, 6, 8) for less in (0.0, 0.03))
+# Rank, reduction of the singular values after the first, and whether the logarithms are completed, since
+# independent slowdowns multiply. The completion is the mean of the best options for held-out pairs.
+_OPTIONS = tuple(product((1, 2, 3, 4, 6, 8), (0.0, 0.03), (False, True)))
+_BEST = 2
+# Folds of the pairs. As few of them as contain this many pairs select the options.
 _FOLDS = 5
+_SELECTING = 250
 # Fewer pairs are not completed.
 _FEWEST = 40
 # An application has enough measurements for a completion from this number on, per factor.
@@ -36,41 +43,48 @@ class Completion:
     """(n, n) of measured pairs, each completed without the pair in either direction."""
     folds: tuple[Bools, ...]
     """(n, n) each, the pairs that were left out together."""
+    n_selecting: int
+    """Number of folds that selected the options."""
 
 
 def complete(speeds: Floats) -> Completion | None:
-    """Complete `speeds` (n, n), which are NaN if unmeasured; return None if too few are measured."""
+    """Complete `speeds` (n, n), which are positive, or NaN if unmeasured.
+
+    Return None if too few are measured.
+    """
     measured = ~np.isnan(speeds)
     pairs = np.argwhere(np.triu(measured | measured.T))
     if len(pairs) < _FEWEST:
         return None
     fold = _folds(speeds, pairs)
     outs = [_symmetric(pairs[fold == k], len(speeds)) for k in range(_FOLDS)]
-    first = np.where(outs[0], np.nan, speeds)
-    asked = outs[0] & measured
-    rank, less = min(
-        (option for option in _OPTIONS if option[0] < len(speeds)),
-        key=lambda option: float(np.abs(truncated(first, *option) - speeds)[asked].mean()),
-    )
+    n_selecting = min(math.ceil(_SELECTING * _FOLDS / len(pairs)), _FOLDS)
+    options = [option for option in _OPTIONS if option[0] < len(speeds)]
+    errors = np.zeros(len(options))
+    for out in outs[:n_selecting]:
+        seen, asked = np.where(out, np.nan, speeds), out & measured
+        errors += [np.abs(truncated(seen, *option) - speeds)[asked].sum() for option in options]
+    best = [options[at] for at in np.argsort(errors, kind="stable")[:_BEST]]
     left_out = np.full_like(speeds, np.nan)
     for out in outs:
-        left_out[out & measured] = _where_known(np.where(out, np.nan, speeds), rank, less)[out & measured]
-    return Completion(_where_known(speeds, rank, less), left_out, tuple(outs))
+        left_out[out & measured] = _mean(np.where(out, np.nan, speeds), best)[out & measured]
+    return Completion(_mean(speeds, best), left_out, tuple(outs), n_selecting)
 
 
-def truncated(speeds: Floats, rank: int, less: float = 0.0) -> Floats:
+def truncated(speeds: Floats, rank: int, less: float = 0.0, logarithms: bool = False) -> Floats:
     """Return speeds from 0 to 1 for all pairs (Mazumder and others, 2010).
 
     The completion begins with the effects of both applications. `less` reduces the singular values after the
     first.
     """
     measured = ~np.isnan(speeds)
-    found = _effects(speeds)
+    given = np.log(speeds) if logarithms else speeds
+    found = _effects(given)
     for _ in range(_STEPS):
-        u, values, v = np.linalg.svd(np.where(measured, speeds, found), full_matrices=False)
+        u, values, v = np.linalg.svd(np.where(measured, given, found), full_matrices=False)
         values[1:] = np.maximum(values[1:] - less, 0.0)
         found = (u[:, :rank] * values[:rank]) @ v[:rank]
-    return np.clip(found, 0.0, 1.0)
+    return np.clip(np.exp(np.minimum(found, 0.0)) if logarithms else found, 0.0, 1.0)
 
 
 def _effects(speeds: Floats) -> Floats:
@@ -85,10 +99,15 @@ def _effects(speeds: Floats) -> Floats:
     return np.asarray(level + rows[:, None] + columns)
 
 
-def _where_known(speeds: Floats, rank: int, less: float) -> Floats:
+def _mean(speeds: Floats, options: Sequence[tuple[int, float, bool]]) -> Floats:
     measured = ~np.isnan(speeds)
-    enough = np.minimum(measured.sum(axis=1), measured.sum(axis=0)) >= _PER_FACTOR * rank
-    return np.where(enough[:, None] & enough, truncated(speeds, rank, less), np.nan)
+    n_of_each = np.minimum(measured.sum(axis=1), measured.sum(axis=0))
+    total, many = np.zeros_like(speeds), np.zeros_like(speeds)
+    for option in options:
+        enough = n_of_each >= _PER_FACTOR * option[0]
+        known = enough[:, None] & enough
+        total, many = total + known * truncated(speeds, *option), many + known
+    return np.where(many > 0, total / np.maximum(many, 1), np.nan)
 
 
 def _folds(speeds: Floats, pairs: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -27,7 +27,7 @@ _NOTHING_KNOWN = 0.7
 # Maximum number of fitted speeds, in which the cost of a fit is cubic: 1,000 of 52 applications take 2 s of
 # processor time.
 MOST_FITTED = 1000
-# Number of folds that select the weight: each takes another fit.
+# Minimum number of folds that select the weight: each takes another fit.
 _SELECTING = 2
 # Weights of the completion next to the Gaussian process.
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -122,7 +122,7 @@ def predict(
 def _weight(completion: Completion, fit: Callable[[Entries], GaussianProcess], entries: Entries) -> float:
     """Return the weight of the completion with the least error for left-out pairs (Breiman 1996)."""
     errors = np.zeros(len(_WEIGHTS))
-    for out in completion.folds[:_SELECTING]:
+    for out in completion.folds[: max(_SELECTING, completion.n_selecting)]:
         of_fold = out[entries.one, entries.other]
         if of_fold.all():
             return 0.0
