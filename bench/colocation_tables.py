@@ -1,16 +1,20 @@
-"""Write tables of pairs that a published model of interference generates, for benchmarks of co-location.
+"""Write tables of pairs that our own model of interference generates, for benchmarks of co-location.
 
 Two applications on one GPU compete for three resources:
 
 - GPU time: the driver gives equal slices to all that have work (max-min fairness).
-- Memory bandwidth: each obtains a share in proportion to its demand (Jog and others, MEMSYS 2015).
-- The L2 cache: a step takes longer in proportion to the use of the cache by the other (iGniter, TPDS 2023).
+- Memory bandwidth: each obtains a share in proportion to its demand.
+- The L2 cache: a step takes longer in proportion to the use of the cache by the other.
 
-The scarcer of the first two limits an application (a roofline); the cache and a constant cost of scheduling
-(iGniter) come in addition. Pairs that exceed the memory of the GPU cannot run together. Applications are
-models with one to six batch sizes, whose use of a GPU saturates with the size. Each application deviates from
-its model's use by several per cent, and each speed has an error of measurement of one per cent. The use is
-hidden: a table has names, sizes, steps per second alone, and speeds. Seeds below 1000 served development.
+The effect of the cache has the form of iGniter's model (Xu and others, IEEE TPDS 34(3), 2023; its README
+on GitHub has the formula). The rest is our own model, inspired by iGniter's delay of scheduling and by Jog
+and others (Anatomy of GPU Memory System for Multi-Application Execution, MEMSYS 2015); no formula is theirs.
+
+The scarcer of the first two limits an application; the cache and a constant cost of scheduling come in
+addition. Pairs that exceed the memory of the GPU cannot run together. Applications are models with one to six
+batch sizes, whose use of a GPU saturates with the size. Each application deviates from its model's use by
+several per cent, and each speed has an error of measurement of one per cent. The use is hidden: a table has
+names, sizes, steps per second alone, and speeds. Seeds below 1000 served development.
 """
 
 from __future__ import annotations

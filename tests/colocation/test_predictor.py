@@ -308,6 +308,13 @@ def test_factors_that_no_trait_shows_are_found_in_the_measured_pairs() -> None:
     assert mae(found, speeds, np.isnan(seen)) < 0.01
 
 
+def test_slowdowns_that_multiply_are_completed_by_their_logarithms() -> None:
+    speeds = np.exp(-3 * np.outer(*np.random.default_rng(7).uniform(0, 1, (2, 12))))
+    found = complete(some_missing(speeds, 7, 0.2))
+    assert found is not None
+    assert found.everywhere == pytest.approx(speeds, abs=1e-6)
+
+
 def test_a_completion_needs_many_pairs_and_leaves_out_both_directions() -> None:
     _, speeds = zoo(5)
     assert complete(np.where(np.arange(12) < 3, speeds, np.nan)) is None
