@@ -27,6 +27,7 @@ def environment(layout: Layout) -> dict[str, str]:
         "SLURM_CONF": str(layout.slurm_conf),
         "SLURM_GPU_CONF": str(layout.site_file),
         "SLURM_GPU_RUN_DIR": str(layout.controller_run),
+        "SLURM_GPU_DATABASE_CONFIG": str(layout.database_file),
         "SLURM_GPU_POLICY_STATE": str(layout.policy_state),
     }
 

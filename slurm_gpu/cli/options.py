@@ -25,6 +25,7 @@ database_option = click.option(
     "--database-config",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
+    envvar="SLURM_GPU_DATABASE_CONFIG",
     help="File with the database URL. [default: /etc/slurm-gpu/slurm-gpudbd.yaml]",
 )
 

@@ -41,6 +41,15 @@ def test_the_database_is_named(slurm_gpu: CommandLine, place: Path):
     assert slurm_gpu.out.startswith(f"sqlite:///{place}/own.db has schema 0")
 
 
+def test_a_variable_names_the_file_of_the_database(
+    slurm_gpu: CommandLine, place: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (place / "own.yaml").write_text(f"url: sqlite:///{place}/own.db\n")
+    monkeypatch.setenv("SLURM_GPU_DATABASE_CONFIG", f"{place}/own.yaml")
+    assert slurm_gpu("db", "upgrade") == 0
+    assert slurm_gpu.out.startswith(f"sqlite:///{place}/own.db has schema 0")
+
+
 def test_a_password_is_never_shown():
     shown = shown_url("mysql+pymysql://gpu:hush@db/slurm_gpu?passwd=hush&charset=utf8mb4")
     assert shown == "mysql+pymysql://gpu:***@db/slurm_gpu?charset=utf8mb4"

@@ -264,7 +264,7 @@ def test_a_run_with_an_unknown_part_leaves_others_unchanged(database: Database) 
     }
     idle = figures["allocated-but-idle"]
     assert (idle.table.data["user"], idle.table.data["wasted_gpu_h"].tolist()) == (["v"], [0.5])
-    assert idle.reading.startswith("50 % of 1 GPU-hour measured (33.3 % of all) were idle")
+    assert idle.reading.startswith("50 % of 1 GPU-hour measured (33.3 % of all) were wasted")
     by_application, by_user = (
         figures[name].table.data["gpu_h"] for name in ("usage-by-application", "gpu-hours-by-user")
     )

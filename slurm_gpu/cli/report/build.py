@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.local_database import database_url
 from slurm_gpu.cli.options import database_option
 from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.policy.file import PATH, policy_path
@@ -80,7 +81,6 @@ def build(
     its owner can read it.
     """
     # numpy and the database modules are not installed on login nodes.
-    from slurm_gpu.database.settings import DEFAULT_PATH, default_is_meant, load_settings
     from slurm_gpu.reports.build import build_report, open_database
 
     config, now_s = site.config, site.wall()
@@ -92,12 +92,7 @@ def build(
         out = out / name
     else:
         period = _between(_DEFAULT_SINCE if since is None else since, until, today, config.timezone)
-    if database_config is None and not default_is_meant():
-        raise UsageError(
-            f"{DEFAULT_PATH} does not exist: run this on slurm-gpudbd's host, or name the file with "
-            "--database-config"
-        )
-    database = open_database(load_settings(database_config).url)
+    database = open_database(database_url(database_config))
     bundles, loans = _of_policy(site, policy)
     with _progress() as progress:
         built = build_report(

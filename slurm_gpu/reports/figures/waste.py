@@ -79,5 +79,5 @@ def _reading(jobs: JobTable, total: dict[str, float]) -> str:
 
     return (
         f"{amount('wasted')} of {gpu_hours(allocated)} measured "
-        f"({percent(allocated, jobs.total_gpu_h)} of all) were idle; {amount('no_process')} had no process."
+        f"({percent(allocated, jobs.total_gpu_h)} of all) were wasted; {amount('no_process')} had no process."
     )
