@@ -117,8 +117,10 @@ def test_jobs_that_slurm_lost_are_reported(installed: Installation):
         Level.WARN,
         "Slurm's accounting lacks jobs that nodes recorded: 22, 7",
     )
-    installed.database.state = make_health()
+    installed.database.state = make_health(unmatched_jobs=())
     assert levels(database.jobs_accounted(installed.at())) == ["ok"]
+    installed.database.state = make_health(unmatched_jobs=None)  # from an older slurm-gpudbd
+    assert levels(database.jobs_accounted(installed.at())) == ["skipped"]
 
 
 def test_nodes_that_send_no_records_are_reported_on_every_host(installed: Installation):

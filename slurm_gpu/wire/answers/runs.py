@@ -192,8 +192,8 @@ class Decision:
 class Health:
     """The state of slurm-gpudbd: versions, progress of the accounting import, rejected items.
 
-    `rejected` contains the numbers of items rejected since the start, by kind; it is None in answers of an
-    older slurm-gpudbd.
+    `rejected` contains the numbers of items rejected since the start, by kind. It and `unmatched_jobs` are
+    None in answers of an older slurm-gpudbd.
     """
 
     version: str
@@ -208,7 +208,7 @@ class Health:
     watermark_s: int | None
     watermark_lag_s: float | None
     unmatched: int
-    unmatched_jobs: Sequence[int] = ()
+    unmatched_jobs: Sequence[int] | None = None
     """Up to ten jobs, newest first, without any run, whose final records ended 1 h to 7 days ago."""
     stale_nodes: Sequence[str] = ()
     rejected: Mapping[str, int] | None = None
