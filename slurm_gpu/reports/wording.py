@@ -31,7 +31,8 @@ def trimmed(value: float, decimals: int) -> str:
 def hours(value: float) -> str:
     """Return a text such as "0 h", "15 s", "0.25 h", "12.5 h" or "1,234 h"."""
     if 0 < value < 0.01:
-        return f"{max(1, round(value * 3600))} s"
+        seconds = round(value * 3600)
+        return f"{seconds} s" if seconds else "less than 1 s"
     return f"{trimmed(value, 2 if value < 1 else 1 if value < 100 else 0)} h"
 
 

@@ -121,8 +121,8 @@ def test_the_shares_of_applications_are_read_back(
         mine = [run for run in of_gpus if run["app"] == app]
         assert (jobs[app], users[app]) == (len(mine), len({run["user"] for run in mine}))
     assert figure.reading == (
-        "The largest share of the run time of jobs with GPUs was 38.3 % (pytorch), followed by 25.3 % "
-        "(python), 19.3 % (tensorflow) and 9 % (gromacs)."
+        "The largest share of the run time of jobs with GPUs was 38.3 % for pytorch, followed by 25.3 % "
+        "for python, 19.3 % for tensorflow and 9 % for gromacs."
     )
     fields = column(figures["usage-by-field"], "field", "share_pct")
     assert round(fields["deep learning"], 2) == 58.07

@@ -26,7 +26,14 @@ def test_a_share_that_is_not_nothing_is_never_0_percent(part: float, whole: floa
 
 @pytest.mark.parametrize(
     ("seconds", "expected"),
-    [(0, "0 h"), (0.2, "1 s"), (15, "15 s"), (900, "0.25 h"), (45_000, "12.5 h"), (4_442_400, "1,234 h")],
+    [
+        (0, "0 h"),
+        (0.2, "less than 1 s"),
+        (15, "15 s"),
+        (900, "0.25 h"),
+        (45_000, "12.5 h"),
+        (4_442_400, "1,234 h"),
+    ],
 )
 def test_a_wait_of_seconds_is_shown_in_seconds(seconds: float, expected: str):
     assert hours(seconds / 3600) == expected

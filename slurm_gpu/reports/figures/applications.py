@@ -87,7 +87,9 @@ def _users(column: Category, user: Category) -> Integers:
 def _reading(names: list[str], share: Floats) -> str:
     if not names:
         return "No job with GPUs ran in this period."
-    each = [f"{percent(value)} ({name})" for name, value in zip(names[:_NAMED], share.tolist(), strict=False)]
+    each = [
+        f"{percent(value)} for {name}" for name, value in zip(names[:_NAMED], share.tolist(), strict=False)
+    ]
     first, *others = each
     first = f"The largest share of the run time of jobs with GPUs was {first}"
     return f"{first}, followed by {listed(others)}." if others else f"{first}."

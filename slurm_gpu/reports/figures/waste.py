@@ -74,7 +74,7 @@ def _reading(jobs: JobTable, total: dict[str, float]) -> str:
 
     def amount(kind: str) -> str:
         cost = total[f"{kind}_cost"]
-        worth = f" (worth {trimmed(cost, 2)})" if cost else ""
+        worth = f" ({trimmed(cost, 2)} at the rates of server_types)" if cost else ""
         return f"{percent(total[f'{kind}_gpu_h'], allocated)}{worth}"
 
     return (

@@ -1,6 +1,7 @@
 """The page of one job, in a real browser."""
 
 import base64
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -121,6 +122,21 @@ def test_facts_limits_and_files_are_there(job_tab: Callable[[World], Tab]):
         assert words in facts
     links = [link.get_attribute("href") for link in tab.page.locator("#downloads a").all()]
     assert links == [f"api/v1/jobs/200{part}?format=csv" for part in ("", "/timeline", "/window")]
+
+
+def test_a_running_job_shows_when_its_nodes_last_reported_and_energy_in_a_fitting_unit(
+    job_tab: Callable[[World], Tab],
+):
+    devices = [{"last_s": NOW_S - 9000}, {"last_s": NOW_S - 7200}]
+    tab = job_tab(world_of(run_of("200", devices=devices, energy_j=7200.0)))
+    facts = tab.page.inner_text("#facts").replace("\u00a0", " ")
+    assert "2 Wh" in facts
+    started, reported = (re.search(rf"{name}\s+(.*)", facts) for name in ("Started", "Last reported"))
+    assert started is not None
+    assert reported is not None
+    assert reported[1] == started[1], "the newest record ends when the job started"
+    ended = job_tab(world_of(run_of("200", devices=devices, state="COMPLETED", end_s=NOW_S - 50)))
+    assert "Last reported" not in ended.page.inner_text("#facts")
 
 
 def test_alerts_of_a_job_are_shown_with_advice(job_tab: Callable[[World], Tab]):

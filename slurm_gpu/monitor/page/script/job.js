@@ -96,11 +96,12 @@ function showFacts(run) {
     running ? ["Frees by", limit_s === null ? "no time limit" : at(limit_s)] : ["Ended", at(run.end_s)],
     ["Ran", words.duration(run.elapsed_s)],
     ["GPU utilisation, mean", words.amount(run.uGPUcore, "%")], ["GPU memory, mean", words.amount(run.uGPUmem, "%")],
-    ["Energy", run.energy_j === null || run.energy_j === undefined ? words.GAP : words.amount(run.energy_j / 3.6e6, "kWh")],
+    ["Energy", words.energy(run.energy_j)],
     ["Measured", run.coverage === null || run.coverage === undefined ? words.GAP : `${Math.floor(100 * run.coverage)} % of the time`],
+    running && run.devices?.length ? ["Last reported", at(Math.max(...run.devices.map((record) => record.last_s)))] : null,
     ["Application", run.app ?? words.GAP],
   ];
-  fill(byId("facts"), rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, value ?? words.GAP)))));
+  fill(byId("facts"), rows.filter(Boolean).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, value ?? words.GAP)))));
 }
 
 function showTimeline(run) {

@@ -15,6 +15,12 @@ export function amount(value, unit) {
   return unit ? `${text}\u00a0${unit}` : text;
 }
 
+// Format joules in Wh, or in kWh from 1 kWh up.
+export function energy(joules) {
+  if (joules === null || joules === undefined) return GAP;
+  return joules < 3.6e6 ? amount(joules / 3600, "Wh") : amount(joules / 3.6e6, "kWh");
+}
+
 // Format a duration in its largest unit or its two largest units.
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return GAP;
