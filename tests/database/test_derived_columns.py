@@ -56,45 +56,6 @@ def test_ugpucore_is_weighted_by_time_over_devices_and_segments() -> None:
     assert _derive([short, long], 2000)["ugpucore"] == 10.0
 
 
-def test_a_node_that_reported_earlier_counts_as_much_while_the_job_runs() -> None:
-    """Node n1 has reported the first 100 s; n2, whose GPU is idle, only the first 10 s."""
-    busy = record(
-        last_s=T0 + 100, sampled_s=100.0, util_hist_ms={70: 100_000}, mem_used_frac=Mean(100.0, 0.5, 0.5, 0.5)
-    )
-    idle_gpu = record(
-        node="n2", device="GPU-2", util_hist_ms={0: 10_000}, mem_used_frac=Mean(10.0, 0.1, 0.1, 0.1)
-    )
-    running = _derive([busy, idle_gpu], 2000, elapsed_s=None)
-    assert (running["ugpucore"], running["ugpumem"]) == (35.0, pytest.approx(30.0))
-    ended = _derive([busy, idle_gpu], 2000, elapsed_s=100)
-    assert ended["ugpucore"] == pytest.approx(70 * 100 / 110), "only measured time counts"
-    elsewhere = RunPart(nodes=frozenset({"n2"}), allocated_mgpu=1000, start_s=T0 + 200, elapsed_s=None)
-    first = RunPart(nodes=NODES, allocated_mgpu=2000, start_s=T0, elapsed_s=100)
-    left = derive([busy, replace(idle_gpu, last_s=T0 + 300)], parts=[first, elsewhere], min_coverage=0.8)
-    assert left.ugpucore == pytest.approx(70 * 100 / 110), "the job has left n1"
-
-
-def test_a_silent_node_counts_for_no_longer_than_its_records_may_be_late() -> None:
-    busy = record(last_s=T0 + 10_000, sampled_s=10_000.0, util_hist_ms={70: 10_000_000})
-    silent = record(node="n2", device="GPU-2", util_hist_ms={0: 10_000})
-    derived = _derive([busy, silent], 2000, elapsed_s=None)
-    assert derived["ugpucore"] == pytest.approx(70 * 10_000 / (10_000 + 10 + SHIPPED_WITHIN_S))
-
-
-@given(st.lists(st.tuples(st.integers(0, 100), st.integers(1, 10**6), st.integers(1, 5000)), min_size=1))
-def test_the_mean_of_a_running_job_lies_between_those_of_its_devices(
-    devices: list[tuple[int, int, int]],
-) -> None:
-    records = [
-        record(device=f"GPU-{n}", last_s=T0 + last_s, util_hist_ms={percent: ms})
-        for n, (percent, ms, last_s) in enumerate(devices)
-    ]
-    derived = _derive(records, 1000 * len(records), elapsed_s=None)
-    percents = [percent for percent, _, _ in devices]
-    assert derived["ugpucore"] is not None
-    assert min(percents) <= derived["ugpucore"] <= max(percents)
-
-
 def test_ugpumem_is_the_weighted_mean_of_the_used_fraction() -> None:
     records = [
         record(mem_used_frac=Mean(1.0, 1.0, 1.0, 1.0)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
@@ -29,7 +28,6 @@ from slurm_gpu.slurm.queue import read_own_jobs
 from slurm_gpu.slurm.tres import uses_gpus
 from slurm_gpu.text.cells import GAP, count, energy, moment, number, span, text
 from slurm_gpu.text.units import counted
-from slurm_gpu.wire import Record
 from slurm_gpu.wire.answers.codec import to_json
 
 _AGREES_S = 3
@@ -164,8 +162,7 @@ def _print_run(
     )
     if run.end_s is None and run.devices:
         reported_at_s = max(record.last_s for record in run.devices)
-        missing = _unreported(run, run.devices)
-        click.echo(f"  as of {moment(reported_at_s, zone)}, when its nodes last reported{missing}")
+        click.echo(f"  as of {moment(reported_at_s, zone)}, when its nodes last reported")
     _print_application(run)
     uses = device_uses(run.devices) if run.devices is not None else []
     names = device_names([use.device for use in uses])
@@ -185,12 +182,6 @@ def _print_run(
     advice = idle_advice(run, uses, min_coverage) if uses else None
     if advice is not None:
         click.echo(f"\n  {advice}")
-
-
-def _unreported(run: Run, devices: Sequence[Record]) -> str:
-    """Name the GPUs of a running job that no node has reported yet."""
-    n_missing = math.ceil(run.n_gpus or 0) - len({(record.node, record.device) for record in devices})
-    return f"; {n_missing} of its {count(run.n_gpus)} GPUs not reported yet" if n_missing > 0 else ""
 
 
 def _without_records(run: Run, now_s: float) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S, Place, RunPart, device_time
+from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S, RunPart, device_time
 from slurm_gpu.database.accounting.steady_clock import WatchSpan, spans
-from slurm_gpu.wire import Host, Mean, Record, histogram_mean, merge_histograms, merge_means, merge_totals
+from slurm_gpu.wire import Host, Record, histogram_mean, merge_histograms, merge_means, merge_totals
 
 # first_s and last_s are rounded, so segments that follow each other may share a second.
 _TOUCHING_S = 1
@@ -103,7 +103,8 @@ def derive(records: Sequence[Record], *, parts: Sequence[RunPart], min_coverage:
             energy_j=None,
             no_process_mgpu_s=None,
         )
-    histogram, memory = _use(records, running_on=last.nodes if last.elapsed_s is None else frozenset())
+    memory = merge_means(record.mem_used_frac for record in records)
+    histogram = merge_histograms(record.util_hist_ms for record in records)
     energy = merge_totals(record.energy_j for record in records)
     time = device_time(records, parts)
     metered = time.allocated_s > 0 and time.metered_s / time.allocated_s >= min_coverage
@@ -115,35 +116,6 @@ def derive(records: Sequence[Record], *, parts: Sequence[RunPart], min_coverage:
         energy_j=energy.total if energy is not None and metered else None,
         no_process_mgpu_s=_no_process_mgpu_s(records),
     )
-
-
-def _use(
-    records: Sequence[Record], *, running_on: frozenset[str]
-) -> tuple[dict[int, int] | None, Mean | None]:
-    """Return the histogram of utilisation, and the mean of the used memory fraction, over all devices.
-
-    Nodes ship their records at different times. Therefore, a device of a node where the run continues
-    (`running_on`) counts up to the newest record of the run, with the mean of its own records. It counts for
-    at most SHIPPED_WITHIN_S after its own newest record.
-    """
-    newest_s = max(record.last_s for record in records)
-    of_place: dict[Place, list[Record]] = {}
-    for record in records:
-        of_place.setdefault((record.node, record.device), []).append(record)
-    histograms, means = [], []
-    for (node, _), some in of_place.items():
-        histogram = merge_histograms(record.util_hist_ms for record in some)
-        memory = merge_means(record.mem_used_frac for record in some)
-        if node in running_on:
-            after_s = min(newest_s - max(record.last_s for record in some), SHIPPED_WITHIN_S)
-            n_ms = 0 if histogram is None else sum(histogram.values())
-            if histogram is not None and n_ms:
-                histogram = {pct: ms + round(1000 * after_s * ms / n_ms) for pct, ms in histogram.items()}
-            if memory is not None and memory.seconds:
-                memory = memory._replace(seconds=memory.seconds + after_s)
-        histograms.append(histogram)
-        means.append(memory)
-    return merge_histograms(histograms), merge_means(means)
 
 
 def coverage_at(
