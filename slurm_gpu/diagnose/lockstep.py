@@ -30,6 +30,8 @@ _LEAST_WORKING = 0.5
 _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
 # Minimum difference of the paces of independent GPUs, as a logarithm, and how far two signals may disagree.
 _PACES_APART, _SAME_PACE = 0.1, 0.3
+# Number of blocks over which the mean of traffic in bursts is steady.
+_BLOCKS_OF_BURSTS = 3
 # Minimum number of samples, standard deviation and correlation of variations.
 _LEAST_SAMPLES, _LEAST_VARIATION, _TOGETHER = 100, 0.01, 0.8
 
@@ -118,14 +120,13 @@ def _own_pace(case: Case) -> str | None:
     for one, other in pairs:
         if one not in signals or other not in signals:
             continue
-        with np.errstate(invalid="ignore", divide="ignore"):
-            done, moved = np.log(median(signals[one])), np.log(median(signals[other]))
-        known = case.judged & np.isfinite(done) & np.isfinite(moved)
+        known = np.isfinite(signals[one]) & np.isfinite(signals[other]) & case.judged[:, None]
         for members in groups:
-            rows = members[known[members]]
-            if rows.size < MIN_PEERS:
+            done_by, moved_by = (_paces(signals[name][members], known[members]) for name in (one, other))
+            rows = np.isfinite(done_by) & np.isfinite(moved_by)
+            if rows.sum() < MIN_PEERS:
                 continue
-            done_by, moved_by = (level[rows] - np.median(level[rows]) for level in (done, moved))
+            done_by, moved_by = done_by[rows], moved_by[rows]
             apart = float(np.ptp(moved_by))
             if apart >= _PACES_APART and float(np.abs(moved_by - done_by).max()) <= _SAME_PACE * apart:
                 return (
@@ -133,6 +134,17 @@ def _own_pace(case: Case) -> str | None:
                     f"{np.expm1(apart):.0%} in the same proportion, so they have no peers"
                 )
     return None
+
+
+def _paces(rows: Matrix, known: NDArray[np.bool_]) -> Matrix:
+    """Return the logarithm of each row's usual ratio to the other rows at the same time; NaN if unknown.
+
+    A block contains only a few bursts of traffic, so several blocks are averaged. The ratios do not change if
+    the whole job becomes slower, and a few unusual blocks of one row have no effect.
+    """
+    levels = smooth(np.where(known & (rows > 0), rows, np.nan), _BLOCKS_OF_BURSTS, 1.0)
+    logs = np.log(levels)
+    return median(logs - median(logs.T))
 
 
 def _own_variation(case: Case) -> str | None:

@@ -28,6 +28,14 @@ def quantile(rows: Matrix, q: float) -> Matrix:
     return found
 
 
+def mean(rows: Matrix) -> Matrix:
+    """Return the mean of each row (n_rows,) ignoring NaN; NaN if the row has no value."""
+    good = np.isfinite(rows)
+    with np.errstate(invalid="ignore"):
+        found: Matrix = np.where(good, rows, 0.0).sum(axis=1) / good.sum(axis=1)
+    return found
+
+
 def median(rows: Matrix) -> Matrix:
     """Return the median of each row (n_rows,) ignoring NaN; NaN if the row has no value."""
     return quantile(rows, 0.5)
@@ -50,7 +58,8 @@ def smooth(rows: Matrix, n: int, least: float = 0.0) -> Matrix:
     """
     if n <= 1:
         return rows
-    whole = rows[:, : rows.shape[1] // n * n].reshape(len(rows), -1, n)
+    n_means = rows.shape[1] // n
+    whole = rows[:, : n_means * n].reshape(len(rows), n_means, n)
     counts = np.isfinite(whole).sum(axis=2)
     with np.errstate(invalid="ignore", divide="ignore"):
         means: Matrix = np.where(np.isfinite(whole), whole, 0.0).sum(axis=2) / counts

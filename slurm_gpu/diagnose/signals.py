@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.changes import segments, split
 from slurm_gpu.diagnose.metric import BACKGROUND, Metric
 from slurm_gpu.diagnose.peers import Groups
-from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
+from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, mean, median, middle, quantile, smooth
 from slurm_gpu.diagnose.series import Series
 
 # Means over this time are compared, because they hide single steps and clock offsets of 2 s.
@@ -184,7 +184,7 @@ def deviation(
     inside = (columns >= first[:, None]) & (columns < stop[:, None])
     own_part = np.where(inside, ratios, np.nan)
     # If samples contain two or three bursts, the mean is the traffic, but the median is one of these values.
-    middle_of = _mean if kind.in_bursts else median
+    middle_of = mean if kind.in_bursts else median
     level = middle_of(own_part)
     whole = middle_of(ratios)
     errors = _standard_error(own_part, level, kind)
@@ -243,14 +243,6 @@ def _wander(ratios: Matrix, first: int, stop: int) -> float:
         means = np.where(number >= 0.5 * n, (sums[:, n:] - sums[:, :-n]) / number, np.nan)
     strayed = float(quantile(np.abs(means).reshape(1, -1), 0.9)[0])
     return strayed / 1.645 if np.isfinite(strayed) else 0.0
-
-
-def _mean(rows: Matrix) -> Matrix:
-    """Return the mean of each row (n_rows,) ignoring NaN; NaN if the row has no value."""
-    good = np.isfinite(rows)
-    with np.errstate(invalid="ignore"):
-        found: Matrix = np.where(good, rows, 0.0).sum(axis=1) / good.sum(axis=1)
-    return found
 
 
 def _coarse(kind: _SignalKind, rows: Matrix, step: float) -> _SignalKind:
@@ -337,7 +329,7 @@ def _standard_error(part: Matrix, level: Matrix, kind: _SignalKind) -> Matrix:
     counts = np.isfinite(part).sum(axis=1)
     if kind.ratio:
         # The median is not used, because samples of two or three steps have only these two values.
-        std: Matrix = np.sqrt(_mean((part - level[:, None]) ** 2))
+        std: Matrix = np.sqrt(mean((part - level[:, None]) ** 2))
     else:
         std = MAD_TO_SIGMA * median(np.abs(part - level[:, None]))
     error: Matrix = 1.25 * std / np.sqrt(np.maximum(counts, 1))

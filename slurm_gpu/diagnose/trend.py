@@ -82,8 +82,8 @@ def recent_fall(case: Case) -> Trend | None:
         return None
     for n in (1, _STEPS_EVEN_OUT):
         course = smooth(job[None, :], n)[0]
-        found = _fall(case, Signal.WORK, course, LEAST_BLOCKS, _GREAT_FALL, _DOUBTFUL_Z)
-        if found is not None and not np.isfinite(course[found.stop :]).any():
+        found = _fall(case, Signal.WORK, course, LEAST_BLOCKS, _GREAT_FALL, _DOUBTFUL_Z, until_end=True)
+        if found is not None:
             return replace(found, first=n * found.first, stop=n * found.stop, best=(0, n * found.best[1]))
     return None
 
@@ -100,15 +100,19 @@ def _fall(
     least: int,
     least_fall: float = LEAST_TREND,
     least_z: float = _TREND_Z,
+    *,
+    until_end: bool = False,
 ) -> Trend | None:
     """Find the period with the clearest fall below the time before it.
 
     The period begins at a change of level. It may contain several levels, since samples contain different
     numbers of steps. It is compared with the time before by medians, so that an evaluation counts neither as
-    usual training nor as the end of the slowdown.
+    usual training nor as the end of the slowdown. With `until_end`, only periods that
+    last until the end count.
     """
     course = np.log(np.maximum(job, 1e-6))
     cuts = [part.start for part in segments(course)] + [len(course)]
+    stops = [cut for cut in cuts if not (until_end and np.isfinite(course[cut:]).any())]
     least_before = round(4 * BLOCK_S / (case.bins_of_block * case.series.width_s))
     found: tuple[float, Trend] | None = None
     for first in cuts[1:-1]:
@@ -116,7 +120,7 @@ def _fall(
         if before.size < max(least_before, LEAST_BLOCKS):
             continue
         usual = float(np.median(before))
-        for stop in (cut for cut in cuts if cut >= first + least):
+        for stop in (cut for cut in stops if cut >= first + least):
             then = _known(course[first:stop])
             if then.size < least or float(np.mean(then < usual - least_fall / 2)) < _MOST_OF_IT:
                 continue

@@ -14,7 +14,7 @@ from slurm_gpu.diagnose.lockstep import relative_series
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS
 from slurm_gpu.diagnose.phases import refresh_interval_s, surely_active
-from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma, smooth
+from slurm_gpu.diagnose.robust import Matrix, mean, median, middle, sigma, smooth
 from slurm_gpu.diagnose.signals import Signal, without_common_changes
 from slurm_gpu.diagnose.verdict import UNEXPLAINED, Cause, Evidence, Verdict
 
@@ -29,6 +29,8 @@ _STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER, _SURE_STAGE_TIMES = 1.065, 1.03, 
 _STAGE_LEAST = {Signal.BUSY: _STAGE_BUSY, Signal.WORK: _STAGE_TIMES, Signal.POWER: _STAGE_TIMES_POWER}
 _STAGE_SIGMAS = 3.5
 _REPLICA_POWER, _REPLICA_DIFFERS, _REPLICA_SIGMAS = 0.03, 0.005, 5.0
+# Minimum standard deviation between GPUs with equal work: that of a few GPUs is often smaller by chance.
+_LEAST_POWER_STD = 0.009
 # The power of two GPUs may permanently differ by a tenth, but a whole replica differs only by its work.
 _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
 # The first value of each pair applies to means over seconds, the second to bins of a timeline, which contain
@@ -197,7 +199,7 @@ def replicas(case: Case) -> Verdict | None:
         within = (parts - means[:, None])[known]
         if (known.mean(axis=1) < 0.75).any():
             continue
-        std = float(np.sqrt((within**2).sum() / max(within.size - len(means), 1)))
+        std = max(float(np.sqrt((within**2).sum() / max(within.size - len(means), 1))), _LEAST_POWER_STD)
         error = float(np.hypot(std / np.sqrt(parts.shape[1]), _REPLICA_DIFFERS))
         order = np.sort(means)
         # The better half is the reference; half of an even number of replicas may have more work.
@@ -313,14 +315,10 @@ def _shared_variation(case: Case, one: Matrix, other: Matrix) -> tuple[float, fl
     if known.sum() < _LEAST_SAMPLES:
         return 0.0, 0.0
     # A single event affects few of the pairs.
-    shared = middle(_means(np.concatenate(products, axis=1)))
-    whole = np.sqrt(middle(_means(one**2)) * middle(_means(other**2)))
+    shared = middle(mean(np.concatenate(products, axis=1)))
+    whole = np.sqrt(middle(mean(one**2)) * middle(mean(other**2)))
     least = max(_SHARED, _SHARED_Z / np.sqrt(known[0].sum()))
     return (float(np.sqrt(shared)), shared / whole) if shared > least * whole else (0.0, 0.0)
-
-
-def _means(rows: Matrix) -> Matrix:
-    return smooth(rows, rows.shape[1])[:, 0]
 
 
 def _correlation(a: Matrix, b: Matrix) -> float:

@@ -215,6 +215,37 @@ def test_a_job_that_has_just_become_slower_is_not_healthy():
     assert "too recent or too irregular" in verdict.why_not[0]
 
 
+def test_a_job_that_is_slow_again_after_an_evaluation_is_not_healthy():
+    training = Training(n=8)
+    training.talk[:, 375:450] = training.talk[:, 510:] = 1.0
+    values = training.values()
+    values[Metric.TENSOR][:, 450:510] *= 1.2
+    verdict = diagnose(as_series(training, values))
+    assert not verdict.finds_nothing
+    assert "too recent or too irregular" in verdict.why_not[0]
+
+
+@pytest.mark.parametrize(("gap_s", "every_s"), [(3, 30), (6, 60)])
+def test_a_gpu_with_gaps_in_few_blocks_is_not_healthy(gap_s, every_s):
+    """A step takes longer than a block, so most blocks of the GPU contain no gap."""
+    training = Training(n=16)
+    values = training.values()
+    values[Metric.UTIL] = np.minimum(1.0, 0.99 + 0 * values[Metric.UTIL])
+    values[Metric.UTIL][3, np.arange(training.n_bins) % every_s < gap_s] = 0.0
+    verdict = diagnose(as_series(training, values))
+    assert verdict.cause in (Cause.INCONCLUSIVE, Cause.STARVATION)
+    assert "rank 3 (n1)" in " ".join((*verdict.why_not, *(item.text for item in verdict.evidence)))
+
+
+def test_missing_utilisation_is_no_gap():
+    """All GPUs have gaps in the first minutes, and the values of one of them end there."""
+    training = Training()
+    training.fetch[:, :180] = 0.3
+    values = training.values()
+    values[Metric.UTIL][3, 300:] = np.nan
+    assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+
+
 def test_regular_checkpoints_are_healthy():
     assert with_stalls(False, 60, 15, 100).cause is Cause.HEALTHY
 

@@ -48,6 +48,50 @@ def judged(training, values, **more):
     return diagnose(as_series(training, values), **more)
 
 
+def test_bursts_of_traffic_in_long_steps_are_no_sign_of_different_paces():
+    """A block contains four or five bursts over both links; which of these is more frequent is chance."""
+    training = Training(n=16)
+    training.work[3] = 1.5
+    values = training.values()
+    block, more = np.arange(training.n_bins) // 15, np.arange(16) % 2
+    five = (block[None, :] + more[:, None]) % 2 == 0
+    five[more == 1, -30:] = True
+    five[more == 0, -30:] = False
+    for metric in (Metric.NVLINK, Metric.PCIE):
+        values[metric] = 0.04 * np.where(five, 5.0, 4.0)
+    verdict = judged(training, values)
+    assert verdict.cause is Cause.IMBALANCE
+    assert culprits(verdict) == []
+
+
+@pytest.mark.parametrize("slow_from_s", [0, 420])
+def test_a_slower_job_without_data_of_a_worker_is_in_step(slow_from_s):
+    training = Training()
+    slower = slice(slow_from_s, slow_from_s + 180)
+    training.talk[:, slower] = 1.6
+    training.clock[5, 200:420] *= 0.8
+    values = training.values()
+    for matrix in values.values():
+        matrix[3, slower] = np.nan
+    verdict = judged(training, values)
+    assert "in step" not in " ".join(verdict.why_not)
+
+
+@pytest.mark.parametrize(("times", "seconds"), [(0.1, 150), (4, 60), (6, 30), (3, 120)])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_short_burst_of_one_program_does_not_make_it_a_peer(seed, times, seconds):
+    metrics = (*OLDER, Metric.SM_ACTIVE, Metric.TENSOR)
+    training = Training(n=8, seed=seed, metrics=metrics)
+    values = training.values()
+    pace = training.random.uniform(0.6, 1.0, (8, 1))
+    for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.PCIE):
+        values[metric] *= pace
+    values[Metric.PCIE][2, 200 : 200 + seconds] *= times
+    verdict = judged(training, values)
+    assert verdict.cause is Cause.INCONCLUSIVE
+    assert "in step" in verdict.why_not[0]
+
+
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("metrics", [OLDER, HOPPER], ids=["older", "hopper"])
 @pytest.mark.parametrize("seed", SEEDS)

@@ -116,6 +116,15 @@ class TestImbalance:
         training.work *= 1 + sigma * training.random.standard_normal(training.work.shape)
         assert diagnose(training.series()).kind == kind
 
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_nodes_that_read_long_steps_at_different_times_have_equal_work(self, seed):
+        training = Training(seed=seed, noise=0.003)
+        values = training.values()
+        computes = np.arange(training.n_bins) % 13 < 9
+        for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER):
+            values[metric] = np.clip(values[metric] * np.where(computes, 1.2, 0.2), 0, 1)
+        assert diagnose(as_read(training, values)).cause is Cause.HEALTHY
+
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     def test_a_larger_batch_halfway_makes_no_stage_where_other_minutes_are_missing(self, metrics):
         training = Training(metrics=metrics)
