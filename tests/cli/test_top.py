@@ -70,7 +70,7 @@ Nodes     3 mixed
 Waiting   11 jobs for 18 GPUs
           10 Priority: other jobs have a higher priority
            1 Resources, first in 10m00s: next in line; nothing suitable is free
-Users     carol 8 · alice 2 · bob 1
+Users     carol 8 · alice 2 · bob 0.5
 
 NODE    STATE       GPU     USER            JOB  UTIL %  MEM %    FREES IN
 n1      mixed       0-1     alice           25    50 █▁     30       2h05m

@@ -45,6 +45,14 @@ def test_users_are_ordered_by_their_allocated_gpus() -> None:
     assert make_overview("neuron", _two_jobs(), {}, []).users == [("alice", 2), ("bob", 1)]
 
 
+def test_a_user_s_shards_count_as_fractions_and_unrequested_gpus_as_whole() -> None:
+    state = cluster(
+        [node("n1", holds(7, shared=[0]), holds(8, 1, 2), holds(9, shared=[0, 3]))],
+        [job(7, "alice", n_gpus=0.25), job(8, "alice", n_gpus=1.0), job(9, "bob", n_gpus=None)],
+    )
+    assert make_overview("neuron", state, {}, []).users == [("alice", 2.25), ("bob", 2)]
+
+
 def test_with_a_user_only_their_jobs_but_all_free_gpus_are_shown() -> None:
     overview = make_overview("neuron", _two_jobs(), {}, [], user="bob", alerts=[_alert(7), _alert(8)])
     assert [shown.row.job and shown.row.job.job_id for shown in overview.rows] == [8]

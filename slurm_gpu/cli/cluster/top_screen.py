@@ -14,7 +14,7 @@ from slurm_gpu.alerts.alert import in_words
 from slurm_gpu.monitor.cluster.overview import JobAlert, Overview, ShownRow
 from slurm_gpu.monitor.cluster.reasons import meaning
 from slurm_gpu.monitor.cluster.summary import GpuType, StateOfNodes
-from slurm_gpu.text.cells import GAP, gpus, number, percent, positions, span, text
+from slurm_gpu.text.cells import GAP, count, gpus, number, percent, positions, span, text
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.text.sparkline import sparkline
 from slurm_gpu.text.text_grid import GridColumn, grid
@@ -141,13 +141,13 @@ def _head(
         yield from _limited(alerts, few, "more jobs need attention")
 
 
-def _users(users: Sequence[tuple[str, int]], width: int | None) -> str:
+def _users(users: Sequence[tuple[str, float]], width: int | None) -> str:
     """Return as many users as fit, and the number of the remaining users."""
     line = ""
     for most in range(min(_MANY_USERS, len(users)), 0, -1):
-        parts = [f"{text(user)} {n}" for user, n in users[:most]]
+        parts = [f"{text(user)} {count(n)}" for user, n in users[:most]]
         if rest := users[most:]:
-            parts.append(f"{len(rest)} more {sum(n for _, n in rest)}")
+            parts.append(f"{len(rest)} more {count(sum(n for _, n in rest))}")
         line = " · ".join(parts)
         if width is None or len(line) <= width:
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -55,8 +55,8 @@ class Overview:
     types: Sequence[GpuType]
     nodes: Sequence[StateOfNodes]
     waits: Sequence[WaitReason]
-    users: Sequence[tuple[str, int]]
-    """The number of GPUs that each user's jobs use, entirely or in part, in descending order."""
+    users: Sequence[tuple[str, float]]
+    """The number of GPUs allocated to each user's jobs, with shards as fractions, in descending order."""
     rows: Sequence[ShownRow]
     alerts: Sequence[JobAlert] | None
     """The most serious first; None if the cluster has not been watched for long enough."""
@@ -131,10 +131,7 @@ def make_overview(
     if partition is not None:
         state = in_partition(state, partition)
     rows = gpu_rows(state)
-    allocated = Counter[str]()
-    for row in rows:
-        if row.job is not None:
-            allocated[row.job.user] += len(row.gpus)
+    allocated = _allocated_by_user(rows)
     waiting = state
     if user is not None:
         rows = [row for row in rows if row.job is not None and row.job.user == user]
@@ -148,7 +145,9 @@ def make_overview(
         types=gpu_types(state),
         nodes=node_states(state),
         waits=wait_reasons(waiting),
-        users=sorted(allocated.items(), key=lambda item: (-item[1], item[0])),
+        users=sorted(
+            ((user, round(n, 3)) for user, n in allocated.items()), key=lambda item: (-item[1], item[0])
+        ),
         rows=[
             ShownRow(row=row, devices=_devices(row, by_holder)) for row in (folded(rows) if fold else rows)
         ],
@@ -156,6 +155,21 @@ def make_overview(
         if alerts is None
         else [JobAlert(alert=alert, job=jobs[alert.job_id]) for alert in alerts if alert.job_id in here],
     )
+
+
+def _allocated_by_user(rows: Iterable[GpuRow]) -> dict[str, float]:
+    jobs: dict[int, ClusterJob] = {}
+    whole, shared = Counter[int](), Counter[int]()
+    for row in rows:
+        if row.job is not None:
+            jobs[row.job.job_id] = row.job
+            (shared if row.shared else whole)[row.job.job_id] += len(row.gpus)
+    allocated: dict[str, float] = defaultdict(float)
+    for job_id, job in jobs.items():
+        # A job's shards are the rest of its GPUs, if Slurm reports their number.
+        rest = 0.0 if job.n_gpus is None else job.n_gpus - whole[job_id]
+        allocated[job.user] += whole[job_id] + (min(shared[job_id], rest) if rest > 0 else shared[job_id])
+    return allocated
 
 
 def driver_order(reports: Iterable[NodeReport]) -> Callable[[str], tuple[float, int, str]]:
