@@ -69,7 +69,8 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
     if setup_s is not None:
         console.print(f"Installing took {setup_s:.0f} s.", highlight=False)
     console.print(
-        f"The lab part took {time.monotonic() - start:.0f} s. Nothing of it is left on this machine.",
+        f"The lab part took {time.monotonic() - start:.0f} s. Nothing of it is left on this machine.\n"
+        "To use the same cluster by hand, run lab/up and follow docs/quickstart.md.",
         highlight=False,
     )
     return good
@@ -194,11 +195,12 @@ def show_accuracy(console: Console, found: Sequence[Difference]) -> bool:
     Return whether they are within the tolerance.
     """
     worst = max(found, key=lambda difference: difference.worst)
+    n_with_gpus = sum(difference.core is not None for difference in found)
     good = worst.worst <= TOLERANCE_PCT
     verdict = "[green]Right[/]" if good else "[red]WRONG[/]"
     load, cpus = os.getloadavg()[0], len(os.sched_getaffinity(0))
     console.print(
-        f"{verdict}: in {len(found)} runs, uGPUcore and uGPUmem differ from the true use of the "
+        f"{verdict}: in {n_with_gpus} runs with GPUs, uGPUcore and uGPUmem differ from the true use of the "
         f"simulated GPUs by at most {worst.worst:.2f} percentage points (job {worst.job}).",
         highlight=False,
         soft_wrap=True,

@@ -208,7 +208,7 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
         yield f"    {_went_back(decision.job_id, ending.gone)}"
     if decision.placed is None:
         if is_logged:
-            yield "  Zones: none chosen, because the job fits on one node or the cluster has no zones"
+            yield "  Zones: none"
         else:
             yield (
                 "  Zones: none in Slurm's record; the job's owner, operators, and root on slurmctld's host "

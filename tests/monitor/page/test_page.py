@@ -262,7 +262,14 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
         assert words in mine
     assert "of alice" not in mine
     limits = tab.page.inner_text("#limits")
-    for words in ("12 of 16\u00a0GPUs", "41 of 200", "time limit", "1\u00a0d", "keeps waiting"):
+    for words in (
+        "12 of 16\u00a0GPUs",
+        "41 of 200",
+        "time limit",
+        "1\u00a0d",
+        "keeps waiting",
+        "Usage as of ",
+    ):
         assert words in limits
     assert tab.page.locator("#attention").is_hidden()
     assert tab.page.locator("#views").is_hidden()

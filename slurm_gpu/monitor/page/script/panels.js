@@ -7,7 +7,6 @@ import * as words from "./words.js";
 
 const MOST = 60; // maximum rows of a list
 const FEW = 12; // maximum number of suspects, and of jobs that start next
-const OLD_S = 90; // limits older than this are shown with their time
 const NUMBER = (title) => ({ title, number: true });
 
 const idOf = (job) => make("bdi", {}, job.id);
@@ -176,7 +175,7 @@ export function limits(place, me, now_s) {
     make("div", { class: "line" }, make("span", {}, make("bdi", {}, line.on.replace(/^each job's /, ""))), make("span", {}, make("bdi", {}, most(line)))), notes(line)));
   return fill(place, rows.length ? make("ul", { class: "items" }, rows) : null,
     single.length ? [make("h3", {}, "Each job"), make("ul", { class: "items" }, single)] : null,
-    now_s - me.limits_as_of_s > OLD_S ? make("p", { class: "note" }, `As of ${words.moment(me.limits_as_of_s, now_s, true)}.`) : null);
+    rows.length ? make("p", { class: "note" }, `Usage as of ${words.moment(me.limits_as_of_s, now_s, true)}.`) : null);
 }
 
 // Format a limit per job, which is a number, a time, a list of names, or a list of times for numbers of GPUs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from slurm_gpu.cli.doctor.checks.daemons.services import start_there
-from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, warn
+from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.controller.reservations.reconciler import is_ours
 from slurm_gpu.slurm.occupancy import out_of_service
 from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
@@ -20,7 +20,7 @@ _WITHIN_S = 60
 def reservations(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that the reservations in Slurm agree with the table in slurm-gpudbd."""
     if at.site.config.placement.reservations is None:
-        yield ok("reservations are not enabled: slurm-gpu.yaml has no `placement: {reservations: …}`")
+        yield skipped("reservations are not enabled: slurm-gpu.yaml has no `placement: {reservations: …}`")
         return
     out = {node.name for node in at.nodes if out_of_service(node)}
     there = {one.name: one for one in ReservationClient(at.site.run).all()}
