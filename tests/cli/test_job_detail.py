@@ -82,6 +82,18 @@ def test_a_running_job_shows_the_time_of_its_values(slurm_gpu: CommandLine):
     assert "as of" not in slurm_gpu.out
 
 
+def test_nodes_of_a_running_job_that_are_behind_the_others_are_named(slurm_gpu: CommandLine):
+    behind = make_record(_A, node="n2", last_s=START_S + 3300, final=False)
+    records = (make_record(_B, last_s=START_S + 3600, final=False), behind)
+    slurm_gpu.database.runs = [make_run(devices=records, end_s=None, state="RUNNING")]
+    slurm_gpu("job", "17")
+    assert "as of 2026-11-21 20:10:42 (n2) to 2026-11-21 20:15:42 (n1), when its nodes" in slurm_gpu.out
+    left = replace(behind, final=True)
+    slurm_gpu.database.runs = [make_run(devices=(records[0], left), end_s=None, state="RUNNING")]
+    slurm_gpu("job", "17")
+    assert "as of 2026-11-21 20:15:42, when" in slurm_gpu.out, "a node that has left the job is not behind"
+
+
 def test_columns_without_values_are_left_out(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A, power_w=None),))]
     slurm_gpu("job", "17")

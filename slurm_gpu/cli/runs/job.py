@@ -28,10 +28,13 @@ from slurm_gpu.slurm.queue import read_own_jobs
 from slurm_gpu.slurm.tres import uses_gpus
 from slurm_gpu.text.cells import GAP, count, energy, moment, number, span, text
 from slurm_gpu.text.units import counted
+from slurm_gpu.wire import Record
 from slurm_gpu.wire.answers.codec import to_json
 
 _AGREES_S = 3
 """Largest difference between the times of a suspension in Slurm and slurm-gpud, which polls every 2 s."""
+_TOGETHER_S = 60
+"""Nodes whose newest records end within this time of one another are said to have reported together."""
 
 
 def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -161,8 +164,7 @@ def _print_run(
         f"coverage {number(run.coverage, 2)}  energy {energy(run.energy_j)}"
     )
     if run.end_s is None and run.devices:
-        reported_at_s = max(record.last_s for record in run.devices)
-        click.echo(f"  as of {moment(reported_at_s, zone)}, when its nodes last reported")
+        click.echo(f"  as of {_reported_at(run.devices, zone)}")
     _print_application(run)
     uses = device_uses(run.devices) if run.devices is not None else []
     names = device_names([use.device for use in uses])
@@ -182,6 +184,20 @@ def _print_run(
     advice = idle_advice(run, uses, min_coverage) if uses else None
     if advice is not None:
         click.echo(f"\n  {advice}")
+
+
+def _reported_at(records: Sequence[Record], zone: ZoneInfo) -> str:
+    """Describe when the nodes of a running job last reported, since their values cover different times."""
+    # A node that left the job when it was resized will not report again.
+    continuing = [record for record in records if not record.final] or records
+    newest_s: dict[str, int] = {}
+    for record in continuing:
+        newest_s[record.node] = max(record.last_s, newest_s.get(record.node, 0))
+    first, last = min(newest_s, key=newest_s.__getitem__), max(newest_s, key=newest_s.__getitem__)
+    if newest_s[last] - newest_s[first] <= _TOGETHER_S:
+        return f"{moment(newest_s[last], zone)}, when its nodes last reported"
+    earliest, latest = (f"{moment(newest_s[node], zone)} ({text(node)})" for node in (first, last))
+    return f"{earliest} to {latest}, when its nodes last reported"
 
 
 def _without_records(run: Run, now_s: float) -> str:

@@ -127,7 +127,7 @@ def test_facts_limits_and_files_are_there(job_tab: Callable[[World], Tab]):
 def test_a_running_job_shows_when_its_nodes_last_reported_and_energy_in_a_fitting_unit(
     job_tab: Callable[[World], Tab],
 ):
-    devices = [{"last_s": NOW_S - 9000}, {"last_s": NOW_S - 7200}]
+    devices = [{"node": "n1", "last_s": NOW_S - 9000}, {"node": "n1", "last_s": NOW_S - 7200}]
     tab = job_tab(world_of(run_of("200", devices=devices, energy_j=7200.0)))
     facts = tab.page.inner_text("#facts").replace("\u00a0", " ")
     assert "2 Wh" in facts
@@ -135,6 +135,13 @@ def test_a_running_job_shows_when_its_nodes_last_reported_and_energy_in_a_fittin
     assert started is not None
     assert reported is not None
     assert reported[1] == started[1], "the newest record ends when the job started"
+    behind = [
+        *devices,
+        {"node": "n2", "last_s": NOW_S - 7500},
+        {"node": "n3", "last_s": NOW_S - 9000, "final": True},
+    ]
+    tab = job_tab(world_of(run_of("200", devices=behind)))
+    assert re.search(r"Last reported\s+.* \(n2\) to .* \(n1\)\s", tab.page.inner_text("#facts"))
     ended = job_tab(world_of(run_of("200", devices=devices, state="COMPLETED", end_s=NOW_S - 50)))
     assert "Last reported" not in ended.page.inner_text("#facts")
 

@@ -98,10 +98,18 @@ function showFacts(run) {
     ["GPU utilisation, mean", words.amount(run.uGPUcore, "%")], ["GPU memory, mean", words.amount(run.uGPUmem, "%")],
     ["Energy", words.energy(run.energy_j)],
     ["Measured", run.coverage === null || run.coverage === undefined ? words.GAP : `${Math.floor(100 * run.coverage)} % of the time`],
-    running && run.devices?.length ? ["Last reported", at(Math.max(...run.devices.map((record) => record.last_s)))] : null,
+    running && run.devices?.length ? ["Last reported", reported(run.devices, at)] : null,
     ["Application", run.app ?? words.GAP],
   ];
   fill(byId("facts"), rows.filter(Boolean).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, value ?? words.GAP)))));
+}
+
+// Say when the nodes of a running job last reported, and which node is behind the others by more than a minute.
+function reported(devices, at) {
+  const continuing = devices.filter((record) => !record.final), newest = new Map();
+  for (const { node, last_s } of continuing.length ? continuing : devices) newest.set(node, Math.max(last_s, newest.get(node) ?? 0));
+  const nodes = [...newest].sort((a, b) => a[1] - b[1]), [first, first_s] = nodes[0], [last, last_s] = nodes.at(-1);
+  return last_s - first_s <= 60 ? at(last_s) : `${at(first_s)} (${first}) to ${at(last_s)} (${last})`;
 }
 
 function showTimeline(run) {
