@@ -24,7 +24,7 @@ INTERVAL = 0.8
 TABLES, LEARNED = "tables", "learned"
 # Number of sampled moments that an evaluation requires.
 MIN_MOMENTS = 4
-# Number of groups of like jobs with a known outcome that an estimate of the accuracy requires.
+# Groups of like jobs required for a regression, and with known outcomes for an estimate of accuracy.
 MIN_GROUPS = 30
 
 # Number of blocks in the evaluation; each requires one training.
@@ -76,15 +76,26 @@ class Forecaster:
     tables: WaitTables
     regression: Regression | None
     corrections: Mapping[str, Correction]
-    """Corrections by kind of job. A kind with too little history for an evaluation is absent."""
+    """Corrections by kind of job.
+
+    A kind with too little history for an evaluation is absent. Its forecasts come from the regression if
+    there is one, since its errors are smaller than those of the tables after one to three days of history.
+    """
     errors: Mapping[str, ErrorTables]
     """Recent errors by source; empty without an evaluation."""
 
+    def source_of(self, kind: str) -> str:
+        """Return the source of the forecasts for one kind of job: TABLES or LEARNED."""
+        found = self.corrections.get(kind)
+        return found.source if found is not None else TABLES if self.regression is None else LEARNED
+
     def forecast(self, samples: QueueSamples) -> ForecastIntervals:
         """Return the remaining wait of each job, with an 80 % interval."""
-        mass = self.tables.distribution(samples)
-        low, middle, high = (quantile(mass, share) for share in (0.1, 0.5, 0.9))
-        source = np.full(len(samples), TABLES, dtype="U8")
+        uncorrected = self.tables if self.regression is None else self.regression
+        mass = uncorrected.distribution(samples)
+        low, high = quantile(mass, 0.1), quantile(mass, 0.9)
+        middle = 2.0 ** uncorrected.log2_wait(samples)
+        source = np.full(len(samples), TABLES if self.regression is None else LEARNED, dtype="U8")
         for kind, correction in self.corrections.items():
             of_kind = samples.groups[KIND] == KINDS[kind]
             model = self.tables if correction.source == TABLES else self.regression
@@ -133,8 +144,8 @@ def train(
     """Return a forecaster trained on the known past.
 
     `order` contains the groupings for the tables, widest first; `names` contains the features for the
-    `learner`. Without a learner, or without enough history for an evaluation, forecasts come from the tables.
-    With more `blocks`, the evaluation uses more recent training data and takes longer.
+    `learner`. Without a learner, or with too little history for one, forecasts come from the tables. With
+    more `blocks`, the evaluation uses more recent training data and takes longer.
     """
     sample, weight, _ = _sample(past)
     tables = wait_tables(sample, order, weight)
@@ -145,7 +156,8 @@ def train(
         of_sources = {source: score.of_kind(code) for source, score in scores.items()}
         if tests and of_sources[TABLES].n_groups >= MIN_GROUPS:
             corrections[kind] = _correction(of_sources)
-    learned = any(correction.source == LEARNED for correction in corrections.values())
+    uncorrected = len(corrections) < len(KINDS) and len(np.unique(sample.samples.alike)) >= MIN_GROUPS
+    learned = uncorrected or any(correction.source == LEARNED for correction in corrections.values())
     regression = learner(sample, names, weight) if learner is not None and learned else None
     errors = {source: test.errors_at(past.now_s) for source, test in tests.items()}
     return Forecaster(past.now_s, tables, regression, corrections, errors)

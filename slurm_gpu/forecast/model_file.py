@@ -116,7 +116,9 @@ def read_model(body: bytes) -> ForecastModel:
         return _of_tables(model, "")
     try:
         regression, typical = _regression(packed, header)
-        errors = {**model.forecaster.errors, LEARNED: _errors(packed, LEARNED)}
+        errors = dict(model.forecaster.errors)
+        if errors:
+            errors[LEARNED] = _errors(packed, LEARNED)
     except DamagedError as error:
         return _of_tables(model, str(error))
     forecaster = replace(model.forecaster, regression=regression, errors=errors)

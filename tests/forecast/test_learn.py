@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
-from slurm_gpu.forecast.forecaster import LEARNED
-from slurm_gpu.forecast.model import make_model
+from slurm_gpu.forecast.forecaster import LEARNED, TABLES
+from slurm_gpu.forecast.model import known_runs, make_model
 from slurm_gpu.forecast.model_file import model_bytes, read_model
 from slurm_gpu.forecast.queue import Vocabulary, past_samples
 from slurm_gpu.forecast.regression import filled
+from slurm_gpu.forecast.samples import KINDS
 from slurm_gpu.forecast.wait_grid import N_BINS, bin_of
-from tests.forecast.queues import NOW_S, made_up_runs
+from tests.forecast.queues import DAY_S, NOW_S, made_up_runs
 
 sklearn_tree = pytest.importorskip("sklearn.tree", reason="needs the extra learn")
 
@@ -57,3 +58,24 @@ def test_a_learned_model_is_accurate_and_can_be_stored():
     sources = {name for found in model.forecaster.corrections.values() for name in found.within}
     assert LEARNED in sources
     assert read_model(model_bytes(model)).forecaster.corrections == model.forecaster.corrections
+
+
+def test_with_a_short_history_the_regression_forecasts_without_a_correction():
+    from slurm_gpu.forecast.learn import learn
+
+    first_day = NOW_S - 13 * DAY_S
+    runs = made_up_runs(1200, days=14.0)
+    model = make_model(runs, first_day, learn)
+    assert model.forecaster.corrections == {}, "one day is too short for an evaluation"
+    queue = known_runs(runs, first_day)
+    wanted = runs[(runs.eligible_s > first_day) & (runs.eligible_s < first_day + DAY_S)]
+    said = model.forecast(queue, wanted, first_day)
+    assert set(said.source) == {LEARNED}
+    assert (said.lower_s <= said.median_s).all()
+    assert (said.median_s <= said.upper_s).all()
+    stored = read_model(model_bytes(model))
+    assert stored.read_error == ""
+    np.testing.assert_allclose(stored.forecast(queue, wanted, first_day).median_s, said.median_s, rtol=1e-3)
+
+    few = make_model(runs[:20], float(runs.eligible_s[19] + 3600), learn)
+    assert {few.forecaster.source_of(kind) for kind in KINDS} == {TABLES}

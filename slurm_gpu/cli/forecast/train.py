@@ -43,7 +43,7 @@ def train(site: CommandSite, database_config: Path | None) -> None:
         f"stored {max(1, done.bytes // 1024)} KiB"
     )
     for kind, words in (("gpu", "with GPUs"), ("cpu", "without GPUs")):
-        click.echo(f"  jobs {words}: {_judged(done.corrections.get(kind))}")
+        click.echo(f"  jobs {words}: {_judged(done.sources[kind], done.corrections.get(kind))}")
     try:
         kept = forecast_waiting(database, site.config.cluster, site.slurm.jobs(), int(site.wall()))
     except OutsideError as error:
@@ -52,13 +52,13 @@ def train(site: CommandSite, database_config: Path | None) -> None:
         click.echo(f"forecast {counted(kept, 'pending job')} for later validation")
 
 
-def _judged(found: Correction | None) -> str:
-    if found is None:
-        return "tables; too few jobs waited to validate them"
+def _judged(used: str, found: Correction | None) -> str:
     names = {"tables": "tables", "learned": "learned model"}
+    if found is None:
+        return f"{names[used]}, not validated: too few jobs have waited"
     shares = (
         f"{names[source]} {twice:.0%} within a factor of 2 of the actual wait, {thrice:.0%} within a "
         "factor of 3"
-        for source, (twice, thrice) in sorted(found.within.items(), key=lambda item: item[0] != found.source)
+        for source, (twice, thrice) in sorted(found.within.items(), key=lambda item: item[0] != used)
     )
     return "; ".join(shares)

@@ -14,10 +14,11 @@ from slurm_gpu.database.forecasts.store import (
     store_model,
 )
 from slurm_gpu.database.storage.engine import Database
-from slurm_gpu.forecast.forecaster import LEARNED, TABLES, Correction, Learner
+from slurm_gpu.forecast.forecaster import Correction, Learner
 from slurm_gpu.forecast.model import make_model
 from slurm_gpu.forecast.model_file import model_bytes, read_model
 from slurm_gpu.forecast.queue import HISTORY_S, Runs
+from slurm_gpu.forecast.samples import KINDS
 from slurm_gpu.slurm.client import QueuedJob
 
 SAMPLE = 200
@@ -31,18 +32,10 @@ class TrainingResult:
     runs: int
     samples: int
     bytes: int
+    sources: dict[str, str]
+    """The source of forecasts for each kind of job (`cpu` or `gpu`)."""
     corrections: dict[str, Correction]
-    """For each kind of job (`cpu` or `gpu`), the better source of forecasts and the errors of both."""
-
-    @property
-    def sources(self) -> set[str]:
-        """Return the sources of forecasts in use."""
-        return {found.source for found in self.corrections.values()} or {TABLES}
-
-    @property
-    def learned(self) -> bool:
-        """Return whether the learned source is used for any kind of job."""
-        return LEARNED in self.sources
+    """For each kind of job with enough history, the errors of both sources."""
 
 
 def train_from_database(
@@ -58,6 +51,7 @@ def train_from_database(
         runs=len(runs),
         samples=model.n_samples,
         bytes=len(body),
+        sources={kind: model.forecaster.source_of(kind) for kind in KINDS},
         corrections=dict(model.forecaster.corrections),
     )
 

@@ -157,7 +157,7 @@ def test_a_better_learned_forecast_is_used_without_its_training_library(
         runs.append(one._replace(time_limit_s=limit_s, start_s=start_s, end_s=start_s + 600))
     store(site, *runs)
     trained = train_from_database(site.database, CLUSTER, int(site.clock.now), installed_learner())
-    assert trained.learned
+    assert trained.sources["gpu"] == "learned"
     monkeypatch.setitem(sys.modules, "sklearn", None)
     waits = []
     with DatabaseClient(site.config) as client:
