@@ -82,16 +82,20 @@ def test_a_running_job_shows_the_time_of_its_values(slurm_gpu: CommandLine):
     assert "as of" not in slurm_gpu.out
 
 
-def test_nodes_of_a_running_job_that_are_behind_the_others_are_named(slurm_gpu: CommandLine):
-    behind = make_record(_A, node="n2", last_s=START_S + 3300, final=False)
-    records = (make_record(_B, last_s=START_S + 3600, final=False), behind)
-    slurm_gpu.database.runs = [make_run(devices=records, end_s=None, state="RUNNING")]
-    slurm_gpu("job", "17")
-    assert "as of 2026-11-21 20:10:42 (n2) to 2026-11-21 20:15:42 (n1), when its nodes" in slurm_gpu.out
-    left = replace(behind, final=True)
-    slurm_gpu.database.runs = [make_run(devices=(records[0], left), end_s=None, state="RUNNING")]
-    slurm_gpu("job", "17")
-    assert "as of 2026-11-21 20:15:42, when" in slurm_gpu.out, "a node that has left the job is not behind"
+def test_the_times_of_the_nodes_of_a_running_job_are_shown_and_a_silent_node_is_named(slurm_gpu: CommandLine):
+    def shown(node_s: int, *, final: bool = False) -> str:
+        other = make_record(_A, node="n2", last_s=START_S + node_s, final=final)
+        records = (make_record(_B, last_s=START_S + 3600, final=False), other)
+        slurm_gpu.database.runs = [make_run(devices=records, end_s=None, state="RUNNING")]
+        slurm_gpu("job", "17")
+        return next(line for line in slurm_gpu.out.splitlines() if "as of" in line).strip()
+
+    alone = "as of 2026-11-21 20:15:42, when its nodes last reported"
+    between = "as of 2026-11-21 20:10:42 to 2026-11-21 20:15:42, when its nodes last reported"
+    assert shown(3600) == alone
+    assert shown(3300) == between, "nodes ship every five minutes, each at its own time"
+    assert shown(2400).endswith("; n2 has not reported since")
+    assert shown(2400, final=True) == alone, "a node that has left the job will not report again"
 
 
 def test_columns_without_values_are_left_out(slurm_gpu: CommandLine):

@@ -22,6 +22,7 @@ from slurm_gpu.cli.runs.job_tables import (
 )
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.client.database_client import DeviceTimeline, Run, RunTimeline
+from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.reports.diagnosed.missing_data import REPORTED_WITHIN_S
 from slurm_gpu.slurm.queue import read_own_jobs
@@ -33,8 +34,6 @@ from slurm_gpu.wire.answers.codec import to_json
 
 _AGREES_S = 3
 """Largest difference between the times of a suspension in Slurm and slurm-gpud, which polls every 2 s."""
-_TOGETHER_S = 60
-"""Nodes whose newest records end within this time of one another are said to have reported together."""
 
 
 def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -187,17 +186,17 @@ def _print_run(
 
 
 def _reported_at(records: Sequence[Record], zone: ZoneInfo) -> str:
-    """Describe when the nodes of a running job last reported, since their values cover different times."""
+    """Describe when the nodes of a running job last reported, and which of them has been silent for long."""
     # A node that left the job when it was resized will not report again.
     continuing = [record for record in records if not record.final] or records
     newest_s: dict[str, int] = {}
     for record in continuing:
         newest_s[record.node] = max(record.last_s, newest_s.get(record.node, 0))
     first, last = min(newest_s, key=newest_s.__getitem__), max(newest_s, key=newest_s.__getitem__)
-    if newest_s[last] - newest_s[first] <= _TOGETHER_S:
-        return f"{moment(newest_s[last], zone)}, when its nodes last reported"
-    earliest, latest = (f"{moment(newest_s[node], zone)} ({text(node)})" for node in (first, last))
-    return f"{earliest} to {latest}, when its nodes last reported"
+    times = [moment(newest_s[node], zone) for node in dict.fromkeys((first, last))]
+    said = f"{' to '.join(dict.fromkeys(times))}, when its nodes last reported"
+    silent = newest_s[last] - newest_s[first] > SHIPPED_WITHIN_S
+    return f"{said}; {text(first)} has not reported since" if silent else said
 
 
 def _without_records(run: Run, now_s: float) -> str:

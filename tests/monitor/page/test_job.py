@@ -135,13 +135,13 @@ def test_a_running_job_shows_when_its_nodes_last_reported_and_energy_in_a_fittin
     assert started is not None
     assert reported is not None
     assert reported[1] == started[1], "the newest record ends when the job started"
-    behind = [
-        *devices,
-        {"node": "n2", "last_s": NOW_S - 7500},
-        {"node": "n3", "last_s": NOW_S - 9000, "final": True},
-    ]
-    tab = job_tab(world_of(run_of("200", devices=behind)))
-    assert re.search(r"Last reported\s+.* \(n2\) to .* \(n1\)\s", tab.page.inner_text("#facts"))
+    later = {"node": "n2", "last_s": NOW_S - 6600}
+    gone = {"node": "n3", "last_s": NOW_S - 9000, "final": True}
+    tab = job_tab(world_of(run_of("200", devices=[*devices, later, gone])))
+    assert re.search(r"Last reported\s+\S+ to \S+\s", tab.page.inner_text("#facts"))
+    silent = {"node": "n2", "last_s": NOW_S - 8000}
+    tab = job_tab(world_of(run_of("200", devices=[*devices, silent])))
+    assert "; n2 has not reported since" in tab.page.inner_text("#facts")
     ended = job_tab(world_of(run_of("200", devices=devices, state="COMPLETED", end_s=NOW_S - 50)))
     assert "Last reported" not in ended.page.inner_text("#facts")
 

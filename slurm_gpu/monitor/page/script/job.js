@@ -104,12 +104,16 @@ function showFacts(run) {
   fill(byId("facts"), rows.filter(Boolean).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, value ?? words.GAP)))));
 }
 
-// Say when the nodes of a running job last reported, and which node is behind the others by more than a minute.
+// Nodes ship records within this time, two shipment intervals, in seconds.
+const SHIPPED_WITHIN_S = 720;
+
+// Say when the nodes of a running job last reported, and which of them has been silent for long.
 function reported(devices, at) {
   const continuing = devices.filter((record) => !record.final), newest = new Map();
   for (const { node, last_s } of continuing.length ? continuing : devices) newest.set(node, Math.max(last_s, newest.get(node) ?? 0));
-  const nodes = [...newest].sort((a, b) => a[1] - b[1]), [first, first_s] = nodes[0], [last, last_s] = nodes.at(-1);
-  return last_s - first_s <= 60 ? at(last_s) : `${at(first_s)} (${first}) to ${at(last_s)} (${last})`;
+  const nodes = [...newest].sort((a, b) => a[1] - b[1]), [first, first_s] = nodes[0], last_s = nodes.at(-1)[1];
+  const times = [...new Set([at(first_s), at(last_s)])].join(" to ");
+  return last_s - first_s > SHIPPED_WITHIN_S ? `${times}; ${first} has not reported since` : times;
 }
 
 function showTimeline(run) {
