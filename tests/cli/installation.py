@@ -80,6 +80,7 @@ class Installation:
             systemd=self.root / "systemd",
             slurmd=self._output,
             conf_cache=self.root / "cached" / "slurm.conf",
+            slurm_etc=self.root / "etc",
             devices=self.root / "dev",
             has_unit=lambda _: self.has_units,
             has_packages=lambda: self.has_units,

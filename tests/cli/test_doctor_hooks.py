@@ -68,6 +68,26 @@ def test_a_file_that_cannot_be_executed_is_reported(installed: Installation):
     assert str(worst(hooks.configured(installed.at())).remedy).startswith("run chmod +x ")
 
 
+def test_a_hook_that_is_not_executable_is_not_ok_as_well(installed: Installation):
+    (installed.root / "epilog.d" / "10-slurm-gpu").chmod(0o644)
+    prolog, epilog = hooks.configured(installed.at())
+    assert prolog.level is Level.OK
+    assert "is not executable" in epilog.message
+
+
+def test_a_typo_in_slurm_conf_is_recognized_by_the_installed_hook(installed: Installation):
+    """Without the typo, the glob would match the hook that lies next to slurm.conf."""
+    directory = Path(installed.conf["SLURM_CONF"]).parent
+    (installed.root / "prolog.d").rename(directory / "prolog.d")
+    installed.conf["Prolog"] = f"{directory}/prologs.d/*"
+    finding = worst(hooks.configured(installed.at()))
+    assert finding.message.startswith(f"Prolog={directory}/prologs.d/* matches no file")
+    assert str(finding.remedy).startswith(
+        f"{directory}/prolog.d/10-slurm-gpu is our hook: if {directory}/prologs.d/* is a mistake, set "
+        f"Prolog={directory}/prolog.d/* in slurm.conf and run scontrol reconfigure; otherwise run install "
+    )
+
+
 @pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/nowhere")])
 def test_directories_and_dead_links_are_reported(installed: Installation, make: Callable[[Path], None]):
     make(installed.root / "epilog.d" / "old")

@@ -121,6 +121,8 @@ class DoctorContext:
     """Runs `slurmd -G`, which prints how slurmd reads gres.conf."""
     conf_cache: Path = CACHED_CONF
     """The slurm.conf that slurmctld sent to a node without its own."""
+    slurm_etc: Path = Path("/etc/slurm")
+    """The directory where slurm-gpu's hooks are installed by default."""
 
     @functools.cached_property
     def settings(self) -> SlurmSettings:

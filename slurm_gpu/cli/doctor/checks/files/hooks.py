@@ -30,7 +30,7 @@ from slurm_gpu.cli.doctor.checks.finding import (
     skipped,
     warn,
 )
-from slurm_gpu.cli.doctor.checks.slurm.drains import nothing, traps
+from slurm_gpu.cli.doctor.checks.slurm.drains import drains, nothing, traps
 from slurm_gpu.policy.lua.peers import shared_file_system
 from slurm_gpu.slurm.conf_file import read_conf, settings_named
 
@@ -109,6 +109,13 @@ def matched(pattern: str) -> list[Path]:
     return sorted(Path(name) for name in glob.glob(pattern))  # noqa: PTH207 - an absolute pattern
 
 
+def placed(at: DoctorContext, kind: str, *etc: Path) -> list[HookFile]:
+    """Return slurm-gpu's hooks in prolog.d or epilog.d of these directories, where it is installed."""
+    directories = dict.fromkeys((at.slurm_etc, *etc))
+    files = [hook_file(path) for one in directories for path in matched(f"{one}/{kind.lower()}.d/*")]
+    return [file for file in files if file.is_ours]
+
+
 def _passed_over(at: DoctorContext, kind: str, used: Sequence[str]) -> Iterator[CheckResult]:
     """Yield a finding if slurm.conf sets `kind` several times, and Slurm silently uses only the last."""
     if _has_several(at, kind):
@@ -160,7 +167,9 @@ def _files(at: DoctorContext, kind: str, patterns: Sequence[str]) -> Iterator[Ch
             unread.append(directory)
             continue
         paths = matched(pattern)
-        found += traps(kind, pattern, paths, placing(kind, [pattern]) if at.is_gpu_node else nothing(pattern))
+        found += traps(
+            kind, pattern, paths, _adding(at, kind, [pattern]) if at.is_gpu_node else nothing(pattern)
+        )
         found += others_may_write(at, directory, "a file that is put there runs as root")
         for path in paths:
             found += others_may_write(at, path, "it runs as root for every job")
@@ -192,7 +201,8 @@ def _files(at: DoctorContext, kind: str, patterns: Sequence[str]) -> Iterator[Ch
     elif not at.is_gpu_node:
         yield from _without_gpus(at, kind, patterns, working, found)
     elif working:
-        yield from _ours(kind, working)
+        fails = any(True for file in working for _ in drains(kind, file.path))
+        yield from (one for one in _ours(kind, working) if not (fails and one.level is Level.OK))
     elif swapped or idle:
         return
     elif ours:
@@ -203,7 +213,7 @@ def _files(at: DoctorContext, kind: str, patterns: Sequence[str]) -> Iterator[Ch
     elif n_files:
         yield fail(
             f"{kind}={','.join(patterns)} does not run our hook: jobs leave no GPU records",
-            placing(kind, patterns),
+            _adding(at, kind, patterns),
         )
 
 
@@ -233,6 +243,18 @@ def _text(kind: str) -> str:
 
 def _replacing(kind: str, path: Path) -> str:
     return f"run install -m 755 {_text(kind)} {shlex.quote(str(path))}"
+
+
+def _adding(at: DoctorContext, kind: str, patterns: Sequence[str]) -> str:
+    """Return how to make these patterns run our hook, which may be in a directory that they do not name."""
+    elsewhere = [file for file in placed(at, kind, at.slurm_conf.parent) if file.event == kind.lower()]
+    if not elsewhere:
+        return placing(kind, patterns)
+    path = elsewhere[0].path
+    return (
+        f"{path} is our hook: if {patterns[0]} is a mistake, set {kind}={path.parent}/* in slurm.conf and "
+        f"run scontrol reconfigure; otherwise {placing(kind, patterns)}"
+    )
 
 
 def placing(kind: str, patterns: Sequence[str]) -> str:

@@ -69,7 +69,7 @@ def traps(kind: str, pattern: str, paths: list[Path], remedy: str) -> Iterator[C
             f"{remedy} (or remove {kind} from slurm.conf, and run scontrol reconfigure)",
         )
     for path in paths:
-        yield from _drains(kind, path)
+        yield from drains(kind, path)
 
 
 def nothing(pattern: str) -> str:
@@ -83,7 +83,8 @@ def nothing(pattern: str) -> str:
     )
 
 
-def _drains(kind: str, path: Path) -> Iterator[CheckResult]:
+def drains(kind: str, path: Path) -> Iterator[CheckResult]:
+    """Yield the problem of one file for which Slurm drains this node."""
     try:
         mode = path.stat().st_mode
     except OSError:
