@@ -1,6 +1,7 @@
 """`slurm-gpu doctor uninstall` lists the steps of a removal for this host, slurm.conf first."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from slurm_gpu.cli.doctor import uninstall
 from slurm_gpu.cli.doctor.checks.files import boot
 from slurm_gpu.cli.doctor.checks.finding import DoctorContext
 from slurm_gpu.cli.doctor.uninstall import UninstallStep, uninstall_steps
-from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry
 from slurm_gpu.policy.language.model import Chain, Policy
 from slurm_gpu.policy.language.names import ResolvedNames
@@ -40,6 +41,11 @@ def conf(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Path:
 def apply(installed: Installation, chain: Path | None = None) -> None:
     bundle = build_bundle(compile_policy(Policy(chain=Chain(before=chain)), ResolvedNames(), SiteFacts()))
     (installed.root / "slurm" / "job_submit.lua").write_text(bundle)
+
+
+def remove_hooks(installed: Installation) -> None:
+    for kind in ("prolog", "epilog"):
+        (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
 
 
 def lines(installed: Installation, host: str = "head") -> list[str]:
@@ -227,8 +233,7 @@ def test_without_access_to_the_journal_root_is_required(
 
 
 def test_a_controller_without_hooks_refers_to_a_gpu_node(installed: Installation, conf: Path):
-    for kind in ("prolog", "epilog"):
-        (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
+    remove_hooks(installed)
     at = installed.at()
     at.nodes = []
     first = uninstall_steps(at)[0].lines[0]
@@ -239,6 +244,7 @@ def test_a_controller_without_hooks_refers_to_a_gpu_node(installed: Installation
 
 
 def test_on_a_login_node_only_the_command_is_removed(installed: Installation, conf: Path):
+    remove_hooks(installed)
     conf.write_text("ClusterName=neuron\n")
     at = installed.at("login")
     at.nodes = []
@@ -258,6 +264,7 @@ def test_on_the_web_host_slurm_gpuweb_is_removed(installed: Installation, conf: 
     (installed.root / "slurm-gpuweb.yaml").write_text("")
     at = installed.at("login")
     at.nodes = []
+    remove_hooks(installed)
     conf.write_text("ClusterName=neuron\n")
     assert [line for step in uninstall_steps(at) for line in step.lines] == [
         "systemctl disable --now slurm-gpuweb",
@@ -266,25 +273,76 @@ def test_on_the_web_host_slurm_gpuweb_is_removed(installed: Installation, conf: 
     ]
 
 
-def test_the_web_host_needs_no_slurm(installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def fail_slurm(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Return a function that makes Slurm unavailable for the rest of the test."""
+
+    def fail(error: str) -> None:
+        def settings(self: DoctorContext) -> None:
+            raise SlurmError(error)
+
+        for name in ("settings", "nodes"):
+            monkeypatch.setattr(DoctorContext, name, property(settings))
+
+    return fail
+
+
+def test_the_web_host_needs_no_slurm(
+    installed: Installation, fail_slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+):
     (installed.root / "slurm-gpuweb.yaml").write_text("")
-    error = "scontrol is not on the PATH; install Slurm's client commands"
-
-    def settings(self: DoctorContext) -> None:
-        raise SlurmError(error)
-
-    monkeypatch.setattr(DoctorContext, "settings", property(settings))
-    monkeypatch.setattr(DoctorContext, "nodes", property(settings))
-    first, *rest = uninstall_steps(installed.at("web"))
+    monkeypatch.setenv("SLURM_CONF", "/nosuch/slurm.conf")
+    fail_slurm("scontrol is not on the PATH; install Slurm's client commands")
+    at = installed.at("web")
+    at.has_unit = lambda daemon: daemon == "slurm-gpuweb"
+    first, *rest = uninstall_steps(at)
     assert "assumed to have no Slurm" in first.what
     assert [line for step in rest for line in step.lines] == [
         "systemctl disable --now slurm-gpuweb",
         "dnf remove slurm-gpu-web slurm-gpu-client slurm-gpu",
         "rm -r /etc/slurm-gpu /var/lib/slurm-gpu /var/lib/slurm-gpu-web",
     ]
-    error = "slurmctld does not answer"
-    with pytest.raises(SlurmError, match=error):
-        uninstall_steps(installed.at("web"))
+
+
+def test_the_files_of_a_host_are_removed_while_slurmctld_is_down(
+    installed: Installation, conf: Path, fail_slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    fail_slurm("`scontrol ping` failed: Slurmctld(primary) at head is DOWN")
+    at, root = installed.at(), installed.root
+    at.has_unit = lambda daemon: daemon == "slurm-gpud"
+    first, *rest = uninstall_steps(at)
+    assert first.what.startswith("Slurm could not be checked: `scontrol ping` failed")
+    assert [line for step in rest for line in step.lines] == [
+        f"{conf}:2: remove Prolog={root}/prolog.d/*",
+        f"{conf}:3: remove Epilog={root}/epilog.d/*",
+        "scontrol reconfigure",
+        "systemctl disable --now slurm-gpud",
+        "dnf remove slurm-gpu-node slurm-gpu-client slurm-gpu",
+        f"rm {root}/prolog.d/10-slurm-gpu {root}/epilog.d/10-slurm-gpu",
+        "rm -r /etc/slurm-gpu /var/lib/slurm-gpu",
+    ]
+
+
+def test_the_controllers_files_are_removed_while_slurmctld_is_down(
+    installed: Installation, conf: Path, fail_slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+):
+    """Limits, which belong to a cluster that only Slurm names, are mentioned."""
+    apply(installed)
+    installed.at().policy_state.mkdir()
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    fail_slurm("no answer")
+    steps = uninstall_steps(installed.at())
+    unchecked = [step.what for step in steps if "could not be checked whether" in step.what]
+    assert ["limits of the policy" in what for what in unchecked] == [True]
+    assert "systemctl disable --now slurm-gpud slurm-gpuctld" in [one for step in steps for one in step.lines]
+
+
+def test_a_broken_site_file_does_not_stop_the_removal(installed: Installation, conf: Path):
+    installed.site_file.write_text("cluster: [\n")
+    steps = uninstall_steps(installed.at())
+    assert any("is not valid YAML" in step.what for step in steps)
+    assert steps[-1].lines == ("rm -r /etc/slurm-gpu /var/lib/slurm-gpu",)
 
 
 def test_on_a_configless_node_the_cached_slurm_conf_is_read(installed: Installation, conf: Path):
@@ -296,9 +354,49 @@ def test_on_a_configless_node_the_cached_slurm_conf_is_read(installed: Installat
     assert step.lines[0] == f"{cached}:2: remove Prolog={installed.root}/prolog.d/*"
 
 
-def test_without_slurm_conf_the_command_fails(installed: Installation):
-    with pytest.raises(OutsideError, match=r"run this on a host with slurm\.conf"):
-        uninstall_steps(installed.at())
+def test_without_slurm_conf_the_other_files_are_removed(installed: Installation):
+    steps = uninstall_steps(installed.at())
+    assert steps[0].what.startswith(
+        f"slurm.conf could not be checked: {installed.conf['SLURM_CONF']}: No such file or directory."
+    )
+    assert "systemctl disable --now slurm-gpud slurm-gpuctld" in [one for step in steps for one in step.lines]
+
+
+@pytest.fixture
+def by_hand(installed: Installation, conf: Path) -> Installation:
+    """An installation from the checkout, with hooks next to slurm.conf."""
+    installed.has_units = False
+    for kind, name in (("Prolog", "10-slurm-gpu"), ("Epilog", "90-slurm-gpu")):
+        directory = conf.parent / f"{kind.lower()}.d"
+        (installed.root / f"{kind.lower()}.d").rename(directory)
+        (directory / "10-slurm-gpu").rename(directory / name)
+    return installed
+
+
+def test_hooks_that_no_glob_matches_any_more_are_removed(by_hand: Installation, conf: Path):
+    """After slurm.conf was changed, hooks that were installed by hand remain on GPU nodes."""
+    conf.write_text("ClusterName=neuron\n")
+    by_hand.conf.update(Prolog="(null)", Epilog="(null)")
+    hooks = f"{conf.parent}/prolog.d/10-slurm-gpu {conf.parent}/epilog.d/90-slurm-gpu"
+    (step,) = [step for step in uninstall_steps(by_hand.at()) if "not installed from packages" in step.what]
+    assert step.what.startswith("Remove slurm-gpu")
+    assert step.lines[0] == f"rm -r {hooks} {by_hand.root}/run"
+    by_hand.has_units = True  # from packages: stubs remain
+    assert f"rm {hooks}" in lines(by_hand)
+
+
+def test_hooks_that_slurm_runs_until_it_is_reconfigured_are_not_removed(by_hand: Installation, conf: Path):
+    """A glob that matches nothing drains the node."""
+    conf.write_text("ClusterName=neuron\n")
+    by_hand.conf.update(Prolog=f"{conf.parent}/prolog.d/*", Epilog="(null)")
+    assert f"install -m 755 /usr/bin/true {conf.parent}/prolog.d/10-slurm-gpu" in lines(by_hand)
+    assert f"rm -r {conf.parent}/epilog.d/90-slurm-gpu {by_hand.root}/run" in lines(by_hand)
+
+
+def test_a_hook_is_not_removed_by_its_second_name(by_hand: Installation, conf: Path):
+    (by_hand.root / "etc").symlink_to(conf.parent)
+    conf.write_text(f"Prolog={conf.parent}/prolog.d/*\nEpilog={conf.parent}/epilog.d/*\n")
+    assert [line for line in lines(by_hand) if f"{by_hand.root}/etc" in line] == []
 
 
 def test_the_command_numbers_the_steps(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
@@ -318,6 +416,7 @@ def test_a_checkout_has_no_steps_for_packages(installed: Installation, conf: Pat
     assert typed[at + 1 :] == [
         f"install -m 755 /usr/bin/true {root}/prolog.d/10-slurm-gpu",
         f"install -m 755 /usr/bin/true {root}/epilog.d/10-slurm-gpu",
+        f"rm -r {root}/run",
         f"{sys.executable} -m pip uninstall slurm-gpu",
         f"rm {root}/prolog.d/10-slurm-gpu {root}/epilog.d/10-slurm-gpu {root}/slurm/job_submit.lua",
         "rm -r /etc/slurm-gpu /var/lib/slurm-gpu",
@@ -335,6 +434,6 @@ def test_files_installed_by_hand_are_removed_too(
     link.symlink_to("/nowhere")
     monkeypatch.setattr(sys, "prefix", "/opt/slurm-gpu")
     typed = lines(installed)
-    at = typed.index(f"rm -r {unit} {link}")
+    at = typed.index(f"rm -r {unit} {link} {installed.root}/run")
     assert typed[at + 1 : at + 3] == ["systemctl daemon-reload", "rm -r /opt/slurm-gpu"]
     assert not [line for line in typed if "pip uninstall" in line]

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_gpu.cli.doctor.checks.daemons.outages import finding_slurm
+from slurm_gpu.cli.doctor.checks.daemons.outages import conf_of_commands, finding_slurm
 from slurm_gpu.cli.doctor.checks.daemons.processes import running
 from slurm_gpu.cli.doctor.checks.daemons.services import restart
 from slurm_gpu.cli.doctor.checks.files.boot import timers
 from slurm_gpu.cli.doctor.checks.files.hook_file import PACKAGED, HookFile, hook_file
-from slurm_gpu.cli.doctor.checks.files.hooks import KINDS, matched
+from slurm_gpu.cli.doctor.checks.files.hooks import KINDS, matched, patterns_of, placed
 from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, WEB_FILE, DoctorContext, may_read
-from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.policy.journal import ApplyJournal
 from slurm_gpu.policy.lua.install import SCRIPT_NAME, put_aside
 from slurm_gpu.policy.lua.installed import read_chain
@@ -38,10 +38,9 @@ _WITHOUT_SLURM = (
     "Slurm's commands are not on the PATH, so this host is assumed to have no Slurm. If it has Slurm, run "
     "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor uninstall"
 )
-_BY_HAND = (
-    "Replace the hooks with files that do nothing, as Slurm drains nodes if a glob matches no file. Then "
-    "remove slurm-gpu, which was not installed from packages on this host."
-)
+_BY_HAND = "Remove slurm-gpu, which was not installed from packages on this host."
+_REPLACED = "Replace the hooks with files that do nothing, as Slurm drains nodes if a glob matches no file. "
+_AGAIN = "Run this command again once the cause is fixed, or check this yourself."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +51,59 @@ class UninstallStep:
     lines: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """The parts of slurm-gpu on this host, and the lines of its slurm.conf."""
+
+    at: DoctorContext
+    node: bool
+    controller: bool
+    slurm_conf: Path
+    """The file that was read, which slurmctld may have sent."""
+    etc: Path
+    """The directory of slurm.conf on hosts that have their own."""
+    conf: Sequence[ConfLine] | None
+    """None if slurm.conf cannot be read."""
+    loaded: Sequence[str] = ()
+    """The patterns of Prolog and Epilog that Slurm has read."""
+
+    @property
+    def script(self) -> Path:
+        """Return the path of job_submit.lua."""
+        return self.etc / SCRIPT_NAME
+
+    def lines(self, name: str) -> list[ConfLine]:
+        """Return the lines of slurm.conf that set this parameter."""
+        return settings_named(self.conf or (), name)
+
+    def matched(self, pattern: str) -> list[HookFile]:
+        """Return the files that a value of Prolog or Epilog matches on this host."""
+        return [hook_file(path) for path in matched(str(self.slurm_conf.parent / pattern))] if pattern else []
+
+    def hooks(self) -> tuple[list[Path], list[Path]]:
+        """Return our hooks that Slurm runs, or may run if slurm.conf is unknown, and our other hooks."""
+        patterns = [*self.loaded, *(line.value for kind in KINDS for line in self.lines(kind))]
+        run = [file.path for pattern in patterns for file in self.matched(pattern) if file.is_ours]
+        found = [file.path for kind in KINDS for file in placed(self.at, kind, self.etc)]
+        if self.conf is None:
+            run += found
+        # Two names may lead to one file, which Slurm runs by either.
+        real = {path.resolve(): path for path in reversed(run)}
+        others = {path.resolve(): path for path in found if path.resolve() not in real}
+        return [*reversed(real.values())], [*others.values()]
+
+
 def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
-    """Return all steps for this host in their order; raise OutsideError if slurm.conf cannot be read."""
+    """Return all steps for this host in their order; the reason for each that cannot be determined."""
+    host, found = _host(at)
     database, web = ((at.site.config_path.parent / name).exists() for name in (DATABASE_FILE, WEB_FILE))
-    found: list[UninstallStep] = []
-    try:
-        node, controller, conf = at.is_gpu_node, at.is_controller, _conf(at)
-    except SlurmError as error:
-        if finding_slurm(str(error)) is None:
-            raise
-        node, controller, conf = False, False, []  # slurm-gpuweb's host needs no Slurm
-        found.append(UninstallStep(_WITHOUT_SLURM))
-    if controller:
-        found += _native_limits(at)
-        found += _placement(at)
-    if conf:
-        found += _slurm_conf(at, conf)
+    if host.controller:
+        found += _or_reason("the limits of the policy in Slurm", _native_limits(host))
+        found += _or_reason("placement:", _placement(at))
+    found += _slurm_conf(host)
     parts = [
-        ("slurm-gpu-node", "slurm-gpud", node),
-        ("slurm-gpu-controller", "slurm-gpuctld", controller),
+        ("slurm-gpu-node", "slurm-gpud", host.node),
+        ("slurm-gpu-controller", "slurm-gpuctld", host.controller),
         ("slurm-gpu-db", "slurm-gpudbd", database),
         ("slurm-gpu-web", "slurm-gpuweb", web),
     ]
@@ -82,28 +115,70 @@ def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
         packages.append("slurm-gpu-report")
     if stops := _stops(at, units):
         found.append(UninstallStep("Stop the daemons and timers of this host.", stops))
-    if controller:
-        found += _reservations(at)
-    if not at.has_packages():
-        found.append(UninstallStep(_BY_HAND, tuple(_by_hand(at, conf, controller=controller))))
-        found += _leftovers(at, conf, controller=controller, database=database, web=web)
-        return found
-    what = (
-        "Remove the packages."
-        if packages
-        else "Remove the command: no other part of slurm-gpu is installed on this host."
-    )
-    if node or controller:
-        what += (
-            " Stubs that do nothing replace the hooks. Your own job_submit.lua is restored; without one, "
-            "a stub that accepts every job replaces slurm-gpu's."
+    if host.controller:
+        found += _or_reason("the reservations that slurm-gpu created", _reservations(at))
+    if at.has_packages():
+        what = (
+            "Remove the packages."
+            if packages
+            else "Remove the command: no other part of slurm-gpu is installed on this host."
         )
-        found += _shared(at)
-    found.append(
-        UninstallStep(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",))
-    )
-    found += _leftovers(at, conf, controller=controller, database=database, web=web)
+        if host.node or host.controller:
+            what += (
+                " Stubs that do nothing replace the hooks. Your own job_submit.lua is restored; without one, "
+                "a stub that accepts every job replaces slurm-gpu's."
+            )
+            found += _shared(host)
+        lines = (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)
+        found.append(UninstallStep(what, lines))
+    else:
+        run, _ = host.hooks()
+        found.append(UninstallStep((_REPLACED if run else "") + _BY_HAND, tuple(_by_hand(host))))
+    found += _leftovers(host, database=database, web=web)
     return found
+
+
+def _host(at: DoctorContext) -> tuple[_Host, list[UninstallStep]]:
+    """Return what is on this host, and a step for each part that cannot be determined."""
+    notes: list[UninstallStep] = []
+    loaded: list[str] = []
+    try:
+        node, controller, slurm_conf, etc = (
+            at.is_gpu_node,
+            at.is_controller,
+            at.slurm_conf,
+            Path(at.settings.conf_path).parent,
+        )
+        loaded = [pattern for kind in KINDS for pattern in patterns_of(at.settings.raw, kind)]
+    except SlurmGpuError as error:
+        node, controller = (at.has_unit(one) or bool(running(one)) for one in ("slurm-gpud", "slurm-gpuctld"))
+        slurm_conf, etc = conf_of_commands(at), conf_of_commands(at).parent
+        is_missing = finding_slurm(str(error)) is not None
+        notes.append(
+            UninstallStep(_WITHOUT_SLURM if is_missing else f"Slurm could not be checked: {error}. {_AGAIN}")
+        )
+        if is_missing and not slurm_conf.exists():
+            return _Host(at, node, controller, slurm_conf, etc, None), notes  # its host needs no Slurm
+    conf = None
+    try:
+        conf = read_conf(slurm_conf)
+    except OSError as error:
+        notes.append(
+            UninstallStep(
+                f"slurm.conf could not be checked: {error.filename or slurm_conf}: {error.strerror}. Before "
+                "you remove anything, remove the lines of Prolog, Epilog and JobSubmitPlugins from it that "
+                "are only for slurm-gpu, and run scontrol reconfigure."
+            )
+        )
+    return _Host(at, node, controller, slurm_conf, etc, conf, loaded), notes
+
+
+def _or_reason(what: str, steps: Iterator[UninstallStep]) -> Iterator[UninstallStep]:
+    """Yield the steps, or the reason why they cannot be determined: other steps do not depend on it."""
+    try:
+        yield from steps
+    except (SlurmGpuError, OSError) as error:
+        yield UninstallStep(f"It could not be checked whether to undo {what}: {error}. {_AGAIN}")
 
 
 def _stops(at: DoctorContext, names: Sequence[str]) -> tuple[str, ...]:
@@ -115,15 +190,17 @@ def _stops(at: DoctorContext, names: Sequence[str]) -> tuple[str, ...]:
     return (*lines, f"kill {' '.join(map(str, ids))}") if ids else tuple(lines)
 
 
-def _by_hand(at: DoctorContext, conf: Sequence[ConfLine], *, controller: bool) -> Iterator[str]:
+def _by_hand(host: _Host) -> Iterator[str]:
     """Yield the commands that remove slurm-gpu if it was installed from a checkout instead of packages."""
-    files = [file for kind in KINDS for line in settings_named(conf, kind) for file in _matched(at, line)]
-    for path in dict.fromkeys(str(file.path) for file in files if file.is_ours):
-        yield f"install -m 755 /usr/bin/true {shlex.quote(path)}"
-    if controller and (own := _own_script(at)) is not None:
-        yield shlex.join(("cp", "-p", str(own), str(_script(at))))
-    if present := sorted(path for pattern in BY_HAND for path in glob.glob(pattern)):  # noqa: PTH207
-        yield f"rm -r {shlex.join(present)}"
+    run, others = host.hooks()
+    for path in run:
+        yield f"install -m 755 /usr/bin/true {shlex.quote(str(path))}"
+    if host.controller and (own := _own_script(host)) is not None:
+        yield shlex.join(("cp", "-p", str(own), str(host.script)))
+    present = sorted(path for pattern in BY_HAND for path in glob.glob(pattern))  # noqa: PTH207
+    if files := [*map(str, others), *present, *([str(host.at.run_dir)] if host.at.run_dir.exists() else [])]:
+        yield f"rm -r {shlex.join(files)}"
+    if present:
         yield "systemctl daemon-reload"
     if Path(sys.prefix) == _ENVIRONMENT:
         yield f"rm -r {_ENVIRONMENT}"
@@ -131,17 +208,8 @@ def _by_hand(at: DoctorContext, conf: Sequence[ConfLine], *, controller: bool) -
         yield f"{shlex.quote(sys.executable)} -m pip uninstall slurm-gpu"
 
 
-def _conf(at: DoctorContext) -> list[ConfLine]:
-    try:
-        return read_conf(at.slurm_conf)
-    except OSError as error:
-        raise OutsideError(
-            f"neither {at.settings.conf_path} nor {at.conf_cache} can be read "
-            f"({error.filename or at.slurm_conf}: {error.strerror}): run this on a host with slurm.conf"
-        ) from error
-
-
-def _native_limits(at: DoctorContext) -> Iterator[UninstallStep]:
+def _native_limits(host: _Host) -> Iterator[UninstallStep]:
+    at = host.at
     if not at.policy_state.exists():
         return
     if not may_read(at.policy_state):
@@ -153,7 +221,7 @@ def _native_limits(at: DoctorContext) -> Iterator[UninstallStep]:
     owned = ApplyJournal(at.policy_state).owned(at.settings.cluster)
     if owned:
         made = sorted({one.limit.item for one in owned if one.limit.name == "QOS"})
-        chain = read_chain(_script(at)) or {}
+        chain = read_chain(host.script) or {}
         chained = ", ".join(f"{place}: {path}" for place, path in chain.items())
         lines = ["version: 1", *([f"chain: {{{chained}}}"] if chain else [])]
         yield UninstallStep(
@@ -187,26 +255,25 @@ def _placement(at: DoctorContext) -> Iterator[UninstallStep]:
         )
 
 
-def _slurm_conf(at: DoctorContext, conf: Sequence[ConfLine]) -> Iterator[UninstallStep]:
-    edits = [edit for kind in KINDS for edit in _hook_lines(at, kind, conf)]
-    plugins = list(_job_submit(at, conf))
+def _slurm_conf(host: _Host) -> Iterator[UninstallStep]:
+    edits = [edit for kind in KINDS for edit in _hook_lines(host, kind)]
+    plugins = list(_job_submit(host))
     if edits or plugins:
         where = "on each host that has a copy of it"
-        if at.slurm_conf == at.conf_cache:
+        if host.slurm_conf == host.at.conf_cache:
             where = "on the controller, which sent this node the copy named here"
         yield UninstallStep(f"In slurm.conf, {where}:", (*edits, *plugins))
-        again = (
-            (restart(at, "slurmctld").removeprefix("run "), "(on each host of slurmctld)") if plugins else ()
-        )
+        restarted = restart(host.at, "slurmctld").removeprefix("run ")
+        again = (restarted, "(on each host of slurmctld)") if plugins else ()
         yield UninstallStep(
             "Let Slurm read the change before you remove anything.", (*again, "scontrol reconfigure")
         )
 
 
-def _hook_lines(at: DoctorContext, kind: str, conf: Sequence[ConfLine]) -> Iterator[str]:
-    for line in settings_named(conf, kind):
-        files = _matched(at, line)
-        if not at.is_gpu_node and not files:
+def _hook_lines(host: _Host, kind: str) -> Iterator[str]:
+    for line in host.lines(kind):
+        files = host.matched(line.value)
+        if not host.node and not files:
             yield (
                 f"{line.place}: {line} (run `slurm-gpu doctor uninstall` on a GPU node to see whether it may "
                 "remain)"
@@ -216,17 +283,11 @@ def _hook_lines(at: DoctorContext, kind: str, conf: Sequence[ConfLine]) -> Itera
             yield f"{line.place}: remove {line}"
 
 
-def _matched(at: DoctorContext, line: ConfLine) -> list[HookFile]:
-    """Return the files that a line of Prolog or Epilog runs on this host."""
-    pattern = str(at.slurm_conf.parent / line.value)
-    return [hook_file(path) for path in matched(pattern)] if line.value else []
-
-
-def _job_submit(at: DoctorContext, conf: Sequence[ConfLine]) -> Iterator[str]:
+def _job_submit(host: _Host) -> Iterator[str]:
     # A script of the site's own returns to its place, and runs as before.
-    if not at.is_controller or read_chain(_script(at)) != {} or _own_script(at) is not None:
+    if not host.controller or read_chain(host.script) != {} or _own_script(host) is not None:
         return
-    for line in settings_named(conf, "JobSubmitPlugins"):
+    for line in host.lines("JobSubmitPlugins"):
         plugins = [part for part in line.value.split(",") if part]
         others = [part for part in plugins if part.rpartition("/")[2] != "lua"]
         if not others:
@@ -247,45 +308,41 @@ def _reservations(at: DoctorContext) -> Iterator[UninstallStep]:
         )
 
 
-def _shared(at: DoctorContext) -> Iterator[UninstallStep]:
+def _shared(host: _Host) -> Iterator[UninstallStep]:
     """Yield the steps for directories that packages do not change because other hosts may share them."""
-    kind = shared_file_system(_script(at).parent)
-    commands = [("place", at.is_gpu_node), ("place-lua", at.is_controller)]
+    kind = shared_file_system(host.etc)
+    commands = [("place", host.node), ("place-lua", host.controller)]
     lines = [f"{PACKAGED}/{command} remove --shared" for command, is_here in commands if is_here]
     if kind is not None and lines:
         yield UninstallStep(
-            f"{_script(at).parent} is on {kind}, which other hosts may share, so the packages do not change "
+            f"{host.etc} is on {kind}, which other hosts may share, so the packages do not change "
             "it. Run these only if you remove slurm-gpu from all of these hosts:",
             tuple(lines),
         )
 
 
-def _own_script(at: DoctorContext) -> Path | None:
+def _own_script(host: _Host) -> Path | None:
     """Return the copy of the site's own script to restore; None if no copy is known or needed."""
-    if not at.is_controller or not may_read(at.policy_state) or read_chain(_script(at)) != {}:
+    state = host.at.policy_state
+    if not host.controller or not may_read(state) or read_chain(host.script) != {}:
         return None
-    return put_aside(at.policy_state)
+    return put_aside(state)
 
 
-def _script(at: DoctorContext) -> Path:
-    return Path(at.settings.conf_path).parent / SCRIPT_NAME
-
-
-def _leftovers(
-    at: DoctorContext, conf: Sequence[ConfLine], *, controller: bool, database: bool, web: bool
-) -> Iterator[UninstallStep]:
-    files = [file for kind in KINDS for line in settings_named(conf, kind) for file in _matched(at, line)]
-    stubs = list(dict.fromkeys(str(file.path) for file in files if file.is_ours))
-    own = _own_script(at) if controller else None
-    if controller and read_chain(_script(at)) == {} and own is None:
-        stubs.append(str(_script(at)))
+def _leftovers(host: _Host, *, database: bool, web: bool) -> Iterator[UninstallStep]:
+    run, others = host.hooks()
+    stubs = [*run, *(others if host.at.has_packages() else [])]
+    own = _own_script(host)
+    if host.controller and read_chain(host.script) == {} and own is None:
+        stubs.append(host.script)
     if stubs:
         yield UninstallStep(
-            "Once no slurm.conf refers to the stubs, remove them:", (f"rm {shlex.join(stubs)}",)
+            "Once no slurm.conf refers to the stubs and Slurm has read it, remove them:",
+            (f"rm {shlex.join(map(str, stubs))}",),
         )
     where = ", in the database too" if database else ""
     drop = (f"(and drop the database that url in {DATABASE_FILE} names)",) if database else ()
-    back = f" By then, {_script(at)} is your own script again, or your script is in {own}." if own else ""
+    back = f" By then, {host.script} is your own script again, or your script is in {own}." if own else ""
     yield UninstallStep(
         f"Configuration and records remain{where}.{back} To delete them:",
         (f"rm -r /etc/slurm-gpu /var/lib/slurm-gpu{' /var/lib/slurm-gpu-web' if web else ''}", *drop),
