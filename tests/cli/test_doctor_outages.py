@@ -72,13 +72,14 @@ PERSISTENT = (
             "the database does not answer: attempt to write a readonly database",
             "slurm-gpudbd runs, but it is not allowed to use its database: attempt to write a readonly "
             "database",
-            "SQLite: run chown slurm",
+            "run chown slurm",
         ),
         (
-            "the database does not answer: (1045, \"Access denied for user 'slurm_gpu'@'localhost'\")",
+            "the database refuses slurm-gpudbd: (1045, \"Access denied for user 'slurm_gpu'@'localhost'\"); "
+            "check user",
             "slurm-gpudbd runs, but it is not allowed to use its database: "
             "(1045, \"Access denied for user 'slurm_gpu'@'localhost'\")",
-            "SQLite: run chown slurm",
+            "check user, password and database of url in slurm-gpudbd.yaml",
         ),
         (
             "the database does not answer: database disk image is malformed",

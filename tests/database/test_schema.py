@@ -232,18 +232,24 @@ def test_a_password_with_address_characters_is_recognised_and_not_shown(password
     [
         ("mysql+pymysql://slurm_gpu:pw@localhost", "the database name is missing"),
         ("mysql+pymysql://slurm_gpu:pw@localhost/?unix_socket=/run/mysqld/mysqld.sock", "name is missing"),
-        ("mysql+nodriver://slurm_gpu:pw@localhost/slurm_gpu", r"mysql\+pymysql:// requires pymysql"),
+        (
+            "mysql+nodriver://slurm_gpu:pw@localhost/slurm_gpu",
+            r"write mysql\+pymysql:// instead of mysql\+nod",
+        ),
+        ("mysql://slurm_gpu:pw@localhost/slurm_gpu", r"write mysql\+pymysql:// instead of mysql://"),
+        ("sqlite:///var/lib/slurm-gpu/slurm-gpu.db", "four slashes, as in sqlite:////var/"),
     ],
 )
 def test_other_missing_parts_of_an_address_are_reported(url: str, said: str) -> None:
-    with pytest.raises(UnusableDatabaseError, match=said):
+    with pytest.raises(UnusableDatabaseError, match=rf"^url in slurm-gpudbd\.yaml: .*{said}"):
         Database(url)
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "postgresql://x/y", "sqlite://", "mysql+nodriver://x/y"])
 def test_an_invalid_url_is_an_error_with_advice(url: str) -> None:
-    with pytest.raises(UnusableDatabaseError, match="url: "):
+    with pytest.raises(UnusableDatabaseError, match=r"^url in slurm-gpudbd\.yaml: ") as raised:
         Database(url)
+    assert raised.value.exit_code == 2  # systemd does not start slurm-gpudbd again
 
 
 # PyMySQL leaves the Unix socket of an attempt that failed to the garbage collector.
@@ -282,7 +288,8 @@ def test_waiting_helps_with_an_unreachable_database_but_not_with_a_wrong_passwor
     def connect(**_: object) -> None:
         raise pymysql.err.OperationalError(code, "reason")
 
+    answer = "does not answer: .*reason" if waiting_helps else "refuses slurm-gpudbd: .*reason.*check user"
     monkeypatch.setattr(pymysql, "connect", connect)
-    with pytest.raises(DatabaseError, match="reason") as error:
+    with pytest.raises(DatabaseError, match=answer) as error:
         Database("mysql+pymysql://slurm_gpu:secret@localhost/slurm_gpu").server()
     assert isinstance(error.value, UnusableDatabaseError) is not waiting_helps

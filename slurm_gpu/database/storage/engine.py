@@ -43,7 +43,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from slurm_gpu import __version__
 from slurm_gpu.database.storage.mariadb import PACKET_TOO_LARGE, measure_statements, wait_for_locks
 from slurm_gpu.database.storage.schema import metadata
-from slurm_gpu.errors import DatabaseError
+from slurm_gpu.errors import DatabaseError, InputError
 
 T = TypeVar("T")
 
@@ -61,6 +61,7 @@ _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1205, 1213
 _OF_VALUES = frozenset({1118, PACKET_TOO_LARGE, 1292, 1300})
 # MariaDB errors of an account: access denied (wrong password) to the server or database; unknown database.
 _OF_ACCOUNT = frozenset({1044, 1045, 1049, 1698})
+_URL = "url in slurm-gpudbd.yaml"
 _TRIES = 5
 _WRITE = "slurm_gpu_write"
 # Starlette answers in up to 40 threads. The other connections are for the import, shipments and their
@@ -70,6 +71,15 @@ _POOL: dict[str, Any] = {"pool_size": 10, "max_overflow": 40, "pool_timeout": LO
 
 class UnusableDatabaseError(DatabaseError):
     """Raised if the database is unusable in its current state, so that waiting does not help."""
+
+
+class InvalidUrlError(UnusableDatabaseError):
+    """Raised if `url` in slurm-gpudbd.yaml is invalid, so that systemd does not restart slurm-gpudbd."""
+
+    exit_code = InputError.exit_code
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{_URL}: {message}")
 
 
 class LockedError(DatabaseError):
@@ -224,21 +234,23 @@ def _checked_url(url: str) -> URL:
     is_server = parsed is not None and parsed.get_backend_name() in ("mysql", "mariadb")
     if parsed is None or "@" in f"{parsed.host}{parsed.database if is_server else ''}":
         # A / or @ ends the password, so its rest would appear in messages about the port or host.
-        raise UnusableDatabaseError(
-            "url: cannot be read; write sqlite:////var/lib/slurm-gpu/slurm-gpu.db or "
+        raise InvalidUrlError(
+            "cannot be read; write sqlite:////var/lib/slurm-gpu/slurm-gpu.db or "
             "mysql+pymysql://USER:PASSWORD@localhost/slurm_gpu?unix_socket=/run/mysqld/mysqld.sock; "
             "in the password, write letters, digits, - and _ unchanged and other characters as %XX"
         )
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "mysql", "mariadb"):
-        raise UnusableDatabaseError(f"url: {backend!r} is not supported; use sqlite or mysql+pymysql")
+        raise InvalidUrlError(f"{backend!r} is not supported; use sqlite or mysql+pymysql")
     if is_server and not parsed.database:
-        raise UnusableDatabaseError(
-            "url: the database name is missing; append it to the host, as in localhost/slurm_gpu"
+        raise InvalidUrlError(
+            "the database name is missing; append it to the host, as in localhost/slurm_gpu"
         )
-    if backend == "sqlite" and not parsed.database:
-        raise UnusableDatabaseError(
-            "url: a SQLite database requires a file, such as sqlite:////var/lib/slurm-gpu/slurm-gpu.db"
+    # Commands run in other directories than slurm-gpudbd.
+    if backend == "sqlite" and not (parsed.database or "").startswith("/"):
+        raise InvalidUrlError(
+            "a SQLite database requires an absolute path, and thus four slashes, as in "
+            "sqlite:////var/lib/slurm-gpu/slurm-gpu.db"
         )
     return parsed
 
@@ -267,8 +279,11 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
             **_POOL,
         )
     except (NoSuchModuleError, ModuleNotFoundError) as error:
-        raise UnusableDatabaseError(
-            f"url: {error}; mysql+pymysql:// requires pymysql, which slurm-gpu-db installs"
+        has_other_driver = not url.drivername.endswith("+pymysql")
+        raise InvalidUrlError(
+            f"write mysql+pymysql:// instead of {url.drivername}://"
+            if has_other_driver
+            else f"{error}; install slurm-gpu-db, or slurm-gpu[db] with pip"
         ) from error
     if engine.dialect.driver == "pymysql":
         event.listen(engine, "connect", measure_statements)
@@ -317,8 +332,12 @@ def _translated() -> Iterator[None]:
             raise
         if code in (_LOCK_WAIT_TIMEOUT, _DEADLOCK):
             raise LockedError(f"rows of the database are locked by other sessions: {error.orig}") from error
-        kind = UnusableDatabaseError if code in _OF_ACCOUNT else DatabaseError
-        raise kind(f"the database does not answer: {error.orig}") from error
+        if code in _OF_ACCOUNT:
+            raise UnusableDatabaseError(
+                f"the database refuses slurm-gpudbd: {error.orig}; check user, password and database of "
+                f"{_URL}, and that the server has both, with GRANT ALL"
+            ) from error
+        raise DatabaseError(f"the database does not answer: {error.orig}") from error
     except PoolTimeoutError as error:
         raise DatabaseError("the database is too busy: no connection became free") from error
 

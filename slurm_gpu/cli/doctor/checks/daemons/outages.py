@@ -120,11 +120,15 @@ _OUTAGES = (
         ),
     ),
     _database(
-        r"readonly database|unable to open database file|denied|Unknown database",
+        r"readonly database|unable to open database file|denied",
         "it is not allowed to use its database",
+        lambda _: "run chown slurm /var/lib/slurm-gpu /var/lib/slurm-gpu/slurm-gpu.db*",
+    ),
+    _Outage(
+        re.compile(r"the database refuses slurm-gpudbd: (?P<detail>.*?);", re.DOTALL),
+        "slurm-gpudbd runs, but it is not allowed to use its database",
         lambda _: (
-            "SQLite: run chown slurm /var/lib/slurm-gpu /var/lib/slurm-gpu/slurm-gpu.db*; MariaDB: check "
-            "user, password and database in slurm-gpudbd.yaml, and GRANT ALL ON that database"
+            "check user, password and database of url in slurm-gpudbd.yaml, and GRANT ALL ON that database"
         ),
     ),
     _database(
