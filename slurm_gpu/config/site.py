@@ -15,6 +15,7 @@ from slurm_gpu.config.value_types import (
     NAME,
     PAGE,
     Address,
+    InvalidValueError,
     ValueType,
     choice,
     duration,
@@ -61,15 +62,16 @@ def _parse_size(value: Any) -> float:
     return require(mib >= 1, mib)
 
 
-# The value of the installed slurm-gpu.yaml (CHANGE-ME), which `slurm-gpu doctor` refuses.
-PLACEHOLDER_CLUSTER = "change-me"
-_CLUSTER = ValueType(
-    # Slurm (scontrol, sacct, slurmdbd) converts every ClusterName to lower case.
-    "the ClusterName of slurm.conf",
-    "neuron",
-    lambda value: one_line(value).lower(),
-    {"type": "string"},
-)
+def _parse_cluster(value: Any) -> str:
+    name = one_line(value).lower()  # as Slurm (scontrol, sacct, slurmdbd) converts every ClusterName
+    if name == "change-me":
+        raise InvalidValueError(
+            "is the placeholder of the installed file; write the ClusterName of slurm.conf"
+        )
+    return name
+
+
+_CLUSTER = ValueType("the ClusterName of slurm.conf", "neuron", _parse_cluster, {"type": "string"})
 _DATABASE = ValueType("slurm-gpudbd's address", "http://dbhost:6829", _parse_database, {"type": "string"})
 _TIME_ZONE = ValueType("a time zone", "Asia/Seoul or UTC", _parse_time_zone, {"type": "string"})
 _TEAM = ValueType(

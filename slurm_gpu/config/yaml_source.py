@@ -177,11 +177,8 @@ def parse_yaml(text: str, path: str) -> YamlSource:
             positions[location] = _place(node)
         return YamlSource(path, loader.construct_document(root), positions, keys, texts, converted)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
+        mark, problem = _explained(error, text)
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        problem = error.problem or str(error)
-        if "'\\t'" in problem:
-            problem = "a tab is not allowed here; use spaces"
         raise InputError(path, line, column, f"is not valid YAML: {problem}") from error
     except (
         ValueError,
@@ -190,6 +187,25 @@ def parse_yaml(text: str, path: str) -> YamlSource:
         raise loader.error(loader.get_mark(), f"is not valid YAML: {error}") from error
     finally:
         loader.dispose()
+
+
+def _explained(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | None, str]:
+    """Return the place that is to be changed and the problem, without values, which may be passwords."""
+    problem, began = error.problem or str(error), error.context_mark
+    if "'\\t'" in problem:
+        problem = "a tab is not allowed here; use spaces"
+    elif problem == "mapping values are not allowed here":
+        problem = (
+            "a key is not allowed here; check indentation and colons of this line and the line before it"
+        )
+    elif began is not None and problem == "could not find expected ':'":
+        key = re.split(r"[\s:=]", text[began.index :], maxsplit=1)[0]
+        return began, f"a colon is missing after {key[:_SHOWN_CHARACTERS]!r}"
+    elif began is not None and "stream" in problem:
+        return began, "a quotation mark or bracket is not closed"
+    elif began is not None and "flow" in (error.context or "") and began.line != error.problem_mark.line:
+        problem += f"; the bracket before it is in line {began.line + 1}"
+    return error.problem_mark or began, problem
 
 
 def _place_of(text: str, position: int) -> tuple[int, int]:

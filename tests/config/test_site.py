@@ -1,5 +1,7 @@
 """slurm-gpu.yaml is read completely, and each error is named with its position and the valid values."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,9 +84,18 @@ def test_reservations_are_on_where_they_are_written():
     )
 
 
-def test_the_example_that_is_shipped_is_valid():
-    config = load_config(ROOT / "etc" / "slurm-gpu.yaml")
-    assert config.cluster
+def test_the_example_that_is_shipped_is_valid_with_the_name_of_the_cluster():
+    text = (ROOT / "etc" / "slurm-gpu.yaml").read_text().replace("CHANGE-ME", "Neuron")
+    assert _read(text).cluster == "neuron"
+
+
+@pytest.mark.parametrize("daemon", ["node", "database", "controller", "monitor"])
+def test_no_daemon_starts_with_the_placeholder_of_the_shipped_file(daemon: str):
+    path = ROOT / "etc" / "slurm-gpu.yaml"
+    argv = [sys.executable, "-m", f"slurm_gpu.{daemon}.main", f"--config={path}"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 2  # systemd does not start it again
+    assert "cluster: 'CHANGE-ME' is the placeholder of the installed file" in done.stderr
 
 
 @pytest.mark.parametrize(

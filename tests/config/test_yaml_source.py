@@ -39,7 +39,18 @@ def test_a_missing_value_is_reported_at_its_parent():
     [
         ("a: 1\na: 2\n", "f.yaml:2:1: 'a' occurs twice here; first on line 1"),
         ("a: {b: 1, b: 2}\n", "f.yaml:1:11: 'b' occurs twice here"),
-        ("a: [1, 2\n", "f.yaml:2:1: is not valid YAML"),
+        ("a: 1\nb\n\n\nc: 2\n", "f.yaml:2:1: is not valid YAML: a colon is missing after 'b'"),
+        ("a: 1\ntimezone UTC", "f.yaml:2:1: is not valid YAML: a colon is missing after 'timezone'"),
+        (
+            "a b\nc: 1\n",
+            "f.yaml:2:2: is not valid YAML: a key is not allowed here; check indentation and colons",
+        ),
+        ('a: "b\nc: 1\n', "f.yaml:1:4: is not valid YAML: a quotation mark or bracket is not closed"),
+        ("a: [1, 2\n", "f.yaml:1:4: is not valid YAML: a quotation mark or bracket is not closed"),
+        (
+            "a: [1, 2\nb: 3\n",
+            "f.yaml:2:2: is not valid YAML: expected ',' or ']', but got ':'; the bracket before ",
+        ),
         ("a:\n\t- b\n", "f.yaml:2:1: is not valid YAML"),
         ("a: &x [*x]\n", "f.yaml:1:8: the anchor x contains itself"),
         ("? [a, b]\n: 1\n", "f.yaml:1:3: a key must be a plain word"),
@@ -49,6 +60,15 @@ def test_errors_are_named_with_their_position(text: str, message: str):
     with pytest.raises(InputError) as caught:
         parse_yaml(text, "f.yaml")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("mistake", [" ", "="])
+def test_an_error_shows_no_password(mistake: str):
+    url = "mysql+pymysql://slurm_gpu:SECRET@localhost/slurm_gpu"
+    with pytest.raises(InputError) as caught:
+        parse_yaml(f"workers: 0\nurl{mistake}{url}\n", "f.yaml")
+    assert "after 'url'" in str(caught.value)
+    assert "SECRET" not in str(caught.value)
 
 
 def test_merged_defaults_are_no_duplicates():

@@ -218,9 +218,11 @@ def test_without_the_setting_there_is_no_other_process(tmp_path: Path, munge_soc
 
 
 def test_a_worker_receives_the_whole_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "slurm-gpu.yaml"
     shipped = Path(__file__).parents[2] / "etc" / "slurm-gpu.yaml"
+    path.write_text(shipped.read_text().replace("CHANGE-ME", "neuron"))
     config = replace(
-        load_config(shipped), munge_socket="/run/m", placement=Placement(reservations=Reservations())
+        load_config(path), munge_socket="/run/m", placement=Placement(reservations=Reservations())
     )
     beginning = WorkerSetup(config, "sqlite:////x.db", for_people=True, listener=5, share=0.5)
     assert decode_order(encode(beginning)) == beginning

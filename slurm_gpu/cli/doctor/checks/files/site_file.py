@@ -15,7 +15,7 @@ from slurm_gpu.cli.doctor.checks.daemons.services import restart
 from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, denies
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, warn
 from slurm_gpu.config.node_groups import group_by_node
-from slurm_gpu.config.site import PLACEHOLDER_CLUSTER, Operators, Rack, ServerType, SiteConfig, Zone
+from slurm_gpu.config.site import Operators, Rack, ServerType, SiteConfig, Zone
 from slurm_gpu.errors import InputError, UsageError
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import few
@@ -30,12 +30,6 @@ def valid(at: DoctorContext) -> Iterator[CheckResult]:
         config = at.site.config
     except InputError as error:
         yield fail(str(error), f"fix {path}; man slurm-gpu.yaml and docs/configuration.md describe each key")
-        return
-    if config.cluster == PLACEHOLDER_CLUSTER:
-        yield fail(
-            f"{path} has cluster: {PLACEHOLDER_CLUSTER.upper()}, the placeholder of the installed file",
-            f"set cluster: in {path} to ClusterName of slurm.conf",
-        )
         return
     yield ok(f"{path}: cluster {config.cluster}")
 
