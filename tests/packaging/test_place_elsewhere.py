@@ -70,12 +70,20 @@ def test_settings_that_name_no_file_are_ignored(host: Elsewhere, line: str):
 
 
 def test_a_named_directory_is_the_only_one(host: Elsewhere):
+    host.slurm.mkdir(parents=True)
     host.set_default("SLURM_CONF=/opt/slurm/etc/slurm.conf")
     host.done("install", "--conf=/etc/slurm")
     assert all(is_hook(host, kind) for kind in KINDS)
     assert not (host.root / "opt").exists()
     for nothing in ("--conf=", "--conf=etc"):
         assert host("install", nothing).returncode == 2
+
+
+def test_a_named_directory_that_does_not_exist_is_not_created(host: Elsewhere):
+    done = host("install", "--conf=/nosuch")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "/nosuch is not a directory" in done.stderr
+    assert not (host.root / "nosuch").exists()
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -62,6 +62,7 @@ def test_removal_from_the_last_host_makes_hooks_stubs_for_all(tree: Tree):
 
 
 def test_advised_commands_name_the_directory(tree: Tree):
+    (tree.root / "opt/slurm").mkdir(parents=True)
     tree.done("install", "--conf=/opt/slurm")
     tree.set_filesystem("nfs")
     assert f"run: {PLACE} remove --conf /opt/slurm --shared" in tree.done("remove", "--conf=/opt/slurm")
