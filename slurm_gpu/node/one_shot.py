@@ -62,7 +62,7 @@ def _job_of(pid: int) -> int | None:
 def summary(seen: CachingReader, jobs_by_device: Mapping[str, Sequence[int]], now_s: float) -> str:
     """Return a table of the devices, with a dash for missing values; raise OutsideError if there are none."""
     if not seen.facts:
-        raise OutsideError("no GPU answers; is the NVIDIA driver loaded?")
+        raise OutsideError("no GPU answers")
     rows: list[Sequence[str]] = [_HEADER]
     for facts in seen.facts:
         last = live_device(seen.of(facts.uuid, now_s), jobs_by_device.get(facts.uuid, ()), now_s)

@@ -41,6 +41,8 @@ class Installation:
         for directory in ("slurm", "prolog.d", "epilog.d", "run/jobs", "state/spool", "proc"):
             (root / directory).mkdir(parents=True, mode=0o700)
         (root / "proc" / "stat").write_text(f"btime {time.time() - 1000}\n")
+        (root / "proc" / "driver" / "nvidia").mkdir(parents=True)
+        (root / "proc" / "driver" / "nvidia" / "version").touch()
         self.process(1, "/sbin/init")
         self.has_units = True
         """Whether systemd runs, with units of all daemons as from packages."""

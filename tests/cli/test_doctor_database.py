@@ -254,6 +254,16 @@ def test_if_the_database_lost_the_gpus_of_a_node_no_restart_is_advised(
     assert "start" not in str(finding.remedy)
 
 
+def test_a_node_without_a_driver_is_not_taken_for_a_restored_backup(installed: Installation):
+    installed.database.reports = [_report("n1", 0), _report("n2", 4), _report("n3", 4)]
+    at = installed.at("n1")
+    assert "after a backup is restored" in worst(database.devices_agree(at)).message
+    (at.proc / "driver" / "nvidia" / "version").unlink()
+    finding = worst(database.devices_agree(at))
+    assert finding.level is Level.FAIL
+    assert finding.message == "slurm-gpud detects no GPU on n1: the NVIDIA driver is not loaded"
+
+
 def test_nodes_without_a_report_refer_to_the_finding_on_nodes(installed: Installation):
     installed.database.reports = [_report("n1", 4), _report("n2", 4)]
     messages = [finding.message for finding in database.devices_agree(installed.at())]

@@ -305,6 +305,11 @@ def test_each_kind_of_event_has_a_text(kind: str, data: dict[str, Any], text: st
     assert event_text(event) == text
 
 
+def test_a_gpu_that_no_driver_ever_listed_was_not_lost():
+    event = Event(node="n1", boot_id="b", n=1, at_s=5, kind="gpu_lost", device="position:0")
+    assert event_text(event) == "no driver listed this GPU when it was allocated"
+
+
 def test_a_sparkline_distinguishes_zero_from_a_gap():
     assert sparkline([0.0, 0.5, 1.0, None], 4) == "▁▅█·"
     assert sparkline([0.0, 1.0, None, None], 2) == "▅·"

@@ -252,7 +252,9 @@ def test_once_fails_if_no_gpu_answers(daemon: Daemon, database: Database) -> Non
         daemon.command("--once"), env=environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (3, "")
-    assert "no GPU answers; is the NVIDIA driver loaded?" in done.stderr
+    assert "NVML: " in done.stderr
+    # This message says nothing about the reason, which may be another than a missing driver.
+    assert done.stderr.endswith("no GPU answers\n")
 
 
 def test_once_fails_if_nothing_can_be_shipped(daemon: Daemon, database: Database) -> None:

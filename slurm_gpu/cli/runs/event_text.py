@@ -64,6 +64,8 @@ def event_text(event: Event) -> str:
             return f"the node's clock was changed by {_seconds(data.get('seconds'))}"
         case "gpu_lost" | "gpu_hung" if "index" in data:
             return f"the GPU with NVML index {data['index']} has not answered since slurm-gpud started"
+        case "gpu_lost" if str(event.device).startswith("position:"):  # it never had a UUID
+            return "no driver listed this GPU when it was allocated"
         case "spool_lost":
             return "the node's spool was lost, including the records that slurm-gpudbd had not received"
         case "spool_full":

@@ -10,7 +10,7 @@ from slurm_gpu import __version__
 from slurm_gpu.cli.doctor.checks.daemons.database_address import unanswered
 from slurm_gpu.cli.doctor.checks.daemons.outages import daemon_that_is_down, failure_from
 from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, running
-from slurm_gpu.cli.doctor.checks.daemons.services import has_systemd, log_there, start_and_log
+from slurm_gpu.cli.doctor.checks.daemons.services import has_systemd, log, log_there, start_and_log
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.client.database_client import Health, NodeReport
 from slurm_gpu.errors import OutsideError, SlurmError
@@ -32,6 +32,8 @@ _UNAVAILABLE = frozenset(
     {"down", "future", "not_responding", "power_down", "powered_down", "powering_down", "unknown"}
 )
 _DAEMON = "slurm-gpudbd"
+# Exists in /proc while the driver is loaded.
+_DRIVER = "driver/nvidia/version"
 
 
 def answers(at: DoctorContext) -> Iterator[CheckResult]:
@@ -199,12 +201,19 @@ def devices_agree(at: DoctorContext) -> Iterator[CheckResult]:
     late = _late(_expected(at), reports.values(), now_s)
     missing = [name for name in unreported if name in reports and name not in late]
     unreported = [name for name in unreported if name not in missing]
-    if missing:
+    has_driver = (at.proc / _DRIVER).exists()
+    without_driver = [name for name in missing if name in at.gpu_nodes_here and not has_driver]
+    if without_driver:
+        yield fail(
+            f"slurm-gpud detects no GPU on {compress(without_driver)}: the NVIDIA driver is not loaded",
+            f"run nvidia-smi, then install or load the driver; see also {log(at, 'slurm-gpud')}",
+        )
+    if lost := [name for name in missing if name not in without_driver]:
         yield warn(
-            f"slurm-gpud runs on {compress(missing)}, but the database has no GPUs of these nodes; after a "
+            f"slurm-gpud runs on {compress(lost)}, but the database has no GPUs of these nodes; after a "
             "backup is restored, the nodes report them again within 2 minutes",
             f"run slurm-gpu doctor again in 2 minutes; if the GPUs are still missing, see "
-            f"{log_there(at, 'slurm-gpud')} on {missing[0]}",
+            f"{log_there(at, 'slurm-gpud')} on {lost[0]}",
         )
     if unreported and late.keys() >= set(unreported):
         yield skipped(f"{compress(unreported)}: see the result of the nodes check")
