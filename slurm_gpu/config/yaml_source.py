@@ -203,7 +203,7 @@ def _explained(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | None
         return began, f"a colon is missing after {key[:_SHOWN_CHARACTERS]!r}"
     elif began is not None and "stream" in problem:
         return began, "a quotation mark or bracket is not closed"
-    elif began is not None and "flow" in (error.context or "") and began.line != error.problem_mark.line:
+    elif began is not None and "flow" in (error.context or ""):
         problem += f"; the bracket before it is in line {began.line + 1}"
     return error.problem_mark or began, problem
 

@@ -64,6 +64,13 @@ def test_the_placeholder_of_the_installed_site_file_is_refused(installed: Instal
     )
 
 
+def test_without_a_site_file_the_remedy_is_to_create_it(installed: Installation):
+    installed.site_file.unlink()
+    assert str(worst(site_file.valid(installed.at())).remedy).startswith(
+        f"copy {installed.site_file} from another host, or write cluster: "
+    )
+
+
 @pytest.mark.parametrize("section", ["zones", "server_types", "racks"])
 def test_a_node_in_two_groups_is_reported(installed: Installation, section: str):
     groups = '{a: {nodes: "n[1-2]"}, b: {nodes: n2}, c: {nodes: n3}}'
@@ -383,6 +390,23 @@ def test_other_users_than_root_can_run_it_with_unreadable_directories(
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert slurm_gpu("doctor", f"--policy-state-dir={tmp_path}", f"--node-state-dir={tmp_path}") == 0
     assert slurm_gpu.out.splitlines()[-1] == "0 failed, 0 warnings, 0 ok, 1 skipped"
+
+
+def test_checks_that_were_skipped_for_one_reason_share_one_line(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
+):
+    """So that failures are not lost among them."""
+    checks = [Check(name, lambda _: [fail("down", "start it")], ()) for name in ("Slurm",)]
+    checks += [Check(name, lambda _: [], ("Slurm",)) for name in ("hooks", "drained")]
+    checks += [Check("more", lambda _: [skipped("no GPU")]), Check("fine", lambda _: [ok("well")])]
+    monkeypatch.setattr(run_checks, "__defaults__", (tuple(checks),))
+    assert slurm_gpu("doctor") == 1
+    words = " ".join(slurm_gpu.out.split())
+    assert words == (
+        "fail Slurm down → start it ok fine well "
+        "skipped not checked, because these checks did not succeed: Slurm; this concerns hooks, drained "
+        "skipped more no GPU 1 failed, 0 warnings, 1 ok, 3 skipped"
+    )
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])

@@ -9,6 +9,7 @@ from slurm_gpu.cli.doctor.checks.daemons.database_address import unanswered
 from slurm_gpu.cli.doctor.checks.daemons.outages import failure_from
 from slurm_gpu.cli.doctor.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.doctor.checks.finding import Level
+from slurm_gpu.cli.doctor.checks.slurm import slurm_conf
 from slurm_gpu.errors import SlurmError
 from tests.cli.installation import Installation
 
@@ -107,6 +108,22 @@ def test_the_daemon_that_is_down_is_named_with_its_remedy(
     assert (finding.level, finding.message) == (Level.FAIL, message)
     assert finding.remedy is not None
     assert finding.remedy.startswith(remedy)
+
+
+def test_a_database_host_without_slurm_conf_is_given_it(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+):
+    """slurm-gpudbd calls sacct, scontrol and squeue, which need it."""
+    monkeypatch.setenv("SLURM_CONF", f"{installed.root}/none")
+    at = installed.at()
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        raise SlurmError("scontrol: fatal: Could not establish a configuration source")
+
+    at.site.slurm.run = run  # type: ignore[attr-defined]
+    (finding,) = slurm_conf.answers(at)
+    assert finding.level is Level.FAIL
+    assert str(finding.remedy).startswith("copy slurm.conf from the controller to /etc/slurm")
 
 
 def test_a_slurmctld_that_is_down_is_asked_once(installed: Installation):

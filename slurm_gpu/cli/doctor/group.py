@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 from rich.text import Text
 
 from slurm_gpu.cli.doctor.checks.every import run_checks
-from slurm_gpu.cli.doctor.checks.finding import DoctorContext, Level, Result
+from slurm_gpu.cli.doctor.checks.finding import DoctorContext, Level, Result, skipped
 from slurm_gpu.cli.doctor.time_bound import bounded
 from slurm_gpu.cli.doctor.uninstall import uninstall_steps
 from slurm_gpu.cli.options import json_option
@@ -83,7 +84,7 @@ def doctor(
     results = []
     for result in run_checks(at):
         results.append(result)
-        if not as_json:
+        if not as_json and result.finding.level is not Level.SKIPPED:
             _print(result)
     levels = [result.finding.level for result in results]
     failed, warned = levels.count(Level.FAIL), levels.count(Level.WARN)
@@ -91,8 +92,10 @@ def doctor(
         checks = [result.to_json() for result in results]
         print_json({"checks": checks, "failed": failed, "warned": warned})
     else:
-        skipped = levels.count(Level.SKIPPED)
-        more = f", {skipped} skipped" if skipped else ""
+        for result in _by_reason(results):
+            _print(result)
+        n_skipped = levels.count(Level.SKIPPED)
+        more = f", {n_skipped} skipped" if n_skipped else ""
         click.echo(f"{failed} failed, {counted(warned, 'warning')}, {levels.count(Level.OK)} ok{more}")
     return 1 if failed else 0
 
@@ -112,6 +115,17 @@ def uninstall(at: DoctorContext) -> None:
             screen.print(Text(f"    {line}"))
         for line in step.lines:
             screen.print(Text(f"      {line}"), soft_wrap=True)  # one line, for copying
+
+
+def _by_reason(results: Sequence[Result]) -> Iterator[Result]:
+    """Yield one result for each reason why checks were skipped."""
+    checks: dict[str, list[str]] = {}
+    for result in results:
+        if result.finding.level is Level.SKIPPED:
+            checks.setdefault(result.finding.message, []).append(result.check)
+    for reason, names in checks.items():
+        several = f"{reason}; this concerns {', '.join(names)}"
+        yield Result(names[0], skipped(reason)) if len(names) == 1 else Result("", skipped(several))
 
 
 def _print(result: Result) -> None:

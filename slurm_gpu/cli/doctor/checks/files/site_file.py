@@ -29,7 +29,13 @@ def valid(at: DoctorContext) -> Iterator[CheckResult]:
     try:
         config = at.site.config
     except InputError as error:
-        yield fail(str(error), f"fix {path}; man slurm-gpu.yaml and docs/configuration.md describe each key")
+        remedy = (
+            f"fix {path}; man slurm-gpu.yaml and docs/configuration.md describe each key"
+            if path.exists()
+            else f"copy {path} from another host, or write cluster: with ClusterName of slurm.conf and "
+            "database: http://DBHOST:6829 into it"
+        )
+        yield fail(str(error), remedy)
         return
     yield ok(f"{path}: cluster {config.cluster}")
 

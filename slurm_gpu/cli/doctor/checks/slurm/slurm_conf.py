@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from slurm_gpu.cli.doctor.checks.daemons.outages import conf_of_commands
+from slurm_gpu.cli.doctor.checks.daemons.outages import conf_of_commands, failure_from
 from slurm_gpu.cli.doctor.checks.files.access import ANY_USER, denies
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail, ok, skipped, warn
 from slurm_gpu.errors import SlurmError
@@ -32,14 +32,15 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     """Check that slurmctld answers, and that its version is supported."""
     try:
         at.site.slurm.ping()
-    except SlurmError:
+    except SlurmError as error:
         # Slurm's commands read slurm.conf too: without a readable one they fail, or wait for a minute.
         path = conf_of_commands(at)
         found, _ = _unreadable(path)
         found = found or list(_without_script(at, path))
-        if not found:
+        if not found and path.exists():
             raise
-        yield from found
+        copy = "copy slurm.conf from the controller to /etc/slurm: Slurm's commands and slurm-gpudbd read it"
+        yield from found or [failure_from(at, str(error), copy)]
         return
     settings = at.settings
     n_gpus = sum(node.n_gpus for node in at.nodes)
