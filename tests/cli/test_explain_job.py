@@ -47,7 +47,7 @@ def test_the_zones_of_a_job_are_printed(tmp_path: Path) -> None:
     assert text.splitlines() == [
         "Job 7  PENDING",
         "  Nearest limit when it was submitted: rule share",
-        "  Zones: it needs several nodes and is kept in one zone: zone1 (score 700), zone2 (score 40)",
+        "  To keep its nodes close together, the job is kept in one zone: zone1 or zone2",
         "  Its constraint is (a|b)&[zone2|zone1]; its owner requested a|b.",
     ]
 
@@ -66,7 +66,7 @@ def test_a_removed_zone_constraint_is_reported(tmp_path: Path, features: str) ->
     [
         (
             "observe:zone1:700,zone2:40",
-            "with mode: enforce, would be kept in one zone: zone1 (score 700), zone2",
+            "The job's nodes would be close together in one zone: zone1 or zone2",
         ),
         ("advise:-:constraint", "is not kept in one zone: zones cannot be added to its --constraint"),
         ("enforce:-:room", "is not kept in one zone: no zone is large enough for it"),
@@ -97,8 +97,8 @@ def test_a_recorded_decision_is_read_from_the_log_or_the_database(
 @pytest.mark.parametrize(("is_logged", "more"), [(True, False), (False, True)])
 def test_without_the_log_it_names_users_who_can_see_more(tmp_path: Path, is_logged: bool, more: bool) -> None:
     found = explained(tmp_path, "slurm-gpu/1 t=abc1", is_logged=is_logged)
-    assert ("Zones: none" in found.splitlines()[-1] and "record" not in found) is not more
-    assert ("none in Slurm's record; the job's owner, operators, and root" in found) is more
+    assert found.endswith("  No zone was needed to keep its nodes close together.") is not more
+    assert ("Slurm's record names no zones; the job's owner, operators, and root" in found) is more
 
 
 def test_a_rotated_log_is_read_too(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_job_without_a_decision_is_reported(tmp_path: Path) -> None:
 
 def test_a_job_that_slurmctld_no_longer_has_is_shown_without_constraint(tmp_path: Path) -> None:
     assert explained(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700", None, "COMPLETED") == (
-        "Job 7  COMPLETED\n  Zones: it needs several nodes and is kept in one zone: zone1 (score 700)"
+        "Job 7  COMPLETED\n  To keep its nodes close together, the job is kept in one zone: zone1"
     )
 
 

@@ -57,7 +57,7 @@ def test_missing_options_are_derived(words: str, filled: tuple[int | None, ...])
             "--gpus-per-node=4 is not a multiple of --gpus-per-task=3; use --gpus-per-node=3",
         ),
         ("-N3 --gpus=8 --gpus-per-node=4", "--gpus=8 and --gpus-per-node=4 imply --nodes=2, not --nodes=3"),
-        ("-N3-5 --gpus=8 --gres=gpu:4", "--gpus=8 and --gpus-per-node=4 imply --nodes=2, not --nodes=3-5"),
+        ("-N3-5 --gpus=8 --gres=gpu:4", "--gpus=8 and --gres=gpu:4 imply --nodes=2, not --nodes=3-5"),
         ("-N4 --gpus=2", "--gpus=2 is less than --nodes=4: each node needs a GPU"),
         ("-n4 --gpus=8 --gpus-per-task=1", "--gpus=8 and --gpus-per-task=1 imply --ntasks=8, not --ntasks=4"),
         (

@@ -340,8 +340,10 @@ def test_explain_reports_zones_and_has_a_text_for_each_reason(site: Site) -> Non
     script = PolicyScript(bundle, now=lambda: site.now_s, considers=True)
     placed = script.submit(description(TWO_NODES) | {"features": "a100"}, PARTITIONS).placed
     assert placed == ZoneDecision("enforce", (("zone2", 700), ("zone1", 0)), None, "a100&[zone2|zone1]")
-    assert "is kept in one zone by --constraint='a100&[zone2|zone1]': zone2 (score 700)" in zones_in_words(
-        placed
+    assert zones_in_words(placed).endswith("the job is kept in one zone: zone2 or zone1")
+    assert zones_in_words(replace(placed, mode="advise")) == (
+        "The job's nodes would be close together in one zone: zone2 or zone1; "
+        "use --constraint='a100&[zone2|zone1]'"
     )
     assert script.submit(description(replace(TWO_NODES, nodes=1)), PARTITIONS).placed is None
     source = (lua_directory() / "place.lua").read_text()

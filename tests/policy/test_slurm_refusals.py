@@ -41,7 +41,11 @@ SETTINGS = SlurmSettings(
     slurm_user="slurm",
     slurm_user_uid=64030,
     conf_path="/etc/slurm/slurm.conf",
-    raw={"AccountingStorageEnforce": "associations,limits,qos", "GresTypes": "gpu,shard"},
+    raw={
+        "AccountingStorageEnforce": "associations,limits,qos",
+        "GresTypes": "gpu,shard",
+        "SelectTypeParameters": "CR_CORE_MEMORY",
+    },
 )
 CLUSTER = RunningSlurm(
     SETTINGS,
@@ -86,14 +90,9 @@ def test_requests_that_slurm_accepts_have_no_refusals(words: str) -> None:
         ("-A nlp", "--account: alice may not use 'nlp'; available: vision"),
         ("-q hihg", "--qos: alice may not use 'hihg'; did you mean high? available: high, normal"),
         ("--gpus=h100:1", "--gpus: no eligible node has GPUs of type 'h100'; available: a100"),
-        ("--gres=gpu:v100:1", "GPUs per node: no eligible node has GPUs of type 'v100'; available: a100"),
+        ("--gres=gpu:v100:1", "--gres: no eligible node has GPUs of type 'v100'; available: a100"),
         ("--gres=foo:1", "--gres: 'foo' is not in GresTypes; available: gpu, shard"),
         ("--gpus=9", "--gpus: 9 requested, gpu has 8"),
-        ("--gpus-per-node=8", "GPUs per node: 8 requested, no node of gpu has more than 4"),
-        ("-p cpu --gres=gpu:1", "GPUs per node: 1 requested, no node of cpu has more than 0"),
-        ("--mem=999T", "--mem=999T: no node of gpu has more than 100G"),
-        ("--mem-per-gpu=1T --gpus=1", "--mem-per-gpu=1T: no node of gpu has more than 100G"),
-        ("-c 64", "--cpus-per-task=64: no node of gpu has more than 32 CPUs"),
         ("-N9", "--nodes=9: gpu has 2 nodes"),
         ("-w n9", "--nodelist: 'n9' is not a node of this cluster; available: n1, n2, n3, c1"),
         ("--gpus=9 --gpus-per-node=4", "--gpus=9 is not a multiple of --gpus-per-node=4; use --gpus=8"),
@@ -101,6 +100,79 @@ def test_requests_that_slurm_accepts_have_no_refusals(words: str) -> None:
 )
 def test_requests_that_slurm_refuses_are_reported_with_alternatives(words: str, refusal: str) -> None:
     assert refusals(words) == [refusal]
+
+
+@pytest.mark.parametrize(
+    ("words", "needed", "there"),
+    [
+        ("--gpus-per-node=8", "8 GPUs", "4 GPUs"),
+        ("--gres=gpu:8", "8 GPUs", "4 GPUs"),
+        ("--gpus=5 --nodes=1", "5 GPUs", "4 GPUs"),
+        ("--gpus-per-task=3 --ntasks=4", "6 GPUs", "4 GPUs"),
+        ("--gpus-per-socket=3 --sockets-per-node=2", "6 GPUs", "4 GPUs"),
+        ("--cpus-per-task=64", "64 CPUs", "32 CPUs"),
+        ("--cpus-per-task=5 --ntasks-per-node=8", "40 CPUs", "32 CPUs"),
+        ("--ntasks=80", "40 CPUs", "32 CPUs"),
+        ("--ntasks=40 --nodes=1", "40 CPUs", "32 CPUs"),
+        ("--mincpus=33", "33 CPUs", "32 CPUs"),
+        ("--mem=999T", "999T", "100G"),
+        ("--mem-per-cpu=60G --cpus-per-task=2", "120G", "100G"),
+    ],
+)
+def test_a_job_that_needs_more_on_one_node_than_any_node_has_is_reported(
+    words: str, needed: str, there: str
+) -> None:
+    expected = f"{words}: {needed} needed on one node, but no node of gpu has more than {there}"
+    assert refusals(words) == [expected]
+
+
+def test_a_gpu_that_needs_more_cpus_or_memory_than_a_node_with_gpus_has_is_reported() -> None:
+    large = replace(CLUSTER.nodes[-1], name="c2", cpus=256, memory_mib=1024**2, partitions=("gpu",))
+    cluster = replace(CLUSTER, nodes=[*CLUSTER.nodes, large])
+    for words, message in (
+        (
+            "--cpus-per-gpu=40 --gpus=1",
+            "40 CPUs needed on one node, but no node of gpu with 1 GPU has more than 32 CPUs",
+        ),
+        (
+            "--mem-per-gpu=60G --gpus-per-node=2",
+            "120G needed on one node, but no node of gpu with 2 GPUs has more than 100G",
+        ),
+    ):
+        assert refusals(words, cluster) == [f"{words}: {message}"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--gpus=5",
+        "--gpus=5 --nodes=1-2",
+        "--gpus=8 --gpus-per-task=4",
+        "--cpus-per-gpu=16 --gpus=4",
+        "--ntasks=64",
+        "--ntasks=2 --ntasks-per-node=40",
+        "--ntasks-per-node=40 --overcommit",
+        "--mem-per-gpu=60G --gpus=2",
+        "--mem-per-cpu=90G --ntasks=2",
+    ],
+)
+def test_a_job_that_may_fit_on_some_nodes_is_accepted(words: str) -> None:
+    assert refusals(words) == []
+
+
+def test_without_allocated_memory_only_the_memory_of_one_cpu_or_gpu_must_fit() -> None:
+    cluster = replace(
+        CLUSTER, settings=replace(SETTINGS, raw=SETTINGS.raw | {"SelectTypeParameters": "CR_CORE"})
+    )
+    assert refusals("--mem-per-cpu=60G --cpus-per-task=2", cluster) == []
+    assert refusals("--mem-per-gpu=60G --gpus-per-node=2", cluster) == []
+
+
+def test_types_of_gpus_in_several_options_are_reported_in_the_options_of_the_user() -> None:
+    assert refusals("--gpus=1 --gres=gpu:h100:1") == [
+        "--gpus and --gres: either all options or none must name a GPU type, such as h100:1",
+        "--gres: no eligible node has GPUs of type 'h100'; available: a100",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +230,7 @@ def test_the_time_limit_of_a_partition_is_reported_as_slurm_enforces_it() -> Non
 def test_amounts_of_nodes_are_reported_exactly() -> None:
     odd = [replace(node, memory_mib=100_000) for node in CLUSTER.nodes]
     assert refusals("--mem=98G", replace(CLUSTER, nodes=odd)) == [
-        "--mem=98G: no node of gpu has more than 100000M"
+        "--mem=98G: 98G needed on one node, but no node of gpu has more than 100000M"
     ]
 
 
@@ -195,7 +267,8 @@ RESERVED = replace(
         ("--reservation=sg_1 -N2", "--nodes=2: reservation sg_1 has 1 node"),
         (
             "--reservation=sg_1 --gpus-per-node=8",
-            "GPUs per node: 8 requested, no node of reservation sg_1 has more than 4",
+            "--gpus-per-node=8: 8 GPUs needed on one node, but no node of reservation sg_1 has more than "
+            "4 GPUs",
         ),
         ("--reservation=sg_1 -w n2", "--nodelist: 'n2' is not in reservation sg_1; available: n1"),
         ("--reservation=sg_2", "--reservation: sg_2 is not for alice; it is for users bob"),

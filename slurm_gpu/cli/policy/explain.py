@@ -108,8 +108,8 @@ def explain(
             click.echo(f"{request.command}: error: Slurm itself would refuse the job: {reason}")
         for note in notes:
             click.echo(f"note: {note}", err=True)
-        if verdict.placed is not None:
-            click.echo(f"note: zones: {zones_in_words(verdict.placed)}", err=True)
+        if verdict.placed is not None and accepted:
+            click.echo(f"note: {zones_in_words(verdict.placed)}", err=True)
         click.echo("accepted" if accepted else "refused")
     raise click.exceptions.Exit(0 if accepted else 1)
 

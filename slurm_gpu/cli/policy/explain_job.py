@@ -208,14 +208,14 @@ def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> I
         yield f"    {_went_back(decision.job_id, ending.gone)}"
     if decision.placed is None:
         if is_logged:
-            yield "  Zones: none"
+            yield "  No zone was needed to keep its nodes close together."
         else:
             yield (
-                "  Zones: none in Slurm's record; the job's owner, operators, and root on slurmctld's host "
+                "  Slurm's record names no zones; the job's owner, operators, and root on slurmctld's host "
                 "may see more."
             )
         return
-    yield f"  Zones: {zones_in_words(decision.placed)}"
+    yield f"  {zones_in_words(decision.placed)}"
     if decision.placed.mode == "enforce" and decision.placed.zones and decision.constraint is not None:
         own = decision.own_constraint or "none"
         if decision.own_constraint == decision.constraint:

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from slurm_gpu.policy.lua.script import NO_VAL, NO_VAL16
 
 _GPU = re.compile(r"gres/gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
+# Options by the field of job_desc to which they belong.
 _OPTIONS = {
-    "tres_per_job": "--gpus",
-    "tres_per_node": "--gpus-per-node",
-    "tres_per_task": "--gpus-per-task",
-    "tres_per_socket": "--gpus-per-socket",
+    "gpus": "tres_per_job",
+    "gpus-per-node": "tres_per_node",
+    "gres": "tres_per_node",
+    "gpus-per-task": "tres_per_task",
+    "tres-per-task": "tres_per_task",
+    "gpus-per-socket": "tres_per_socket",
 }
 
 
@@ -30,16 +33,27 @@ class _Form:
     kind: str | None
 
     def __str__(self) -> str:
-        return f"{self.option}={self.count}"
+        return self.of(self.count)
+
+    def of(self, count: int) -> str:
+        """Return the option with another number of GPUs."""
+        prefix = (
+            ""
+            if self.option.startswith("--gpus")
+            else "gres/gpu:"
+            if self.option == "--tres-per-task"
+            else "gpu:"
+        )
+        return f"{self.option}={prefix}{count}"
 
 
-def settled(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -> dict[str, int]:
+def settled(gres: Mapping[str, str], numbers: Mapping[str, int | None]) -> dict[str, int]:
     """Return the fields of job_desc that follow from the others: nodes, tasks, tasks per node.
 
-    `tres` contains tres_per_job and similar fields. `numbers` contains numeric fields of job_desc, which are
+    `gres` contains the GRES by option. `numbers` contains numeric fields of job_desc, which are
     None if the user did not specify them. The result is empty if the request does not divide evenly.
     """
-    forms = _forms(tres)
+    forms = _forms(gres)
     if any(_uneven(forms, numbers)):
         return {}
     get = forms.get
@@ -63,34 +77,42 @@ def settled(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -
     return found
 
 
-def mistakes(tres: Mapping[str, str | None], numbers: Mapping[str, int | None]) -> list[str]:
+def mistakes(gres: Mapping[str, str], numbers: Mapping[str, int | None]) -> list[str]:
     """Return the reasons why sbatch itself refuses the GPU options of a request, and the remedies."""
-    forms = _forms(tres)
+    forms = _forms(gres)
     kinds = {form.kind is None for form in forms.values()}
     found = list(_uneven(forms, numbers))
     if len(kinds) > 1:
         kind = next(form.kind for form in forms.values() if form.kind is not None)
         found.append(f"{_listed(forms)}: either all options or none must name a GPU type, such as {kind}:1")
     given = [numbers.get(name) for name in ("min_nodes", "num_tasks", "ntasks_per_node")]
-    if "tres_per_task" in forms and "tres_per_job" not in forms and given == [None, None, None]:
-        found.append("--gpus-per-task also requires --ntasks, --nodes or --gpus")
-    if "tres_per_task" in forms and numbers.get("ntasks_per_tres") is not None:
-        found.append("--gpus-per-task and --ntasks-per-gpu cannot be combined")
+    task = forms.get("tres_per_task")
+    if task and "tres_per_job" not in forms and given == [None, None, None]:
+        found.append(f"{task.option} also requires --ntasks, --nodes or --gpus")
+    if task and numbers.get("ntasks_per_tres") is not None:
+        found.append(f"{task.option} and --ntasks-per-gpu cannot be combined")
     if "tres_per_socket" in forms and numbers.get("sockets_per_node") is None:
         found.append("--gpus-per-socket also requires --sockets-per-node")
     return found
 
 
-def _forms(tres: Mapping[str, str | None]) -> dict[str, _Form]:
-    """Return the request of each GPU option; options with several GPU types (a100:2,v100:1) are left out."""
-    forms = {}
-    for name, option in _OPTIONS.items():
-        items = [item for item in (tres.get(name) or "").split(",") if re.match(r"gres/gpu(?![\w])", item)]
-        match = _GPU.fullmatch(items[0]) if len(items) == 1 else None
-        count = 0 if match is None else int(match["count"] or 1)
-        if match is not None and count:
-            forms[name] = _Form(option, count, match["kind"])
-    return forms
+def _forms(gres: Mapping[str, str]) -> dict[str, _Form]:
+    """Return the request for GPUs by field of job_desc.
+
+    Fields with several requests or GPU types (a100:2,v100:1) are left out.
+    """
+    found: dict[str, list[_Form | None]] = {name: [] for name in _OPTIONS.values()}
+    for option, name in _OPTIONS.items():
+        for item in gres.get(option, "").split(","):
+            if re.match(r"gres/gpu(?![\w])", item):
+                match = _GPU.fullmatch(item)
+                count = 0 if match is None else int(match["count"] or 1)
+                found[name].append(None if match is None else _Form(f"--{option}", count, match["kind"]))
+    return {
+        name: some[0]
+        for name, some in found.items()
+        if len(some) == 1 and some[0] is not None and some[0].count
+    }
 
 
 def _uneven(forms: Mapping[str, _Form], numbers: Mapping[str, int | None]) -> Iterator[str]:
@@ -102,7 +124,7 @@ def _uneven(forms: Mapping[str, _Form], numbers: Mapping[str, int | None]) -> It
         if whole.count % part.count:
             odd = True
             right = max(part.count, whole.count // part.count * part.count)
-            yield f"{whole} is not a multiple of {part}; use {whole.option}={right}"
+            yield f"{whole} is not a multiple of {part}; use {whole.of(right)}"
     least, most = numbers.get("min_nodes"), numbers.get("max_nodes")
     tasks, per_node = numbers.get("num_tasks"), numbers.get("ntasks_per_node")
     if job and node is None and least is not None and least > job.count:
@@ -124,16 +146,18 @@ def _listed(forms: Mapping[str, _Form]) -> str:
     return " and ".join(form.option for form in forms.values())
 
 
+def gpu_count(description: Mapping[str, object], name: str) -> int:
+    """Return the sum of the numbers after gres/gpu in a field of a job description, such as tres_per_node."""
+    found = _GPU.finditer(str(description.get(name) or ""))
+    return sum(1 if match["count"] is None else int(match["count"]) for match in found)
+
+
 def requested_gpus(description: Mapping[str, object]) -> int:
     """Return how many GPUs of all types a job description requests; without --nodes, assume one node."""
 
     def number(name: str) -> int:
         value = description.get(name)
         return value if isinstance(value, int) and value not in (NO_VAL, NO_VAL16) else 1
-
-    def count(name: str) -> int:
-        found = _GPU.finditer(str(description.get(name) or ""))
-        return sum(1 if match["count"] is None else int(match["count"]) for match in found)
 
     sockets = number("min_nodes") * number("sockets_per_node")
     for name, times in (
@@ -142,6 +166,6 @@ def requested_gpus(description: Mapping[str, object]) -> int:
         ("tres_per_task", number("num_tasks")),
         ("tres_per_socket", sockets),
     ):
-        if total := count(name):
+        if total := gpu_count(description, name):
             return total * times
     return 0

@@ -24,12 +24,12 @@ _REASONS = {
 
 
 def zones_in_words(placed: ZoneDecision) -> str:
-    """Return the decision as one sentence."""
+    """Return the decision as one sentence for the job's owner."""
     if placed.why is not None:
         reason = _REASONS.get(placed.why, placed.why)
-        return f"it needs several nodes and is not kept in one zone: {reason}"
-    zones = ", ".join(f"{name} (score {score})" for name, score in placed.zones)
-    constraint = f" by --constraint='{placed.constraint}'" if placed.constraint else ""
+        return f"The job needs several nodes and is not kept in one zone: {reason}"
+    zones = " or ".join(name for name, _ in placed.zones)
     if placed.mode == "enforce":
-        return f"it needs several nodes and is kept in one zone{constraint}: {zones}"
-    return f"it needs several nodes and, with mode: enforce, would be kept in one zone{constraint}: {zones}"
+        return f"To keep its nodes close together, the job is kept in one zone: {zones}"
+    use = f"; use --constraint='{placed.constraint}'" if placed.constraint else ""
+    return f"The job's nodes would be close together in one zone: {zones}{use}"

@@ -20,6 +20,7 @@ from slurm_gpu.policy.explain import gpu_options as gpuforms
 from slurm_gpu.policy.explain import option_values as optionvalues
 from slurm_gpu.policy.explain.slurm_options import (
     COMMANDS_BY_NAME,
+    READ_FLAGS,
     READ_OPTIONS,
     SHARING_OPTIONS,
     SlurmCommand,
@@ -61,6 +62,13 @@ _TEXTS = {
     "licenses": "licenses",
     "wckey": "wckey",
 }
+# Fields of job_desc with GRES, and the options that determine them.
+_GRES = {
+    "tres_per_job": ("gpus",),
+    "tres_per_node": ("gres", "gpus-per-node"),
+    "tres_per_socket": ("gpus-per-socket",),
+    "tres_per_task": ("gpus-per-task", "tres-per-task"),
+}
 _VARIABLES_OF_SRUN = {"NNODES": "nodes", "NTASKS": "ntasks"}
 
 
@@ -83,9 +91,8 @@ class SbatchRequest:
         `gpu_types` are the GPU types of the cluster in lower case; if empty, any type is accepted. Raise
         UsageError if a value is invalid.
         """
-        tres = self._tres(gpu_types)
         numbers = self._numbers()
-        numbers |= gpuforms.settled(tres, numbers)
+        numbers |= gpuforms.settled(self.gres(gpu_types), numbers)
         get = self.options.get
         desc = dict(EMPTY_DESCRIPTION) | {
             "user_id": user_id,
@@ -95,35 +102,43 @@ class SbatchRequest:
             "array_inx": optionvalues.array(get("array")),
             **{field: get(option) for field, option in _TEXTS.items()},
         }
-        return desc | tres | {key: value for key, value in numbers.items() if value is not None}
+        return (
+            desc | self._tres(gpu_types) | {key: value for key, value in numbers.items() if value is not None}
+        )
 
     def mistakes(self) -> list[str]:
         """Return messages on combinations of valid options that the command would refuse.
 
         Raise UsageError if a value is invalid.
         """
-        found = gpuforms.mistakes(self._tres(()), self._numbers())
+        found = gpuforms.mistakes(self.gres(), self._numbers())
         for names in (("mem", "mem-per-cpu", "mem-per-gpu"), ("cpus-per-task", "cpus-per-gpu")):
             given = [f"--{name}" for name in names if name in self.options]
             if len(given) > 1:
                 found.append(f"{' and '.join(given)} cannot be combined: use only one of them")
         return found
 
+    def gres(self, gpu_types: Collection[str] = ()) -> dict[str, str]:
+        """Return the GRES that each given option requests, such as gres/gpu:2 for gpus.
+
+        Raise UsageError if a value is invalid.
+        """
+        parsers = {False: optionvalues.gpus, True: optionvalues.gres}
+        found = {
+            option: parsers["gpus" not in option](option, self.options.get(option), gpu_types)
+            for options in _GRES.values()
+            for option in options
+        }
+        return {option: text for option, text in found.items() if text}
+
     def _tres(self, gpu_types: Collection[str]) -> dict[str, str | None]:
         """Return the fields of job_desc that contain TRES."""
-        get = self.options.get
-
-        def gpus(option: str) -> str | None:
-            return optionvalues.gpus(option, get(option), gpu_types)
-
-        def gres(option: str) -> str | None:
-            return optionvalues.gres(option, get(option), gpu_types)
-
+        get, by_option = self.options.get, self.gres(gpu_types)
         return {
-            "tres_per_job": gpus("gpus"),
-            "tres_per_node": _joined(gres("gres"), gpus("gpus-per-node")),
-            "tres_per_socket": gpus("gpus-per-socket"),
-            "tres_per_task": _joined(gpus("gpus-per-task"), gres("tres-per-task")),
+            **{
+                name: ",".join(by_option[option] for option in options if option in by_option) or None
+                for name, options in _GRES.items()
+            },
             "cpus_per_tres": _per_gpu(optionvalues.number("cpus-per-gpu", get("cpus-per-gpu"))),
             "mem_per_tres": _per_gpu(optionvalues.mib("mem-per-gpu", get("mem-per-gpu"))),
         }
@@ -201,7 +216,7 @@ def parse_command(
             options[option] = value
     options |= given
     return SbatchRequest(
-        {key: value for key, value in options.items() if key in READ_OPTIONS or key in SHARING_OPTIONS},
+        {key: value for key, value in options.items() if key in READ_OPTIONS or key in READ_FLAGS},
         command.name,
         script,
     )
@@ -323,7 +338,3 @@ def _shared(options: Mapping[str, str]) -> int | None:
 
 def _per_gpu(amount: int | None) -> str | None:
     return None if amount is None else f"gres/gpu:{amount}"
-
-
-def _joined(*parts: str | None) -> str | None:
-    return ",".join(part for part in parts if part) or None

@@ -131,13 +131,13 @@ _PASSED_OVER = (
     "wait-all-nodes",
 )
 SHARING_OPTIONS = ("exclusive", "oversubscribe")
+READ_FLAGS = (*SHARING_OPTIONS, "overcommit")
 _OPTIONAL = ("get-user-env", "immediate", "kill-on-invalid-dep", "nice", "no-kill", "no-requeue", "propagate")
 _FLAGS = (
     "contiguous",
     "help",
     "hold",
     "ignore-pbs",
-    "overcommit",
     "parsable",
     "quiet",
     "reboot",
@@ -162,7 +162,7 @@ _BATCH_ONLY = (
     "wait",
 )
 _WITH_VALUE = frozenset((*READ_OPTIONS, *_PASSED_OVER))
-_WITHOUT = frozenset((*_OPTIONAL, *SHARING_OPTIONS, *_FLAGS))
+_WITHOUT = frozenset((*_OPTIONAL, *READ_FLAGS, *_FLAGS))
 
 
 @dataclass(frozen=True, slots=True)

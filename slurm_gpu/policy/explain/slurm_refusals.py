@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.explain import named_reservation as namedreservation
 from slurm_gpu.policy.explain.constraint import names_in, nodes_with
+from slurm_gpu.policy.explain.gpu_options import gpu_count
+from slurm_gpu.policy.explain.node_needs import unmet_needs
 from slurm_gpu.policy.explain.partition_limits import Obstacles, PartitionRequest, find_obstacles
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
 from slurm_gpu.policy.explain.submitter import Submitter
@@ -26,12 +28,6 @@ _MOST_NAMED = 12
 _GRES = re.compile(r"gres/(?P<name>\w+)(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
 # From this version on, --qos accepts a list of names: the job runs in the first QOS that allows it.
 _SEVERAL_QOS = (24, 11)
-_FORMS = {
-    "tres_per_job": "--gpus",
-    "tres_per_node": "GPUs per node",
-    "tres_per_task": "--gpus-per-task",
-    "tres_per_socket": "--gpus-per-socket",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +75,11 @@ def refusals_of_slurm(
             nodes, requested = in_it, f"reservation {reserved}"
             found += _outside(request, nodes, requested)
     found += _find_obstacles(request, description, cluster).refused
+    if nodes:
+        found += _gres(request, nodes, cluster)
     if nodes and not found:
         found += [
-            *_gres(description, nodes, cluster),
-            *_amounts(request, description, nodes, requested),
+            *_amounts(request, description, nodes, requested, cluster),
             *_features(request, description, nodes, requested),
         ]
     return found
@@ -170,24 +167,22 @@ def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
             yield f"--nodelist: {name!r} is not a node of this cluster; {_available(name, names)}"
 
 
-def _gres(
-    description: Mapping[str, object], nodes: Sequence[SlurmNode], cluster: RunningSlurm
-) -> Iterator[str]:
+def _gres(request: SbatchRequest, nodes: Sequence[SlurmNode], cluster: RunningSlurm) -> Iterator[str]:
     """Yield a message for each kind of GRES and GPU type that the cluster or the nodes do not have."""
     gres_types = cluster.settings.raw.get("GresTypes")
     kinds = None if gres_types is None else [] if gres_types == "(null)" else gres_types.split(",")
     types = sorted({kind for node in nodes for kind in node.gpus if kind})
     lower = {kind.lower() for kind in types}
-    for form, option in _FORMS.items():
-        for item in str(description.get(form) or "").split(","):
-            match = _GRES.fullmatch(item)
-            if match is None:
-                continue
-            name, kind = match["name"], match["kind"]
-            if kinds is not None and name not in kinds:
-                yield f"--gres: {name!r} is not in GresTypes; available: {_listed(kinds)}"
-            elif name == "gpu" and lower and kind and kind.lower() not in lower:
-                yield f"{option}: no eligible node has GPUs of type {kind!r}; available: {_listed(types)}"
+    items = [(option, item) for option, text in request.gres().items() for item in text.split(",")]
+    for option, item in items:
+        match = _GRES.fullmatch(item)
+        if match is None:
+            continue
+        name, kind = match["name"], match["kind"]
+        if kinds is not None and name not in kinds:
+            yield f"--{option}: {name!r} is not in GresTypes; available: {_listed(kinds)}"
+        elif name == "gpu" and lower and kind and kind.lower() not in lower:
+            yield f"--{option}: no eligible node has GPUs of type {kind!r}; available: {_listed(types)}"
 
 
 def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], requested: str) -> Iterator[str]:
@@ -208,50 +203,22 @@ def _nodelist(request: SbatchRequest) -> list[str]:
 
 
 def _amounts(
-    request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], requested: str
+    request: SbatchRequest,
+    description: Mapping[str, object],
+    nodes: Sequence[SlurmNode],
+    requested: str,
+    cluster: RunningSlurm,
 ) -> Iterator[str]:
     """Yield a message for each requested amount that exceeds the amount that the nodes have."""
-
-    def most(of: Callable[[SlurmNode], int]) -> int:
-        return max(of(node) for node in nodes)
-
-    where = f"no node of {requested} has more than"
-    gpus = _gpus(description, "tres_per_node")
-    if gpus > most(lambda node: node.n_gpus):
-        yield f"GPUs per node: {gpus} requested, {where} {most(lambda node: node.n_gpus)}"
-    in_all, there = _gpus(description, "tres_per_job"), sum(node.n_gpus for node in nodes)
+    in_all, there = gpu_count(description, "tres_per_job"), sum(node.n_gpus for node in nodes)
     if in_all > there:
         yield f"--gpus: {in_all} requested, {requested} has {there}"
-    mib, per_gpu = description.get("min_mem_per_node"), request.options.get("mem-per-gpu")
-    memory = most(lambda node: node.memory_mib)
-    if isinstance(mib, int) and "mem" in request.options and mib > memory:
-        yield f"--mem={request.options['mem']}: {where} {_memory(memory)}"
-    if per_gpu is not None and _per_gpu_mib(description) > memory:
-        yield f"--mem-per-gpu={per_gpu}: {where} {_memory(memory)}"
-    cpus = description.get("cpus_per_task")
-    if isinstance(cpus, int) and "cpus-per-task" in request.options and cpus > most(lambda node: node.cpus):
-        yield f"--cpus-per-task={cpus}: {where} {counted(most(lambda node: node.cpus), 'CPU')}"
+    else:
+        allocates_memory = "MEMORY" in cluster.settings.raw.get("SelectTypeParameters", "").upper()
+        yield from unmet_needs(request, description, nodes, requested, allocates_memory=allocates_memory)
     least = description.get("min_nodes")
     if isinstance(least, int) and "nodes" in request.options and least > len(nodes):
         yield f"--nodes={request.options['nodes']}: {requested} has {counted(len(nodes), 'node')}"
-
-
-def _gpus(description: Mapping[str, object], form: str) -> int:
-    return sum(
-        int(match["count"] or 1)
-        for item in str(description.get(form) or "").split(",")
-        if (match := _GRES.fullmatch(item)) and match["name"] == "gpu"
-    )
-
-
-def _per_gpu_mib(description: Mapping[str, object]) -> int:
-    match = _GRES.fullmatch(str(description.get("mem_per_tres") or ""))
-    return 0 if match is None else int(match["count"] or 0)
-
-
-def _memory(mib: int) -> str:
-    """Return memory as sbatch accepts it, exact to one MiB."""
-    return f"{mib}M" if mib % 1024 else f"{mib // 1024}G"
 
 
 def _available(name: str, known: Collection[str]) -> str:
