@@ -48,7 +48,6 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     },
 }
 _OF_REPORTS = {"light": reports.LIGHT, "dark": reports.DARK}
-_FREE = {"light": "#dde5ec", "dark": "#3a4753"}
 
 # Colours by background and name, as in style sheets.
 INKS: Mapping[str, Mapping[str, str]] = {
@@ -56,8 +55,8 @@ INKS: Mapping[str, Mapping[str, str]] = {
 }
 # Colours without an order.
 KINDS = {ground: tuple(_OF_REPORTS[ground][f"s{place}"] for place in _KINDS) for ground in GROUNDS}
-# Free, allocated, shared.
-STATES = {ground: (_FREE[ground], *KINDS[ground][:2]) for ground in GROUNDS}
+# Allocated, shared.
+STATES = {ground: KINDS[ground][:2] for ground in GROUNDS}
 # Colours of letters in squares, on any background: dark on pale squares, light on dark squares.
 LETTERS = {"dark": INKS["light"]["ink"], "light": INKS["light"]["surface"]}
 

@@ -77,5 +77,7 @@ def test_the_picture_draws_as_the_canvas_does(layout: SquareLayout):
     assert drawn(layout, "util", 100) == {f'fill="{scale[-1]}"'}
     assert drawn(layout, "util", GAP) == {f'fill="none" stroke="{inks["hollow"]}"'}
     assert drawn(layout, "util", GAP, OUT_OF_SERVICE) == {'fill="url(#out)"'}
-    for octet, colour in enumerate(palette.STATES["light"]):
+    for octet, colour in enumerate(palette.STATES["light"], 1):
         assert drawn(layout, STATE.name, octet, octet) == {f'fill="{colour}"'}
+    for metric, octet in ((STATE.name, 0), ("util", 0), ("util", GAP)):
+        assert drawn(layout, metric, octet, 0) == {f'fill="none" stroke="{inks["good"]}" stroke-width="1.5"'}

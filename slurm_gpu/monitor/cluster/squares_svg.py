@@ -13,7 +13,7 @@ from itertools import groupby
 from xml.sax.saxutils import escape
 
 from slurm_gpu.monitor.cluster.layout import NodeSquares, SquareLayout
-from slurm_gpu.monitor.cluster.metrics import GAP, OUT_OF_SERVICE, STATE, SquareMetric
+from slurm_gpu.monitor.cluster.metrics import FREE, GAP, OUT_OF_SERVICE, STATE, SquareMetric
 from slurm_gpu.monitor.palette import INKS, STATES, sequential
 
 _SIDE, _STEP = 7, 8
@@ -25,14 +25,18 @@ _LEGEND = 56
 _SHADES = 16
 _SCALE = tuple(sequential(shade / (_SHADES - 1)) for shade in range(_SHADES))
 _INKS = INKS["light"]
-_STATES = ("free", "allocated", "shared by several jobs")
+_STATES = dict(zip(("allocated", "allocated in shards"), STATES["light"], strict=True))
 # Keys of styles that are not colours.
-_OUT, _GAP = "out", "gap"
+_OUT, _FREE, _GAP = "out", "free", "gap"
 _PATTERN = (
     '<defs><pattern id="out" width="4" height="4" patternUnits="userSpaceOnUse" '
     f'patternTransform="rotate(45)"><rect width="1.4" height="4" fill="{_INKS["hatch"]}"/></pattern></defs>'
 )
-_HOLLOW = f'fill="none" stroke="{_INKS["hollow"]}"'
+_PAINT = {
+    _OUT: 'fill="url(#out)"',
+    _FREE: f'fill="none" stroke="{_INKS["good"]}" stroke-width="1.5"',
+    _GAP: f'fill="none" stroke="{_INKS["hollow"]}"',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +106,17 @@ def _style(metric: SquareMetric, octet: int, state: int) -> str:
     """Return the colour or other style in which paint.js draws the square."""
     if state == OUT_OF_SERVICE:
         return _OUT
-    if octet == GAP or (metric.name == STATE.name and octet >= len(_STATES)):
+    if state == FREE and octet in (0, GAP):
+        return _FREE
+    if octet == GAP or (metric.name == STATE.name and octet > len(_STATES)):
         return _GAP
     if metric.name == STATE.name:
-        return STATES["light"][octet]
+        return STATES["light"][octet - 1]
     return _SCALE[round(min(1.0, octet * metric.step / metric.top) * (_SHADES - 1))]
 
 
 def _paint(style: str) -> str:
-    if style == _GAP:
-        return _HOLLOW
-    return 'fill="url(#out)"' if style == _OUT else f'fill="{style}"'
+    return _PAINT.get(style, f'fill="{style}"')
 
 
 def _legend(metric: SquareMetric) -> str:
@@ -120,7 +124,7 @@ def _legend(metric: SquareMetric) -> str:
     drawn = []
     entries: list[tuple[str, str]] = []
     if metric.name == STATE.name:
-        entries += zip(_STATES, STATES["light"], strict=True)
+        entries += _STATES.items()
         entries.append(("no slurm-gpud", _GAP))
     else:
         drawn.append(f'<text x="{x}" y="{y + 10}">0 {escape(metric.unit)}</text>')
@@ -132,7 +136,7 @@ def _legend(metric: SquareMetric) -> str:
         drawn.append(f'<text x="{x + 6}" y="{y + 10}">{escape(top)}</text>')
         x += 24 + 7 * len(top)
         entries.append(("not measured, or not visible to you", _GAP))
-    entries.append(("out of service", _OUT))
+    entries += [("free", _FREE), ("out of service", _OUT)]
     for name, style in entries:
         drawn.append(
             f'<rect x="{x + 0.5}" y="{y + 0.5}" width="10" height="10" {_paint(style)}/>'

@@ -49,7 +49,8 @@ _TEXT = [
     *(("--ink", ground) for ground in ("--warn-ground", "--quiet")),
     *(("--warn", "--page"), ("--surface", "--accent"), ("--surface", "--ink")),
 ]
-_DRAWN = [(ink, "--surface") for ink in ("--hollow", "--hatch", "--plate", "--edge", "--ring", "--line")]
+_MARKS = ("--hollow", "--hatch", "--plate", "--edge", "--ring", "--line", "--good")
+_DRAWN = [(ink, "--surface") for ink in _MARKS]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

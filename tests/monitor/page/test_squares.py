@@ -98,13 +98,38 @@ def test_a_square_out_of_service_is_hatched(tab: Tab):
     assert "out of service" in tab.focus(_OUT).lower()
 
 
-def test_free_squares_are_marked_if_their_values_are_hidden(tab: Tab):
-    """Users see of other GPUs only whether they are free."""
-    muted = tab.ask("return start.squares.inks.muted;")
-    ink = [muted & 255, muted >> 8 & 255, muted >> 16 & 255]
-    pixels = tab.pixels(_FREE_GAP)
-    assert ink in pixels, "written in an ink that the ground of the page lets be read"
-    assert ink not in tab.pixels(_HELD_GAP)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("metric", ["util", "state", "jobs"])
+def test_free_squares_appear_as_in_the_legend_for_a_user_with_jobs(
+    opened: Callable[..., Tab], scheme: str, metric: str
+):
+    """Users see of other GPUs only whether they are free. Others are as bright as the user's own."""
+    world = small()
+    world.me |= {"operator": False, "user": "alice"}
+    tab = opened(world, f"?metric={metric}", color_scheme=scheme).ready()
+    tab.page.locator("#mine li").first.wait_for()
+    legend = tab.ask(
+        "const items = [...document.getElementById('legend').children];"
+        "const free = items.find((item) => item.textContent === 'free').firstChild;"
+        "return [...free.getContext('2d').getImageData(1, 1, 1, 1).data.slice(0, 3)];"
+    )
+    ink, surface = (
+        [colour & 255, colour >> 8 & 255, colour >> 16 & 255]
+        for colour in tab.ask("const { ink, surface } = start.squares.inks; return [ink, surface];")
+    )
+    for square in (_FREE_ZERO, _FREE_GAP):
+        pixels = tab.pixels(square)
+        assert pixels[0] == legend != surface
+        assert tab.middle(square) == surface
+        assert ink in pixels, "the word is written in the ink of the page"
+    assert tab.pixels(_HELD_GAP)[0] != legend
+
+
+def test_a_free_gpu_that_is_used_shows_its_value(opened: Callable[..., Tab]):
+    world = small()
+    world.frames["util"][_FREE_ZERO] = 80
+    tab = opened(world).ready()
+    assert tab.middle(_FREE_ZERO) == tab.middle(_ABOVE)
 
 
 def _ringed(tab: Tab) -> set[int]:

@@ -1,10 +1,9 @@
 // Store the page's state of the cluster: the layout, the newest frames, and jobs by square.
 
 import { flatten } from "./layout.js";
-import { GAP, OUT_OF_SERVICE } from "./paint.js";
+import { FREE, GAP, OUT_OF_SERVICE } from "./paint.js";
 import { N_KINDS } from "./scale.js";
 
-export const FREE = 0;
 export const ALLOCATED = 1;
 export const SHARED = 2;
 export const UNWATCHED = 4;
@@ -100,14 +99,14 @@ export class Cluster {
     for (let square = 0; square < octets.length; square++) {
       const here = this.jobsAt(square);
       if (name === "state") {
-        if (this.state[square] <= SHARED) octets[square] = 1 + this.state[square];
+        if (this.state[square] === ALLOCATED || this.state[square] === SHARED) octets[square] = this.state[square];
       } else if (name === "jobs") {
         if (here.length) octets[square] = 1 + kindOf(here[0].job_id);
       } else if (this.state[square] === FREE) {
         octets[square] = 0;
       } else if (here.length && here.every((job) => job.end_s !== null && job.end_s !== undefined)) {
         const hours = (Math.max(...here.map((job) => job.end_s)) - now_s) / 3600;
-        octets[square] = Math.min(HOURS * HOUR_STEPS, Math.max(0, Math.round(hours * HOUR_STEPS)));
+        octets[square] = Math.min(HOURS * HOUR_STEPS, Math.max(0, Math.ceil(hours * HOUR_STEPS)));
       }
     }
     return octets;

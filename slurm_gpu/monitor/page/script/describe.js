@@ -1,7 +1,7 @@
 // Describe a square in words, for users of pointers, keyboards and screen readers.
 
-import { FREE, SHARED } from "./cluster.js";
-import { GAP, OUT_OF_SERVICE } from "./paint.js";
+import { SHARED } from "./cluster.js";
+import { FREE, GAP, OUT_OF_SERVICE } from "./paint.js";
 import * as words from "./words.js";
 
 export function valueOf(octet, metric) {
@@ -10,8 +10,8 @@ export function valueOf(octet, metric) {
 
 // Format a value. The top step of "frees in" includes all greater values.
 export function valueText(octet, metric) {
-  if (octet === GAP) return "not measured";
   if (metric.kinds) return "";
+  if (octet === GAP) return "not measured";
   const value = valueOf(octet, metric);
   if (metric.own && value >= metric.top) return `${metric.top}\u00a0${metric.unit} or more`;
   return words.amount(value, metric.unit);

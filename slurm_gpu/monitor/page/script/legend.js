@@ -1,6 +1,6 @@
 // Draw the legend of the squares.
 
-import { block, frame, hatch } from "./paint.js";
+import { block, frame, freeFrame, hatch } from "./paint.js";
 import { fill, make, say } from "./element.js";
 import * as words from "./words.js";
 
@@ -18,13 +18,14 @@ export function showLegend(element, { metric, colours, inks, under, below }) {
 function lay(element, { metric, colours, inks, under }) {
   const parts = [];
   if (metric.name === "state") {
-    parts.push(...["free", "allocated", "shared by several jobs"].map((text, place) => item(text, solid(colours[place + 1], inks))));
+    parts.push(...["allocated", "allocated in shards"].map((text, place) => item(text, solid(colours[place + 1], inks))));
   } else if (metric.kinds) {
     parts.push(item("one job, one colour", ...[1, 2, 3].map((place) => solid(colours[place], inks))));
   } else {
     parts.push(item(null, words.amount(0, metric.unit), bar(metric, colours, inks), `${words.amount(metric.top, metric.unit)}${metric.own ? " or more" : ""}`));
   }
-  parts.push(item(metric.name === "jobs" ? "without a job" : "not measured", picture(inks, SIDE, (pixels) => frame(pixels, SIDE, SIDE, 1, 1, SIDE - 2, 1, inks.clear.hollow))));
+  parts.push(item("free", picture(inks, SIDE, (pixels) => frame(pixels, SIDE, SIDE, 1, 1, SIDE - 2, freeFrame(SIDE - 2), inks.clear.free))));
+  parts.push(item({ jobs: "without a job", state: "no slurm-gpud" }[metric.name] ?? "not measured or hidden", picture(inks, SIDE, (pixels) => frame(pixels, SIDE, SIDE, 1, 1, SIDE - 2, 1, inks.clear.hollow))));
   parts.push(item("out of service", picture(inks, SIDE, (pixels) => hatch(pixels, SIDE, SIDE, 1, 1, SIDE - 2, inks.clear.hatch))));
   if (!metric.kinds) parts.push(item("of one job", joined(colours, inks)));
   if (under !== null) {

@@ -1,8 +1,7 @@
 // List the squares in a table with a row per node, for screen readers and for copying.
 
-import { OUT_OF_SERVICE } from "./paint.js";
+import { FREE, OUT_OF_SERVICE } from "./paint.js";
 import { fill, make, table } from "./element.js";
-import { FREE } from "./cluster.js";
 import { valueOf } from "./describe.js";
 import * as words from "./words.js";
 

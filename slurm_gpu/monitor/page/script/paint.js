@@ -1,21 +1,28 @@
 // Draw squares as pixels. For 40,000 squares, this is faster than drawing as many canvas rectangles. Measured squares
-// have the colour of their value, other squares are hollow, and squares out of service are hatched. Squares of one job
-// in a node are joined, with an edge if there is space. Squares under the viewer's threshold have a ring.
+// have the colour of their value, free squares have a frame, other squares are hollow, and squares out of service are
+// hatched. Squares of one job in a node are joined, with an edge if there is space. Squares under the viewer's threshold
+// have a ring.
 
 import { mixed, pack, parse } from "./scale.js";
 
 export const GAP = 255;
+export const FREE = 0;
 export const OUT_OF_SERVICE = 3;
 const ASIDE = 0.16; // share of the colour that a square keeps if it is not highlighted
 const EDGED = 9; // minimum size in pixels of squares with an edge
-const PLAIN = 0, HOLLOW = 1, HATCHED = 2;
+
+// Return whether a square has the frame of free GPUs, because it is free and no value above 0 is known.
+export const isFree = (state, octet) => state === FREE && (octet === GAP || octet === 0);
+
+// Return the thickness of the frame of a free square with this side.
+export const freeFrame = (side) => Math.max(1, Math.round(side / 8));
 
 // Return the page's current colours as numbers; `faded` is for squares that are not highlighted.
 export function inks(dark) {
   const style = getComputedStyle(document.documentElement);
   const ink = (name) => pack(parse(style.getPropertyValue(name)));
   const surface = ink("--surface");
-  const clear = { plate: ink("--plate"), edge: ink("--edge"), hollow: ink("--hollow"), hatch: ink("--hatch"), ring: ink("--ring") };
+  const clear = { plate: ink("--plate"), edge: ink("--edge"), hollow: ink("--hollow"), hatch: ink("--hatch"), free: ink("--good"), ring: ink("--ring") };
   const faded = Object.fromEntries(Object.entries(clear).map(([name, colour]) => [name, mixed(colour, surface, ASIDE + 0.1)]));
   return { dark, surface, ink: ink("--ink"), muted: ink("--muted"), accent: ink("--accent"), clear, faded };
 }
@@ -49,10 +56,10 @@ export class Painter {
       if (x + view.pitch < 0 || y + view.pitch < 0 || x >= width || y >= height) continue;
       const bright = lit === null || lit[square] === 1, tone = bright ? ink.clear : ink.faded;
       const octet = octets[square];
-      const kind = state[square] === OUT_OF_SERVICE ? HATCHED : octet === GAP ? HOLLOW : PLAIN;
-      if (kind === PLAIN) block(pixels, width, height, x, y, side, side, (bright ? colours : faded)[octet]);
-      else if (kind === HOLLOW) frame(pixels, width, height, x, y, side, Math.max(1, thick >> 1), tone.hollow);
-      else hatch(pixels, width, height, x, y, side, tone.hatch);
+      if (state[square] === OUT_OF_SERVICE) hatch(pixels, width, height, x, y, side, tone.hatch);
+      else if (isFree(state[square], octet)) frame(pixels, width, height, x, y, side, freeFrame(side), tone.free);
+      else if (octet === GAP) frame(pixels, width, height, x, y, side, Math.max(1, thick >> 1), tone.hollow);
+      else block(pixels, width, height, x, y, side, side, (bright ? colours : faded)[octet]);
       if (job[square] >= 0) this.join(scene, square, x, y, side, tone);
       if (ring[square] === 1) frame(pixels, width, height, x, y, side, thick, tone.ring);
     }

@@ -74,7 +74,7 @@ export function kinds(dark) {
   return found;
 }
 
-// Return the colours of free, allocated and shared squares, for the octets 1 to 3.
+// Return the colours of allocated and shared squares, for the octets 1 and 2.
 export function states(dark) {
   const found = new Uint32Array(256);
   (dark ? STATES.dark : STATES.light).forEach((text, place) => {

@@ -1,7 +1,7 @@
 // Show the squares: paint them, handle pointer and keyboard, and zoom.
 
 import { arrange, neighbour, squareAt } from "./layout.js";
-import { GAP, Painter, inks } from "./paint.js";
+import { GAP, Painter, inks, isFree } from "./paint.js";
 import { LETTERS } from "./palette.js";
 import { DARK, css } from "./scale.js";
 
@@ -25,6 +25,7 @@ export class Squares {
     this.focus = -1;
     this.hover = -1;
     this.lit = null;
+    this.fades = false;
     this.ring = new Uint8Array(0);
     this.marked = false; // whether anything is drawn on the upper canvas
     this.pending = 0;
@@ -61,8 +62,9 @@ export class Squares {
     this.draw();
   }
 
-  light(lit) {
-    this.lit = lit;
+  // Outline the squares in `lit` and, if `fades`, fade the others.
+  light(lit, fades) {
+    Object.assign(this, { lit, fades });
     this.redraw();
   }
 
@@ -78,7 +80,7 @@ export class Squares {
     if (this.places === null || this.octets === undefined || this.octets.length !== this.places.n) return;
     const start = performance.now();
     const { state, job } = this.cluster;
-    const scene = { places: this.places, view: this.zoom, octets: this.octets, state, job, ring: this.ring, lit: this.lit };
+    const scene = { places: this.places, view: this.zoom, octets: this.octets, state, job, ring: this.ring, lit: this.fades ? this.lit : null };
     this.painter.paint({ ...scene, colours: this.colours, inks: this.inks });
     this.write();
     this.mark();
@@ -99,7 +101,7 @@ export class Squares {
       context.fillStyle = css(zone ? this.inks.ink : this.inks.muted);
       context.fillText(fitted(context, label.text, label.width * scale - 4 * unit), x, y + (zone ? 13 : 10) * unit * Math.min(scale, 1.4));
     }
-    if (!this.numbers || zoom.pitch < NUMBERS_FROM * unit) return;
+    if (zoom.pitch < NUMBERS_FROM * unit) return;
     context.font = `${Math.round(Math.min(13 * unit, zoom.pitch / 2.6))}px ${FACE}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
@@ -108,9 +110,9 @@ export class Squares {
       const [x, y] = this.corner(square);
       if (x + side < 0 || y + side < 0 || x > this.base.width || y > this.base.height) continue;
       const text = this.numbers(square);
-      if (!text || (this.lit !== null && !this.lit[square])) continue;
+      if (!text || (this.fades && this.lit !== null && !this.lit[square])) continue;
       const octet = this.octets[square];
-      context.fillStyle = octet === GAP ? css(this.inks.muted) : readable(this.colours[octet]); // a hollow square has the page's background
+      context.fillStyle = octet === GAP || isFree(this.cluster.state[square], octet) ? css(this.inks.ink) : readable(this.colours[octet]); // hollow and free squares have the page's background
       context.fillText(text, x + side / 2, y + side / 2 + 0.5 * unit);
     }
   }

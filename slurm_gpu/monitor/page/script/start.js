@@ -1,14 +1,14 @@
 // Run the page of the cluster: handle the viewer's choices, new data and the display.
 
 import * as address from "./address.js";
-import { Cluster, FREE, ALLOCATED, OWN_METRICS, SHARED, listed } from "./cluster.js";
+import { Cluster, ALLOCATED, OWN_METRICS, SHARED, listed } from "./cluster.js";
 import { describe, sentence, valueOf } from "./describe.js";
 import { byId, fill, make, say } from "./element.js";
 import { find } from "./finding.js";
 import { showLegend } from "./legend.js";
 import { list } from "./listing.js";
 import { Live } from "./live.js";
-import { GAP } from "./paint.js";
+import { FREE, GAP } from "./paint.js";
 import * as panels from "./panels.js";
 import * as scale from "./scale.js";
 import { Squares } from "./squares.js";
@@ -92,9 +92,9 @@ function show() {
     ring[square] = marked ? 1 : 0;
     below += ring[square];
   }
-  const numbers = now.kinds ? null : (square) => {
+  const numbers = (square) => {
     if (cluster.state[square] === FREE) return "free";
-    return octets[square] === GAP ? "" : String(Math.round(valueOf(octets[square], now)));
+    return now.kinds || octets[square] === GAP ? "" : words.amount(valueOf(octets[square], now), "");
   };
   squares.show({ octets, colours, ring, numbers });
   showLegend(byId("legend"), { metric: now, colours, inks: squares.inks, under: limit, below });
@@ -144,11 +144,13 @@ function showHealth() {
   else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}. The page shows the last known state.`;
   else if (slurmIsStale) text = `slurmctld has not answered since ${since}. Allocations and pending jobs are from that time; GPU values are current.`;
   else if (age !== null && age > OLD_S) text = `slurm-gpudbd or Slurm has not answered since ${since}. The page shows the last known state.`;
+  const hasAccess = ![401, 403].includes(health.failed?.status) || health.asOf_s !== null;
+  for (const part of document.querySelectorAll("main, footer")) part.hidden = !hasAccess;
   errorBox.hidden = text === "";
   say(errorBox, text);
 }
 
-// Highlight the squares of one alert, of the search, or of the viewer's jobs.
+// Highlight the squares of one alert, of the search, or of the viewer's jobs. Only the first two fade other squares.
 function light() {
   const found = byId("found"), forget = byId("forget");
   let some = null;
@@ -161,19 +163,20 @@ function light() {
     some = result?.squares ?? null;
     say(found, result?.text ?? "");
   }
-  if (some === null && isMine() && cluster.flat.n) some = own();
+  const isChosen = some !== null;
+  if (!isChosen && isMine() && cluster.flat.n) some = own();
   forget.hidden = lighted === null && !chosen.find;
   let lit = null;
   if (some !== null) {
     lit = new Uint8Array(cluster.flat.n);
     for (const square of some) lit[square] = 1;
   }
-  squares.light(lit);
+  squares.light(lit, isChosen);
 }
 
 const keyOf = (alert) => `${alert.job_id} ${alert.alert}`;
 
-// Return the squares of the viewer's jobs; null without such jobs, so that all squares are highlighted.
+// Return the squares of the viewer's jobs; null without such jobs.
 function own() {
   const some = cluster.running().filter((job) => job.user === me()?.user).flatMap((job) => cluster.squaresOf(job));
   return some.length ? some : null;
