@@ -48,7 +48,7 @@ def test_nothing_is_free_on_a_drained_node(slurm_gpu: CommandLine):
 def test_the_table_shows_the_jobs_of_each_gpu(slurm_gpu: CommandLine):
     slurm_gpu("nodes")
     assert "GPU 1-2 alice 25 (6d23h)" in slurm_gpu.out
-    assert "all of 3 alice 32" in slurm_gpu.out
+    assert "GPU 3 (all shards) alice 32" in slurm_gpu.out
     assert "CPUs alice 34 (no limit)" in slurm_gpu.out
     assert "mixed+drain: disk is full" in slurm_gpu.out
 
@@ -81,7 +81,7 @@ def test_a_gpu_with_some_shards_in_use_is_shown_as_partly_used(slurm_gpu: Comman
     ]
     slurm_gpu.site.slurm.jobs = lambda job_ids=None: changed  # type: ignore[method-assign]
     slurm_gpu("nodes")
-    assert "part of 3 alice 32" in slurm_gpu.out
+    assert "GPU 3 (some shards) alice 32" in slurm_gpu.out
 
 
 def test_a_job_that_does_not_run_is_marked(slurm_gpu: CommandLine):
@@ -91,7 +91,7 @@ def test_a_job_that_does_not_run_is_marked(slurm_gpu: CommandLine):
     slurm_gpu.site.slurm.jobs = lambda job_ids=None: changed  # type: ignore[method-assign]
     slurm_gpu("nodes")
     assert "GPU 1-2 alice 25 (suspended)" in slurm_gpu.out
-    assert "all of 3 alice 32 (completing)" in slurm_gpu.out
+    assert "GPU 3 (all shards) alice 32 (completing)" in slurm_gpu.out
     slurm_gpu("nodes", "--json")
     jobs = [job for node in json.loads(slurm_gpu.out)["nodes"] for job in node["jobs"]]
     assert {job["job_id"]: job["state"] for job in jobs if job["job_id"] in (25, 32, 34)} == {
@@ -256,7 +256,7 @@ def test_at_80_columns_every_line_fits_and_nothing_is_shortened(environ: dict[st
     lines = re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in printed
-    for value in ("81.7G/97.7G", "alice 25", "all of 3", "mixed+drain:", "disk", "full"):
+    for value in ("81.7G/97.7G", "alice 25", "(all shards)", "mixed+drain:", "disk", "full"):
         assert value in " ".join(printed.split())
 
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from slurm_gpu.monitor.cluster.allocation import SquareAllocation, find_allocation, ranges
 from slurm_gpu.monitor.cluster.frames import state_frame
 from slurm_gpu.monitor.cluster.layout import SquareLayout, make_layout
+from slurm_gpu.monitor.cluster.metrics import ALLOCATED, SHARED
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterNode
 from slurm_gpu.wire.answers.runs import NodeReport
+from tests.monitor.clusters import cluster, job
 
 
 def node(name: str = "n1", n_gpus: int = 4, **given: Any) -> ClusterNode:
@@ -61,7 +63,7 @@ def layout(*nodes: ClusterNode, reports: tuple[NodeReport, ...] = ()) -> SquareL
 def allocation_of(
     one: ClusterNode, values: dict[str, Live], reports: tuple[NodeReport, ...]
 ) -> SquareAllocation:
-    return find_allocation([one], values, layout(one, reports=reports))
+    return find_allocation(cluster([one]), values, layout(one, reports=reports))
 
 
 def test_the_device_that_slurm_gpud_names_counts_and_not_slurms_position():
@@ -89,10 +91,18 @@ def test_a_square_that_two_jobs_share_is_both_theirs():
     assert (found.shared, found.is_shared(1)) == ({7: [1], 8: [1]}, True)
 
 
+def test_a_square_of_which_one_job_has_all_shards_is_not_shared():
+    one = node(holders=(holder(7, shared=(1, 2)),))
+    place = layout(one)
+    for n_gpus, state in ((2.0, ALLOCATED), (0.5, SHARED), (None, SHARED)):
+        found = find_allocation(cluster([one], [job(7, n_gpus=n_gpus)]), {}, place)
+        assert state_frame(place, [one], {}, found)[1:3] == bytes([state, state])
+
+
 def test_without_any_slurm_gpud_the_squares_are_slurms():
     one = node(holders=(holder(7, 2, 3),))
     place = layout(one)
-    found = find_allocation([one], {}, place)
+    found = find_allocation(cluster([one]), {}, place)
     assert found.whole == {7: [2, 3]}
     assert state_frame(place, [one], {}, found) == bytes([4, 4, 1, 1])
 
@@ -100,7 +110,7 @@ def test_without_any_slurm_gpud_the_squares_are_slurms():
 def test_state_shows_out_of_service_unless_a_job_is_still_there():
     one = node(state="drain", in_service=False, holders=(holder(7, 0),))
     place = layout(one, reports=(report(),))
-    found = find_allocation([one], live((7,), (), (), ()), place)
+    found = find_allocation(cluster([one]), live((7,), (), (), ()), place)
     assert state_frame(place, [one], live((7,), (), (), ()), found) == bytes([1, 3, 3, 3])
 
 
@@ -108,7 +118,7 @@ def test_a_gpu_unknown_to_slurm_is_not_available():
     one = node(n_gpus=2, gpus_free=1, holders=(holder(7, 0),))
     values = live((), (), (7,), ())  # four that slurm-gpud sees, of which the job has the third
     place = layout(one, reports=(report(minors=(3, 2, 1, 0)),))
-    found = find_allocation([one], values, place)
+    found = find_allocation(cluster([one]), values, place)
     assert state_frame(place, [one], values, found) == bytes([3, 3, 1, 0])
 
 
@@ -144,8 +154,8 @@ def test_each_job_has_its_number_of_squares_and_no_square_two_jobs(
     every = [square for squares in found.whole.values() for square in squares]
     assert len(every) == len(set(every))
     for index, device in enumerate(values["n1"].devices.values()):
-        for job in device.jobs:
-            assert index in found.whole[job]
+        for job_id in device.jobs:
+            assert index in found.whole[job_id]
 
 
 @given(st.sets(st.integers(0, 50)))

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from slurm_gpu.alerts.alert import Alert, AlertKind
 from slurm_gpu.monitor.cluster.overview import make_overview
 from slurm_gpu.wire import DeviceFacts, Live, LiveDevice
@@ -51,6 +53,33 @@ def test_a_user_s_shards_count_as_fractions_and_unrequested_gpus_as_whole() -> N
         [job(7, "alice", n_gpus=0.25), job(8, "alice", n_gpus=1.0), job(9, "bob", n_gpus=None)],
     )
     assert make_overview("neuron", state, {}, []).users == [("alice", 2.25), ("bob", 2)]
+
+
+def test_shards_are_added_exactly_and_whole_sums_are_integers() -> None:
+    thirds = [job(number, "alice", n_gpus=0.333) for number in (7, 8, 9)]
+    one = node("n1", *(holds(one.job_id, shared=[0]) for one in thirds), shards_per_gpu=3)
+    users = make_overview("neuron", cluster([one], thirds), {}, []).to_json()["users"]
+    assert json.dumps(users) == '[{"user": "alice", "gpus": 1}]'
+
+
+def test_a_job_without_any_shards_uses_no_gpu() -> None:
+    state = cluster([node("n1", holds(7, shared=[0]))], [job(7, "alice", n_gpus=0.0)])
+    assert make_overview("neuron", state, {}, []).users == [("alice", 0)]
+
+
+@pytest.mark.parametrize(
+    ("whole", "n_gpus", "partition", "n"),
+    [((), 0.5, "a", 0.25), ((), 0.5, None, 0.5), ((1,), 1.5, "a", 1.25)],
+)
+def test_only_the_gpus_of_the_shown_partition_count(
+    whole: tuple[int, ...], n_gpus: float, partition: str | None, n: float
+) -> None:
+    nodes = [
+        node("n1", holds(7, *whole, shared=[0]), partitions=["a"]),
+        node("n2", holds(7, shared=[0]), partitions=["b"]),
+    ]
+    state = cluster(nodes, [job(7, "alice", n_gpus=n_gpus, n_nodes=2)])
+    assert make_overview("neuron", state, {}, [], partition=partition).users == [("alice", n)]
 
 
 def test_with_a_user_only_their_jobs_but_all_free_gpus_are_shown() -> None:

@@ -16,6 +16,7 @@ from slurm_gpu.monitor.cluster.summary import (
     gpu_types,
     node_states,
     wait_reasons,
+    with_whole_gpus,
 )
 from slurm_gpu.wire.answers.cluster import ClusterState
 from tests.monitor.clusters import NOW_S, cluster, holds, job, node, waiting
@@ -55,7 +56,7 @@ def test_a_shared_gpu_is_free_when_the_last_has_gone() -> None:
 def test_a_job_with_every_shard_of_a_gpu_does_not_share_it(n_gpus: float, n_nodes: int, shared: bool) -> None:
     nodes = [node(f"n{number}", holds(7, shared=[3])) for number in range(n_nodes)]
     state = cluster(nodes, [job(7, n_gpus=n_gpus, n_nodes=n_nodes)])
-    assert [row.shared for row in gpu_rows(state) if row.job] == [shared] * n_nodes
+    assert [row.shared for row in gpu_rows(with_whole_gpus(state)) if row.job] == [shared] * n_nodes
 
 
 @pytest.mark.parametrize("given", [{"end_s": None}, {"state": "SUSPENDED"}])

@@ -170,8 +170,8 @@ def _row(entry: NodeAllocations, now_s: float) -> list[str]:
 def _used_by(holder: JobAllocation, now_s: float) -> str:
     parts = [f"GPU {positions(holder.gpus)}"] if holder.gpus else []
     if holder.shared_gpus:
-        how_much = "all" if holder.all_shards else "part"
-        parts.append(f"{how_much} of {positions(holder.shared_gpus)}")
+        how_much = "all shards" if holder.all_shards else "some shards"
+        parts.append(f"GPU {positions(holder.shared_gpus)} ({how_much})")
     job = holder.job
     if job.state != "RUNNING":
         until = job.state.lower()  # a suspended or completing job has no remaining time

@@ -85,6 +85,7 @@ def _node(entry: NodeAllocations, zone: str | None, server_type: str | None) -> 
             )
             for holder in entry.holders
         ],
+        shards_per_gpu=node.shards_per_gpu,
     )
 
 

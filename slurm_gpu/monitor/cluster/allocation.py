@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.monitor.cluster.layout import NodeSquares, SquareLayout
+from slurm_gpu.monitor.cluster.summary import with_whole_gpus
 from slurm_gpu.wire import Live
-from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterNode
+from slurm_gpu.wire.answers.cluster import ClusterAllocation, ClusterState
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -30,7 +31,7 @@ class SquareAllocation:
 
 
 def find_allocation(
-    nodes: Iterable[ClusterNode], live: Mapping[str, Live], layout: SquareLayout
+    cluster: ClusterState, live: Mapping[str, Live], layout: SquareLayout
 ) -> SquareAllocation:
     """Find the squares of each job on the nodes of a layout.
 
@@ -40,7 +41,7 @@ def find_allocation(
     whole: dict[int, list[int]] = {}
     shared: dict[int, list[int]] = {}
     jobs_at: dict[int, list[int]] = {}
-    by_name = {node.node: node for node in nodes}
+    by_name = {node.node: node for node in with_whole_gpus(cluster).nodes}
     for place in layout.nodes:
         node = by_name.get(place.node)
         if node is None or not node.holders:

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 from slurm_gpu.alerts.alert import Alert
@@ -22,6 +23,7 @@ from slurm_gpu.monitor.cluster.summary import (
     in_partition,
     node_states,
     wait_reasons,
+    with_whole_gpus,
 )
 from slurm_gpu.wire import Live, LiveDevice
 from slurm_gpu.wire.answers.cluster import ClusterJob, ClusterState
@@ -128,10 +130,11 @@ def make_overview(
     The totals of GPUs, nodes and users are not filtered by `user`. If `fold` is true, nodes with equal rows
     are combined.
     """
+    state = everywhere = with_whole_gpus(state)
     if partition is not None:
         state = in_partition(state, partition)
     rows = gpu_rows(state)
-    allocated = _allocated_by_user(rows)
+    allocated = _allocated_by_user(everywhere, rows)
     waiting = state
     if user is not None:
         rows = [row for row in rows if row.job is not None and row.job.user == user]
@@ -145,9 +148,7 @@ def make_overview(
         types=gpu_types(state),
         nodes=node_states(state),
         waits=wait_reasons(waiting),
-        users=sorted(
-            ((user, round(n, 3)) for user, n in allocated.items()), key=lambda item: (-item[1], item[0])
-        ),
+        users=sorted(allocated.items(), key=lambda item: (-item[1], item[0])),
         rows=[
             ShownRow(row=row, devices=_devices(row, by_holder)) for row in (folded(rows) if fold else rows)
         ],
@@ -157,19 +158,25 @@ def make_overview(
     )
 
 
-def _allocated_by_user(rows: Iterable[GpuRow]) -> dict[str, float]:
-    jobs: dict[int, ClusterJob] = {}
-    whole, shared = Counter[int](), Counter[int]()
-    for row in rows:
+def _allocated_by_user(state: ClusterState, shown: Iterable[GpuRow]) -> dict[str, float]:
+    """Return the GPUs in the rows `shown` of each user; `state` has all nodes of their jobs."""
+    shards_per_gpu = {node.node: node.shards_per_gpu for node in state.nodes}
+    whole, shared, of = Counter[int](), Counter[int](), dict[int, int | None]()
+    for row in gpu_rows(state):
         if row.job is not None:
-            jobs[row.job.job_id] = row.job
             (shared if row.shared else whole)[row.job.job_id] += len(row.gpus)
-    allocated: dict[str, float] = defaultdict(float)
-    for job_id, job in jobs.items():
-        # A job's shards are the rest of its GPUs, if Slurm reports their number.
-        rest = 0.0 if job.n_gpus is None else job.n_gpus - whole[job_id]
-        allocated[job.user] += whole[job_id] + (min(shared[job_id], rest) if rest > 0 else shared[job_id])
-    return allocated
+            of[row.job.job_id] = shards_per_gpu[row.nodes[0]]
+    allocated: dict[str, Fraction] = defaultdict(Fraction)
+    for row in shown:
+        if (job := row.job) is not None:
+            part = Fraction(1)
+            if row.shared and job.n_gpus is not None:
+                # Shards are the rest of a job's GPUs, in thousandths unless the number of shards is known.
+                unit = of[job.job_id] or 1000
+                rest = Fraction(round((job.n_gpus - whole[job.job_id]) * unit), unit)
+                part = min(part, max(Fraction(0), rest / shared[job.job_id]))
+            allocated[job.user] += len(row.gpus) * part
+    return {user: int(n) if n == int(n) else round(float(n), 3) for user, n in allocated.items()}
 
 
 def driver_order(reports: Iterable[NodeReport]) -> Callable[[str], tuple[float, int, str]]:

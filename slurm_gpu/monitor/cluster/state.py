@@ -58,7 +58,7 @@ def make_state(
         layout, key = before.layout, before.layout_key
     else:
         layout = make_layout(cluster, nodes, seen.reports, racks)
-    allocation = find_allocation(nodes, seen.live, layout)
+    allocation = find_allocation(seen.cluster, seen.live, layout)
     table = JobListing.empty(version) if before is None else before.jobs
     if before is not None and before.layout.id != layout.id:
         # Squares have new numbers, so rows of earlier versions are invalid.

@@ -186,15 +186,24 @@ def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
     return [replace(row, nodes=tuple(names)) for names in alike.values() for row in by_node[names[0]]]
 
 
-def _has_all_of_them(job: ClusterJob, holder: ClusterAllocation) -> bool:
-    """Return whether all shards of a job's shared GPUs are allocated to it.
+def with_whole_gpus(state: ClusterState) -> ClusterState:
+    """Return all nodes, on which a job that has all shards of its GPUs has whole GPUs."""
+    n_positions = Counter[int]()
+    for node in state.nodes:
+        for holder in node.holders:
+            n_positions[holder.job_id] += len(holder.gpus) + len(holder.shared_gpus)
+    whole = {
+        job.job_id for job in state.jobs if job.n_gpus is not None and job.n_gpus >= n_positions[job.job_id]
+    }
 
-    The job is assumed to have the same number of shared GPUs on each of its nodes.
-    """
-    if job.n_gpus is None:
-        return False
-    in_shards = job.n_gpus - job.n_nodes * len(holder.gpus)
-    return in_shards >= job.n_nodes * len(holder.shared_gpus)
+    def shown(holder: ClusterAllocation) -> ClusterAllocation:
+        gpus = sorted((*holder.gpus, *holder.shared_gpus))
+        has_shards = holder.shared_gpus and holder.job_id in whole
+        return replace(holder, gpus=gpus, shared_gpus=()) if has_shards else holder
+
+    return replace(
+        state, nodes=[replace(node, holders=[shown(one) for one in node.holders]) for node in state.nodes]
+    )
 
 
 def _rows(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> Iterator[GpuRow]:
@@ -222,7 +231,7 @@ def _rows(node: ClusterNode, jobs: Mapping[int, ClusterJob]) -> Iterator[GpuRow]
         if holder.gpus:
             yield row(holder.gpus, job)
         if holder.shared_gpus:
-            yield row(holder.shared_gpus, job, shared=not _has_all_of_them(job, holder))
+            yield row(holder.shared_gpus, job, shared=True)
         taken.update(holder.gpus, holder.shared_gpus)
     if left := [position for position in range(len(types)) if position not in taken]:
         yield row(left, None, n_free=min(node.gpus_free, len(left)))

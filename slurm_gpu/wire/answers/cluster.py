@@ -69,6 +69,8 @@ class ClusterNode:
     memory_mib: int
     memory_allocated_mib: int
     holders: Sequence[ClusterAllocation]
+    shards_per_gpu: int | None = None
+    """None without shards, or if the answer is from an older slurm-gpudbd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
