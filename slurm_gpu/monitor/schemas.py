@@ -193,6 +193,7 @@ ME = an_object(
             job_id=WHOLE,
             id=TEXT,
             forecast=null_or({"type": "object"}, "there is no forecast; why is the reason"),
+            accuracy=described(listed(TEXT), "how far the forecast can be trusted, in words"),
             why=null_or(TEXT),
         )
     ),

@@ -18,6 +18,11 @@ def number(value: float | None, digits: int = 0) -> str:
     return "0" if value == 0 else f"{value:.{digits}f}"
 
 
+def not_quite(fraction: float | None, digits: int = 2) -> float | None:
+    """Return the fraction, or the greatest one below 1 with `digits` decimals if rounding would yield 1."""
+    return fraction if fraction is None or fraction >= 1 else min(fraction, 1 - 10**-digits)
+
+
 def hours(value: float | None) -> str:
     """Format hours with two decimals, or with three decimals below one hour."""
     return number(value, 2 if value is not None and value >= 1 else 3)

@@ -38,6 +38,13 @@ def test_spans(seconds: float, text: str):
     assert cells.span(seconds) == text
 
 
+def test_a_share_below_1_is_never_rounded_to_1():
+    shown = [
+        cells.number(cells.not_quite(share), 2) for share in (0.999, 0.995, 0.994, 0.291, 0.0, 1.0, None)
+    ]
+    assert shown == ["0.99", "0.99", "0.99", "0.29", "0", "1.00", "–"]
+
+
 def test_energy():
     assert [cells.energy(j) for j in (3600, 3.6e6, 9e6)] == ["1.0 Wh", "1.00 kWh", "2.50 kWh"]
 

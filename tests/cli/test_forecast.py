@@ -105,6 +105,12 @@ def test_other_forms_of_the_answer(slurm_gpu: CommandLine, changes: dict[str, An
     assert text in slurm_gpu.out
 
 
+def test_reasons_of_a_forecast_that_was_not_validated_are_not_printed(slurm_gpu: CommandLine):
+    answering(slurm_gpu, dataclasses.replace(FORECAST, judged=None))
+    assert slurm_gpu("forecast", "17") == 0
+    assert "than usual" not in slurm_gpu.out
+
+
 def test_without_reasons_no_heading_is_printed(slurm_gpu: CommandLine):
     answering(slurm_gpu, dataclasses.replace(FORECAST, reasons=()))
     slurm_gpu("forecast", "17")

@@ -20,7 +20,9 @@ from slurm_gpu.monitor.http.rate_limiter import OF_A_USER
 from slurm_gpu.monitor.job.me import LIMITS_KEPT_S
 from slurm_gpu.monitor.routes import ROUTES, ApiRoute
 from slurm_gpu.monitor.viewer import Viewer
+from slurm_gpu.wire.answers.forecast import ForecastRecord
 from slurm_gpu.wire.answers.quota import Quota
+from tests.cli.test_forecast import FORECAST
 from tests.monitor.small_cluster import Here
 
 LISTED = [route for route in ROUTES if route.path != "/api/v1/events"]
@@ -197,6 +199,19 @@ def test_an_array_whose_tasks_are_not_apart_is_forecast_as_a_whole(
     here.viewer = Viewer(waits.user, None, operator=False)
     here.get("/api/v1/me")
     assert sorted(asked) == ["13+0", "9", "9_7"]
+
+
+def test_a_forecast_has_its_accuracy_in_the_words_of_slurm_gpu_forecast(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+):
+    waits = next(job for job in here.source.cluster().jobs if job.state == "PENDING")
+    guess = replace(FORECAST, judged=None, past=ForecastRecord(n=3, correct=0, since_s=1))
+    monkeypatch.setattr(here.source, "forecast", lambda job: guess)
+    here.viewer = Viewer(waits.user, None, operator=False)
+    assert here.get("/api/v1/me").json()["waits"][0]["accuracy"] == [
+        "right so far: 0 of 3 forecasts (the job started in the interval)",
+        "not validated, as too few jobs with GPUs waited recently; treat this forecast as a guess",
+    ]
 
 
 def test_a_user_sees_their_limits_or_why_there_are_none(here: Here, monkeypatch: pytest.MonkeyPatch):

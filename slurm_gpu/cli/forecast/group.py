@@ -12,6 +12,7 @@ from slurm_gpu.cli.forecast.train import train
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import CommandSite, with_site
+from slurm_gpu.client.forecast_text import accuracy_in_words
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain.sbatch import COMMANDS
 from slurm_gpu.text.cells import span
@@ -22,8 +23,6 @@ from slurm_gpu.wire.answers.forecast import Forecast
 _JOB = "job"
 _AT_ONCE_S = 60
 _OLD_S = 3 * 86400
-# Fewer forecasts are too few for a percentage.
-_FEW = 20
 
 
 class _ForecastGroup(click.Group):
@@ -98,9 +97,11 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
         return
     _print_policy(wanted)
     click.echo(f"{what} will probably start {_when(forecast, ZoneInfo(site.config.timezone))}")
-    if forecast.reasons:
+    # Factors from too few waits for a validation would be arbitrary.
+    reasons = forecast.reasons if forecast.judged is not None else ()
+    if reasons:
         click.echo("why")
-    for reason in forecast.reasons:
+    for reason in reasons:
         click.echo(f"  {_factor(reason.factor)} than usual because of {reason.what}")
     click.echo("how sure")
     for line in _trust(forecast):
@@ -161,29 +162,11 @@ def _clock(now: dt.datetime, then: dt.datetime) -> str:
 
 def _trust(forecast: Forecast) -> list[str]:
     """Return lines about the accuracy of earlier forecasts and the data behind this forecast."""
-    kind = f"jobs {'with' if forecast.with_gpus else 'without'} GPUs"
-    past, judged = forecast.past, forecast.judged
-    right = "right: the job started in the predicted interval"
-    if past.n >= _FEW:
-        lines = [f"of the last {past.n} forecasts on this cluster, {past.correct / past.n:.0%} were {right}"]
-    elif past.n:
-        lines = [
-            f"right so far: {past.correct} of {counted(past.n, 'forecast')} (the job started in the interval)"
-        ]
-    else:
-        lines = ["no forecast on this cluster is old enough to be checked"]
-    if judged is None:
-        lines.append(f"not validated, as too few {kind} waited recently; treat this forecast as a guess")
-    else:
-        lines.append(
-            f"validated on {kind} in recent weeks: {judged.within_2x:.0%} of forecasts were within a "
-            f"factor of 2 of the actual wait, and {judged.within_3x:.0%} within a factor of 3"
-        )
     how = "a model trained" if forecast.source == "learned" else "tables made"
     ago, n = span(max(0, forecast.at_s - forecast.created_s)), counted(forecast.samples, "observation")
     since = dt.datetime.fromtimestamp(forecast.since_s, dt.UTC)
-    lines.append(f"based on {how} {ago} ago from {n} of waiting jobs since {since:%Y-%m-%d}")
-    return lines
+    source = f"based on {how} {ago} ago from {n} of waiting jobs since {since:%Y-%m-%d}"
+    return [*accuracy_in_words(forecast), source]
 
 
 def _factor(factor: float) -> str:

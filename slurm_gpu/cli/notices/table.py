@@ -9,7 +9,7 @@ from slurm_gpu.alerts.alert import AlertKind
 from slurm_gpu.cli.output import print_table
 from slurm_gpu.controller.notices.status import OutlookEntry
 from slurm_gpu.notices.finding import ENDED, WARNING
-from slurm_gpu.text.cells import moment, text
+from slurm_gpu.text.cells import moment, not_quite, percent, text
 
 _ABOUT = {
     WARNING: "warning",
@@ -32,7 +32,7 @@ def print_lines(lines: Sequence[OutlookEntry], zone: ZoneInfo) -> None:
             text(one.id),
             about(one.kind, one.stage),
             moment(one.since_s, zone),
-            f"{100 * one.coverage:.0f} %",
+            f"{percent(not_quite(one.coverage), 0)} %",
             text(one.outcome),
         )
         for one in lines

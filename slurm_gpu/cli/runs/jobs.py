@@ -15,7 +15,7 @@ from slurm_gpu.cli.runs.filters import SHORT_STATES, filter_options, filters_of
 from slurm_gpu.cli.runs.parquet import write_runs
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.errors import UsageError
-from slurm_gpu.text.cells import count, hours, number, text
+from slurm_gpu.text.cells import count, hours, not_quite, number, text
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.runs import Run
 
@@ -190,7 +190,7 @@ def _row(run: Run, is_thin: bool) -> list[str]:
         hours(run.run_h),
         number(run.ugpucore, 1) + (mark if run.ugpucore is not None else ""),
         number(run.ugpumem, 1) + (mark if run.ugpumem is not None else ""),
-        number(run.coverage, 2) + mark,
+        number(not_quite(run.coverage), 2) + mark,
     ]
 
 

@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
 from slurm_gpu.client.database_client import DatabaseClient
+from slurm_gpu.client.forecast_text import accuracy_in_words
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.monitor.cluster.board import Board
@@ -28,8 +29,8 @@ KEPT_S = 60.0
 LIMITS_KEPT_S = 10.0
 _MOST_KEPT = 10_000
 
-# A forecast, or the reason why there is none.
-_ForecastOrReason = tuple[dict[str, Any] | None, str | None]
+# A forecast with its accuracy in words, or the reason why there is none.
+_Wait = dict[str, Any]
 
 
 class Me:
@@ -46,7 +47,7 @@ class Me:
         self._board, self._connect, self._viewer_of, self._clock = board, connect, viewer_of, clock
         self._slots = slots
         self._lock = threading.Lock()
-        self._kept: dict[int, tuple[float, _ForecastOrReason]] = {}
+        self._kept: dict[int, tuple[float, _Wait]] = {}
         self._limits: dict[str, tuple[float, Quota]] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,10 +83,9 @@ class Me:
                     if forecasts[job.job_id] is None:
                         forecasts[job.job_id] = self._ask(source, job)
         return [
-            {"job_id": job.job_id, "id": job.id, "forecast": forecast, "why": why}
+            {"job_id": job.job_id, "id": job.id} | found
             for job in jobs
             if (found := forecasts[job.job_id]) is not None
-            for forecast, why in [found]
         ]
 
     def _quota(self, user: str) -> Quota:
@@ -106,18 +106,22 @@ class Me:
                 self._limits[user] = self._clock.monotonic() + LIMITS_KEPT_S, quota
         return quota
 
-    def _known(self, job_id: int) -> _ForecastOrReason | None:
+    def _known(self, job_id: int) -> _Wait | None:
         with self._lock:
             until, answer = self._kept.get(job_id, (0.0, None))
         return answer if self._clock.monotonic() < until else None
 
-    def _ask(self, source: DatabaseClient, job: ClusterJob) -> _ForecastOrReason:
+    def _ask(self, source: DatabaseClient, job: ClusterJob) -> _Wait:
         try:
             found = source.forecast(forecast_id(job))
-            answer: _ForecastOrReason = (None, found) if isinstance(found, str) else (to_json(found), None)
         # The job has started meanwhile, or is held.
         except (OutsideError, UsageError) as error:
-            answer = None, str(error)
+            found = str(error)
+        answer: _Wait = {"forecast": None, "accuracy": [], "why": None}
+        if isinstance(found, str):
+            answer["why"] = found
+        else:
+            answer |= {"forecast": to_json(found), "accuracy": accuracy_in_words(found)}
         with self._lock:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()

@@ -146,6 +146,23 @@ def test_a_running_job_shows_when_its_nodes_last_reported_and_energy_in_a_fittin
     assert "Last reported" not in ended.page.inner_text("#facts")
 
 
+@pytest.mark.parametrize(("coverage", "text"), [(0.999, "99 %"), (0.29, "29 %"), (1.0, "100 %")])
+def test_only_a_job_that_was_measured_all_the_time_is_measured_100_percent(
+    job_tab: Callable[[World], Tab], coverage: float, text: str
+):
+    facts = job_tab(world_of(run_of("200", coverage=coverage))).page.inner_text("#facts")
+    assert f"{text} of the time" in facts.replace("\u00a0", " ")
+
+
+def test_a_pending_job_shows_its_wait_and_no_file_without_data(job_tab: Callable[[World], Tab]):
+    pending = run_of("200", state="PENDING", start_s=None, WAIT_h=None, by_device=[], submit_s=NOW_S - 60)
+    world = world_of(pending)
+    world.timelines["200"] = {"runs": []}
+    tab = job_tab(world)
+    assert re.search(r"Pending for\s+1\smin", tab.page.inner_text("#facts"))
+    assert tab.page.inner_text("#downloads") == ""
+
+
 def test_alerts_of_a_job_are_shown_with_advice(job_tab: Callable[[World], Tab]):
     world = world_of(run_of("200"))
     world.alerts = [

@@ -151,6 +151,8 @@ def test_failed_requests_keep_the_known_values(opened: Callable[..., Tab], statu
 def test_before_sign_in_there_is_no_black_box_instead_of_the_squares(opened: Callable[..., Tab]):
     tab = opened(small(), status=401)
     tab.page.locator("#error", has_text="You are not signed in").wait_for()
+    for empty in ("#map", "#attention", "#free", "#queue", "footer"):
+        assert tab.page.locator(empty).is_hidden()
     pixel = "start.squares.base.getContext('2d').getImageData(0, 0, 1, 1).data"
     assert tab.ask(f"return Array.from({pixel});") == [0, 0, 0, 0]
 
@@ -238,7 +240,14 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
                 "job_id": 301,
                 "id": "301",
                 "why": None,
-                "forecast": {"at_s": world.as_of_s, "lower_s": 600, "median_s": 3600, "upper_s": 7200},
+                "accuracy": ["right so far: 2 of 3 forecasts"],
+                "forecast": {
+                    "at_s": world.as_of_s,
+                    "lower_s": 600,
+                    "median_s": 3600,
+                    "upper_s": 7200,
+                    "judged": None,
+                },
             }
         ],
     }
@@ -258,7 +267,7 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
     tab = opened(world).ready()
     tab.page.locator("#mine li").first.wait_for()
     mine = tab.page.inner_text("#mine")
-    for words in ("300 mine", "cancel it", "301 later", "others come first", "Most likely start"):
+    for words in ("300 mine", "cancel it", "301 later", "others come first", "Forecast: most likely"):
         assert words in mine
     assert "of alice" not in mine
     limits = tab.page.inner_text("#limits")
@@ -273,6 +282,32 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
         assert words in limits
     assert tab.page.locator("#attention").is_hidden()
     assert tab.page.locator("#views").is_hidden()
+
+
+@pytest.mark.parametrize("is_validated", [False, True])
+def test_a_forecast_has_its_accuracy_and_slurms_estimate_and_no_start_in_the_past(
+    opened: Callable[..., Tab], is_validated: bool
+):
+    """Slurm's estimate comes first if the forecast was not validated."""
+    world = small()
+    at_s = world.as_of_s
+    accuracy = ["right so far: 0 of 3 forecasts", "treat this forecast as a guess"]
+    judged = {"kinds": 1, "within_2x": 0.5, "within_3x": 0.7} if is_validated else None
+    wait = {"at_s": at_s - 300, "lower_s": 1, "median_s": 60, "upper_s": 3600, "judged": judged}
+    world.me |= {
+        "operator": False,
+        "user": "zoe",
+        "waits": [{"job_id": 301, "id": "301", "why": None, "accuracy": accuracy, "forecast": wait}],
+    }
+    world.jobs[301] = job_on(
+        301, [], user="zoe", state="PENDING", reason="Priority", start_s=at_s + 1200, submit_s=at_s - 60
+    )
+    tab = opened(world).ready()
+    tab.page.locator("#mine li").first.wait_for()
+    mine = tab.page.inner_text("#mine")
+    assert "Forecast: most likely now, between now and " in mine
+    assert "right so far: 0 of 3 forecasts; treat this forecast as a guess." in mine
+    assert (mine.index("Slurm's estimated start: ") < mine.index("Forecast")) is not is_validated
 
 
 def test_an_array_that_waits_leads_to_its_page(opened: Callable[..., Tab]):
@@ -318,6 +353,8 @@ def test_free_gpus_are_counted_by_type_and_the_queue_by_reason(opened: Callable[
     tab = opened(world).ready()
     free = world.free()["types"][0]
     assert f"{free['free']} of 64 h100 free" in tab.page.inner_text("#free")
+    bar = tab.page.locator("#free .bar i").first.evaluate("(part) => parseFloat(part.style.width)")
+    assert bar == pytest.approx(100 * free["free"] / 64, abs=0.01)
     queue = tab.page.inner_text("#queue")
     assert "3 jobs wait for 12 GPUs." in queue
     assert "others come first" in queue
@@ -397,10 +434,14 @@ def test_one_click_leads_from_what_needs_attention_to_its_job(opened: Callable[.
 def test_the_time_until_gpus_become_free_is_a_metric(opened: Callable[..., Tab]):
     world = small()
     world.jobs[200]["end_s"] = world.as_of_s + 3 * 3600
+    world.jobs[105]["end_s"] = world.as_of_s + 600
     tab = opened(world).ready()
     tab.drawn_after(lambda: tab.page.select_option("#metric", "frees"))
     octets = tab.ask("return [start.squares.octets[0], start.squares.octets[104 - 100]];")
     assert octets == [0, GAP], "free is free now; without a time limit it is unknown"
+    assert tab.ask("return start.squares.numbers(105 - 100);") == "0.2", (
+        "hours, of which 10 minutes are not 0"
+    )
     assert tab.page.evaluate("location.search") == "?metric=frees"
 
 
@@ -415,16 +456,16 @@ def test_the_legend_explains_the_squares(opened: Callable[..., Tab]):
     def legend() -> str:
         return str(tab.page.inner_text("#legend")).replace("\u00a0", " ").replace("\n", " ")
 
-    for words in ("0 %", "100 %", "not measured", "out of service", "of one job"):
+    for words in ("0 %", "100 %", "free", "not measured", "out of service", "of one job"):
         assert words in legend()
     assert legend().endswith(f"allocated, under 10 %: {below(10)}")
     tab.drawn_after(lambda: tab.page.fill("#under", "60"))
     assert legend().endswith(f"allocated, under 60 %: {below(60)}")
     assert below(10) < below(60)
     tab.drawn_after(lambda: tab.page.select_option("#metric", "state"))
-    assert "free allocated shared by several jobs" in legend()
+    assert "allocated allocated in shards free" in legend()
     tab.drawn_after(lambda: tab.page.select_option("#metric", "jobs"))
-    assert legend() == "one job, one colour without a job out of service"
+    assert legend() == "one job, one colour free without a job out of service"
 
 
 def test_an_empty_cluster_has_a_message(opened: Callable[..., Tab]):

@@ -175,6 +175,6 @@ def test_a_used_link_shows_what_to_do(config: SiteConfig, browser: Any) -> None:
     page.goto(url)
     # Not by a function: repeated calls use eval, which the page's policy forbids.
     page.wait_for_selector("[data-wrong]", state="attached")
-    assert "this link has already been used" in page.inner_text("main")
+    assert "This link has already been used" in page.inner_text("main")
     assert "slurm-gpu web" in page.inner_text("main")
     assert page.url == f"{config.web}/signin"

@@ -91,13 +91,13 @@ function showFacts(run) {
     ["State", run.state.toLowerCase()], ["User", run.user], ["Account", run.account], ["Partition", run.partition],
     ["GPUs", run.nGPU === null ? words.GAP : `${words.amount(run.nGPU, "")}${run.gpu_type ? ` × ${run.gpu_type}` : ""}`],
     ["Nodes", run.nodes || words.GAP],
-    ["Waited", run.WAIT_h === null ? words.GAP : words.duration(3600 * run.WAIT_h)],
+    run.state === "PENDING" ? ["Pending for", words.duration(now - run.submit_s)] : ["Waited", run.WAIT_h === null ? words.GAP : words.duration(3600 * run.WAIT_h)],
     ["Started", at(run.start_s)],
     running ? ["Frees by", limit_s === null ? "no time limit" : at(limit_s)] : ["Ended", at(run.end_s)],
     ["Ran", words.duration(run.elapsed_s)],
     ["GPU utilisation, mean", words.amount(run.uGPUcore, "%")], ["GPU memory, mean", words.amount(run.uGPUmem, "%")],
     ["Energy", words.energy(run.energy_j)],
-    ["Measured", run.coverage === null || run.coverage === undefined ? words.GAP : `${Math.floor(100 * run.coverage)} % of the time`],
+    ["Measured", run.coverage === null || run.coverage === undefined ? words.GAP : `${words.share(run.coverage)} of the time`],
     running && run.devices?.length ? ["Last reported", reported(run.devices, at)] : null,
     ["Application", run.app ?? words.GAP],
   ];
@@ -123,10 +123,10 @@ function showTimeline(run) {
   fill(byId("charts"), drawing.map(({ figure }) => figure));
   say(byId("timeline-note"), series.length ? `The thick line is the mean of ${words.counts(timeline.devices.length, "GPU")}, or of those with data at that time; thin lines are single GPUs. Lines have gaps where nothing was measured.`
     : "No timeline of this run is stored.");
-  const file = (part, text) => make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text);
-  if (!run.full) return fill(byId("downloads"));
-  return fill(byId("downloads"), "Download as CSV:", file("", "p25 and p95 of each GPU"), file("/timeline", "the timeline"),
-    RUNNING.includes(run.state) ? file("/window", "the last ten minutes at full resolution") : null);
+  const file = (stored, part, text) => (run.full && stored ? make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text) : null);
+  const files = [file(run.by_device?.length, "", "p25 and p95 of each GPU"), file(series.length, "/timeline", "the timeline"),
+    file(RUNNING.includes(run.state), "/window", "the last ten minutes at full resolution")].filter(Boolean);
+  return fill(byId("downloads"), files.length ? "Download as CSV:" : null, files);
 }
 
 // Shorten a UUID to its beginning and end.

@@ -56,16 +56,12 @@ export function free(place, data, now_s) {
   const rows = data.types.map((type) => {
     const all = type.total;
     const next = type.free ? "now" : type.next_free_s ? `by ${words.moment(type.next_free_s, now_s)}` : words.GAP;
-    const bar = make("div", { class: "bar", "aria-hidden": "true" });
-    for (const [part, kind] of [[type.allocated, ""], [type.out_of_service, "out"]]) {
-      const piece = make("i", { class: kind || null });
-      piece.style.width = `${all ? 100 * part / all : 0}%`;
-      bar.append(piece);
-    }
+    const piece = make("i", {});
+    piece.style.width = `${all ? 100 * type.free / all : 0}%`;
     return make("li", {},
       make("div", { class: "line" }, make("span", {}, make("strong", {}, words.count(type.free)), " of ", words.count(all), " ", make("bdi", {}, type.type || "GPUs"), " free"),
         make("span", {}, type.free ? "" : `first ${next}`)),
-      bar,
+      make("div", { class: "bar", "aria-hidden": "true" }, piece),
       make("p", { class: "aside" }, `${words.count(type.allocated)} allocated`, type.out_of_service ? `, ${words.count(type.out_of_service)} out of service` : ""));
   });
   return fill(place, make("ul", { class: "items" }, rows));
@@ -140,16 +136,19 @@ export function mine(place, { running, waiting, alerts, waits, why, now_s, under
   const queued = waiting.map((job) => make("li", {},
     make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus, "GPU"))),
     make("p", { class: "aside" }, `pending for ${words.duration(now_s - job.submit_s)}: ${why(job.reason)}`),
-    expected(waits.get(job.job_id), now_s)));
+    expected(job, waits.get(job.job_id), now_s)));
   return fill(place, runs.length ? make("ul", { class: "items" }, runs) : null,
     queued.length ? [make("h3", {}, "Pending"), make("ul", { class: "items" }, queued)] : null);
 }
 
-function expected(wait, now_s) {
-  const forecast = wait?.forecast;
-  if (!forecast) return wait?.why ? make("p", {}, "No forecast: ", coded(wait.why)) : null;
-  const at = (seconds) => words.moment(forecast.at_s + seconds, now_s);
-  return make("p", {}, `Most likely start: ${at(forecast.median_s)}; 80 % of such jobs start between ${at(forecast.lower_s)} and ${at(forecast.upper_s)}.`);
+// Show the start that Slurm estimates and the forecast. A forecast that was not validated comes last, as a guess.
+function expected(job, wait, now_s) {
+  const forecast = wait?.forecast, at = (start_s) => (start_s <= now_s ? "now" : words.moment(start_s, now_s));
+  const slurm = job.start_s === null || job.start_s === undefined ? null : make("p", {}, `Slurm's estimated start: ${at(job.start_s)}.`);
+  if (!forecast) return [slurm, wait?.why ? make("p", {}, "No forecast: ", coded(wait.why)) : null];
+  const [lower, median, upper] = [forecast.lower_s, forecast.median_s, forecast.upper_s].map((seconds) => at(forecast.at_s + seconds));
+  const own = [make("p", {}, `Forecast: most likely ${median}, between ${lower} and ${upper}.`), make("p", { class: "aside" }, `${wait.accuracy.join("; ")}.`)];
+  return forecast.judged === null ? [slurm, ...own] : [...own, slurm];
 }
 
 // List limits as in `slurm-gpu quota --json`. Limits on sums have a bar that shows usage; limits per job are values.

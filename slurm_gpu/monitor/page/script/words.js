@@ -34,6 +34,9 @@ export function duration(seconds) {
   return hours % 24 && days < 10 ? `${days}\u00a0d\u00a0${hours % 24}\u00a0h` : `${days}\u00a0d`;
 }
 
+// Format a share of the time, which is 100 % only if it is the whole time.
+export const share = (fraction) => fraction === null || fraction === undefined ? GAP : `${Math.min(fraction < 1 ? 99 : 100, Math.round(100 * fraction))}\u00a0%`;
+
 const WEEKDAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const DAY_S = 86400;

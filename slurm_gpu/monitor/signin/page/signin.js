@@ -17,7 +17,8 @@ async function signIn() {
       location.replace("./");
       return;
     }
-    why = `${(await answer.json()).error}. To try again, run`;
+    const { error } = await answer.json();
+    why = `${error[0].toUpperCase()}${error.slice(1)}. To try again, run`;
   } catch {
     // `why` already contains the message.
   }
