@@ -267,6 +267,7 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
     tab = opened(world).ready()
     tab.page.locator("#mine li").first.wait_for()
     mine = tab.page.inner_text("#mine")
+    assert "Slurm's estimated start" not in mine, "the estimate is in the past"
     for words in ("300 mine", "cancel it", "301 later", "others come first", "Forecast: most likely"):
         assert words in mine
     assert "of alice" not in mine

@@ -144,7 +144,7 @@ export function mine(place, { running, waiting, alerts, waits, why, now_s, under
 // Show the start that Slurm estimates and the forecast. A forecast that was not validated comes last, as a guess.
 function expected(job, wait, now_s) {
   const forecast = wait?.forecast, at = (start_s) => (start_s <= now_s ? "now" : words.moment(start_s, now_s));
-  const slurm = job.start_s === null || job.start_s === undefined ? null : make("p", {}, `Slurm's estimated start: ${at(job.start_s)}.`);
+  const slurm = job.start_s > now_s ? make("p", {}, `Slurm's estimated start: ${at(job.start_s)}.`) : null; // an estimate in the past is outdated
   if (!forecast) return [slurm, wait?.why ? make("p", {}, "No forecast: ", coded(wait.why)) : null];
   const [lower, median, upper] = [forecast.lower_s, forecast.median_s, forecast.upper_s].map((seconds) => at(forecast.at_s + seconds));
   const own = [make("p", {}, `Forecast: most likely ${median}, between ${lower} and ${upper}.`), make("p", { class: "aside" }, `${wait.accuracy.join("; ")}.`)];
