@@ -14,7 +14,9 @@ import pytest
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.explain.explain import Explanation, explain
 from slurm_gpu.policy.lua.bundle import lua_directory
+from slurm_gpu.policy.lua.script import ZoneDecision
 from slurm_gpu.policy.pages.page import ONE_GPU
 from slurm_gpu.slurm import submission
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
@@ -307,6 +309,22 @@ def test_explain_reports_refusals_by_slurm_itself(
     assert (answer["accepted"], answer["messages"], answer["slurm"]) == (False, [], [reason])
     assert cluster.run("explain", "--", "qsub", "job.sh") == 2
     assert "'qsub' is neither a command (sbatch, srun, salloc) nor" in capsys.readouterr().err
+
+
+def test_explain_describes_the_zone_of_an_accepted_job_only(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_zone(*arguments: Any) -> Explanation:
+        found = explain(*arguments)
+        return replace(found, verdict=replace(found.verdict, placed=ZoneDecision("enforce", (("zone2", 7),))))
+
+    monkeypatch.setattr("slurm_gpu.cli.policy.explain.explain_job", with_zone)
+    cluster.apply()
+    capsys.readouterr()
+    note = "note: To keep its nodes close together, the job is kept in one zone: zone2\n"
+    for n_gpus, printed in ((1, note), (5, "")):
+        cluster.run("explain", "--", "sbatch", f"--gpus={n_gpus}", "--wrap=true")
+        assert capsys.readouterr().err == printed
 
 
 def test_explain_counts_a_range_of_nodes_by_its_maximum(
