@@ -45,9 +45,7 @@ def main() -> None:
         default=0,
         help="number of snapshots to leave out at the end, for choosing parameters on earlier ones",
     )
-    parser.add_argument(
-        "--history", type=int, help="number of earlier snapshots to use (default: all)"
-    )
+    parser.add_argument("--history", type=int, help="number of earlier snapshots to use (default: all)")
     parser.add_argument("--once", action="store_true", help="train only once, before the first of them")
     parser.add_argument("--quick", action="store_true", help="without the gradient boosting, which is slow")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")

@@ -53,9 +53,17 @@ class Correction:
     shares: Mapping[str, float]
     """The probability that the interval must have by the forecast to cover INTERVAL of jobs, by source."""
     judged: int
-    """Number of groups of similar jobs in the evaluation."""
+    """Number of groups of similar jobs of this kind in the evaluation.
+
+    With fewer than MIN_GROUPS, jobs of both kinds were evaluated together.
+    """
     within: Mapping[str, tuple[float, float]]
     """Shares of forecasts within 2x and within 3x of the true wait, by source."""
+
+    @property
+    def is_validated(self) -> bool:
+        """Return whether `within` is that of this kind of job."""
+        return self.judged >= MIN_GROUPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,7 @@ class Forecaster:
     corrections: Mapping[str, Correction]
     """Corrections by kind of job.
 
-    A kind with too little history for an evaluation is absent. Its forecasts come from the regression if
+    Without enough history for an evaluation, there are none. Forecasts then come from the regression, if
     there is one, since its errors are smaller than those of the tables after one to three days of history.
     """
     errors: Mapping[str, ErrorTables]
@@ -152,11 +160,12 @@ def train(
     tests = _walk_forward(past, order, names, learner, blocks)
     scores = {source: test.score() for source, test in tests.items()}
     corrections: dict[str, Correction] = {}
-    for kind, code in KINDS.items():
-        of_sources = {source: score.of_kind(code) for source, score in scores.items()}
-        if tests and of_sources[TABLES].n_groups >= MIN_GROUPS:
-            corrections[kind] = _correction(of_sources)
-    uncorrected = len(corrections) < len(KINDS) and len(np.unique(sample.samples.alike)) >= MIN_GROUPS
+    if tests and scores[TABLES].n_groups >= MIN_GROUPS:
+        for kind, code in KINDS.items():
+            of_kind = {source: score.of_kind(code) for source, score in scores.items()}
+            n_groups = of_kind[TABLES].n_groups
+            corrections[kind] = _correction(of_kind if n_groups >= MIN_GROUPS else scores, n_groups)
+    uncorrected = not corrections and len(np.unique(sample.samples.alike)) >= MIN_GROUPS
     learned = uncorrected or any(correction.source == LEARNED for correction in corrections.values())
     regression = learner(sample, names, weight) if learner is not None and learned else None
     errors = {source: test.errors_at(past.now_s) for source, test in tests.items()}
@@ -315,9 +324,9 @@ def _joined(parts: Sequence[_Forecasts]) -> _Forecasts:
     )
 
 
-def _correction(of_sources: Mapping[str, _Scores]) -> Correction:
+def _correction(of_sources: Mapping[str, _Scores], n_groups: int) -> Correction:
     tables, learned = of_sources[TABLES], of_sources.get(LEARNED)
     best = TABLES if learned is None or tables.is_better_than(learned) else LEARNED
     shares = {source: found.share() for source, found in of_sources.items()}
     within = {source: (found.within(2.0), found.within(3.0)) for source, found in of_sources.items()}
-    return Correction(best, shares, tables.n_groups, within)
+    return Correction(best, shares, n_groups, within)

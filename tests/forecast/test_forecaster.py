@@ -1,5 +1,7 @@
 """Forecasts for synthetic sites with known waits."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -67,6 +69,16 @@ def test_too_little_history_gives_no_correction(runs):
     assert not model.forecaster.corrections
     said = model.forecast(first, first[:1], float(first.eligible_s[-1] + 3600))
     assert said.lower_s[0] < said.median_s[0] < said.upper_s[0]
+
+
+def test_jobs_of_a_rare_kind_are_corrected_with_all_jobs_but_not_called_validated(runs):
+    gpus = np.where(np.arange(len(runs.gpus)) % 60 == 0, 1, 0)
+    rare = dataclasses.replace(runs, gpus=gpus)
+    found = make_model(rare, NOW_S).forecaster.corrections
+    assert found["cpu"].is_validated
+    assert 0 < found["gpu"].judged < MIN_GROUPS
+    assert not found["gpu"].is_validated
+    assert found["gpu"].source == found["cpu"].source
 
 
 def test_an_unknown_partition_gets_the_forecast_of_all_jobs(runs, model):

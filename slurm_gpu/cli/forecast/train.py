@@ -54,7 +54,7 @@ def train(site: CommandSite, database_config: Path | None) -> None:
 
 def _judged(used: str, found: Correction | None) -> str:
     names = {"tables": "tables", "learned": "learned model"}
-    if found is None:
+    if found is None or not found.is_validated:
         return f"{names[used]}, not validated: too few jobs have waited"
     shares = (
         f"{names[source]} {twice:.0%} within a factor of 2 of the actual wait, {thrice:.0%} within a "

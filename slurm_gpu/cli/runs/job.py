@@ -27,7 +27,7 @@ from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.reports.diagnosed.missing_data import REPORTED_WITHIN_S
 from slurm_gpu.slurm.queue import read_own_jobs
 from slurm_gpu.slurm.tres import uses_gpus
-from slurm_gpu.text.cells import GAP, count, energy, moment, number, span, text
+from slurm_gpu.text.cells import GAP, count, energy, moment, not_quite, number, span, text
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire import Record
 from slurm_gpu.wire.answers.codec import to_json
@@ -160,7 +160,7 @@ def _print_run(
         return
     click.echo(
         f"  uGPUcore {_percent(run.ugpucore)}  uGPUmem {_percent(run.ugpumem)}  "
-        f"coverage {number(run.coverage, 2)}  energy {energy(run.energy_j)}"
+        f"coverage {number(not_quite(run.coverage), 2)}  energy {energy(run.energy_j)}"
     )
     if run.end_s is None and run.devices:
         click.echo(f"  as of {_reported_at(run.devices, zone)}")

@@ -90,7 +90,7 @@ class Predictor:
             reasons = [Reason(what=one.what, factor=one.factor) for one in model.drivers(runs, wanted, now_s)]
         correction = model.correction(wanted)
         judged = None
-        if correction is not None:
+        if correction is not None and correction.is_validated:
             twice, thrice = correction.within[correction.source]
             judged = ForecastAccuracy(kinds=correction.judged, within_2x=twice, within_3x=thrice)
         with self._database.reading() as connection:
