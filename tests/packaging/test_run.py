@@ -18,10 +18,17 @@ pytestmark = [pytest.mark.lab, pytest.mark.long]
 WITHIN_S = 30.0
 
 
+def name_cluster(tree: Tree) -> None:
+    """Replace the placeholder in the site file, as an admin does: without this, nothing starts."""
+    path = tree.root / "etc/slurm-gpu/slurm-gpu.yaml"
+    path.write_text(path.read_text().replace("CHANGE-ME", "lab"))
+
+
 @pytest.fixture(scope="module")
 def installed(built: Built, system: Path, tmp_path_factory: pytest.TempPathFactory) -> Tree:
     tree = Tree(tmp_path_factory.mktemp("installed") / "root", system)
     tree.rpm("-U", *built.packages)
+    name_cluster(tree)
     return tree
 
 
@@ -77,6 +84,7 @@ def test_the_example_policy_and_the_lua_modules_are_found(installed: Tree) -> No
 
 def test_a_node_alone_has_what_slurm_gpud_needs(tree: Tree, built: Built) -> None:
     tree.rpm("-U", built.package(""), built.package("-node"))
+    name_cluster(tree)
     shown = tree.run("/usr/sbin/slurm-gpud", "--version")
     assert shown.returncode == 0, shown.stderr
     once = tree.run("/usr/sbin/slurm-gpud", "--no-slurm", "--once", "--print", "--node=n1")
@@ -85,6 +93,7 @@ def test_a_node_alone_has_what_slurm_gpud_needs(tree: Tree, built: Built) -> Non
 
 def test_a_controller_works_without_numpy_and_names_the_package_with_it(tree: Tree, built: Built) -> None:
     tree.rpm("-U", *(built.package(part) for part in ("", "-client", "-controller")))
+    name_cluster(tree)
     once = tree.run("/usr/sbin/slurm-gpuctld", "--once")
     assert once.stderr == "slurm-gpuctld: scontrol is not on the PATH; install Slurm's client commands\n"
     assert tree.run("/usr/bin/slurm-gpu", "policy", "check").returncode == 0
