@@ -14,7 +14,7 @@ from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import BY_WORK, MIN_PEERS
 from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile, smooth
-from slurm_gpu.diagnose.signals import Signal
+from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
 
 _EACH_S = 10.0
 # Ten-second samples of two workers may cover different parts of a pause.
@@ -30,7 +30,7 @@ _LEAST_WORKING = 0.5
 _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
 # Minimum difference of the paces of independent GPUs, as a logarithm, and how far two signals may disagree.
 _PACES_APART, _SAME_PACE = 0.1, 0.3
-# Number of blocks over which the mean of traffic in bursts is steady.
+# Number of blocks over which the mean of traffic in bursts is steady, unless steps are long.
 _BLOCKS_OF_BURSTS = 3
 # Minimum number of samples, standard deviation and correlation of variations.
 _LEAST_SAMPLES, _LEAST_VARIATION, _TOGETHER = 100, 0.01, 0.8
@@ -122,28 +122,36 @@ def _own_pace(case: Case) -> str | None:
             continue
         known = np.isfinite(signals[one]) & np.isfinite(signals[other]) & case.judged[:, None]
         for members in groups:
-            done_by, moved_by = (_paces(signals[name][members], known[members]) for name in (one, other))
-            rows = np.isfinite(done_by) & np.isfinite(moved_by)
-            if rows.sum() < MIN_PEERS:
+            rows = members[known[members].any(axis=1)]
+            # The blocks that all workers have in common, without the gaps that pauses leave.
+            there = np.ix_(rows, np.flatnonzero(known[rows].all(axis=0)))
+            done, moved = signals[one][there], signals[other][there]
+            if done.shape[1] < LEAST_BLOCKS:
                 continue
-            done_by, moved_by = done_by[rows], moved_by[rows]
-            apart = float(np.ptp(moved_by))
-            if apart >= _PACES_APART and float(np.abs(moved_by - done_by).max()) <= _SAME_PACE * apart:
-                return (
-                    f"its GPUs are not in step: their {one} and their {other} traffic differ by up to "
-                    f"{np.expm1(apart):.0%} in the same proportion, so they have no peers"
-                )
+            # A few unusual blocks change the mean of all blocks; bursts of long steps miss most short means.
+            for n in (_BLOCKS_OF_BURSTS, done.shape[1]):
+                done_by, moved_by = _paces(done, n), _paces(moved, n)
+                send = np.isfinite(done_by) & np.isfinite(moved_by)
+                if send.sum() < MIN_PEERS:
+                    continue
+                done_by, moved_by = done_by[send], moved_by[send]
+                apart = float(np.ptp(moved_by))
+                if apart >= _PACES_APART and float(np.abs(moved_by - done_by).max()) <= _SAME_PACE * apart:
+                    return (
+                        f"its GPUs are not in step: their {one} and their {other} traffic differ by up to "
+                        f"{np.expm1(apart):.0%} in the same proportion, so they have no peers"
+                    )
     return None
 
 
-def _paces(rows: Matrix, known: NDArray[np.bool_]) -> Matrix:
+def _paces(rows: Matrix, n: int) -> Matrix:
     """Return the logarithm of each row's usual ratio to the other rows at the same time; NaN if unknown.
 
-    A block contains only a few bursts of traffic, so several blocks are averaged. The ratios do not change if
-    the whole job becomes slower, and a few unusual blocks of one row have no effect.
+    A block contains only a few bursts of traffic, or none, so `n` blocks are averaged.
     """
-    levels = smooth(np.where(known & (rows > 0), rows, np.nan), _BLOCKS_OF_BURSTS, 1.0)
-    logs = np.log(levels)
+    with np.errstate(divide="ignore"):
+        logs = np.log(smooth(rows, n, 1.0))
+    logs[np.isinf(logs)] = np.nan
     return median(logs - median(logs.T))
 
 

@@ -21,7 +21,7 @@ from slurm_gpu.diagnose.verdict import (
     Cause,
     Verdict,
 )
-from tests.diagnose.faults import OLDER, as_series, culprits
+from tests.diagnose.faults import OLDER, as_read, as_series, culprits
 from tests.diagnose.test_steps import a_table
 from tests.diagnose.training import EVERYTHING, Training
 
@@ -307,6 +307,32 @@ def test_independent_workers_are_not_compared(n, metrics):
     training = Training(n=n, metrics=metrics)
     training.work[: n // 2] = 1.5
     verdict = diagnose(as_series(training, independent(training)))
+    assert verdict.cause is Cause.INCONCLUSIVE
+    assert "its GPUs are not in step" in verdict.why_not[0]
+
+
+@pytest.mark.parametrize("n", [4, 8])
+@pytest.mark.parametrize(("every_s", "length_s"), [(70, 15), (75, 11), (80, 20)])
+def test_independent_workers_with_common_pauses_are_not_compared(every_s, length_s, n):
+    """The pauses leave few blocks without a gap."""
+    training = Training(n=n)
+    training.work[: n // 4] = 1.5
+    training.runs[np.arange(training.n_bins) % every_s >= every_s - length_s] = False
+    verdict = diagnose(as_read(training, independent(training)))
+    assert verdict.cause is Cause.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("step_s", [10, 30, 60])
+def test_independent_workers_with_rare_bursts_of_traffic_are_not_compared(step_s):
+    """Most blocks of 15 s contain no traffic."""
+    training = Training(n=8)
+    training.work[:2] = 1.5
+    values = independent(training)
+    for metric in (Metric.NVLINK, Metric.PCIE):
+        for row, work in enumerate(training.work[:, 0]):
+            bursts = (np.arange(training.n_bins) + 7 * row) % (step_s * (work + 0.3) / 1.3) < 3
+            values[metric][row] = 0.5 * bursts
+    verdict = diagnose(as_series(training, values))
     assert verdict.cause is Cause.INCONCLUSIVE
     assert "its GPUs are not in step" in verdict.why_not[0]
 
