@@ -9,7 +9,7 @@ from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.changes import split
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS
-from slurm_gpu.diagnose.robust import mean, median, middle, quantile, smooth
+from slurm_gpu.diagnose.robust import median, middle, quantile, smooth
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, TWO_GROUPS, Cause, Evidence, Verdict
 from slurm_gpu.text.units import few
@@ -32,8 +32,8 @@ _AHEAD, _FAR_AHEAD = 0.05, 0.15
 _OFTEN_THROTTLED = 0.3
 # Minimum differences, as logarithms, with which a job is not healthy even if no rule explains them.
 _CLEARLY_BUSIER, _CLEARLY_SLOWER, _OTHER_POWER, _OTHER_CLOCK = 0.05, 0.1, 0.12, 0.15
-# The same for utilisation: of the median block, and of the mean over all blocks.
-_CLEARLY_LESS_UTIL, _GAPS_AT_TIMES = 0.03, 0.05
+# The same for utilisation, as a fraction.
+_CLEARLY_LESS_UTIL = 0.03
 # The same in standard deviations; these are fewer than for an accusation.
 _DOUBTFUL_Z, _DOUBTFUL_Z_OF_UTIL = 4.0, 3.0
 _BUSIER_GROUP = 1.12
@@ -256,23 +256,28 @@ def _throttled(case: Case) -> Verdict | None:
 def unexplained_difference(case: Case) -> Verdict | None:
     """Abstain if workers differ clearly from their peers although no rule explains it."""
     ways = [
-        (Signal.BUSY, case.above(Signal.BUSY, _CLEARLY_BUSIER, _DOUBTFUL_Z), "longer SM activity than"),
-        (Signal.WORK, case.above(Signal.WORK, _CLEARLY_BUSIER, _DOUBTFUL_Z), "more tensor work than"),
-        (Signal.WORK, case.below(Signal.WORK, _CLEARLY_BUSIER, _DOUBTFUL_Z), "less tensor work than"),
-        (Signal.CLOCK, case.below(Signal.CLOCK, _CLEARLY_SLOWER, _DOUBTFUL_Z), "lower clocks than"),
-        (Signal.UTIL, case.below(Signal.UTIL, _CLEARLY_LESS_UTIL, _DOUBTFUL_Z_OF_UTIL), "less to run than"),
+        (Signal.BUSY, 1, _CLEARLY_BUSIER, _DOUBTFUL_Z, "longer SM activity than"),
+        (Signal.WORK, 1, _CLEARLY_BUSIER, _DOUBTFUL_Z, "more tensor work than"),
+        (Signal.WORK, -1, _CLEARLY_BUSIER, _DOUBTFUL_Z, "less tensor work than"),
+        (Signal.CLOCK, -1, _CLEARLY_SLOWER, _DOUBTFUL_Z, "lower clocks than"),
+        (Signal.UTIL, -1, _CLEARLY_LESS_UTIL, _DOUBTFUL_Z_OF_UTIL, "less to run than"),
     ]
     if Signal.BUSY not in case.deviations:
-        differs = case.above(Signal.POWER, _OTHER_POWER) | case.below(Signal.POWER, _OTHER_POWER)
-        ways.append((Signal.POWER, differs, "other power than"))
-    for signal, rows, what in ways:
+        ways += [(Signal.POWER, sign, _OTHER_POWER, case.rules.z, "other power than") for sign in (1, -1)]
+    for signal, sign, least, z, what in ways:
+        if signal not in case.deviations:
+            continue
+        apart = sign * case.deviations[signal].apart
+        with np.errstate(invalid="ignore"):
+            # A worker that was unusual before, and is like its peers now, has only changed.
+            rows = (case.above if sign > 0 else case.below)(signal, least, z) & (apart >= least)
         if rows.any():
             _, who = case.named(rows)
-            apart = float(np.abs(case.deviations[signal].apart[rows]).max())
-            differs_by = apart if signal is Signal.UTIL else float(np.expm1(apart))
+            most = float(apart[rows].max())
+            differs_by = most if signal is Signal.UTIL else abs(float(np.expm1(sign * most)))
             why = f"{who}: {what} peers, by up to {differs_by:.0%}, and the available data show no cause"
             return _two_groups(case, rows, why, case.evidence(signal, rows))
-    return _other_clocks(case) or _busier_group(case) or _gaps_at_times(case)
+    return _other_clocks(case) or _busier_group(case)
 
 
 def _busier_group(case: Case) -> Verdict | None:
@@ -293,29 +298,6 @@ def _busier_group(case: Case) -> Verdict | None:
     why = f"{case.groups.names[busiest]}: {times:.1f} times the SM activity of the other groups"
     names, _ = case.named(rows)
     item = Evidence(text=why, metric="busy", value=float(levels[busiest]), expected=usual, workers=names)
-    return _two_groups(case, rows, why, item)
-
-
-def _gaps_at_times(case: Case) -> Verdict | None:
-    """Abstain if GPUs have nothing to run for longer than their peers, but only in some blocks.
-
-    If steps are longer than a block, only some blocks contain the gap of a step, and the median shows none.
-    """
-    util = case.signals.get(Signal.UTIL)
-    if util is None:
-        return None
-    lacking = np.full_like(util, np.nan)
-    for members in case.groups.members():
-        lacking[members] = median(util[members].T) - util[members]
-    lack = mean(lacking)
-    with np.errstate(invalid="ignore"):
-        rows = lack >= _GAPS_AT_TIMES
-    if not rows.any():
-        return None
-    names, who = case.named(rows)
-    value = float(lack[rows].mean())
-    why = f"{who}: nothing to run for {value:.0%} more of the time than peers, but only in some steps"
-    item = Evidence(text=why, metric=Signal.UTIL.value, value=value, expected=0.0, workers=names)
     return _two_groups(case, rows, why, item)
 
 

@@ -12,6 +12,7 @@ from slurm_gpu.diagnose.hardware import LOST, contradicts, failing, slow, unexpl
 from slurm_gpu.diagnose.history import below_earlier_runs
 from slurm_gpu.diagnose.kernel_gaps import heavier_by_gaps
 from slurm_gpu.diagnose.lockstep import out_of_step
+from slurm_gpu.diagnose.lost_time import lost_at_times
 from slurm_gpu.diagnose.pauses import stalls
 from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.series import JobWorker, Series
@@ -50,6 +51,7 @@ _CHECKS_OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
     heavier_by_gaps,
 )
 _CHECKS_OF_ONE = (starved_all, slowdown)
+_CHECKS_OF_LOSSES = (unexplained_difference, recent_slowdown, stalls, lost_at_times)
 _HEALTHY = 0.8
 # Minimum time of computation: a job has less to run when it begins, and a few samples show no trend.
 _LEAST_S = 60.0
@@ -157,8 +159,9 @@ def _by_counters(case: Case) -> Verdict:
         return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=NO_PEERS, why_not=(why,))
     if (why := contradicts(case)) is not None:
         return case.verdict(Cause.INCONCLUSIVE, 0.0, why_not=(why,))
-    if (found := unexplained_difference(case) or recent_slowdown(case) or stalls(case)) is not None:
-        return _limits(case, found)
+    for check in _CHECKS_OF_LOSSES:
+        if (found := check(case)) is not None:
+            return _limits(case, found)
     text = f"no worker differs from its peers in any of {len(case.deviations)} signals"
     evidence = (Evidence(text=text, metric="signals", value=0.0, expected=0.0),)
     verdict = _limits(case, case.verdict(Cause.HEALTHY, _HEALTHY, evidence=evidence))
