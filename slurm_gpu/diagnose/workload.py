@@ -184,23 +184,28 @@ def replicas(case: Case) -> Verdict | None:
     each = len(members[0])
     if Signal.BUSY in case.signals or power is None or any(len(rows) != each for rows in members):
         return None
-    level = np.log(np.maximum(median(without_common_changes(power, case.groups)), 1e-6))
-    placed = np.stack([level[rows] - middle(level[rows]) for rows in members])
+    logs = np.log(np.maximum(power, 1e-6))
+    courses = np.stack([logs[rows] - median(logs[rows].T) for rows in members])
+    n_blocks = courses.shape[2]
     for tensor in _TENSOR_SIZES:
         if each % tensor or each < 2 * tensor or tensor * len(members) < _LEAST_OF_REPLICA:
             continue
-        parts = (
-            placed.reshape(len(members), each // tensor, tensor)
-            .transpose(1, 0, 2)
-            .reshape(-1, tensor * len(members))
+        each_part = (
+            courses.reshape(len(members), each // tensor, tensor, n_blocks)
+            .transpose(1, 0, 2, 3)
+            .reshape(each // tensor, -1, n_blocks)
         )
+        parts = np.stack([mean(part) for part in each_part])
         known = np.isfinite(parts)
-        means = np.where(known, parts, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+        means = mean(parts)
         within = (parts - means[:, None])[known]
         if (known.mean(axis=1) < 0.75).any():
             continue
         std = max(float(np.sqrt((within**2).sum() / max(within.size - len(means), 1))), _LEAST_POWER_STD)
-        error = float(np.hypot(std / np.sqrt(parts.shape[1]), _REPLICA_DIFFERS))
+        # If samples contain parts of long steps, each node's samples show other parts.
+        in_time = np.stack([mean(part.T) for part in each_part]) - means[:, None]
+        sampling = np.sqrt(mean(mean(in_time**2)[None, :])[0] / n_blocks)
+        error = float(np.hypot(np.hypot(std / np.sqrt(parts.shape[1]), _REPLICA_DIFFERS), sampling))
         order = np.sort(means)
         # The better half is the reference; half of an even number of replicas may have more work.
         usual = float(np.median(order[: (len(order) + 1) // 2]))

@@ -164,6 +164,18 @@ class TestImbalance:
         verdict = diagnose(as_series(training, values), groups=groups_given("pp=4", 32))
         assert verdict.kind != "replica"
 
+    @pytest.mark.parametrize("step_s", [13, 23])
+    @pytest.mark.parametrize("seed", range(6))
+    def test_nodes_that_read_long_steps_at_different_times_are_no_replicas(self, seed, step_s):
+        training = Training(n=16, seed=seed, metrics=OLDER, noise=0.01)
+        values = training.values()
+        computes = np.arange(training.n_bins) % step_s < 2 * step_s / 3
+        values[Metric.POWER] *= np.where(computes, 1.2, 0.4)
+        for metric in (Metric.NVLINK, Metric.PCIE):
+            values[metric] *= np.where(computes, 0.1, 2.0)
+        phases = tuple(np.random.default_rng(seed).integers(0, 10, 2))
+        assert diagnose(as_read(training, values, phases=phases)).cause is Cause.INCONCLUSIVE
+
     def test_a_stage_with_more_layers_is_reported_where_all_do_less_than_before_as_well(self):
         training = Training(n=32)
         training.work[24:] *= 1.5
