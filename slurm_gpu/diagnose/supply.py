@@ -26,6 +26,8 @@ _UTIL_IRREGULAR, _IRREGULAR = 0.97, 0.015
 # Work is a logarithm, so this means less than half as much; memory is a fraction.
 _OTHER_WORK, _OTHER_MEMORY = -0.7, 0.1
 _LACKS_AT_TIMES = 0.04
+# Minimum share of the time for which the job waits for GPUs that lack input in turn.
+_LOST_IN_TURN = 0.05
 _NEARLY_ALWAYS, _LEAST_BEHIND = 0.6, 3
 # In standard deviations: by chance, even the last of many workers deviates less.
 _BY_CHANCE = 5.5
@@ -223,7 +225,7 @@ def _starved_in_turn(case: Case) -> Verdict | None:
     least = max(_LACKS_AT_TIMES, _BY_CHANCE * float(np.nanmedian([sigma(block) for block in late.T])))
     behind = lacking.max(axis=0) >= least
     share, n_behind = float(behind.mean()), len(np.unique(lacking.argmax(axis=0)[behind]))
-    if share < _NEARLY_ALWAYS or n_behind < _LEAST_BEHIND:
+    if share < _NEARLY_ALWAYS or n_behind < _LEAST_BEHIND or lacking.max(axis=0).mean() < _LOST_IN_TURN:
         return None
     text = f"for {share:.0%} of the time, at least one GPU has nothing to run; {n_behind} GPUs take turns"
     evidence = (Evidence(text=text, metric="util", value=share, expected=0.0),)

@@ -243,7 +243,7 @@ class TestSupply:
         values[Metric.UTIL][[4, 7], 162:168] = 0.0
         assert diagnose(as_series(training, values)).finds_nothing
 
-    @pytest.mark.parametrize(("seconds", "cause"), [(60, Cause.HEALTHY), (90, Cause.STARVATION)])
+    @pytest.mark.parametrize(("seconds", "cause"), [(60, Cause.INCONCLUSIVE), (90, Cause.STARVATION)])
     def test_a_worker_that_briefly_writes_or_evaluates_is_not_starved(self, seconds, cause):
         training = Training(n=16, n_bins=600)
         values = training.values()
