@@ -11,6 +11,7 @@ from slurm_gpu.client.database_client import NodeWindow
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 from tests.cli.conftest import START_S, CommandLine
 from tests.cli.diagnosed import BEGINS_S, add_job, add_running_job, windows_of, windows_of_a_throttled_gpu
+from tests.cli.test_diagnose import make_host
 from tests.diagnose.training import Training
 
 
@@ -74,6 +75,27 @@ class TestHosts:
             {"n1": 1.0, "n2": 0.6, "n3": 1.0}
         )  # n3 is no longer allocated
         assert healthy("diagnose", "17") == 1
+
+
+@pytest.mark.parametrize(("own_cpus", "full"), [(0.02, False), (7.5, True)])
+def test_busy_cpus_of_a_node_count_if_the_job_uses_them(slurm_gpu: CommandLine, own_cpus: float, full: bool):
+    """Each node has 8 CPUs of the job; other processes may use them."""
+    training = Training(n_bins=200, width_s=16.0)
+    training.fetch[:] = 0.7
+    add_job(slurm_gpu, training, final=False)
+    host = make_host(cpu_s=3600 * own_cpus)
+    changes = {"end_s": None, "n_nodes": 2, "tres_allocated": {"cpu": 16.0}, "hosts": (host,)}
+    slurm_gpu.database.runs = [structs.replace(run, **changes) for run in slurm_gpu.database.runs]
+    late = Training()
+    late.fetch[:] = 0.7
+    slurm_gpu.database.window_list = windows_of(late)
+    slurm_gpu.database.host_list = [
+        replace(item, series={"cpu": (0.98,) * 60}) for item in node_minutes({"n1": 1.0, "n2": 1.0})
+    ]
+    assert slurm_gpu("diagnose", "17", "--json") == 1
+    verdict = json.loads(slurm_gpu.out)["verdict"]
+    assert (verdict["cause"], verdict["suspect"]) == ("input starvation", not full)
+    assert any("CPUs are 98% busy" in item["text"] for item in verdict["evidence"]) is full
 
 
 def test_an_ended_healthy_job_is_judged_by_its_whole_timeline(slurm_gpu: CommandLine):

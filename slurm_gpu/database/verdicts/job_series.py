@@ -10,6 +10,7 @@ import numpy as np
 
 from slurm_gpu.diagnose.metric import HOST_METRICS, Metric
 from slurm_gpu.diagnose.peers import MODELS, Groups, TrainingLayout, groups_given
+from slurm_gpu.diagnose.robust import middle
 from slurm_gpu.diagnose.series import (
     BAD_THROTTLES,
     HostSeries,
@@ -30,6 +31,9 @@ _ANSWERS_WITHIN_S = 45.0
 # The last records from all nodes of a run are at most this far apart.
 _ENDS_WITHIN_S = 60.0
 _LOST_NODES = ("NODE_FAIL", "REQUEUED")
+# Maximum CPU use of a node that the job may cause: a multiple of the job's mean use of its own CPUs, plus a
+# share for the system.
+_OWN_CPU_TIMES, _SYSTEM_CPU = 2.0, 0.1
 
 
 def kept_nodes(run: Run) -> frozenset[str]:
@@ -150,9 +154,24 @@ def series_of_windows(
     seen = {node for node, _ in workers}
     whole = seen <= {item.node for item in hosts}
     host_rows = [host_series(item) for item in hosts if whole and item.node in seen]
-    return _aligned(
+    series = _aligned(
         run, workers, _cut_to_common_end(worker_series_of_windows(found, run.device_facts)), host_rows
     )
+    cpu = series.get(Metric.CPU)
+    if cpu is None or not middle(cpu.ravel()) > _OWN_CPU_TIMES * _own_cpu(run) + _SYSTEM_CPU:
+        return series
+    # Processes that do not belong to the job use the CPUs.
+    return replace(series, values={name: rows for name, rows in series.values.items() if name != Metric.CPU})
+
+
+def _own_cpu(run: Run) -> float:
+    """Return the mean busy share of the CPUs allocated to a run, from its host records; NaN if unknown."""
+    measured = [host for host in run.hosts or () if host.cpu_s is not None and host.last_s > host.first_s]
+    cpus = (run.tres_allocated or {}).get("cpu", 0.0) / max(1, run.n_nodes)
+    if not measured or not cpus > 0:
+        return math.nan
+    watched_s = sum(host.last_s - host.first_s for host in measured)
+    return sum(host.cpu_s or 0.0 for host in measured) / watched_s / cpus
 
 
 def _cut_to_common_end(series: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
