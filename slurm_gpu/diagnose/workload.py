@@ -54,7 +54,7 @@ _LATER, _LASTING = 4, 0.3
 # Number of samples in the means by which nodes are compared.
 _SAMPLES = 4
 _LEAST_OF_NODES, _LEAST_BLOCKS_OF_NODES, _LASTING_OF_NODES = 16, 8, (-0.4, 0.5)
-_STD_OF_NODES = 0.018, 0.01
+_STD_OF_NODES, _UNUSUAL_STD_OF_NODES = (0.018, 0.01), (0.012, 0.0067)
 # Nodes with equal work differ by half of this or less, since a node and many steps vary less than a GPU.
 _POWER_OF_NODES = 0.012, 0.0065
 
@@ -257,19 +257,34 @@ def sequences(case: Case) -> Verdict | None:
         return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=UNEXPLAINED, why_not=(why,))
     one, other = (_node_series(case, matrix) for matrix in (busy, tensor))
     both = np.isfinite(one) & np.isfinite(other)
-    std = min(_std_of_nodes(one), _std_of_nodes(other))
-    if both.sum() >= _LEAST_OF_NODES and std >= _STD_OF_NODES[in_bins] and _is_independent(one):
-        correlation = _correlation(one[both], other[both])
-        if correlation >= _SEQUENCE_CORRELATION:
-            return _sequence(case, "nodes", std, correlation)
+    std_of_nodes = min(_std_of_nodes(one), _std_of_nodes(other))
+    of_nodes = _correlation(one[both], other[both]) if both.sum() >= _LEAST_OF_NODES else 0.0
+    nodes_vary = of_nodes >= _SEQUENCE_CORRELATION
+    if nodes_vary and std_of_nodes >= _STD_OF_NODES[in_bins] and _is_independent(one):
+        return _sequence(case, "nodes", std_of_nodes, of_nodes)
     std, correlation = _shared_variation(case, busy, tensor)
     if std >= _SHARED_STD:
         return _sequence(case, "pairs of neighbouring workers", std, correlation)
     found = _variation(case, busy, tensor, case.judged, _UNUSUAL_STD)
-    if found is None:
+    if found is not None:
+        who, std = "workers", found.std
+    elif (
+        nodes_vary
+        and std_of_nodes >= max(_UNUSUAL_STD_OF_NODES[in_bins], _std_of_traffic(case))
+        and _autocorrelation(one, 1) <= _LASTING_OF_NODES[1]
+    ):
+        # With short steps, a mean over 40 s shows little of unequal sequences.
+        who, std = "nodes", std_of_nodes
+    else:
         return None
-    why = f"the work of the workers varies by {found.std:.1%}: sequences may be unequal, or steps irregular"
+    why = f"the work of the {who} varies by {std:.1%}: sequences may be unequal, or steps irregular"
     return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=UNEXPLAINED, why_not=(why,))
+
+
+def _std_of_traffic(case: Case) -> float:
+    """Return by how much the traffic of nodes differs, as if they read long steps at different times."""
+    link = next((one for one in (Metric.NVLINK, Metric.PCIE) if case.series.get(one) is not None), None)
+    return 0.0 if link is None else _std_of_nodes(_node_series(case, case.series.values[link]))
 
 
 @dataclass(frozen=True, slots=True)

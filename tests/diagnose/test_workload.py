@@ -117,6 +117,14 @@ class TestImbalance:
         assert diagnose(training.series()).kind == kind
 
     @pytest.mark.parametrize("seed", SEEDS)
+    def test_work_that_varies_little_between_nodes_is_not_healthy(self, seed):
+        """All GPUs of a node process the same sequences, in short steps."""
+        training = Training(seed=seed, n=32, noise=0.003)
+        length = 1 + 0.05 * training.random.standard_normal((4, 60))
+        training.work *= np.repeat(np.repeat(length, 8, axis=0), 10, axis=1)
+        assert not diagnose(training.series()).finds_nothing
+
+    @pytest.mark.parametrize("seed", SEEDS)
     def test_nodes_that_read_long_steps_at_different_times_have_equal_work(self, seed):
         training = Training(seed=seed, noise=0.003)
         values = training.values()
