@@ -34,8 +34,17 @@ def _doctor(lab: Lab) -> tuple[int, dict[str, set[str]]]:
 def _all_well(lab: Lab) -> bool:
     code, found = _doctor(lab)
     # Its policy has no lending, urgent jobs or shared GPUs; there is no backup slurmctld, no forecast
-    # training, and no daemon of systemd.
-    for nothing in ("lending", "urgent", "colocation", "backup", "forecasts", "boot", "notices"):
+    # training, no reservation of slurm-gpu, and no daemon of systemd.
+    for nothing in (
+        "lending",
+        "urgent",
+        "colocation",
+        "backup",
+        "forecasts",
+        "reservations",
+        "boot",
+        "notices",
+    ):
         found.pop(nothing, None)
     return code == 0 and set().union(*found.values()) == {"ok"}
 
