@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,7 +13,7 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.peers import MODELS
 from slurm_gpu.diagnose.robust import median, middle, quantile, smooth
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
-from slurm_gpu.diagnose.verdict import SUSPICION, TWO_GROUPS, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import SUSPICION, TWO_GROUPS, UNEXPLAINED, Cause, Evidence, Verdict
 from slurm_gpu.text.units import few
 
 # Errors of memory, NVLink, bus and firmware in NVIDIA's catalogue. 13, 31, 43 and similar XIDs are errors of
@@ -276,7 +278,9 @@ def unexplained_difference(case: Case) -> Verdict | None:
             most = float(apart[rows].max())
             differs_by = most if signal is Signal.UTIL else abs(float(np.expm1(sign * most)))
             why = f"{who}: {what} peers, by up to {differs_by:.0%}, and the available data show no cause"
-            return _two_groups(case, rows, why, case.evidence(signal, rows))
+            found = _two_groups(case, rows, why, case.evidence(signal, rows))
+            # Timings of steps, which may show equal work, do not contain the time without anything to run.
+            return replace(found, kind=UNEXPLAINED) if signal is Signal.UTIL else found
     return _other_clocks(case) or _busier_group(case)
 
 

@@ -11,7 +11,7 @@ from slurm_gpu.diagnose.case import Case
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, mean, median, middle, quantile, smooth
 from slurm_gpu.diagnose.signals import Signal, blocks
-from slurm_gpu.diagnose.verdict import LONG_PAUSE, TWO_GROUPS, UNEXPLAINED, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.verdict import LONG_PAUSE, UNEXPLAINED, Cause, Evidence, Verdict
 
 # Minimum share of the time that is lost. A healthy verdict excludes losses of a tenth.
 _LEAST_LOSS = 0.07
@@ -70,7 +70,7 @@ def _some_lack_input(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
     )
     item = Evidence(text=why, metric=Signal.UTIL.value, value=loss, expected=0.0, workers=names)
     return case.verdict(
-        Cause.INCONCLUSIVE, 0.0, kind=TWO_GROUPS, roles=names, evidence=(item,), why_not=(why,)
+        Cause.INCONCLUSIVE, 0.0, kind=UNEXPLAINED, roles=names, evidence=(item,), why_not=(why,)
     )
 
 

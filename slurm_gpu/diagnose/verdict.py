@@ -114,7 +114,7 @@ class Verdict:
     culprits: tuple[JobWorker, ...] = ()
     nodes: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
-    """Stages or workers with the most work, for an imbalance."""
+    """Stages or workers with the most work, for an imbalance; workers that differ, if inconclusive."""
     since_s: float | None = None
     until_s: float | None = None
     strength: float

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import structs
 
@@ -75,6 +76,17 @@ class TestHosts:
             {"n1": 1.0, "n2": 0.6, "n3": 1.0}
         )  # n3 is no longer allocated
         assert healthy("diagnose", "17") == 1
+
+
+def test_a_gpu_that_differs_for_an_unknown_reason_is_not_said_to_have_the_most_work(slurm_gpu: CommandLine):
+    training = Training()
+    training.fetch[3, np.arange(600) % 45 < 9] = 200.0
+    add_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    slurm_gpu.database.window_list = windows_of(training)
+    slurm_gpu.database.run_timelines = []
+    assert slurm_gpu("diagnose", "17") == 0
+    assert "differ    n1 GPU 3\n" in slurm_gpu.out
+    assert "no GPU is at fault" not in slurm_gpu.out
 
 
 @pytest.mark.parametrize(("own_cpus", "full"), [(0.02, False), (7.5, True)])

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.judge import combine_verdicts, diagnose
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.diagnose.verdict import Cause, Verdict
 from tests.diagnose.faults import OLDER, as_read, as_series, culprits
 from tests.diagnose.training import EVERYTHING, Training
 
@@ -46,6 +46,13 @@ def test_the_cost_of_gaps_is_stated_in_a_job_of_two_gpus():
     verdict = diagnose(as_series(training, values))
     assert verdict.why_not[0].startswith("rank 1 (n1): at times nothing to run while its peers are busy")
     assert "13% of the time" in verdict.why_not[0]
+
+
+def test_equal_times_of_steps_do_not_explain_gaps():
+    """Timings of the forward and backward pass do not contain the time without input."""
+    gaps = diagnose(idle_at_times([3], 9, 45, n=8).series())
+    timed = combine_verdicts(gaps, Verdict(cause=Cause.HEALTHY, strength=0.8))
+    assert (timed.cause, timed.roles) == (Cause.INCONCLUSIVE, ("rank 3 (n1)",))
 
 
 def fault(kind: str, on: np.ndarray, **more) -> tuple[Training, float]:

@@ -151,8 +151,10 @@ def _print(run: Run, found: JudgedRun, rules: DiagnosisThresholds, zone: ZoneInf
     click.echo(f"  by {found.source(run)}: {lasting}{found.coverage_text(run, rules)}")
     if verdict.culprits:
         click.echo(f"  who       {', '.join(text(worker.name) for worker in verdict.culprits)}")
-    elif verdict.roles:
+    elif verdict.roles and verdict.cause is Cause.IMBALANCE:
         click.echo(f"  most work: {', '.join(map(text, verdict.roles))}; no GPU is at fault")
+    elif verdict.roles:
+        click.echo(f"  differ    {', '.join(map(text, verdict.roles))}")
     if verdict.nodes:
         click.echo(f"  nodes     {', '.join(map(text, verdict.nodes))}")
     if verdict.since_s is not None:

@@ -73,7 +73,8 @@ def _facts(page: DiagnosisPageModel) -> list[tuple[str, str]]:
     if verdict.culprits:
         facts.append(("Suspected", few([worker.name for worker in verdict.culprits], _MOST_NAMES)))
     elif verdict.roles:
-        facts.append(("Most work (no fault)", few(verdict.roles, _MOST_NAMES)))
+        label = "Most work (no fault)" if verdict.cause is Cause.IMBALANCE else "Different from peers"
+        facts.append((label, few(verdict.roles, _MOST_NAMES)))
     if verdict.nodes:
         facts.append(("Nodes", few(verdict.nodes, _MOST_NAMES)))
     if verdict.since_s is not None:
