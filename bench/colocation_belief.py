@@ -245,7 +245,7 @@ class LearnedBelief:
         for who in (one, other):
             could_not = sum(who in group for group in refused)
             could = sum(
-                self.experience.seen(who, (beside,)) is not None for beside in range(len(self.profiles))
+                self.experience.seen(who, (partner,)) is not None for partner in range(len(self.profiles))
             )
             if could_not + could >= _MANY and could_not >= _REFUSED_PART * (could_not + could):
                 return True

@@ -102,18 +102,18 @@ def main() -> None:
     each_s = options.seconds + options.warmup + (1 if options.device == "cpu" else 8)
     minutes = len(options.sharing) * options.repeats * len(groups) * each_s / 60
     print(f"{gpu}: {len(groups)} groups, {options.repeats} rounds, some {minutes:.0f} min")
-    told: dict[str, Any] = {"gpu": gpu, "sharing": {}, "skipped": {}}
+    results: dict[str, Any] = {"gpu": gpu, "sharing": {}, "skipped": {}}
     for way in options.sharing:
         try:
             with _sharing(way, options) as environment:
                 found = _measured(groups, options, environment)
         except NotSharedError as error:
-            told["skipped"][way] = str(error)
+            results["skipped"][way] = str(error)
             print(f"\n{way}: skipped: {error}")
             continue
-        told["sharing"][way] = _report(way, gpu, found, options)
+        results["sharing"][way] = _report(way, gpu, found, options)
     if options.json:
-        print(json.dumps(told))
+        print(json.dumps(results))
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -53,8 +53,8 @@ class Margin:
         if not self._sorted:
             return self._first
         largest, n = self._sorted[-1], len(self._sorted)
-        beyond = largest + _BEYOND_LARGEST * (largest - self._sorted[0]) / n
-        return max(self._first if n < _ENOUGH else self._least, beyond)
+        margin = largest + _BEYOND_LARGEST * (largest - self._sorted[0]) / n
+        return max(self._first if n < _ENOUGH else self._least, margin)
 
 
 class Headroom:
@@ -134,7 +134,7 @@ def phase_intervals(
         if until_s > 0 and from_s < ends_s - member.done_s:
             memory_mib = peak if phase.memory_mib is None else phase.memory_mib
             found.append(PhaseInterval(from_s, until_s / slowest, memory_mib))
-    # Work beyond the profile's end is done in its last phase.
+    # Work after the profile's end is done in its last phase.
     return found or [PhaseInterval(0.0, math.inf, peak)]
 
 

@@ -67,8 +67,8 @@ def main() -> None:
     fit = _in_separate_process("fit")
     print(f"{'fit':<14}{fit['ms']:>6.0f} ms{fit['mib']:>33.1f} MiB")
     if options.json:
-        told = {"gpus": options.gpus, "waiting": options.waiting, "planners": found, "fit": fit}
-        print(json.dumps(told))
+        results = {"gpus": options.gpus, "waiting": options.waiting, "planners": found, "fit": fit}
+        print(json.dumps(results))
 
 
 def _in_separate_process(name: str) -> dict[str, float]:
@@ -125,11 +125,11 @@ def _planned(options: argparse.Namespace) -> dict[str, float]:
     planners = Planners()
     before = _mib()
     took_ms, starts = [], 0
-    for look in range(options.polls):
+    for poll in range(options.polls):
         began_s = time.process_time()
         server = planners.server("gpu", policy, site.store, site.keys)
         acts = choose(site.now_s, site.rooms, site.waiting, site.running, site.store, server, frozenset())
-        if look:  # the first call loads modules
+        if poll:  # the first call loads modules
             took_ms.append(1e3 * (time.process_time() - began_s))
             starts += len(acts)
         site.advance(acts)

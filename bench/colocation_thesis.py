@@ -41,7 +41,7 @@ class Figure:
 
     number: int
     workload: str
-    told: tuple[Statement, ...]
+    statements: tuple[Statement, ...]
     remark: str = ""
 
 
@@ -198,16 +198,16 @@ def compare(
                 PlannerComparison(
                     figure.number,
                     figure.workload,
-                    told.planner,
-                    told.what,
-                    told.value,
-                    told.usable,
-                    here(modes[0], OURS[told.planner], figure.workload, told.what),
-                    tuple(here(mode, default, figure.workload, told.what) for mode in modes)
-                    if told.planner != "SJF"
+                    statement.planner,
+                    statement.what,
+                    statement.value,
+                    statement.usable,
+                    here(modes[0], OURS[statement.planner], figure.workload, statement.what),
+                    tuple(here(mode, default, figure.workload, statement.what) for mode in modes)
+                    if statement.planner != "SJF"
                     else (None,) * len(modes),
                 )
-                for told in figure.told
+                for statement in figure.statements
             ],
         )
 

@@ -143,10 +143,10 @@ def watch(cluster: Cluster, bench: Bench, mode: str, seconds: float) -> dict[str
     began, before = time.monotonic(), None if pid is None else cost(pid)
     cluster.churn(seconds)
     after, elapsed_s = None if pid is None else cost(pid), time.monotonic() - began
-    told = cluster.sdiag()
-    rpc = {kind: int(n) / elapsed_s * 60 for kind, n in _KIND_RPC.findall(told) if kind in _ASKED}
-    by_user = _USER_RPC.search(told)
-    cycle = _CYCLE.search(told)
+    sdiag = cluster.sdiag()
+    rpc = {kind: int(n) / elapsed_s * 60 for kind, n in _KIND_RPC.findall(sdiag) if kind in _ASKED}
+    by_user = _USER_RPC.search(sdiag)
+    cycle = _CYCLE.search(sdiag)
     per_s = bench.submit(SUBMITTED, SUBMITTERS, "noop")
     cluster.lab.run_as("root", ["scancel", "--name=noop"])
     wait_for(

@@ -35,7 +35,7 @@ from bench.diagnose_baselines import max_deviation, minder_like, minder_strict
 from bench.diagnose_cost import costs
 from bench.diagnose_injector import CAUSES, Case, faulty, healthy, undecidable
 from bench.diagnose_score import (
-    TROUBLE,
+    FAULT_CAUSES,
     Outcome,
     Reliability,
     blamed_right,
@@ -52,9 +52,9 @@ from slurm_gpu.diagnose.verdict import Cause
 
 EXAMINATION = 1000
 BASELINES = {"max deviation": max_deviation, "Minder-like": minder_like, "Minder-like, strict": minder_strict}
-LOOKS_S = (5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 75, 90, 120, 150, 180, 210, 240, 300)
+POLLS_S = (5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 75, 90, 120, 150, 180, 210, 240, 300)
 """Seconds from the start of a fault to each diagnosis."""
-HEALTHY_LOOKS = 3
+HEALTHY_SAMPLES = 3
 LARGE = 0.15
 # Share of a step lost from which a faulty training must not be called healthy.
 _GREAT_LOSS = 0.25
@@ -139,7 +139,7 @@ def judge(spec: Spec) -> Outcome:
         row = baseline(series)
         others[name] = (row is not None, row is not None and blamed_right(case, row))
     alarms = [] if fault is not None or timed else _alarms(case, spec)
-    if fault is None and verdict.cause in TROUBLE:
+    if fault is None and verdict.cause in FAULT_CAUSES:
         alarms.append((verdict.cause.value, verdict.suspect))
     detected = None
     onset = fault is not None and fault.since_s is not None and not case.timeline
@@ -173,15 +173,15 @@ def _alarms(case: Case, spec: Spec) -> list[tuple[str, bool]]:
     """Return the verdicts on a healthy training at times before its end."""
     rng = np.random.default_rng([spec[1], spec[3], 1])
     found = []
-    for at in rng.uniform(0.15, 1.0, HEALTHY_LOOKS) * case.length_s:
+    for at in rng.uniform(0.15, 1.0, HEALTHY_SAMPLES) * case.length_s:
         verdict = diagnose(case.recording.series(float(at)), groups=case.groups)
-        if verdict.cause in TROUBLE:
+        if verdict.cause in FAULT_CAUSES:
             found.append((verdict.cause.value, verdict.suspect))
     return found
 
 
 def _detected(case: Case, since_s: float) -> float | None:
-    for after_s in LOOKS_S:
+    for after_s in POLLS_S:
         if since_s + after_s > case.length_s:
             break
         verdict = diagnose(case.recording.series(since_s + after_s), groups=case.groups)
@@ -281,7 +281,7 @@ def _print_calibration(judged: Sequence[Outcome], error: float, rows: Sequence[R
     for row in rows:
         print(f"{row.sort:16} {row.n:8} {row.stated:7.3f} {row.right:7.3f}")
     without = [item for item in judged if item.said is Cause.INCONCLUSIVE]
-    lose = sum(item.truth in TROUBLE for item in without)
+    lose = sum(item.truth in FAULT_CAUSES for item in without)
     print(f"{'inconclusive':16} {len(without):8}    no claim; {lose} of these trainings have a fault")
     print(f"expected calibration error {error:.3f}")
 
@@ -304,10 +304,10 @@ def _blamed(judged: Sequence[Outcome], name: str) -> dict[str, float]:
 
     def alarm(item: Outcome) -> tuple[bool, bool]:
         if name == "slurm-gpu":
-            return item.said in TROUBLE, bool(item.culprit)
+            return item.said in FAULT_CAUSES, bool(item.culprit)
         return item.others[name]
 
-    faulty_ones = [item for item in judged if item.truth in TROUBLE]
+    faulty_ones = [item for item in judged if item.truth in FAULT_CAUSES]
     well = [item for item in judged if item.truth is Cause.HEALTHY]
     found = sum(alarm(item)[0] for item in faulty_ones)
     false = sum(alarm(item)[0] for item in well)
@@ -331,7 +331,7 @@ def _print_confusion(outcomes: Sequence[Outcome]) -> None:
 
 def _print_parts(judged: Sequence[Outcome]) -> None:
     """Print recall by size, by available data, and by kind of fault."""
-    are = [item for item in judged if item.truth in TROUBLE]
+    are = [item for item in judged if item.truth in FAULT_CAUSES]
     sized = [item for item in are if item.truth is not Cause.HANG and item.kind != "failing"]
     edges = (0.05, 0.10, 0.15, 0.25, 0.40, 0.61)
     parts = {
@@ -348,7 +348,7 @@ def _print_parts(judged: Sequence[Outcome]) -> None:
         "timings": [item for item in are if item.timed],
     }
     print("by data          " + _line(parts))
-    for cause in TROUBLE:
+    for cause in FAULT_CAUSES:
         kinds = sorted({item.kind for item in are if item.truth is cause})
         parts = {kind: [item for item in are if item.truth is cause and item.kind == kind] for kind in kinds}
         if parts:
@@ -378,7 +378,7 @@ def _print_wrong(outcomes: Sequence[Outcome]) -> None:
     print()
     for item in outcomes:
         well = item.truth is Cause.HEALTHY or item.undecidable
-        if (well and (item.alarms or item.said in TROUBLE)) or (
+        if (well and (item.alarms or item.said in FAULT_CAUSES)) or (
             not well and not (item.right and item.culprit)
         ):
             named = "" if item.culprit is None else ", named right" if item.culprit else ", named wrong"

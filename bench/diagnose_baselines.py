@@ -89,16 +89,16 @@ def minder_strict(series: Series) -> int | None:
 def _continued(stretches: Floats, needed: int, threshold: float) -> int | None:
     last, run = None, 0
     for column in stretches.T:
-        told = np.isfinite(column)
-        if told.sum() < 3:
+        known = np.isfinite(column)
+        if known.sum() < 3:
             last, run = None, 0
             continue
-        distance = np.abs(column[:, None] - column[None, told]).sum(axis=1)
-        spread = float(distance[told].std())
-        if spread <= 1e-9:
+        distance = np.abs(column[:, None] - column[None, known]).sum(axis=1)
+        deviation = float(distance[known].std())
+        if deviation <= 1e-9:
             last, run = None, 0
             continue
-        z = np.where(told, (distance - distance[told].mean()) / spread, -np.inf)
+        z = np.where(known, (distance - distance[known].mean()) / deviation, -np.inf)
         who = int(z.argmax())
         if z[who] < threshold:
             last, run = None, 0
@@ -112,11 +112,11 @@ def _continued(stretches: Floats, needed: int, threshold: float) -> int | None:
 
 def _means(matrix: Floats) -> Floats:
     """Return the mean of each row without gaps, NaN for rows of gaps only."""
-    told = np.isfinite(matrix)
-    count = told.sum(axis=1)
-    return np.where(count > 0, np.where(told, matrix, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
+    known = np.isfinite(matrix)
+    count = known.sum(axis=1)
+    return np.where(count > 0, np.where(known, matrix, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
 
 
 def _mean(values: Floats) -> float:
-    told = values[np.isfinite(values)]
-    return float(told.mean()) if len(told) else float("nan")
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")

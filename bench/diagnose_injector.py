@@ -131,7 +131,7 @@ def healthy(seed: int, number: int) -> Case:
 
 
 def undecidable(seed: int, number: int) -> Case:
-    """Return a slow training whose recorded values look healthy."""
+    """Return a slow training whose recorded values appear healthy."""
     rng = generator(seed, "undecidable", number)
     job = _job(rng, WINDOW_S)
     kind = UNDECIDABLE_KINDS[number % len(UNDECIDABLE_KINDS)]
@@ -152,7 +152,7 @@ def _length(rng: np.random.Generator, *, timeline: bool) -> float:
 def _job(rng: np.random.Generator, length_s: float, pipeline: bool | None = None) -> Job:
     if length_s == WINDOW_S:
         return draw_job(rng, pipeline=pipeline)
-    # A day is simulated with longer steps, which look the same in bins of minutes.
+    # A day is simulated with longer steps, which appear the same in bins of minutes.
     least = max(4.0, length_s / 1500)
     return draw_job(rng, pipeline=pipeline, step_s=(least, least * 2))
 
@@ -175,13 +175,13 @@ def _case(
     recording = record(play, collector, int(length_s), rng, events)
     stages = job.place()[0].astype(np.intp)
     names = tuple(f"stage {stage}" for stage in range(job.pipeline))
-    told = rng.random() < 0.5
+    has_groups = rng.random() < 0.5
     return Case(
         name=name,
         kind=kind,
         fault=fault,
         recording=recording,
-        groups=Groups(of=stages, names=names, source="given") if told else None,
+        groups=Groups(of=stages, names=names, source="given") if has_groups else None,
         running=kind != "ended",
         length_s=length_s,
         timeline=timeline,

@@ -100,16 +100,16 @@ class Recording:
         for row, worker in enumerate(self.workers):
             if node[row] in self.silent:
                 continue
-            told = {}
+            reported = {}
             for metric, matrix in self.values.items():
                 line = matrix[row, :end]
                 if until_s is not None and metric in self.known_s:
                     line = np.where(self.known_s[metric][row, :end] <= until_s, line, np.nan)
                 if np.isfinite(line).any():
-                    told[metric] = line
+                    reported[metric] = line
             courses.append(
                 WorkerSeries(
-                    worker=worker, start_s=START_S, width_s=self.width_s, values=told, step=self.step
+                    worker=worker, start_s=START_S, width_s=self.width_s, values=reported, step=self.step
                 )
             )
         missing = [worker for row, worker in enumerate(self.workers) if node[row] in self.silent]
@@ -185,25 +185,25 @@ def record_window(
         util = np.diff(values_at(times, workers[:, rows, UTIL], seconds_at), axis=0).T
         values[Metric.UTIL][rows] = _percent(util, rng)
         begin = collector.phases_s[number] - collector.details_s
-        looks = np.arange(begin, seconds + collector.details_s, collector.details_s)
-        looks = looks[(looks >= -EDGE_S + 1) & (looks <= seconds)]
+        samples_s = np.arange(begin, seconds + collector.details_s, collector.details_s)
+        samples_s = samples_s[(samples_s >= -EDGE_S + 1) & (samples_s <= seconds)]
         here = workers[:, rows]
-        summed = values_at(times, here, looks - offset[number])
-        before = values_at(times, here[..., [CLOCK, THROTTLE]], looks - offset[number] - 1.0)
-        means = np.diff(summed, axis=0) / np.diff(looks)[:, None, None]
+        summed = values_at(times, here, samples_s - offset[number])
+        before = values_at(times, here[..., [CLOCK, THROTTLE]], samples_s - offset[number] - 1.0)
+        means = np.diff(summed, axis=0) / np.diff(samples_s)[:, None, None]
         seen = summed[..., [CLOCK, THROTTLE]] - before
         seen[..., 1] = rng.random(seen[..., 1].shape) < seen[..., 1]
         means[..., SM] /= np.maximum(means[..., CLOCK], 1e-9)
         means[..., TENSOR] /= np.maximum(means[..., CLOCK], 1e-9)
         means[..., [CLOCK, THROTTLE]] = (seen[:-1] + seen[1:]) / 2
         # A sample applies to the seconds whose middle is before it.
-        which = np.searchsorted(looks, np.arange(seconds) + 0.5) - 1
+        which = np.searchsorted(samples_s, np.arange(seconds) + 0.5) - 1
         there = (which >= 0) & (which < len(means))
         for channel, metric in _NAMES.items():
             if metric in values and channel != UTIL:
-                told = _noisy(channel, means[..., channel].T, rng)
-                values[metric][np.ix_(rows, there)] = told[:, which[there]]
-        known[np.ix_(rows, there)] = looks[1:][which[there]]
+                readings = _noisy(channel, means[..., channel].T, rng)
+                values[metric][np.ix_(rows, there)] = readings[:, which[there]]
+        known[np.ix_(rows, there)] = samples_s[1:][which[there]]
     for channel in (CLOCK, POWER):
         if not (job.clock > 0.965).all():  # under a power cap, clocks follow the temperature
             values[_NAMES[channel]] *= wander
@@ -242,13 +242,15 @@ def record_timeline(
     means[..., SM] /= np.maximum(means[..., CLOCK], 1e-9)
     means[..., TENSOR] /= np.maximum(means[..., CLOCK], 1e-9)
     values: dict[Metric, Floats] = {}
-    looks = np.sqrt(width / collector.details_s)
+    root_n_samples = np.sqrt(width / collector.details_s)
     wander = temperature(job, rng, (edges[:-1] + edges[1:]) / 2)
     for channel, metric in _NAMES.items():
         if metric in _reported_metrics(job) and metric not in (Metric.DRAM, Metric.THROTTLE):
-            told = means[..., channel].T
-            told = told * (1 + rng.normal(0, NOISE.get(channel, 0.002) / looks, told.shape))
-            values[metric] = told * wander if channel in (CLOCK, POWER) else told
+            readings = means[..., channel].T
+            readings = readings * (
+                1 + rng.normal(0, NOISE.get(channel, 0.002) / root_n_samples, readings.shape)
+            )
+            values[metric] = readings * wander if channel in (CLOCK, POWER) else readings
     values[Metric.MEM_USED] = _memory(job, len(means), rng)
     values = {
         metric: np.round(np.clip(matrix, 0, 1) * _LEVELS) / _LEVELS for metric, matrix in values.items()
@@ -270,10 +272,10 @@ def record_timeline(
 
 
 def _reported_metrics(job: Job) -> list[Metric]:
-    untold = set() if job.model.gpm else {Metric.SM_ACTIVE, Metric.TENSOR, Metric.DRAM}
+    unsupported = set() if job.model.gpm else {Metric.SM_ACTIVE, Metric.TENSOR, Metric.DRAM}
     if job.model.nvlink is None:
-        untold.add(Metric.NVLINK)
-    return [metric for metric in _NAMES.values() if metric not in untold]
+        unsupported.add(Metric.NVLINK)
+    return [metric for metric in _NAMES.values() if metric not in unsupported]
 
 
 def values_at(times: Floats, summed: Floats, moments: Floats) -> Floats:
@@ -290,10 +292,10 @@ def _percent(util: Floats, rng: np.random.Generator) -> Floats:
     return np.clip(np.round(100 * util + rng.normal(0, 0.3, util.shape)), 0, 100) / 100
 
 
-def _noisy(channel: int, told: Floats, rng: np.random.Generator) -> Floats:
+def _noisy(channel: int, means: Floats, rng: np.random.Generator) -> Floats:
     if channel == THROTTLE:
-        return told
-    return np.asarray(told * (1 + rng.normal(0, NOISE[channel], told.shape)))
+        return means
+    return np.asarray(means * (1 + rng.normal(0, NOISE[channel], means.shape)))
 
 
 def temperature(job: Job, rng: np.random.Generator, at_s: Floats) -> Floats:

@@ -56,7 +56,7 @@ OPTIONS = Options(
 """The options of the lab."""
 _ALL_BEGIN_S = 15
 """Seconds from a job's start until all of its ranks run, on a busy host."""
-_LOOK_S, _STREAM_EACH_S = 5.0, 5
+_POLL_S, _STREAM_EACH_S = 5.0, 5
 _LAST_S = 3.0
 """Seconds before the end in which no diagnosis is started."""
 _OVER_S = 120.0
@@ -226,14 +226,14 @@ def follow(lab: Lab, trainings: Sequence[Training], say: Callable[[str], None]) 
             at = one.directory / "at"
             wait_for(partial(_is_written, at), 120, f"{at} is written")
             one.at_s = float(at.read_text())
-            one.nodes = sorted({held.node for held in lab.held(one.job_id)})
+            one.nodes = sorted({interval.node for interval in lab.intervals(one.job_id)})
         last_s = max(one.at_s + one.case.length_s for one in trainings)
         with ThreadPoolExecutor() as pool:
             asking = [pool.submit(_run_diagnose, lab, one, say) for one in trainings]
             while time.time() < last_s and not any(task.done() and task.exception() for task in asking):
                 begin = time.monotonic()
                 _read_watch(lab, database, trainings, say)
-                time.sleep(max(0.0, _LOOK_S - (time.monotonic() - begin)))
+                time.sleep(max(0.0, _POLL_S - (time.monotonic() - begin)))
             for task in asking:
                 task.result()
         for one in trainings:
@@ -276,7 +276,7 @@ def _run_diagnose(lab: Lab, one: Training, say: Callable[[str], None]) -> None:
             say(f"{one.found.fault}: slurm-gpu diagnose: {answer.stderr.strip()}")
         elif (verdict_json := json.loads(answer.stdout))["by"] == "window":
             _store_verdict(one, one.judged(lab, verdict_json["verdict"], "window"), say)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _store_verdict(one: Training, result: JudgedVerdict, say: Callable[[str], None]) -> None:

@@ -124,8 +124,8 @@ def schedules(case: Case, gpu: GpuSpec, rng: np.random.Generator) -> list[list[P
     edges = np.unique(edges)
     means = np.diff(values_at(times, workers, edges), axis=0) / np.diff(edges)[:, None, None]
     for channel, spread in NOISE.items():
-        looks = 1.0 if channel == CLOCK else np.sqrt(_DETAILS_S / STRETCH_S)
-        means[..., channel] *= 1 + rng.normal(0, spread * looks, means.shape[:2])
+        root_n_samples = 1.0 if channel == CLOCK else np.sqrt(_DETAILS_S / STRETCH_S)
+        means[..., channel] *= 1 + rng.normal(0, spread * root_n_samples, means.shape[:2])
     if not (job.clock > 0.965).all():  # under a power cap: with the temperature
         means[..., [CLOCK, POWER]] *= temperature(job, rng, (edges[:-1] + edges[1:]) / 2).T[..., None]
     bits = _REASONS.get(case.kind, _REASONS["heat"])

@@ -31,7 +31,7 @@ from slurm_gpu.diagnose.verdict import Cause
 KINDS = ("healthy", "stage", "healthy", "sequence", "healthy", "slow GPU", "healthy", "shard")
 BLOCK = 4
 """Consecutive steps that are drawn together."""
-TOLD_STEPS = 40
+TIMED_STEPS = 40
 """In a file of timings, as in the traces."""
 _OPERATIONS = ("forward-compute", "backward-compute")
 
@@ -98,7 +98,7 @@ def resampled(seed: int, number: int, folder: Path) -> Case:
     # Sequences are equally long for all stages, so one stage of the trace represents all.
     lengths = Resampled(_sequences(se, size if sequences else 0.0), 1, job.data, rng)
     passes = np.median((se if sequences else st).seconds[:, :, :, :1], axis=(1, 2, 3, 4))
-    told: list[Floats] = []
+    computed: list[Floats] = []
 
     def compute(n: int) -> Floats:
         seconds = noise.draw(n)
@@ -106,7 +106,7 @@ def resampled(seed: int, number: int, folder: Path) -> Case:
             drawn = lengths.draw(n)
             seconds = np.resize(seconds, (*drawn.shape[:3], stages, job.data)) * drawn
         seconds = seconds * passes[:, None, None, None, None] * _work_factors(kind, job, size, fault)
-        told.append(seconds)
+        computed.append(seconds)
         return np.asarray(seconds.sum(axis=0))
 
     play = Play(job=job, rng=rng, start=-EDGE_S)
@@ -123,7 +123,7 @@ def resampled(seed: int, number: int, folder: Path) -> Case:
         running=True,
         length_s=float(WINDOW_S),
         timeline=False,
-        steps=read_steps(table(told[0], job, fault, rng)),
+        steps=read_steps(table(computed[0], job, fault, rng)),
     )
 
 
@@ -132,7 +132,7 @@ def table(
 ) -> dict[str, NDArray[np.generic]]:
     """Return some steps as timings of a training: one row per operation."""
     n, _, stages, replicas = seconds.shape[1:]
-    chosen = np.sort(rng.choice(n, min(n, TOLD_STEPS), replace=False))
+    chosen = np.sort(rng.choice(n, min(n, TIMED_STEPS), replace=False))
     slow = job.spread if fault is None else job.spread * _slowness(job, fault)
     seconds = seconds[:, chosen] * slow.reshape(stages, replicas)
     which, step, microbatch, stage, replica = np.indices(seconds.shape).reshape(5, -1)

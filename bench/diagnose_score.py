@@ -11,7 +11,7 @@ import numpy as np
 from bench.diagnose_injector import Case
 from slurm_gpu.diagnose.verdict import Cause, Verdict
 
-TROUBLE = (Cause.IMBALANCE, Cause.SLOW, Cause.COMMUNICATION, Cause.STARVATION, Cause.HANG)
+FAULT_CAUSES = (Cause.IMBALANCE, Cause.SLOW, Cause.COMMUNICATION, Cause.STARVATION, Cause.HANG)
 # A healthy verdict claims that the job loses less than this share of its time.
 HEALTHY_LOSS = 0.1
 _LINK_ENDS = 2
@@ -109,7 +109,7 @@ class Class:
 def by_class(outcomes: Sequence[Outcome]) -> dict[Cause, Class]:
     """Return precision over all verdicts of a class, and recall over all cases of it."""
     found = {}
-    for cause in TROUBLE:
+    for cause in FAULT_CAUSES:
         are = [item for item in outcomes if item.truth is cause]
         said = [item for item in outcomes if item.said is cause]
         right = [item for item in are if item.right]
@@ -134,7 +134,7 @@ def false_alarms(outcomes: Sequence[Outcome], *, sure: bool = False) -> tuple[in
 def healthy_with_loss(outcomes: Sequence[Outcome], least: float) -> int:
     """Return the number of faulty trainings that lose at least this share of time and were called healthy."""
     return sum(
-        item.truth in TROUBLE and item.size >= least and item.said is Cause.HEALTHY for item in outcomes
+        item.truth in FAULT_CAUSES and item.size >= least and item.said is Cause.HEALTHY for item in outcomes
     )
 
 

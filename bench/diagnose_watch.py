@@ -248,7 +248,7 @@ def cost(n_jobs: int, seed: int) -> dict[str, Any]:
         "jobs": n_jobs,
         "gpus": GPUS * n_jobs,
         "share_of_a_core": round(sum(took) / WINDOW_S, 4),
-        "look_ms": {
+        "pass_ms": {
             "median": round(1000 * float(np.median(took)), 1),
             "most": round(1000 * max(took), 1),
         },
@@ -310,7 +310,7 @@ def detection(n_cases: int, seed: int) -> dict[str, Any]:
         )
         values[cause.value] = {
             "cases": len(of),
-            "told": len(after),
+            "reported": len(after),
             "median_s": round(float(np.median(after)), 1) if after else None,
             "p90_s": round(float(np.quantile(after, 0.9)), 1) if after else None,
             "within_30_s": sum(at <= 30 for at in after),
@@ -336,10 +336,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
     found = {"cost": cost(arguments.jobs, arguments.seed)}
-    one, looks = found["cost"], found["cost"]["look_ms"]
+    one, pass_ms = found["cost"], found["cost"]["pass_ms"]
     print(
         f"{one['jobs']} jobs of {GPUS} GPUs: {one['share_of_a_core']:.1%} of a core; "
-        f"a pass {looks['median']} ms, {looks['most']} ms at most; "
+        f"a pass {pass_ms['median']} ms, {pass_ms['most']} ms at most; "
         f"{one['windows']} windows judged in ten minutes; {one['live_mb']} MB"
     )
     found["detection"] = detection(arguments.cases, arguments.seed)

@@ -29,7 +29,7 @@ from slurm_gpu.forecast.wait_grid import quantile
 
 MOST_ROWS = 20_000
 Baseline = Callable[[WaitSamples, QueueSamples], Floats]
-EVERY_LOOK = 1000
+EVERY_SAMPLE = 1000
 """Forecasts are calibrated by forecasts at each earlier snapshot from its own history."""
 
 
@@ -50,8 +50,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="without the gradient boosting, which is slow")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
-    looks = read_folder(arguments.data)
-    every = np.unique(looks.at_s)
+    samples = read_folder(arguments.data)
+    every = np.unique(samples.at_s)
     last = len(every) // 3 if arguments.last is None else arguments.last
     moments = every[: len(every) - arguments.skip][-last:]
     baselines: dict[str, Baseline] = {"partition median": partition_median}
@@ -65,11 +65,11 @@ def main() -> None:
     for moment in moments:
         if trained is None or not arguments.once:
             before = every[every < moment][-(arguments.history or len(every)) :]
-            known = looks[looks.at_s >= before.min(initial=moment)].known_at(moment)
-            trained = known, train(known, TABLE_ORDER, looks.names, learner, EVERY_LOOK)
+            known = samples[samples.at_s >= before.min(initial=moment)].known_at(moment)
+            trained = known, train(known, TABLE_ORDER, samples.names, learner, EVERY_SAMPLE)
         past, forecaster = trained
-        row = np.flatnonzero((looks.at_s == moment) & ~np.isnan(looks.start_s))
-        now = looks[row]
+        row = np.flatnonzero((samples.at_s == moment) & ~np.isnan(samples.start_s))
+        now = samples[row]
         rows.append(row)
         found = forecaster.forecast(now)
         said["slurm-gpu"].append(found.median_s)
@@ -81,7 +81,9 @@ def main() -> None:
         print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     values = report(
-        looks[np.concatenate(rows)], {k: np.concatenate(v) for k, v in said.items()}, np.concatenate(sources)
+        samples[np.concatenate(rows)],
+        {k: np.concatenate(v) for k, v in said.items()},
+        np.concatenate(sources),
     )
     if arguments.json:
         print(json.dumps(values))
@@ -117,10 +119,10 @@ def gradient_boosting(past: WaitSamples, now: QueueSamples) -> Floats:
     return np.asarray(2.0 ** model.predict(now.features))
 
 
-def report(looks: QueueSamples, said: dict[str, Floats], sources: NDArray[np.str_]) -> dict[str, float]:
+def report(samples: QueueSamples, said: dict[str, Floats], sources: NDArray[np.str_]) -> dict[str, float]:
     """Print the accuracy for all jobs, jobs with GPUs and jobs without, and return it by name."""
-    wait, before = np.maximum(looks.start_s - looks.at_s, SHORTEST_WAIT_S), waited_before_s(looks)
-    gpu = looks.groups[KIND] == KINDS["gpu"]
+    wait, before = np.maximum(samples.start_s - samples.at_s, SHORTEST_WAIT_S), waited_before_s(samples)
+    gpu = samples.groups[KIND] == KINDS["gpu"]
     classes = {"all": np.ones(len(wait), dtype=bool), "gpu": gpu, "cpu": ~gpu}
     names = [name for name in said if name not in ("low", "high")]
     print(f"{np.mean(sources == LEARNED):.0%} of forecasts come from the regression")

@@ -6,7 +6,7 @@ noon): their values at that time, and columns from later. Only these are read:
 - the request of the job, and its submit time;
 - the state of the queue at the poll: `*_above`, `partition_id_y` and `priority_y`, but no `*_run_hours`,
   which contain the future run time, and no hours of running jobs, whose meaning is not documented;
-- `start_time`, which `Looks.known_at` hides until then.
+- `start_time`, which `QueueSamples.known_at` hides until then.
 
 `priority_x`, `partition_id_x`, `alloc_nodes` and `state` are final values of accounting and are never read.
 An `eligible_time` after the poll counts as a gap.
@@ -60,10 +60,10 @@ def read_folder(folder: Path) -> QueueSamples:
         nodes += [_amount(_NODES, text) for text in asked]
     value = dict(zip(_NUMBERS, np.concatenate(numbers).T, strict=True))
     value |= dict(zip(_TIMES, np.concatenate(times).T, strict=True))
-    return _looks(value | {"gpus": np.array(gpus), "nodes": np.array(nodes)})
+    return _samples(value | {"gpus": np.array(gpus), "nodes": np.array(nodes)})
 
 
-def _looks(value: dict[str, Floats]) -> QueueSamples:
+def _samples(value: dict[str, Floats]) -> QueueSamples:
     at_s, hours = value["poll_time"], value["time_limit_sec"] / 3600
     eligible_for_s = at_s - value["eligible_time"]
     feature = {
@@ -105,9 +105,9 @@ def _looks(value: dict[str, Floats]) -> QueueSamples:
     )
 
 
-def waited_before_s(looks: QueueSamples) -> NDArray[np.float64]:
+def waited_before_s(samples: QueueSamples) -> NDArray[np.float64]:
     """Return (n) how long each job had waited at the poll."""
-    return np.asarray(2.0 ** looks.features[:, looks.names.index("waited")] - 1.0, dtype=float)
+    return np.asarray(2.0 ** samples.features[:, samples.names.index("waited")] - 1.0, dtype=float)
 
 
 def _log(amount: Floats) -> Floats:

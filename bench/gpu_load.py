@@ -24,7 +24,7 @@ SIDE = 8192
 
 def main(duty: float, seconds: float, memory_mib: int) -> None:
     device = torch.device("cuda", 0)
-    held = torch.ones(memory_mib << 20, dtype=torch.uint8, device=device)
+    memory = torch.ones(memory_mib << 20, dtype=torch.uint8, device=device)
     factor = torch.randn(SIDE, SIDE, dtype=torch.bfloat16, device=device)
     product = torch.empty_like(factor)
     products = max(1, round(BATCH_S / batch(factor, product, 5) * 5))
@@ -34,7 +34,7 @@ def main(duty: float, seconds: float, memory_mib: int) -> None:
         ready=True,
         name=torch.cuda.get_device_name(device),
         used_mib=(total - free) / 2**20,
-        held=held.numel(),
+        memory_bytes=memory.numel(),
     )
     sys.stdin.readline()
     begin = time.monotonic()

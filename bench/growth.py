@@ -177,8 +177,8 @@ def plan(found: Sequence[Pattern], n_nodes: int, n_jobs: int, dice: random.Rando
 
 def accounting(job: Job, gpus: int, *, over: bool) -> AccountingRun:
     """Return the job's row of `run`."""
-    held = {"cpu": 8.0 * gpus, "mem": 115200.0 * gpus, "node": 1.0, "billing": 8.0 * gpus}
-    held |= {"gres/gpu": float(gpus), "gres/gpu:a100": float(gpus)}
+    tres = {"cpu": 8.0 * gpus, "mem": 115200.0 * gpus, "node": 1.0, "billing": 8.0 * gpus}
+    tres |= {"gres/gpu": float(gpus), "gres/gpu:a100": float(gpus)}
     filled = row(
         cluster=CLUSTER,
         job_id=job.job_id,
@@ -193,8 +193,8 @@ def accounting(job: Job, gpus: int, *, over: bool) -> AccountingRun:
         end_s=job.start_s + job.pattern.seconds if over else None,
         elapsed_s=job.pattern.seconds if over else 10,
         state="COMPLETED" if over else "RUNNING",
-        tres_requested=held,
-        tres_allocated=held,
+        tres_requested=tres,
+        tres_allocated=tres,
     )
     return run_row(filled, {})
 

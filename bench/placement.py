@@ -45,7 +45,7 @@ ARRIVALS = 1.3
 """The requested GPUs as a fraction of the cluster's."""
 WEIGHTS_EVERY = 10
 """Decisions between two updates of node weights, since slurm-gpuctld follows Slurm a second later."""
-LOOK_CHANGES = 100
+PASS_CHANGES = 100
 """The number of nodes that changed since the last poll, for its time."""
 
 
@@ -152,7 +152,7 @@ def half_full(nodes: Nodes, n_nodes: int, pods: Sequence[ResourceRequest]) -> No
 def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict[str, float]:
     """Return median times of our rule: with all nodes scored, and with changed nodes only."""
     random = np.random.default_rng(1)
-    recomputed, anew_cpu, since, since_cpu = [], [], [], []
+    recomputed, recomputed_cpu, since, since_cpu = [], [], [], []
     known = LeastFragmentation(mix)
     for pod in mix.requests:
         known.choose(state, pod)
@@ -161,7 +161,7 @@ def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict
         began, cpu_began = time.perf_counter(), time.process_time()
         LeastFragmentation(mix).choose(state, pod)
         recomputed.append(time.perf_counter() - began)
-        anew_cpu.append(time.process_time() - cpu_began)
+        recomputed_cpu.append(time.process_time() - cpu_began)
         began, cpu_began = time.perf_counter(), time.process_time()
         places = known.choose(state, pod)
         since.append(time.perf_counter() - began)
@@ -169,10 +169,10 @@ def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict
         for place in places:
             state = state.take(place.node, pod, place.devices)
     return {
-        "all_nodes_anew": round(1000 * float(np.median(recomputed)), 2),
-        "all_nodes_anew_max": round(1000 * max(recomputed), 2),
-        "all_nodes_anew_cpu": round(1000 * float(np.median(anew_cpu)), 2),
-        "all_nodes_anew_cpu_max": round(1000 * max(anew_cpu), 2),
+        "all_nodes": round(1000 * float(np.median(recomputed)), 2),
+        "all_nodes_max": round(1000 * max(recomputed), 2),
+        "all_nodes_cpu": round(1000 * float(np.median(recomputed_cpu)), 2),
+        "all_nodes_cpu_max": round(1000 * max(recomputed_cpu), 2),
         "changed_nodes": round(1000 * float(np.median(since)), 3),
         "changed_nodes_cpu": round(1000 * float(np.median(since_cpu)), 3),
     }
@@ -196,17 +196,17 @@ def planning_ms(state: Nodes, mix: Mix) -> dict[str, float]:
 
     order = recomputed(Counter(kind_and_room(node)[0] for node in nodes))
     fullness = [took(lambda _: None) for _ in range(5)]
-    all_anew = [took(recomputed) for _ in range(5)]
+    all_recomputed = [took(recomputed) for _ in range(5)]
     plan(nodes, nodes, OriginalWeights(), {}, {}, lambda _: order)
     changed = []
     for _ in range(5):
-        for index in random.choice(len(nodes), size=LOOK_CHANGES, replace=len(nodes) < LOOK_CHANGES).tolist():
+        for index in random.choice(len(nodes), size=PASS_CHANGES, replace=len(nodes) < PASS_CHANGES).tolist():
             used = int(random.integers(nodes[index].cpus + 1))
             nodes[index] = replace(nodes[index], cpus_allocated=used)
         changed.append(took(lambda _: order))
     return {
         "fullness": round(float(np.median(fullness)), 1),
-        "all_nodes_anew": round(float(np.median(all_anew)), 1),
+        "all_nodes": round(float(np.median(all_recomputed)), 1),
         "changed_nodes": round(float(np.median(changed)), 1),
     }
 
@@ -264,22 +264,22 @@ def main() -> None:
             f"{PUBLISHED.get(name, ''):>9} {took_s:8.1f}",
             flush=True,
         )
-    times, looks = {}, {}
+    times, planning = {}, {}
     for n in options.nodes:
         state = half_full(empty, n, pods)
         ms = times[n] = decision_ms(state, mix, pods)
         print(
-            f"{n} nodes: a decision takes {ms['all_nodes_anew']} ms with all nodes scored again (at most "
-            f"{ms['all_nodes_anew_max']}; of the processor {ms['all_nodes_anew_cpu']}, at most "
-            f"{ms['all_nodes_anew_cpu_max']}), {ms['changed_nodes']} ms with those that changed (of the "
+            f"{n} nodes: a decision takes {ms['all_nodes']} ms with all nodes scored again (at most "
+            f"{ms['all_nodes_max']}; of the processor {ms['all_nodes_cpu']}, at most "
+            f"{ms['all_nodes_cpu_max']}), {ms['changed_nodes']} ms with those that changed (of the "
             f"processor {ms['changed_nodes_cpu']})",
             flush=True,
         )
-        look = looks[n] = planning_ms(state, mix)
+        pass_ms = planning[n] = planning_ms(state, mix)
         print(
-            f"  slurm-gpuctld plans their weights in {look['fullness']} ms of the processor by fullness, "
-            f"{look['all_nodes_anew']} by the mix with every node computed, {look['changed_nodes']} with "
-            f"{LOOK_CHANGES} that changed",
+            f"  slurm-gpuctld plans their weights in {pass_ms['fullness']} ms of the processor by fullness, "
+            f"{pass_ms['all_nodes']} by the mix with every node computed, {pass_ms['changed_nodes']} with "
+            f"{PASS_CHANGES} that changed",
             flush=True,
         )
     if options.json:
@@ -289,9 +289,9 @@ def main() -> None:
                     "allocated_percent": allocated,
                     "published_percent": PUBLISHED,
                     "seeds": options.seeds,
-                    "decision_ms_1213_nodes": times.get(1213, {}).get("all_nodes_anew"),
+                    "decision_ms_1213_nodes": times.get(1213, {}).get("all_nodes"),
                     "decision_ms": times,
-                    "look_ms": looks,
+                    "planning_ms": planning,
                 }
             )
         )

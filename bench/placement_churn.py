@@ -135,7 +135,7 @@ def run(
     n_gpus = int(nodes.n_gpus.sum())
     rate = load * n_gpus / (gpus_each * STAY_S)
     now_s, running = 0.0, list[tuple[float, int, ResourceRequest, NodeShare]]()
-    came, away = Counter[int](), Counter[int]()
+    came, rejected = Counter[int](), Counter[int]()
     used, whole = [], []
     ends: list[dict[int, float]] = [{} for _ in range(len(nodes))]
     for event in range(events):
@@ -151,7 +151,7 @@ def run(
         places = rule.choose(nodes, request)
         if event >= WARM_UP * events:
             came[request.gpus] += 1
-            away[request.gpus] += not places
+            rejected[request.gpus] += not places
             used.append(1 - nodes.free_gpus.sum() / n_gpus)
             whole.append(np.count_nonzero(nodes.free_gpus == GPUS))
         for place in places:
@@ -159,8 +159,8 @@ def run(
             heapq.heappush(running, (now_s + stay_s, event, request, place))
             ends[place.node][event] = now_s + limit_s
     return ChurnResult(
-        sum(gpus * n for gpus, n in away.items()) / max(sum(gpus * n for gpus, n in came.items()), 1),
-        {gpus: away[gpus] / n for gpus, n in sorted(came.items())},
+        sum(gpus * n for gpus, n in rejected.items()) / max(sum(gpus * n for gpus, n in came.items()), 1),
+        {gpus: rejected[gpus] / n for gpus, n in sorted(came.items())},
         float(np.mean(used)),
         float(np.mean(whole)),
     )
@@ -190,10 +190,10 @@ def main() -> None:
                 run(make(), asked, nodes, options.load, seed, options.events, options.limits)
                 for seed in range(options.seeds)
             ]
-            away = [one.turned_away for one in found]
+            rejected = [one.turned_away for one in found]
             figures = answer[name][rule] = {
-                "turned_away": round(float(np.mean(away)), 4),
-                "standard_error": round(float(np.std(away)) / options.seeds**0.5, 4),
+                "turned_away": round(float(np.mean(rejected)), 4),
+                "standard_error": round(float(np.std(rejected)) / options.seeds**0.5, 4),
                 "turned_away_8_gpus": round(float(np.mean([one.by_gpus.get(8, 0.0) for one in found])), 4),
                 "used": round(float(np.mean([one.used for one in found])), 4),
                 "whole": round(float(np.mean([one.whole for one in found])), 2),

@@ -142,7 +142,7 @@ def run(
     places = [order(node, 0.0) for node in nodes]
     ends: list[tuple[float, int, Node, int, int]] = []
     now_s = whole_s = counted_s = 0.0
-    came = away = moves = 0
+    came = rejected = moves = 0
     starts = 0
     for event in range(events):
         next_s = now_s + rng.expovariate(rate)
@@ -166,14 +166,14 @@ def run(
         fitting = [node for node in nodes if node.gpus >= gpus and node.cpus >= cpus]
         if event >= WARM_UP * events:
             came += gpus
-            away += 0 if fitting else gpus
+            rejected += 0 if fitting else gpus
         if fitting:
             node = min(fitting, key=lambda node: (places[node.index], node.cpus))
             node.gpus, node.cpus = node.gpus - gpus, node.cpus - cpus
             node.until_s[event] = now_s + limit_s
             heapq.heappush(ends, (now_s + stay_s, event, node, gpus, cpus))
             starts += 1
-    return OrderResult(away / max(came, 1), whole_s / counted_s, moves / events)
+    return OrderResult(rejected / max(came, 1), whole_s / counted_s, moves / events)
 
 
 def main() -> None:
@@ -209,12 +209,12 @@ def main() -> None:
                 for seed in range(options.seeds)
             ]
             stock = stock or found
-            away = [one.turned_away - other.turned_away for one, other in zip(found, stock, strict=True)]
+            rejected = [one.turned_away - other.turned_away for one, other in zip(found, stock, strict=True)]
             whole = [one.whole - other.whole for one, other in zip(found, stock, strict=True)]
             figures = answer[load][name] = {
                 "turned_away": round(statistics.fmean(one.turned_away for one in found), 5),
-                "turned_away_more": round(statistics.fmean(away), 5),
-                "turned_away_error": round(statistics.stdev(away) / len(away) ** 0.5, 5),
+                "turned_away_more": round(statistics.fmean(rejected), 5),
+                "turned_away_error": round(statistics.stdev(rejected) / len(rejected) ** 0.5, 5),
                 "whole": round(statistics.fmean(one.whole for one in found), 4),
                 "whole_more": round(statistics.fmean(whole), 4),
                 "whole_error": round(statistics.stdev(whole) / len(whole) ** 0.5, 4),

@@ -16,10 +16,10 @@ from collections.abc import Callable
 import pynvml
 
 
-def each_second(look: Callable[[], None]) -> None:
+def each_second(sample: Callable[[], None]) -> None:
     due = time.monotonic()
     while True:
-        look()
+        sample()
         due += 1.0
         time.sleep(max(0.0, due - time.monotonic()))
 

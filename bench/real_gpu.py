@@ -198,14 +198,18 @@ def run_phase(
         load.kill()
         load.wait()
     allocated_s = record["allocated_s"]
-    told = values_of(record)
+    reported = values_of(record)
     differences = [
         Difference(
-            "utilisation %", told["util_pct"], "CUDA events", 100 * done["busy_s"] / allocated_s, UTIL_POINTS
+            "utilisation %",
+            reported["util_pct"],
+            "CUDA events",
+            100 * done["busy_s"] / allocated_s,
+            UTIL_POINTS,
         ),
         Difference(
             "memory MiB",
-            told["mem_mib"],
+            reported["mem_mib"],
             "cudaMemGetInfo",
             ready["used_mib"],
             MEMORY_POINTS / 100 * gpu["mib"],
@@ -216,11 +220,11 @@ def run_phase(
         share = MEMORY_POINTS / 100 * gpu["mib"]
         differences += [
             # nvidia-smi samples only a part of the time, so a difference is printed, but is not a failure.
-            Difference("utilisation %", told["util_pct"], "nvidia-smi", polled["util_pct"], 100.0),
-            Difference("memory MiB", told["mem_mib"], "nvidia-smi", polled["mem_mib"], share),
+            Difference("utilisation %", reported["util_pct"], "nvidia-smi", polled["util_pct"], 100.0),
+            Difference("memory MiB", reported["mem_mib"], "nvidia-smi", polled["mem_mib"], share),
             Difference(
                 "energy J",
-                told["energy_j"],
+                reported["energy_j"],
                 "nvidia-smi",
                 polled["energy_j"],
                 ENERGY_PART * polled["energy_j"],

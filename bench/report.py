@@ -187,9 +187,9 @@ def measure(directory: Path, sizes: list[int]) -> dict[str, float]:
             "brush_median_ms": round(statistics.median(moves)),
             "brush_cpu_ms": round(statistics.median(moves_cpu)),
         }
-    told = "in Chromium: {load_ms} ms until drawn, {load_cpu_ms} ms of its main thread; a brush "
-    told += "{brush_median_ms} ms ({brush_cpu_ms} ms), {brush_ms} ms at most"
-    print(told.format(**values))
+    template = "in Chromium: {load_ms} ms until drawn, {load_cpu_ms} ms of its main thread; a brush "
+    template += "{brush_median_ms} ms ({brush_cpu_ms} ms), {brush_ms} ms at most"
+    print(template.format(**values))
     return values
 
 

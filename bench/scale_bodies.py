@@ -69,8 +69,8 @@ class SimulatedNode:
         start_s = first_s + shift_s
         self.job = SimulatedJob(self._job_id, self.node, start_s, start_s + pattern.seconds)
 
-    def _text(self, told: Mapping[str, Any], shift_s: int, gpu: int) -> str:
-        wire = dict(told) | {
+    def _text(self, record: Mapping[str, Any], shift_s: int, gpu: int) -> str:
+        wire = dict(record) | {
             "cluster": CLUSTER,
             "job_id": self._job_id,
             "node": self.node,

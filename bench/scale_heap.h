@@ -12,7 +12,7 @@ struct turn {
 static struct turn *turns; /* by node */
 static uint32_t *heap, n_heap;
 
-/* Room for as many nodes, none of them in the heap; 0 where there is no memory. */
+/* Allocate an empty heap for `n_nodes` nodes; 0 without memory. */
 static int make_heap(uint32_t n_nodes) {
     turns = calloc(n_nodes, sizeof *turns);
     heap = calloc(n_nodes, sizeof *heap);

@@ -3,8 +3,8 @@
  * scale_load PLAN RESULTS MUNGE_SOCKET PORT SECONDS
  *
  * PLAN and RESULTS are as scale_plan.h has them.
- * A node has one shipment under way at a time. It tells live values each 10 s (+- 10 %), and what else it has to
- * tell (a "post", which holds live values too) when that is due. What fails is sent again as slurm-gpud does it.
+ * A node has one shipment under way at a time. It sends live values every 10 s (+- 10 %), and the rest
+ * (a "post", which contains live values too) when that is due. A failed shipment is sent again as by slurm-gpud.
  * Ends after SECONDS, once no post is due and none is under way. SIGUSR1: all posts with due_s < 0 are due now.
  */
 #define _GNU_SOURCE
@@ -80,7 +80,7 @@ static void fail(const char *what) {
     exit(3);
 }
 
-/* When the next post of a node is due; a year where there is none, or nobody knows when. */
+/* When the next post of a node is due; a year where there is none, or its time is unknown. */
 static double post_due_s(uint32_t node) {
     if (states[node].post >= nodes[node].n_posts)
         return 3e7;
@@ -123,7 +123,7 @@ static void failed(uint32_t node, int why) {
     schedule(node, s->not_before_s);
 }
 
-static uint32_t told(const char *answer, const char *name) {
+static uint32_t count_of(const char *answer, const char *name) {
     const char *at = strstr(answer, name);
     return at == NULL ? 0 : (uint32_t)strtoul(at + strlen(name), NULL, 10);
 }
@@ -145,7 +145,7 @@ static void answered(uint32_t node) {
     struct result result = {
         .due_s = s->due_s, .sent_s = s->sent_s, .done_s = now_s(), .node = node,
         .n_records = s->under_way->n_records, .tries = s->tries,
-        .stored = told(s->answer, "\"stored\":"), .stale = told(s->answer, "\"stale\":"),
+        .stored = count_of(s->answer, "\"stored\":"), .stale = count_of(s->answer, "\"stale\":"),
         .rejected = rejected != NULL && rejected[12] != ']',
     };
     fwrite(&result, sizeof result, 1, results);

@@ -51,7 +51,7 @@ MEMORY_LEVELS = 5
 _MEMORY_MIB = 81_920.0
 _PHASE_S = 7.0
 _PAUSE_S = 30.0
-PERIOD_S, FIRST_TOLD_S = 300, 10
+PERIOD_S, FIRST_SHIPPED_S = 300, 10
 """The ages at which a job is shipped: soon after its start, then every five minutes."""
 
 
@@ -110,7 +110,7 @@ def _pattern(machine: SimulatedMachine, job_id: int, seconds: int, dice: random.
     positions = ",".join(map(str, range(GPUS)))
     machine.hook("prolog", job_id, positions)
     began_s, stages = machine.clock.now_s, []
-    for at_s in (FIRST_TOLD_S, *range(PERIOD_S, seconds, PERIOD_S)):
+    for at_s in (FIRST_SHIPPED_S, *range(PERIOD_S, seconds, PERIOD_S)):
         machine.run_until(began_s + at_s)
         stages.append(Stage(at_s, _spooled_records(machine, job_id)))
     machine.run_until(began_s + seconds)

@@ -16,9 +16,9 @@ The clock of this machine is never set (lab/clocks.py). slurm-gpud, its hooks an
 and slurm-gpudbd with the Slurm commands that it runs; Slurm's daemons do not. Larger errors are not tested:
 above five minutes MUNGE rejects all credentials and Slurm starts no job.
 
-With --json the last line is {"jobs": …, "lost": …, "twice": …, "held_otherwise": …, "clock_steps": …, …}. The
-exit code is 1 if a job was lost, recorded twice or for another time than its allocation, if a hook drained a
-node, or if a daemon leaks.
+With --json the last line is {"jobs": …, "lost": …, "twice": …, "allocated_otherwise": …, …}. The exit code
+is 1 if a job was lost, recorded twice or for another time than its allocation, if a hook drained a node, or
+if a daemon leaks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ STEPS_S = (1.53, 15.31, 60.07, 239.9)
 WRONG_CLOCK_S = 60.0
 """The longest time in seconds for which a clock is wrong."""
 _MIB = 1 << 20
-WRONG = ("lost", "twice", "held_otherwise", "beyond")
+WRONG = ("lost", "twice", "allocated_otherwise", "over_limit")
 """Jobs by what is wrong with their records (bench/soak_records.py)."""
 
 

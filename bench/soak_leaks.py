@@ -44,8 +44,8 @@ def leaks(
     all lives from their sixth minute on. `disk` is in MiB, of all nodes together.
     """
     kinds: dict[str, list[Sequence[UsageSample]]] = defaultdict(list)
-    for (name, _), looks in lives.items():
-        grown = [look for look in looks if look.at_s >= looks[0].at_s + YOUNG_S]
+    for (name, _), samples in lives.items():
+        grown = [sample for sample in samples if sample.at_s >= samples[0].at_s + YOUNG_S]
         if len(grown) > 1:
             kinds["slurm-gpud" if name.startswith("slurm-gpud-") else name].append(grown)
     found: dict[str, dict[str, float | None]] = {}
@@ -54,10 +54,10 @@ def leaks(
         found[kind] = {
             "watched_h": round(sum(map(_length_s, of_kind)) / 3600, 2),
             "longest_min": round(_length_s(longest) / 60, 1),
-            "most_rss_mib": round(max(look.rss_mib for life in of_kind for look in life), 1),
+            "most_rss_mib": round(max(sample.rss_mib for life in of_kind for sample in life), 1),
             "mib_per_h_of_all": round(slope([[(at.at_s, at.rss_mib) for at in life] for life in of_kind]), 2),
-            "mib_per_h": _rounded(settled_per_h([(look.at_s, look.rss_mib) for look in longest])),
-            "files_per_h": _rounded(settled_per_h([(look.at_s, look.files) for look in longest])),
+            "mib_per_h": _rounded(settled_per_h([(sample.at_s, sample.rss_mib) for sample in longest])),
+            "files_per_h": _rounded(settled_per_h([(sample.at_s, sample.files) for sample in longest])),
         }
     if disk:
         found[NODES_DISK] = {

@@ -70,54 +70,54 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
     that it forgot before accounting had its start stays pending there: it is counted, but is not a run.
     """
     expected = accounted(lab, jobs)
-    stamped = {job: lab.held(job) for job in jobs}
-    holds = _holds(lab, stamped)
-    beside_strangers: list[int] = []
+    stamped = {job: lab.intervals(job) for job in jobs}
+    allocations = _allocations(lab, stamped)
+    with_strangers: list[int] = []
     forgotten: list[int] = []
     never_begun: list[int] = []
     lost: list[int] = []
     twice: list[int] = []
     points: list[float] = []
-    beyond: list[int] = []
+    over_limit: list[int] = []
     off_s: dict[tuple[int, Place], float] = {}
     unlike: list[int] = []
     client = DatabaseClient(load_config(lab.layout.site_file))
     until = time.monotonic() + WITHIN_S
     for job in sorted(jobs):
         nodes = frozenset[str]().union(*expected.get(job, ()))
-        held = _by_place(lab, [one for one in stamped[job] if one.node in nodes])
+        stamps = _by_place(lab, [one for one in stamped[job] if one.node in nodes])
         if any(one.positions and one.node not in nodes for one in stamped[job]):
             forgotten.append(job)
             continue
-        runs, n_pending = runs_of(client, job, len(held), until)
+        runs, n_pending = runs_of(client, job, len(stamps), until)
         n_expected = len(expected.get(job, ()))
         if n_expected and n_pending:
             never_begun.append(job)
         if forgotten_after_start(runs):
             forgotten.append(job)
-        wrong = record_error(n_expected, held.keys(), runs)
+        wrong = record_error(n_expected, stamps.keys(), runs)
         if wrong is not None:
             {RecordError.LOST: lost, RecordError.TWICE: twice}[wrong].append(job)
-            _print_runs(job, n_expected, held, runs, history)
+            _print_runs(job, n_expected, stamps, runs, history)
         elif len(runs) == 1:
             shares = lab.truth(job)
             own = true_pct(shares, [False] * len(shares))
-            true = true_pct(shares, [is_exclusive(job, share, holds) for share in shares])
+            true = true_pct(shares, [is_exclusive(job, share, allocations) for share in shares])
             if true is not None and own is not None and abs(true - own) > MOST_POINTS:
-                beside_strangers.append(job)
+                with_strangers.append(job)
             for off, allowed in _off_by(runs[0], shares, true):
                 points.append(off)
                 if off > allowed:
-                    beyond.append(job)
-                    _print_difference(job, off, runs[0], shares, holds)
-                    _print_history(history, held)
-            for place, off, allowed_s in _off_s(runs[0], held):
+                    over_limit.append(job)
+                    _print_difference(job, off, runs[0], shares, allocations)
+                    _print_history(history, stamps)
+            for place, off, allowed_s in _off_s(runs[0], stamps):
                 off_s[job, place] = off
                 if abs(off) > allowed_s:
                     unlike.append(job)
-                    print(f"job {job} on {place}: {off:+.3f} s; stamps {held[place]}", file=sys.stderr)
+                    print(f"job {job} on {place}: {off:+.3f} s; stamps {stamps[place]}", file=sys.stderr)
                     _print_records(runs[0], place)
-                    _print_history(history, held)
+                    _print_history(history, stamps)
     client.close()
     return {
         "jobs": len(jobs),
@@ -126,13 +126,13 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
         "forgotten_before_begun": never_begun,
         "lost": lost,
         "twice": twice,
-        "held_compared": len(off_s),
-        "held_worst_s": round(max(map(abs, off_s.values()), default=0.0), 3),
-        "held_otherwise": sorted(set(unlike)),
+        "allocations_compared": len(off_s),
+        "allocations_worst_s": round(max(map(abs, off_s.values()), default=0.0), 3),
+        "allocated_otherwise": sorted(set(unlike)),
         "compared": len(points),
         "worst_points": round(max(points, default=0.0), 2),
-        "compared_with_all_that_the_gpu_did": beside_strangers,
-        "beyond": beyond,
+        "compared_with_all_that_the_gpu_did": with_strangers,
+        "over_limit": over_limit,
     }
 
 
@@ -143,14 +143,14 @@ class RecordError(Enum):
     TWICE = "twice"
 
 
-def record_error(n_expected: int, held: Set[Place], runs: Sequence[Run]) -> RecordError | None:
+def record_error(n_expected: int, places: Set[Place], runs: Sequence[Run]) -> RecordError | None:
     """Compare the runs of Slurm's accounting (0: unknown) and the hooks' stamps with the records."""
-    told = {(record.node, record.device) for run in runs for record in run.devices or ()}
-    n_told = len(runs) - len(forgotten_after_start(runs))
-    if n_expected and n_told != n_expected:
-        return RecordError.LOST if n_told < n_expected else RecordError.TWICE
-    if held and told != held:
-        return RecordError.LOST if told < held else RecordError.TWICE
+    recorded = {(record.node, record.device) for run in runs for record in run.devices or ()}
+    n_recorded = len(runs) - len(forgotten_after_start(runs))
+    if n_expected and n_recorded != n_expected:
+        return RecordError.LOST if n_recorded < n_expected else RecordError.TWICE
+    if places and recorded != places:
+        return RecordError.LOST if recorded < places else RecordError.TWICE
     return None
 
 
@@ -163,16 +163,16 @@ def forgotten_after_start(runs: Sequence[Run]) -> Sequence[Run]:
 def _print_runs(
     job: int,
     n_expected: int,
-    held: Mapping[Place, Sequence[AllocatedInterval]],
+    stamps: Mapping[Place, Sequence[AllocatedInterval]],
     runs: Sequence[Run],
     history: History,
 ) -> None:
     """Return the rows of a job that was lost or recorded twice."""
-    print(f"job {job}: {len(runs)} runs of {n_expected}; stamps {dict(held)}", file=sys.stderr)
+    print(f"job {job}: {len(runs)} runs of {n_expected}; stamps {dict(stamps)}", file=sys.stderr)
     for run in runs:
         print(f"  {run.state} on {run.nodes}, {run.start_s} to {run.end_s}", file=sys.stderr)
         _print_records(run)
-    _print_history(history, held)
+    _print_history(history, stamps)
 
 
 def _print_records(run: Run, of_place: Place | None = None) -> None:
@@ -180,33 +180,37 @@ def _print_records(run: Run, of_place: Place | None = None) -> None:
     for record in run.devices or ():
         if of_place in (None, (record.node, record.device)):
             device, util = record.device_util_pct, histogram_mean(record.util_hist_ms or {})
-            told = (
-                f"prolog {record.prolog_s}, {record.first_s} to {record.last_s}, held {record.allocated_s} s"
-            )
+            observed = f"prolog {record.prolog_s}, {record.first_s} to {record.last_s}"
+            allocated = f"allocated {record.allocated_s} s"
             since = f"at uptime {record.uptime_s}, final {record.final}, seq {record.seq}"
             did = f"sampled {record.sampled_s} s, {util} % of its own, {device} by all"
             print(
-                f"  {record.node} {record.device} {record.segment}: {told}, {since}, {did}", file=sys.stderr
+                f"  {record.node} {record.device} {record.segment}: {observed}, {allocated}, {since}, {did}",
+                file=sys.stderr,
             )
 
 
 def _print_difference(
-    job: int, off: float, run: Run, shares: Sequence[GpuShare], holds: Mapping[str, Sequence[GpuAllocation]]
+    job: int,
+    off: float,
+    run: Run,
+    shares: Sequence[GpuShare],
+    allocations: Mapping[str, Sequence[GpuAllocation]],
 ) -> None:
     """Print both sides of a utilisation that differs, by GPU, with its time."""
     print(f"job {job}: {run.ugpucore:.2f} %, off by {off:.2f} points", file=sys.stderr)
     for share in shares:
-        held = f"{share.start_s:.2f} to {share.end_s:.2f} (unsure {share.unsure_s:.2f} s)"
+        when = f"{share.start_s:.2f} to {share.end_s:.2f} (unsure {share.unsure_s:.2f} s)"
         did = f"{share.usage.util_pct:.2f} % by {share.usage.processes} processes"
         by_all = f"{share.usage.device_util_pct:.2f} % by all"
-        how = "alone" if is_exclusive(job, share, holds) else "shared"
-        print(f"  {share.gpu.uuid} {held}, {how}: {did}, {by_all}", file=sys.stderr)
+        how = "alone" if is_exclusive(job, share, allocations) else "shared"
+        print(f"  {share.gpu.uuid} {when}, {how}: {did}, {by_all}", file=sys.stderr)
     _print_records(run)
 
 
-def _print_history(history: History, held: Mapping[Place, Sequence[AllocatedInterval]]) -> None:
+def _print_history(history: History, stamps: Mapping[Place, Sequence[AllocatedInterval]]) -> None:
     """Return the faults during a job's allocation, and shortly before and after."""
-    stamped = [one for some in held.values() for one in some]
+    stamped = [one for some in stamps.values() for one in some]
     begin_s = min((one.start_s for one in stamped), default=0.0)
     end_s = max((one.start_s if one.end_s is None else one.end_s for one in stamped), default=0.0)
     for at_s, what in history:
@@ -214,10 +218,10 @@ def _print_history(history: History, held: Mapping[Place, Sequence[AllocatedInte
             print(f"  {at_s - begin_s:+8.2f} s: {what}", file=sys.stderr)
 
 
-def _by_place(lab: Lab, held: Sequence[AllocatedInterval]) -> dict[Place, list[AllocatedInterval]]:
+def _by_place(lab: Lab, intervals: Sequence[AllocatedInterval]) -> dict[Place, list[AllocatedInterval]]:
     """Return the allocations of each GPU, by the timestamps of the lab's own hooks."""
     places: dict[Place, list[AllocatedInterval]] = defaultdict(list)
-    for one in held:
+    for one in intervals:
         for position in one.positions:
             places[one.node, lab.nodes[one.node].at_position(position).uuid].append(one)
     return places
@@ -242,7 +246,7 @@ def runs_of(client: DatabaseClient, job: int, n_devices: int, until: float) -> t
 
 
 def _off_s(
-    run: Run, held: Mapping[Place, Sequence[AllocatedInterval]]
+    run: Run, stamps: Mapping[Place, Sequence[AllocatedInterval]]
 ) -> Iterator[tuple[Place, float, float]]:
     """Return the difference between allocated seconds of each device and the stamps, and the allowed one."""
     places: dict[Place, list[Record]] = defaultdict(list)
@@ -250,17 +254,19 @@ def _off_s(
     for record in kept:
         places[record.node, record.device].append(record)
     for place, records in places.items():
-        stamped = [(one.start_s, one.end_s, one.unsure_s) for one in held.get(place, ())]
+        stamped = [(one.start_s, one.end_s, one.unsure_s) for one in stamps.get(place, ())]
         seconds = [end_s - start_s for start_s, end_s, _ in stamped if end_s is not None]
         if len(seconds) == len(stamped) == 1:
             yield place, allocated_s(records) - seconds[0], STAMPED_WITHIN_S + stamped[0][2]
 
 
-def _holds(lab: Lab, stamped: Mapping[int, Sequence[AllocatedInterval]]) -> dict[str, list[GpuAllocation]]:
+def _allocations(
+    lab: Lab, stamped: Mapping[int, Sequence[AllocatedInterval]]
+) -> dict[str, list[GpuAllocation]]:
     """Return the allocations of each GPU by UUID."""
     found: dict[str, list[GpuAllocation]] = defaultdict(list)
-    for job, held in stamped.items():
-        for one in held:
+    for job, intervals in stamped.items():
+        for one in intervals:
             for position in one.positions:
                 end_s = float("inf") if one.end_s is None else one.end_s
                 uuid = lab.nodes[one.node].at_position(position).uuid
@@ -268,11 +274,11 @@ def _holds(lab: Lab, stamped: Mapping[int, Sequence[AllocatedInterval]]) -> dict
     return found
 
 
-def is_exclusive(job: int, share: GpuShare, holds: Mapping[str, Sequence[GpuAllocation]]) -> bool:
+def is_exclusive(job: int, share: GpuShare, allocations: Mapping[str, Sequence[GpuAllocation]]) -> bool:
     """Return whether the GPU was allocated to no other job in that time."""
     return not any(
-        hold.job != job and hold.start_s < share.end_s and hold.end_s > share.start_s
-        for hold in holds.get(share.gpu.uuid, ())
+        one.job != job and one.start_s < share.end_s and one.end_s > share.start_s
+        for one in allocations.get(share.gpu.uuid, ())
     )
 
 

@@ -313,9 +313,9 @@ class Lab:
 
         wait_for(none_left, deadline_s, "all jobs end", lambda: self.output(["squeue"]), 0.2)
 
-    def held(self, job_id: int) -> list[hooks.AllocatedInterval]:
+    def intervals(self, job_id: int) -> list[hooks.AllocatedInterval]:
         """Return when raw job ``job_id`` had its GPUs allocated, recorded independently of slurm-gpu."""
-        return hooks.held(self.layout, job_id)
+        return hooks.intervals(self.layout, job_id)
 
     def truth(self, job_id: int) -> list[GpuShare]:
         """Return the true use of each GPU allocated to raw job ``job_id``, run by run."""

@@ -13,7 +13,7 @@ from lab.layout import INSTALLED_VARIABLE, REPOSITORY, Layout
 EVENTS = ("prolog", "epilog")
 _HOOK = "10-slurm-gpu"
 _INSTALLED = Path("/usr/libexec/slurm-gpu/hooks")
-_TOLD = "-told"
+_NOTIFIED = "-notified"
 _NODE = "$SLURMD_NODENAME"
 
 
@@ -33,7 +33,7 @@ class AllocatedInterval:
 
 def install(layout: Layout, *, ours: bool, own_clocks: bool = False) -> None:
     """Write the directories that Prolog= and Epilog= of slurm.conf name."""
-    layout.held.mkdir(exist_ok=True)
+    layout.stamps.mkdir(exist_ok=True)
     layout.truth.mkdir(exist_ok=True)
     layout.truth.chmod(0o1777)
     for event in EVENTS:
@@ -54,7 +54,7 @@ def _script(layout: Layout, event: str, hook: Path | None, *, own_clocks: bool) 
 stamp() {{
     read -r uptime _ </proc/uptime
     echo "$1" "$uptime" "${{SLURM_JOB_RESTART_COUNT:-0}}" "$SLURM_JOB_GPUS" \\
-        >>{layout.held}/$SLURM_JOB_ID.$SLURMD_NODENAME
+        >>{layout.stamps}/$SLURM_JOB_ID.$SLURMD_NODENAME
 }}
 stamp {event}
 """
@@ -66,7 +66,7 @@ stamp {event}
 {script}# All nodes share this host, so each has a run directory of its own, and a clock where that is wanted.
 export SLURM_GPU_RUN_DIR="{layout.node(_NODE).run}"
 {clock}(. {hook})
-stamp {event}{_TOLD}
+stamp {event}{_NOTIFIED}
 exit 0
 """
 
@@ -76,7 +76,7 @@ def _executable(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def held(layout: Layout, job_id: int) -> list[AllocatedInterval]:
+def intervals(layout: Layout, job_id: int) -> list[AllocatedInterval]:
     """Return the intervals in which raw job ``job_id`` had its allocation, by node and time.
 
     A requeued job has one per run and node. An epilog closes the open interval regardless of its restart
@@ -84,7 +84,7 @@ def held(layout: Layout, job_id: int) -> list[AllocatedInterval]:
     """
     boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found: list[AllocatedInterval] = []
-    for path in sorted(layout.held.glob(f"{job_id}.*")):
+    for path in sorted(layout.stamps.glob(f"{job_id}.*")):
         node = path.name.partition(".")[2]
         of_node: list[AllocatedInterval] = []
         began_s = 0.0
@@ -97,7 +97,7 @@ def held(layout: Layout, job_id: int) -> list[AllocatedInterval]:
                     of_node.pop()
                 positions = tuple(int(item) for item in "".join(gpus).split(",") if item)
                 of_node.append(AllocatedInterval(node, int(restart), positions, at_s, None))
-            elif last is not None and event.endswith(_TOLD):
+            elif last is not None and event.endswith(_NOTIFIED):
                 of_node[-1] = replace(last, unsure_s=last.unsure_s + at_s - began_s)
             elif last is not None and last.end_s is None:
                 of_node[-1] = replace(last, end_s=at_s)

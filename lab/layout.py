@@ -115,9 +115,9 @@ class Layout:
         return self.root / "truth"
 
     @property
-    def held(self) -> Path:
+    def stamps(self) -> Path:
         """The allocation times of each job, recorded by the lab's own hook."""
-        return self.root / "held"
+        return self.root / "stamps"
 
     @property
     def munge(self) -> Path:

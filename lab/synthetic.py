@@ -197,11 +197,14 @@ class SyntheticCluster:
         """Return a quota with one limit on the GPUs of a user's jobs, and one on each job."""
         jobs = (item.job for item in self._jobs.values())
         used = sum(job.n_gpus for job in jobs if job.user == user and job.n_gpus is not None)
-        told = {"rule": "share", "group": "everybody", "per": "user", "mode": "enforce", "until_s": None}
-        told["why"] = "Others wait."
+        common = {"rule": "share", "group": "everybody", "per": "user", "mode": "enforce", "until_s": None}
+        common["why"] = "Others wait."
         total = {"on": "GPUs running", "key": "gpus_running", "unit": "GPUs", "limit": 64.0, "used": used}
         each = {"on": "each job's time limit", "key": "walltime", "unit": "s", "limit": 172_800}
-        limits = [told | total | {"left": max(0.0, 64.0 - used)}, told | each | {"used": None, "left": None}]
+        limits = [
+            common | total | {"left": max(0.0, 64.0 - used)},
+            common | each | {"used": None, "left": None},
+        ]
         return Quota(user=user, as_of_s=self.now_s, limits=limits, why=None)
 
     def forecast(self, job: str) -> Forecast | str:
@@ -321,22 +324,22 @@ class SyntheticCluster:
         )
 
     def _node(self, node: int, holders: Sequence[ClusterAllocation]) -> ClusterNode:
-        held = sum(len(holder.gpus) for holder in holders)
+        n_allocated = sum(len(holder.gpus) for holder in holders)
         down = node in self._down
         return ClusterNode(
             node=self._name(node),
-            state="drain" if down else "mixed" if held else "idle",
+            state="drain" if down else "mixed" if n_allocated else "idle",
             reason="broken fan" if down else None,
             in_service=not down,
             partitions=("gpu",),
             zone=f"zone{node // NODES_PER_ZONE + 1}",
             server_type=self._type(node),
             gpus={self._type(node): GPUS_PER_NODE},
-            gpus_free=0 if down else GPUS_PER_NODE - held,
+            gpus_free=0 if down else GPUS_PER_NODE - n_allocated,
             cpus=128,
-            cpus_allocated=16 * held,
+            cpus_allocated=16 * n_allocated,
             memory_mib=2_000_000,
-            memory_allocated_mib=250_000 * held,
+            memory_allocated_mib=250_000 * n_allocated,
             holders=tuple(holders),
         )
 

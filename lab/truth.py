@@ -41,15 +41,17 @@ def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]
     by_name = {node.name: node for node in nodes}
     processes = list(_all_ended(layout))
     shares = []
-    for held in hooks.held(layout, job_id):
-        if held.end_s is None:
+    for interval in hooks.intervals(layout, job_id):
+        if interval.end_s is None:
             continue
-        gpus = [by_name[held.node].at_position(position) for position in held.positions]
+        gpus = [by_name[interval.node].at_position(position) for position in interval.positions]
         for gpu in sorted(gpus, key=lambda gpu: gpu.nvml_index):
             usage = truth.usage(
-                processes, job_id=job_id, uuid=gpu.uuid, start_s=held.start_s, end_s=held.end_s
+                processes, job_id=job_id, uuid=gpu.uuid, start_s=interval.start_s, end_s=interval.end_s
             )
-            shares.append(GpuShare(gpu, held.restart, held.start_s, held.end_s, held.unsure_s, usage))
+            shares.append(
+                GpuShare(gpu, interval.restart, interval.start_s, interval.end_s, interval.unsure_s, usage)
+            )
     return shares
 
 
@@ -62,9 +64,13 @@ def _all_ended(layout: Layout) -> Iterator[ProcessTruth]:
         ended = process
         if process.end_ns is None and process.job_id is not None:
             begin_s = process.points[0].time_ns / 1e9
-            for held in hooks.held(layout, process.job_id):
-                end_s = held.end_s
-                if held.node == process.node and end_s is not None and held.start_s <= begin_s < end_s:
+            for interval in hooks.intervals(layout, process.job_id):
+                end_s = interval.end_s
+                if (
+                    interval.node == process.node
+                    and end_s is not None
+                    and interval.start_s <= begin_s < end_s
+                ):
                     ended = process.killed_at(end_s)
         yield ended
 

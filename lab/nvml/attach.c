@@ -26,7 +26,7 @@ static const char *const function_names[] = {
 #undef X
 };
 
-/* As the kernel tells it: wallclock.c may have taken the place of clock_gettime, and schedules go on evenly. */
+/* The time of the kernel: wallclock.c may have replaced clock_gettime, and schedules continue evenly. */
 static uint64_t clock_ns(clockid_t clock)
 {
     struct timespec now;
@@ -152,7 +152,7 @@ static bool alive(uint32_t pid, uint64_t start_ticks)
     if (length <= 0)
         return false;
     text[length] = '\0';
-    after_name = strrchr(text, ')'); /* the name itself may hold blanks and brackets */
+    after_name = strrchr(text, ')'); /* the name itself may contain blanks and brackets */
     if (after_name == NULL ||
         sscanf(after_name + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
                &state, &started) != 2)
@@ -173,7 +173,7 @@ void world_end_vanished(void)
             return;
         if (!__atomic_compare_exchange_n(&world->checked_alive_ns, &last, monotonic, false, __ATOMIC_RELAXED,
                                          __ATOMIC_RELAXED))
-            return; /* another reader is looking already */
+            return; /* another reader scans already */
     }
     for (size_t i = 0; i < slots; i++) {
         struct world_process *process = &world->processes[i];

@@ -9,7 +9,7 @@
 /* Count a call and take its time; UNINITIALIZED before nvmlInit, or if the driver was reloaded since. */
 nvmlReturn_t enter_library(enum function function);
 
-/* What a handle stands for: a device, or one of its MIG instances. */
+/* The target of a handle: a device, or one of its MIG instances. */
 struct handled {
     struct world_device *device;
     const struct world_instance *instance; /* NULL for the whole device */
@@ -31,7 +31,7 @@ void meet_delays(enum function function, const struct world_device *device);
 /* Return a target's handle from a function that looks it up. */
 nvmlReturn_t give_handle(enum function function, uint32_t target, nvmlDevice_t *handle);
 
-/* The same without any doing, for what tells handles besides. */
+/* The same without side effects, for functions that return handles among other values. */
 nvmlDevice_t handle_of(uint32_t target);
 
 bool is_lost(const struct world_device *device);
@@ -55,7 +55,7 @@ bool is_lost(const struct world_device *device);
             return entered;                                                     \
     } while (0)
 
-/* The same where the handle may be that of an instance; `handled` tells. */
+/* The same where the handle may be that of an instance; `handled` has its target. */
 #define ENTER_TARGET(name, handle, out)                                         \
     struct handled handled;                                                     \
     do {                                                                        \

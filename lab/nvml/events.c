@@ -1,4 +1,4 @@
-/* What the driver tells by itself: Xid errors, once to each event set that asked for them before. */
+/* Events of the driver: Xid errors, once to each event set that is registered for them. */
 #define _GNU_SOURCE
 #include "call.h"
 

@@ -1,4 +1,4 @@
-/* nvmlDeviceGetFieldValues, and the links that only fields tell everything about. */
+/* nvmlDeviceGetFieldValues, and the links, whose values only fields report completely. */
 #include "call.h"
 #include "readings.h"
 #include "ring.h"

@@ -217,7 +217,7 @@ static void add_totals(uint32_t target, uint64_t now, double weight, double tota
             totals[total] += weight * parts[i].mean_pct * parts[i].process->factors[total];
 }
 
-/* Totals of one target, or of all on a device by their weights: anew where a process was folded meanwhile. */
+/* Totals of one target, or of all on a device by their weights; repeated if a process was folded meanwhile. */
 static void sum_totals(uint32_t of, bool whole_device, uint64_t now, double totals[N_TOTALS])
 {
     uint32_t folds;
@@ -248,15 +248,15 @@ void load_device_totals(uint32_t device, uint64_t now, double totals[N_TOTALS])
 
 uint64_t load_total(uint32_t device, uint64_t now, enum total total)
 {
-    uint64_t *told = &world->devices[device].high_pct_ns[total];
+    uint64_t *highest = &world->devices[device].high_pct_ns[total];
     double totals[N_TOTALS];
     uint64_t high, value;
 
     load_device_totals(device, now, totals);
     value = (uint64_t)totals[total];
-    high = __atomic_load_n(told, __ATOMIC_RELAXED);
+    high = __atomic_load_n(highest, __ATOMIC_RELAXED);
     while (value > high &&
-           !__atomic_compare_exchange_n(told, &high, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+           !__atomic_compare_exchange_n(highest, &high, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
     return value > high ? value : high;
 }

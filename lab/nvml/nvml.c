@@ -176,7 +176,7 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *pci
     return NVML_SUCCESS;
 }
 
-/* The four that tell one fixed number each. */
+/* The four functions that return one fixed number each. */
 #define LINK_FACT(name, member)                                                 \
     API nvmlReturn_t name(nvmlDevice_t handle, unsigned int *value)             \
     {                                                                           \

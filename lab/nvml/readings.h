@@ -1,4 +1,4 @@
-/* Readings that more than one function tells. */
+/* Readings that more than one function returns. */
 #ifndef SIMGPU_READINGS_H
 #define SIMGPU_READINGS_H
 

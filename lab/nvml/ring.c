@@ -12,7 +12,7 @@ static uint64_t tick_at(uint64_t at_ns)
     return at_ns * TICKS_PER_S / NS_PER_S;
 }
 
-/* Compute one tick; `parts` must hold all processes that ran in it. */
+/* Compute one tick; `parts` must contain all processes that ran in it. */
 static double compute(struct part *parts, size_t n, uint64_t number)
 {
     return load_mean(parts, n, tick_end_ns(number - 1), tick_end_ns(number));
@@ -56,12 +56,12 @@ unsigned int power_mw(const struct world_device *device, double power_pct)
 
 unsigned int sm_clock_mhz(const struct world_device *device, size_t n_processes, double clock)
 {
-    unsigned int held = (unsigned int)(device->max_sm_clock_mhz * clock + 0.5);
+    unsigned int scaled = (unsigned int)(device->max_sm_clock_mhz * clock + 0.5);
 
-    return n_processes > 0 && held > device->idle_sm_clock_mhz ? held : device->idle_sm_clock_mhz;
+    return n_processes > 0 && scaled > device->idle_sm_clock_mhz ? scaled : device->idle_sm_clock_mhz;
 }
 
-/* The ticks that the ring holds. */
+/* The ticks in the ring. */
 struct range {
     uint64_t first, last; /* none if first > last */
 };

@@ -18,7 +18,7 @@ struct tick {
 /* The tick that ended last, with the processes that ran in it. */
 struct tick last_tick(const struct world_device *device, struct part parts[MAX_PROCESSES]);
 
-/* A whole percentage, as the driver tells it. Rounded up or down by turns, so that the mean over many
+/* A whole percentage, as the driver reports it. Rounded up or down alternately, so that the mean over many
  * ticks is that of the unrounded values: the error of rounding must not hide other errors. */
 unsigned int whole_percent(double percent, uint64_t tick);
 

@@ -36,7 +36,7 @@ uint64_t world_now(void);
 /* What NVML stamps on something that happened at a time of the world, in µs. */
 uint64_t stamp_us(uint64_t at_ns);
 
-/* How many process slots are worth looking at. */
+/* The number of process slots to scan. */
 size_t world_slots(void);
 
 /* Give up to `ns` of real time. */
@@ -45,7 +45,7 @@ void sleep_ns(uint64_t ns);
 /* Use up `ns` of this thread's processor time. */
 void compute_ns(uint64_t ns);
 
-/* End the schedule of each process that is there no more; looks at most every 100 ms. */
+/* End the schedule of each process that is there no more; scans at most every 100 ms. */
 void world_end_vanished(void);
 
 /* A process's part in the load of its target. */
@@ -71,7 +71,7 @@ double load_mean(struct part *parts, size_t n, uint64_t from, uint64_t to);
 /* The mean of any total over what load_mean was last asked of these parts. */
 double load_mean_of(const struct part *parts, size_t n, enum total total);
 
-/* MiB that a process holds at an instant. */
+/* Memory of a process in MiB at an instant. */
 double part_memory(const struct part *part, uint64_t at);
 
 /* What happened on a target, or on a device and all its instances, since the driver was loaded, in percent × ns. */

@@ -1,9 +1,9 @@
-/* The wall clock of one simulated host, for whatever is started with this library preloaded: the machine's own,
- * as the host's world says that somebody set it. NVML stamps by the same world, so that both jump at once. Nobody
- * touches the machine's clock.
+/* The wall clock of one simulated host, for all programs started with this library preloaded: the machine's own,
+ * with the steps that the host's world contains. NVML stamps by the same world, so that both jump at once. The
+ * machine's clock does not change.
  *
- * Only who asks for the time of day is answered here. Clocks that nobody can set, sleeps, timeouts and the times
- * of files are the kernel's. */
+ * This library replaces only the time of day. Monotonic clocks, sleeps, timeouts and the times of files are the
+ * kernel's. */
 #define _GNU_SOURCE
 #include "world.h"
 

@@ -1,5 +1,5 @@
-/* The world: one memory-mapped file per simulated node, shared by whoever simulates work on its GPUs
- * (lab/simgpu) and by the simulated libnvidia-ml.so.1 that reports it.
+/* The world: one memory-mapped file per simulated node, shared by the processes that simulate work on its
+ * GPUs (lab/simgpu) and the simulated libnvidia-ml.so.1 that reports it.
  *
  *   header | devices[] in NVML order | calls[] | history[2] | instances[] | xids[] | processes[]
  *
@@ -20,7 +20,7 @@
  *
  * Times are ns of CLOCK_REALTIME, as NVML's own stamps are wall-clock time; a test may stop that clock
  * by setting `fake_now_ns`, and set the wall clock that NVML stamps by (and that wallclock.c shows to others)
- * while the simulated time goes on evenly.
+ * while the simulated time continues evenly.
  */
 #ifndef SIMGPU_WORLD_H
 #define SIMGPU_WORLD_H
@@ -81,12 +81,12 @@ struct world_faults {
     uint64_t nvlink_rx_offset;
     uint64_t clocks_event_reasons; /* bits added to the reported reasons */
     uint64_t reasons_from_ns;      /* from then on */
-    uint64_t reasons_until_ns;     /* until then; 0 = for ever */
+    uint64_t reasons_until_ns;     /* until then; 0 = indefinitely */
     uint64_t ecc_corrected; /* since the driver was loaded */
     uint64_t ecc_uncorrected;
     uint64_t unsupported[MAX_FUNCTIONS / 64];     /* bit = number of the function */
     uint64_t unsupported_fields[MAX_FIELDS / 64]; /* bit = field id */
-    uint64_t hanging[MAX_FUNCTIONS / 64];         /* these never return, until they are mended */
+    uint64_t hanging[MAX_FUNCTIONS / 64];         /* these never return, until the fault is removed */
     uint32_t samples;                             /* enum samples_fault */
     uint32_t pcie_counter_bits;                   /* 32 or 64; 0 = 64 */
 };
@@ -115,13 +115,13 @@ struct world_device {
     uint32_t nvlink_version; /* nvmlNvlinkVersion_t */
     uint32_t nvlink_mb_per_s; /* of one link in one direction */
     uint64_t memory_mib;
-    uint64_t reserved_mib; /* held by the driver, counted as used by the first MemoryInfo */
+    uint64_t reserved_mib; /* reserved by the driver, counted as used by the first MemoryInfo */
     uint64_t pcie_tx_bytes_per_s; /* at 100 % */
     uint64_t pcie_rx_bytes_per_s;
     uint64_t nvlink_tx_bytes_per_s; /* all links together, at 100 % */
     uint64_t nvlink_rx_bytes_per_s;
     double memory_util_factor; /* memory controller's utilisation per utilisation */
-    uint64_t high_pct_ns[N_TOTALS]; /* highest values told so far: counters never go back */
+    uint64_t high_pct_ns[N_TOTALS]; /* highest values reported so far: counters never go back */
     uint64_t energy_high_mj;
     uint64_t ecc_corrected_before; /* the driver was loaded last */
     uint64_t ecc_uncorrected_before;
@@ -148,12 +148,12 @@ struct world_process {
     uint32_t pid;
     uint32_t n_points;
     uint32_t flags;
-    char application[APPLICATION_BYTES]; /* by which others slow it down and it them; "": it is in nobody's way */
-    uint64_t start_ticks; /* /proc/PID/stat, field 22; 0 = no such process, never looked for */
+    char application[APPLICATION_BYTES]; /* its key in the slowdown table; "": slows no other process */
+    uint64_t start_ticks; /* /proc/PID/stat, field 22; 0 = no such process, not searched for */
     uint64_t end_ns;      /* when it ended or was found gone; 0 = not yet */
     double factors[N_TOTALS]; /* of its share of the utilisation; that of TOTAL_BUSY is 1 */
     double clock;             /* what is left of the greatest SM clock while it is there */
-    uint64_t reasons;         /* and the clocks event reasons that are told for it */
+    uint64_t reasons;         /* and the clocks event reasons that are reported for it */
     struct world_point points[MAX_POINTS];
 };
 
@@ -163,7 +163,7 @@ struct world_history {
     double pct_ns[MAX_TARGETS][N_TOTALS];
 };
 
-/* An error that the driver told. */
+/* An error that the driver reported. */
 struct world_xid {
     uint64_t time_ns;
     uint64_t code;
@@ -193,9 +193,9 @@ struct world {
     int64_t clock_before_ns; /* and what happened before so much */
     uint32_t driver_loaded;
     uint32_t folds;
-    uint32_t slots_used; /* no slot from this one on was ever used: nobody need look there */
-    uint32_t driver_loads; /* how often it was loaded: handles from before are worth nothing */
-    uint64_t checked_alive_ns; /* CLOCK_MONOTONIC of the last look for vanished processes */
+    uint32_t slots_used; /* no slot from this one on was ever used or needs a scan */
+    uint32_t driver_loads; /* how often it was loaded: earlier handles are invalid */
+    uint64_t checked_alive_ns; /* CLOCK_MONOTONIC of the last scan for vanished processes */
     struct world_device devices[MAX_DEVICES];
     struct world_call calls[MAX_FUNCTIONS];
     struct world_history history[2];

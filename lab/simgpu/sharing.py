@@ -57,9 +57,9 @@ class SpeedTable:
 
     def speed(self, application: str, others: Sequence[str]) -> float:
         """Return the speed with these co-runners; 1 without any."""
-        return 1 / (1 + sum(1 / self._beside(application, other) - 1 for other in others))
+        return 1 / (1 + sum(1 / self._speed_with(application, other) - 1 for other in others))
 
-    def _beside(self, application: str, other: str) -> float:
+    def _speed_with(self, application: str, other: str) -> float:
         try:
             return self.speeds[application][other]
         except KeyError:
@@ -173,7 +173,7 @@ class Worker:
         # The end of the last complete stretch.
         self.ended_ns = 0
         self.stretches: list[tuple[float, list[str], float]] = []
-        self._now = self._begin(0.0, world.beside(device.target, pid))
+        self._now = self._begin(0.0, world.co_runners(device.target, pid))
 
     def turn(self) -> str | None:
         """Check the co-runners and return how the job ended, or None while it continues."""
@@ -187,7 +187,7 @@ class Worker:
         if grew and self._world.end_where_memory_is_out(self._device.target, stretch.slot, available_mib):
             self.end(self._world.now_ns(), OUT_OF_MEMORY)
             return OUT_OF_MEMORY
-        others = self._world.beside(self._device.target, self._pid)
+        others = self._world.co_runners(self._device.target, self._pid)
         if others != stretch.others and now_ns >= stretch.points[0].time_ns:
             self._change(others)
         return None

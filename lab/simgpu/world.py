@@ -225,7 +225,7 @@ class World:
         """Record when the process in ``slot`` ended."""
         self.content.processes[slot].end_ns = at_ns
 
-    def beside(self, target: int, pid: int) -> tuple[str, ...]:
+    def co_runners(self, target: int, pid: int) -> tuple[str, ...]:
         """Return the sorted applications of all other processes on a target.
 
         They include processes that are about to begin, and those whose end has not been recorded. A process

@@ -7,7 +7,7 @@ from typing import Any
 from slurm_gpu.alerts.suspects import Statement, drain, suspects
 
 NOW_S = 1_795_000_000.0
-GPU, BESIDE = ("n1", "GPU-3"), ("n1", "GPU-4")
+GPU, OTHER_GPU = ("n1", "GPU-3"), ("n1", "GPU-4")
 
 
 def statement(job: int, user: str = "alice", *, accuses: bool = True, **given: Any) -> Statement:
@@ -55,7 +55,7 @@ def test_later_healthy_jobs_exonerate_a_gpu():
 
 def test_jobs_that_were_well_before_or_elsewhere_do_not():
     before = statement(9, "carol", accuses=False, at_s=NOW_S - 7200)
-    elsewhere = statement(8, "carol", accuses=False, at_s=NOW_S - 60, devices=[BESIDE])
+    elsewhere = statement(8, "carol", accuses=False, at_s=NOW_S - 60, devices=[OTHER_GPU])
     assert named(*THREE, before, elsewhere) == [("n1", "GPU-3", 3, 2)]
 
 
@@ -72,7 +72,7 @@ def test_old_accusations_do_not_count():
 
 
 def test_a_node_is_reported_where_no_gpu_alone_is_accused_often_enough():
-    assert named(statement(1), statement(2, "bob", devices=[BESIDE]), statement(3)) == [("n1", None, 3, 2)]
+    assert named(statement(1), statement(2, "bob", devices=[OTHER_GPU]), statement(3)) == [("n1", None, 3, 2)]
     elsewhere = statement(2, "bob", devices=[("n2", "GPU-9")])
     assert named(statement(1), elsewhere, statement(3)) == []
 

@@ -169,9 +169,9 @@ def test_jobs_are_sorted_by_slowdown_as_in_figure_15() -> None:
 def test_every_target_is_of_a_planner_a_workload_and_a_measure_that_there_is() -> None:
     for figure in FIGURES:
         assert figure.workload in THESIS
-        for told in figure.told:
-            assert told.planner in OURS
-            assert told.what == "training s" or told.what in MEASURES
+        for statement in figure.statements:
+            assert statement.planner in OURS
+            assert statement.what == "training s" or statement.what in MEASURES
 
 
 def test_training_counts_where_the_thesis_counts_it(few: list[Run]) -> None:

@@ -64,9 +64,9 @@ def test_the_fault_shows_on_whom_it_befalls_and_from_when_it_does() -> None:
     assert case.fault is not None
     (culprit,) = case.fault.culprits
     for row, phases in enumerate(ranks(case)):
-        held = [bool(phase.footprint.reasons) for phase in phases]
-        assert not any(held[: WELL_S - STRETCH_S])
-        assert (np.mean(held[WELL_S:]) > 0.4) == (row == culprit)
+        throttled = [bool(phase.footprint.reasons) for phase in phases]
+        assert not any(throttled[: WELL_S - STRETCH_S])
+        assert (np.mean(throttled[WELL_S:]) > 0.4) == (row == culprit)
     assert not any(phase.footprint.reasons for phases in ranks(a_case("healthy")) for phase in phases)
 
 

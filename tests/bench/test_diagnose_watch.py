@@ -21,4 +21,4 @@ def test_running_jobs_are_watched_and_a_hang_is_reported():
     played = ReplayedJobs({1: case, 2: case})
     watch, _ = watched(played)
     assert watch.shown.watched == 2
-    assert {told.verdict.job_id for told in played.stored if told.verdict.cause == Cause.HANG} == {1, 2}
+    assert {one.verdict.job_id for one in played.stored if one.verdict.cause == Cause.HANG} == {1, 2}

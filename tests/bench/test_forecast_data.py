@@ -49,12 +49,12 @@ def write(path: Path, *rows: dict[str, str]) -> None:
 
 def test_a_row_is_read(tmp_path: Path):
     write(tmp_path / "jobs_2021-05-01.csv", _ROW)
-    looks = read_folder(tmp_path)
-    feature = dict(zip(looks.names, looks.features[0], strict=True))
+    samples = read_folder(tmp_path)
+    feature = dict(zip(samples.names, samples.features[0], strict=True))
     assert feature["gpus"] == pytest.approx(np.log2(3))
     assert feature["nodes"] == pytest.approx(2)
     assert feature["waited"] == pytest.approx(np.log2(36001))
-    assert looks.start_s[0] - looks.at_s[0] == 3600
+    assert samples.start_s[0] - samples.at_s[0] == 3600
 
 
 def test_columns_that_came_later_change_nothing(tmp_path: Path):
@@ -71,6 +71,6 @@ def test_a_later_eligible_time_is_not_used(tmp_path: Path):
         _ROW | {"eligible_time": "2021-05-01 12:10:00"},
         _ROW | {"eligible_time": "2021-05-01 12:50:00"},
     )
-    looks = read_folder(tmp_path)
-    np.testing.assert_array_equal(looks.features[0], looks.features[1])
-    assert np.isnan(looks.features[0, looks.names.index("eligible")])
+    samples = read_folder(tmp_path)
+    np.testing.assert_array_equal(samples.features[0], samples.features[1])
+    assert np.isnan(samples.features[0, samples.names.index("eligible")])

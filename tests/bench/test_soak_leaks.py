@@ -13,11 +13,11 @@ EACH_S = 5.0
 def life(minutes, memory, files=lambda at_s: 9, seed=1):
     """Return samples of a daemon with short-lived memory for answers and commands."""
     dice = random.Random(seed)
-    looks = []
+    samples = []
     for n in range(int(minutes * MINUTE / EACH_S)):
         moment_mib = dice.choice((0, 0, dice.uniform(0, 2), dice.uniform(0, 30)))
-        looks.append(UsageSample(n * EACH_S, memory(n * EACH_S) + moment_mib, files(n * EACH_S)))
-    return looks
+        samples.append(UsageSample(n * EACH_S, memory(n * EACH_S) + moment_mib, files(n * EACH_S)))
+    return samples
 
 
 def warming_up(at_s, mib=60.0, tau_s=600.0):
@@ -25,8 +25,8 @@ def warming_up(at_s, mib=60.0, tau_s=600.0):
     return 80 + mib * (1 - 2.718 ** (-at_s / tau_s))
 
 
-def of_one(looks):
-    return leaks({("slurm-gpudbd", 1): looks})["slurm-gpudbd"]
+def of_one(samples):
+    return leaks({("slurm-gpudbd", 1): samples})["slurm-gpudbd"]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -39,8 +39,8 @@ def test_a_daemon_that_grows_for_a_while_does_not_leak(minutes, seed):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("minutes", [60, 77, 110])
 def test_a_leak_is_found_beneath_that(minutes, seed):
-    looks = life(minutes, lambda at_s: warming_up(at_s) + (LEAK_MIB_PER_H + 1) * at_s / 3600, seed=seed)
-    assert leaking(leaks({("slurm-gpudbd", 1): looks})) == ["slurm-gpudbd"]
+    samples = life(minutes, lambda at_s: warming_up(at_s) + (LEAK_MIB_PER_H + 1) * at_s / 3600, seed=seed)
+    assert leaking(leaks({("slurm-gpudbd", 1): samples})) == ["slurm-gpudbd"]
 
 
 def test_a_leak_that_comes_in_steps_is_found():
@@ -56,8 +56,8 @@ def test_growing_once_and_staying_so_is_no_leak(at_min):
 
 
 def test_open_files_that_become_more_are_a_leak():
-    looks = life(77, lambda at_s: 80, lambda at_s: 9 + int(4 * at_s / 3600))
-    assert leaking(leaks({("slurm-gpud-n1", 1): looks})) == ["slurm-gpud"]
+    samples = life(77, lambda at_s: 80, lambda at_s: 9 + int(4 * at_s / 3600))
+    assert leaking(leaks({("slurm-gpud-n1", 1): samples})) == ["slurm-gpud"]
 
 
 def test_a_disk_that_fills_is_a_leak_and_one_that_is_emptied_is_none():

@@ -12,7 +12,7 @@ from lab.simgpu.truth import Usage
 from lab.truth import GpuShare
 from tests.cli.conftest import make_record, make_run
 
-HELD = {("n1", "GPU-a")}
+PLACES = {("n1", "GPU-a")}
 RUN = make_run(devices=(make_record("GPU-a"),))
 FORGOTTEN = make_run(state="PENDING", start_s=None, end_s=None, nodes="", devices=())
 """Submitted, and never begun: slurmctld was killed, and forgot it, but not Slurm's accounting."""
@@ -35,7 +35,7 @@ def test_a_submission_that_slurmctld_forgot_is_no_second_record_of_the_job_with_
     runs, n_never_begun = runs_of(client, 17, 1, until=float("inf"))
     assert (list(runs), n_never_begun) == ([RUN], 1)
     assert client.asked == 1  # and its end is not awaited
-    assert record_error(1, HELD, runs) is None
+    assert record_error(1, PLACES, runs) is None
 
 
 def test_a_run_that_slurmctld_lost_is_not_waited_for() -> None:
@@ -48,21 +48,21 @@ def test_a_run_that_slurmctld_lost_is_not_waited_for() -> None:
 def test_a_job_that_slurmctld_forgot_once_it_had_begun_is_no_second_record_either() -> None:
     # Its node shipped a record; Slurm's accounting has only the submission.
     begun = make_run(state="PENDING", end_s=None, submit_s=RUN.submit_s - 60, devices=(make_record("GPU-b"),))
-    held = {("n1", "GPU-a"), ("n1", "GPU-b")}
-    assert record_error(1, held, [begun, RUN]) is None
-    assert record_error(1, HELD, [begun, RUN]) is RecordError.TWICE  # it has no timestamp
+    places = {("n1", "GPU-a"), ("n1", "GPU-b")}
+    assert record_error(1, places, [begun, RUN]) is None
+    assert record_error(1, PLACES, [begun, RUN]) is RecordError.TWICE  # it has no timestamp
     assert (
-        record_error(1, held, [begun]) is RecordError.LOST
+        record_error(1, places, [begun]) is RecordError.LOST
     )  # it is the only one, and counts: GPU-a is missing
 
 
 def test_missing_and_duplicate_records_are_found() -> None:
     elsewhere = make_run(devices=(make_record("GPU-a"), make_record("GPU-b")))
-    assert record_error(1, HELD, [RUN, RUN]) is RecordError.TWICE
-    assert record_error(2, HELD, [RUN]) is RecordError.LOST
-    assert record_error(1, HELD, []) is RecordError.LOST
-    assert record_error(1, HELD, [make_run(devices=())]) is RecordError.LOST
-    assert record_error(1, HELD, [elsewhere]) is RecordError.TWICE
+    assert record_error(1, PLACES, [RUN, RUN]) is RecordError.TWICE
+    assert record_error(2, PLACES, [RUN]) is RecordError.LOST
+    assert record_error(1, PLACES, []) is RecordError.LOST
+    assert record_error(1, PLACES, [make_run(devices=())]) is RecordError.LOST
+    assert record_error(1, PLACES, [elsewhere]) is RecordError.TWICE
     assert record_error(0, set(), []) is None
 
 
@@ -73,10 +73,10 @@ def share(uuid: str, seconds: float, own_pct: float, by_all_pct: float) -> GpuSh
 
 def test_on_an_exclusive_gpu_all_activity_is_the_job_s() -> None:
     alone, shared = share("GPU-a", 30, 60, 70), share("GPU-b", 10, 20, 90)
-    holds = {
+    allocations = {
         "GPU-a": [GpuAllocation(17, 100, 130), GpuAllocation(18, 50, 100), GpuAllocation(19, 130, 140)],
         "GPU-b": [GpuAllocation(17, 100, 110), GpuAllocation(18, 50, 101)],
     }
-    assert [is_exclusive(17, one, holds) for one in (alone, shared)] == [True, False]
+    assert [is_exclusive(17, one, allocations) for one in (alone, shared)] == [True, False]
     assert true_pct([alone, shared], [True, False]) == pytest.approx((30 * 70 + 10 * 20) / 40)
     assert true_pct([], []) is None

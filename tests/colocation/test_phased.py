@@ -22,7 +22,7 @@ LEAST_GAIN = 0.0
 
 
 class InOrder:
-    """Starts jobs in the order of their numbers, as a rollout of that order foresees."""
+    """Starts jobs in the order of their numbers, as a rollout of that order predicts."""
 
     name = "in order"
 

@@ -169,12 +169,12 @@ class ReadDatabase(Loop):
     def __init__(self, tmp_path: Path) -> None:
         super().__init__(tmp_path)
         self.watched = Watched()
-        self.clock, self.look = self.watched.clock, self.watched.poller._seen
+        self.clock, self.poll_once = self.watched.clock, self.watched.poller._seen
         self.watched.poller._seen = self.seen  # type: ignore[method-assign]
 
     def seen(self) -> Any:
         self.work()
-        return self.look()
+        return self.poll_once()
 
     def run(self, n: int) -> None:
         self.watched.poller.run(3.0, Stop(n, self.pass_time))
@@ -184,12 +184,12 @@ class Snapshots(Loop):
     def __init__(self, tmp_path: Path) -> None:
         super().__init__(tmp_path)
         self.site = Site(tmp_path)
-        self.look = self.site.watcher.poll
-        self.site.watcher.poll = self.looked  # type: ignore[method-assign]
+        self.poll_once = self.site.watcher.poll
+        self.site.watcher.poll = self.polled  # type: ignore[method-assign]
 
-    def looked(self) -> Any:
+    def polled(self) -> Any:
         self.work()
-        return self.look()
+        return self.poll_once()
 
     def pass_time(self) -> None:
         self.site.clock.advance(30)
@@ -268,18 +268,18 @@ LOOPS = {
 # A mistake of ours ends slurm-gpuctld, and systemd starts it again.
 ENDED_BY_MISTAKES = {Snapshots, AuditLoop, ReadEnded, WaitForZones}
 CASES = [
-    pytest.param(kind, unforeseen, id=f"{kind.__name__}-{'mistake' if unforeseen else 'outage'}")
+    pytest.param(kind, unexpected, id=f"{kind.__name__}-{'mistake' if unexpected else 'outage'}")
     for kind in LOOPS
-    for unforeseen in (False, True)
-    if not (unforeseen and kind in ENDED_BY_MISTAKES)
+    for unexpected in (False, True)
+    if not (unexpected and kind in ENDED_BY_MISTAKES)
 ]
 
 
-@pytest.mark.parametrize(("kind", "unforeseen"), CASES)
+@pytest.mark.parametrize(("kind", "unexpected"), CASES)
 def test_each_loop_logs_an_outage_once_and_its_end_once(
-    kind: type[Loop], unforeseen: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: type[Loop], unexpected: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    error = KeyError("x") if unforeseen else LOOPS[kind]("gone at 1")
+    error = KeyError("x") if unexpected else LOOPS[kind]("gone at 1")
     errors = [*[None] * 3, *[error] * ROUNDS, *[None] * 3]
     loop = kind(tmp_path)
     loop.errors = iter(errors)
@@ -288,7 +288,7 @@ def test_each_loop_logs_an_outage_once_and_its_end_once(
     assert len(warned) == 1, caplog.messages
     since = caplog.records[caplog.records.index(warned[0]) + 1 :]
     assert len([record for record in since if record.levelno == logging.INFO]) == 1, caplog.messages
-    assert (warned[0].exc_info is not None) == (unforeseen or LOOPS[kind] is OSError)
+    assert (warned[0].exc_info is not None) == (unexpected or LOOPS[kind] is OSError)
 
 
 # Log lines that are not outages of a loop: each concerns one item, or a state that has changed.

@@ -56,11 +56,11 @@ WEB = 2
 WEB_HOST = "127.0.0.7"
 """Another host on which slurm-gpuweb may run."""
 # A user for whom slurmdbd, which is unreachable, returns nothing.
-UNTOLD = 3
+UNRESOLVED = 3
 # The accounts of users; all accounts for others.
 PLACES = {
     pwd.getpwuid(NOBODY).pw_name: UserAssociations(accounts=frozenset({"vision"})),
-    pwd.getpwuid(UNTOLD).pw_name: UserAssociations(from_slurmdbd=False),
+    pwd.getpwuid(UNRESOLVED).pw_name: UserAssociations(from_slurmdbd=False),
 }
 
 

@@ -228,7 +228,7 @@ def node(number: int, **given: Any) -> SlurmNode:
 
 
 class MemorySlurm:
-    """A SlurmClient whose answers a test sets; `away` makes it fail.
+    """A SlurmClient whose answers a test sets; `unavailable` makes it fail.
 
     `questions` lists the queries of current accounting, `periods` those of earlier times.
     """
@@ -236,13 +236,13 @@ class MemorySlurm:
     def __init__(self, rows: Iterable[AccountingRun] = (), jobs: Iterable[QueuedJob] = ()) -> None:
         self.rows, self.queue = list(rows), list(jobs)
         self.node_list: list[SlurmNode] = [node(number) for number in range(1, 5)]
-        self.away = False
+        self.unavailable = False
         self.questions: list[tuple[int, tuple[int, ...] | None]] = []
         self.periods: list[tuple[int, int]] = []
         self.job_calls = 0
 
     def _answer(self) -> None:
-        if self.away:
+        if self.unavailable:
             raise SlurmError("slurmctld does not answer")
 
     def settings(self) -> SlurmSettings:

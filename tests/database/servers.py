@@ -92,7 +92,7 @@ class MariaDB:
 
     @contextlib.contextmanager
     def with_most_bytes(self, n: int) -> Iterator[None]:
-        """Connections that are made meanwhile take statements of so many bytes, packet and all."""
+        """Limit statements of new connections to `n` bytes, including the packet."""
         engine = create_engine(self.url(""), isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             before = connection.execute(text("SELECT @@GLOBAL.max_allowed_packet")).scalar_one()

@@ -183,7 +183,7 @@ class Watching:
         """By job the second of its first verdict."""
 
     def until(self, second):
-        """Look each five seconds up to then."""
+        """Scan every five seconds up to `second`."""
         while self.played.now_s < START_S + second:
             self.played.now_s += SCAN_S
             self.watch.scan()

@@ -203,11 +203,11 @@ def deliveries_of(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
     return shipments
 
 
-def _deliver(database: Database, telling: Sequence[tuple[list[int], bool]]) -> dict[str, Any]:
+def _deliver(database: Database, shipments: Sequence[tuple[list[int], bool]]) -> dict[str, Any]:
     empty(database)
-    for indexes, look in telling:
+    for indexes, reconciles in shipments:
         deliver(database, [_STORY[index] for index in indexes])
-        if look:
+        if reconciles:
             reconcile(database)
     reconcile(database)
     assert reconcile(database) == 0
@@ -218,16 +218,16 @@ _SLOW_FIXTURE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 @settings(max_examples=examples(8), suppress_health_check=_SLOW_FIXTURE)
-@given(telling=deliveries_of())
+@given(shipments=deliveries_of())
 def test_any_interleaving_loss_duplication_and_reordering_ends_the_same(
-    lite: Database, expected: dict[str, Any], telling: list[tuple[list[int], bool]]
+    lite: Database, expected: dict[str, Any], shipments: list[tuple[list[int], bool]]
 ) -> None:
-    assert _deliver(lite, telling) == expected
+    assert _deliver(lite, shipments) == expected
 
 
 @settings(max_examples=examples(3), suppress_health_check=_SLOW_FIXTURE)
-@given(telling=deliveries_of())
+@given(shipments=deliveries_of())
 def test_on_mariadb_too(
-    maria: Database, expected: dict[str, Any], telling: list[tuple[list[int], bool]]
+    maria: Database, expected: dict[str, Any], shipments: list[tuple[list[int], bool]]
 ) -> None:
-    assert _deliver(maria, telling) == expected
+    assert _deliver(maria, shipments) == expected

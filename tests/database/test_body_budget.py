@@ -34,7 +34,7 @@ def head(n_bytes: int, way: str) -> bytes:
 
 @contextlib.contextmanager
 def senders(server: Running, n: int, way: str, sent: int = PIECE) -> Iterator[list[socket.socket]]:
-    """So many, each with an address of its own, who send the beginning of 1 MiB and wait."""
+    """Open connections from distinct addresses, which send the beginning of 1 MiB and wait."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(sender(server, f"127.0.1.{number}", way, sent)) for number in range(1, n)]
 

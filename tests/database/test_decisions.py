@@ -16,7 +16,7 @@ from slurm_gpu.database.maintenance.pruning import Pruning
 from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import UsageError
 from slurm_gpu.wire.answers.codec import to_json
-from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, Running
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNRESOLVED, Running
 from tests.database.samples import CLUSTER
 
 MADE = Decision(
@@ -147,7 +147,7 @@ def test_each_sees_their_own_and_operators_all(server: Running) -> None:
         status, answer = ask(uid, "GET", "/v1/decisions/k3x1")
         # Version 0.2 requires `asked`.
         assert (status, answer["decisions"]) == (200, [{**to_json(MADE), "asked": MADE.operation}])
-    status, answer = ask(UNTOLD, "GET", "/v1/decisions/k3x1")
+    status, answer = ask(UNRESOLVED, "GET", "/v1/decisions/k3x1")
     assert (status, "another user's" in answer["error"]) == (403, True)
     assert ask(OPERATOR, "GET", "/v1/decisions/none")[0] == 404
 

@@ -30,7 +30,7 @@ def end_of_job(
 
     found = ended("n1", [1], queue, NOW_S, ask)
     if any(job.state == "RUNNING" and job.restarts == 0 and job.resized_s is None for job in jobs):
-        assert asked == [], "a job in its first run costs no look into the accounting"
+        assert asked == [], "a job in its first run costs no query of the accounting"
     return found
 
 

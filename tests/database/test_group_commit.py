@@ -22,7 +22,7 @@ class Transactions:
         self.done: list[list[int]] = []
         self.tried: list[list[int]] = []
         self.errors: list[BaseException] = []
-        self.away = False
+        self.unavailable = False
         self.commits = GroupCommit[Item, int](
             self._together, lambda item: {item[0]}, lambda item: item[0], self.clock
         )
@@ -36,9 +36,9 @@ class Transactions:
         if not self.locked.isdisjoint(names):
             self.clock.now += 5.0 if waits else self._locked_s
             raise LockedError("locked")
-        if self.away or "off" in names:
-            self.away = True
-            raise DatabaseError("away")
+        if self.unavailable or "off" in names:
+            self.unavailable = True
+            raise DatabaseError("unavailable")
         self.done.append([n for _, n in items])
         return [10 * n for _, n in items]
 
@@ -71,9 +71,9 @@ def test_one_that_cannot_be_done_keeps_no_other_out() -> None:
 
 def test_an_unreachable_database_fails_all_items() -> None:
     world = Transactions()
-    world.away = True
-    assert world.do(("a", 1), ("b", 2)) == {1: "away", 2: "away"}
-    world.away = False
+    world.unavailable = True
+    assert world.do(("a", 1), ("b", 2)) == {1: "unavailable", 2: "unavailable"}
+    world.unavailable = False
     assert world.do(("x", 5)) == {5: 50}, "and the next is done as if nothing had been"
 
 
@@ -94,7 +94,7 @@ def test_alone() -> None:
 def test_each_that_fails_has_an_error_of_its_own() -> None:
     """One that several requests raise would gather the frames of all of them."""
     world = Transactions()
-    world.away = True
+    world.unavailable = True
     world.do(("a", 1), ("b", 2), ("c", 3))
     assert len(set(map(id, world.errors))) == 3
     assert {type(error) for error in world.errors} == {DatabaseError}
@@ -163,7 +163,7 @@ def test_one_that_cannot_be_done_among_those_that_are_locked() -> None:
 def test_after_the_database_fails_the_other_items_are_not_tried() -> None:
     world = Transactions()
     results = world.do(("a", 1), ("bad", 2), ("off", 3), ("d", 4), ("e", 5))
-    assert results == {1: 10, 2: "bad", 3: "away", 4: "away", 5: "away"}
+    assert results == {1: 10, 2: "bad", 3: "unavailable", 4: "unavailable", 5: "unavailable"}
     assert world.tried[1:] == [[1], [2], [3]]
 
 

@@ -252,12 +252,12 @@ def test_an_abandoned_shipment_is_not_read(server: Running, monkeypatch: pytest.
     monkeypatch.setattr(posts, "SHIPMENTS_OF_AN_ADDRESS", 2 * posts.READERS)
     monkeypatch.setattr(storers, "parse_shipment", parse)
     first, gone, last = (shipment(records=[], version=name) for name in ("first", "gone", "last"))
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         for _ in range(posts.READERS):
-            held.enter_context(begin(first))
+            stack.enter_context(begin(first))
         busy.wait(20)
         begin(gone).close()
-        waits = held.enter_context(begin(last))
+        waits = stack.enter_context(begin(last))
         with DatabaseClient(server.config) as client:
             client.health()  # after this answer disconnected clients are known
         go_on.set()

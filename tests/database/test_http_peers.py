@@ -114,16 +114,16 @@ def test_a_client_that_reads_no_answers_is_disconnected(
 
 @pytest.mark.parametrize("n_peers", [1, 5, 50])
 def test_greedy_peers_leave_connections_for_others(n_peers: int) -> None:
-    held = [0] * n_peers
+    connected = [0] * n_peers
     while True:
-        before = list(held)
+        before = list(connected)
         for peer in range(n_peers):
-            free = LIMITS.connections - sum(held) - 1
-            held[peer] += held[peer] + 1 <= LIMITS.most(free)
-        if held == before:
+            free = LIMITS.connections - sum(connected) - 1
+            connected[peer] += connected[peer] + 1 <= LIMITS.most(free)
+        if connected == before:
             break
-    assert max(held) <= LIMITS.most_of_sender
-    assert LIMITS.connections - sum(held) >= {1: 3800, 5: 3000, 50: 250}[n_peers]
+    assert max(connected) <= LIMITS.most_of_sender
+    assert LIMITS.connections - sum(connected) >= {1: 3800, 5: 3000, 50: 250}[n_peers]
 
 
 def test_a_peer_may_have_fewer_connections_when_few_are_free(
@@ -132,14 +132,14 @@ def test_a_peer_may_have_fewer_connections_when_few_are_free(
     monkeypatch.setattr(LIMITS, "connections", 9)
     monkeypatch.setattr(LIMITS, "always_of_sender", 1)
     url = urlsplit(server.config.database)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         many = [
-            held.enter_context(socket.create_connection((url.hostname, url.port), timeout=10))
+            stack.enter_context(socket.create_connection((url.hostname, url.port), timeout=10))
             for _ in range(3)
         ]
         with contextlib.suppress(ConnectionResetError):
             assert many[-1].recv(1) == b""
-        other = held.enter_context(
+        other = stack.enter_context(
             socket.create_connection((url.hostname, url.port), timeout=10, source_address=("127.0.0.2", 0))
         )
         other.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
@@ -169,9 +169,9 @@ def test_connections_over_the_limit_wait_and_are_answered_in_order(
     monkeypatch.setattr(LIMITS, "connections", 2)
     url = urlsplit(server.config.database)
     body, answers = shipment(records=[]), list[int]()
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         for _ in range(2):
-            held.enter_context(socket.create_connection((url.hostname, url.port), timeout=10))
+            stack.enter_context(socket.create_connection((url.hostname, url.port), timeout=10))
         with DatabaseClient(server.config) as client:  # over the Unix socket, which has separate limits
             assert client.health().cluster == CLUSTER
         waiting = [threading.Thread(target=lambda: answers.append(server.post(body)[0])) for _ in range(5)]

@@ -134,7 +134,7 @@ def test_a_pass_that_failed_does_not_move_the_watermark(database: Database) -> N
     clock, slurm = FakeClock(), MemorySlurm()
     importing = importer(database, slurm, clock)
     importing.run_once()
-    slurm.away = True
+    slurm.unavailable = True
     clock.now += 5000
     with pytest.raises(SlurmError):
         importing.run_once()
@@ -195,7 +195,7 @@ def test_records_are_matched_even_while_slurm_is_unreachable(database: Database)
     clock, slurm = FakeClock(), MemorySlurm([row()])
     importing = importer(database, slurm, clock)
     importing.run_once()
-    slurm.away = True
+    slurm.unavailable = True
     database.write(lambda connection: store_records(connection, [record()]))
     with pytest.raises(SlurmError):
         importing.run_once()
@@ -234,7 +234,7 @@ def test_an_error_is_logged_when_it_begins_and_when_it_ends(
 
         def wait(self, timeout: float | None = None) -> bool:
             self.n += 1
-            slurm.away = 3 <= self.n < 8
+            slurm.unavailable = 3 <= self.n < 8
             if self.n == 10:
                 self.set()
             return True
@@ -253,7 +253,7 @@ def test_an_import_that_failed_is_tried_again_before_the_next_interval(
     database: Database, interval_s: float, retry_s: float
 ) -> None:
     slurm, clock = MemorySlurm(), FakeClock()
-    slurm.away = True
+    slurm.unavailable = True
     importing = Importer(database, SlurmView(slurm, clock), clock, CLUSTER, interval_s)
     waits: list[float | None] = []
 
@@ -262,7 +262,7 @@ def test_an_import_that_failed_is_tried_again_before_the_next_interval(
 
         def wait(self, timeout: float | None = None) -> bool:
             waits.append(timeout)
-            slurm.away = len(waits) < 2
+            slurm.unavailable = len(waits) < 2
             if len(waits) == 3:
                 self.set()
             return True
@@ -332,7 +332,7 @@ def test_the_gpus_of_an_ended_run_stay_when_nodes_are_reconfigured(
     database: Database,
 ) -> None:
     """The current nodes apply to a running job, and after its nodes have changed."""
-    anew = {"n1": node(1, shards=32, gpus={"h100": 4}), "n2": NODES["n2"]}
+    reconfigured = {"n1": node(1, shards=32, gpus={"h100": 4}), "n2": NODES["n2"]}
 
     def reported(known: dict[str, SlurmNode], **given: object) -> tuple[object, object]:
         fresh = run_row(row(tres_allocated={"gres/shard": 4.0}, **given), known)
@@ -340,10 +340,10 @@ def test_the_gpus_of_an_ended_run_stay_when_nodes_are_reconfigured(
         (stored,) = runs(database).values()
         return stored["allocated_mgpu"], stored["gpu_type"]
 
-    assert reported(anew, state="RUNNING", end_s=None) == (500, "h100")
+    assert reported(reconfigured, state="RUNNING", end_s=None) == (500, "h100")
     assert reported(NODES, state="RUNNING", end_s=None) == (1000, "a100")
-    assert reported(anew) == (1000, "a100")
-    assert reported(anew) == (1000, "a100")
+    assert reported(reconfigured) == (1000, "a100")
+    assert reported(reconfigured) == (1000, "a100")
     assert reported({}) == (1000, "a100")
     assert reported({"n2": node(2, shards=8)}, nodes="n2") == (2000, "a100")
 

@@ -108,9 +108,9 @@ def test_an_event_counts_only_from_its_nodes_address(database: Database) -> None
 
 
 def test_missing_information_from_slurm_denies_nothing(database: Database) -> None:
-    away = MemorySlurm()
-    away.away = True
-    assert take(database, away, record(node="n2"))["stored"] == 1
+    down = MemorySlurm()
+    down.unavailable = True
+    assert take(database, down, record(node="n2"))["stored"] == 1
     unresolved = take(
         database, MemorySlurm(), record(node="n2", segment=segment(2)), resolve=lambda name: frozenset()
     )
@@ -123,7 +123,7 @@ def test_an_unknown_sender_waits_for_an_unreachable_slurmctld(database: Database
     intake = Intake(database, SlurmView(slurm, clock, lambda name: frozenset({name})), CLUSTER, clock)
     shipment = parse_shipment(body(records=[record().to_wire()]), "")
     assert intake.take(shipment, N2)["rejected"]
-    slurm.away = True
+    slurm.unavailable = True
     clock.now += 100
     with pytest.raises(SlurmError):
         intake.take(shipment, N2)
@@ -269,7 +269,7 @@ def test_a_thousand_shipments_cost_slurmctld_one_question(database: Database) ->
     for _ in range(1000):
         intake.take(empty, N1)
     assert slurm.job_calls == 1
-    slurm.away = True
+    slurm.unavailable = True
     clock.now += 60
     assert set(intake.take(empty, N1)["jobs"]) == {"1"}, "an old answer is better than none"
 

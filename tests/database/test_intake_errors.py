@@ -133,8 +133,8 @@ def test_a_locked_row_blocks_only_items_that_change_it(
     monkeypatch.setattr(engine, "time", SimpleNamespace(sleep=pauses.append))
     gate = Gate(locked)
     gate.ship(records=[record()])
-    with locked.engine.connect() as somebody:
-        somebody.execute(select(run_device.c.seq).with_for_update())
+    with locked.engine.connect() as session:
+        session.execute(select(run_device.c.seq).with_for_update())
         with pytest.raises(LockedError, match="rows of the database are locked by other sessions"):
             gate.ship(records=[record(seq=2)])
         other = record(node="n2", segment=segment(2))
@@ -158,8 +158,8 @@ def test_patient_writers_retry_for_a_lock_and_shipments_do_not(locked: Database)
         with pytest.raises(LockedError):
             locked.write(work, lock_wait)
 
-    with locked.engine.connect() as somebody:
-        somebody.execute(select(run_device.c.seq).with_for_update())
+    with locked.engine.connect() as session:
+        session.execute(select(run_device.c.seq).with_for_update())
         for lock_wait in LockWait:
             write(lock_wait)
     assert [tries.count(lock_wait) for lock_wait in LockWait] == [5, 1, 1]
@@ -176,8 +176,8 @@ def test_without_waiting_a_lock_fails_at_once_and_the_next_one_waits(mariadb: Ma
         storing.store_records(connection, [record(seq=2)])
 
     database.write(lambda connection: storing.store_records(connection, [record()]))
-    with database.engine.connect() as somebody:
-        somebody.execute(select(run_device.c.seq).with_for_update())
+    with database.engine.connect() as session:
+        session.execute(select(run_device.c.seq).with_for_update())
         with pytest.raises(LockedError):
             database.write(work, LockWait.NONE)
     for lock_wait in (LockWait.ONCE, LockWait.NONE, LockWait.PATIENT):

@@ -96,17 +96,17 @@ def test_a_clock_that_is_off_by_less_than_a_minute_hides_no_run() -> None:
 
 
 def test_matching_a_flood_of_records_of_one_job_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    n_looks, look = 0, match._off_s
+    n_calls, original = 0, match._off_s
 
     def off_s(started: Sequence[RunSpan], record: RecordSpan, index: int) -> float:
-        nonlocal n_looks
-        n_looks += 1
-        return look(started, record, index)
+        nonlocal n_calls
+        n_calls += 1
+        return original(started, record, index)
 
     monkeypatch.setattr(match, "_off_s", off_s)
     flood = [_record(5000, 5010, restart=n % 1000) for n in range(20_000)]
     assert match._missing_before(REQUEUED, flood) == 0
-    assert n_looks <= 300_000
+    assert n_calls <= 300_000
 
 
 @given(
@@ -130,12 +130,12 @@ def test_every_record_of_a_known_run_is_that_runs(lengths: list[int], n_missing:
 def test_a_flood_of_records_is_not_compared_with_each_of_a_jobs_many_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    n_looks, look = 0, match._overlap_s
+    n_calls, original = 0, match._overlap_s
 
     def overlap_s(run: RunSpan, record: RecordSpan) -> float:
-        nonlocal n_looks
-        n_looks += 1
-        return look(run, record)
+        nonlocal n_calls
+        n_calls += 1
+        return original(run, record)
 
     monkeypatch.setattr(match, "_overlap_s", overlap_s)
     runs = [_run(n, 1000 + 100 * n, 1090 + 100 * n) for n in range(1000)]
@@ -143,7 +143,7 @@ def test_a_flood_of_records_is_not_compared_with_each_of_a_jobs_many_runs(
     # Those of a forger fit none by order, and are long.
     forged = [_record(0, 10**9, restart=10**6 + n) for n in range(5000)]
     assert _all_found(runs, *records, *forged)[:1000] == list(range(1000))
-    assert n_looks <= 1_500_000, "all runs for all records are six millions"
+    assert n_calls <= 1_500_000, "all runs for all records are six millions"
 
 
 @given(

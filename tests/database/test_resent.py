@@ -211,7 +211,7 @@ def test_a_run_that_comes_again_has_the_records_of_before(world: World) -> None:
     (measured,) = (found["ugpucore"] for found in world.rows(run) if found["job_id"] == 5)
     assert measured is not None
     world.empty(run)
-    world.clock.now += 30 * 86400  # so long ago that no overlap of two passes reaches it
+    world.clock.now += 30 * 86400  # before any overlap of two passes
     world.advance(120)
     assert [found["ugpucore"] for found in world.rows(run) if found["job_id"] == 5] == [measured]
 

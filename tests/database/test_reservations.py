@@ -20,7 +20,7 @@ from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.errors import DatabaseError, UsageError
 from slurm_gpu.wire.answers.codec import from_json, to_json
 from slurm_gpu.wire.answers.reservation import CLOCK_AHEAD, Report, Reservation, ReservationState, id_of
-from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, Running
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNRESOLVED, Running
 from tests.database.samples import CLUSTER, T0
 
 NOW_S = int(T0)
@@ -289,19 +289,21 @@ def test_users_request_operators_approve_and_every_user_sees_the_calendar(server
         client.send_reservation_reports([Report(id=one["id"], at_s=now_s + 3, state=ReservationState.ACTIVE)])
         (seen,) = client.reservations()
     assert (seen.state, seen.why) == (ReservationState.ACTIVE, ASKED["why"])
-    (others,) = server.asked_by(UNTOLD, "GET", "/v1/reservations")[1]["reservations"]
+    (others,) = server.asked_by(UNRESOLVED, "GET", "/v1/reservations")[1]["reservations"]
     assert (others["user"], others["nodes"], others["why"], others["full"]) == (
         NAME_OF_NOBODY,
         "n[1-2]",
         None,
         False,
     )
-    assert ask(UNTOLD, f"/{one['id']}", act="cancel")[0] == 403
+    assert ask(UNRESOLVED, f"/{one['id']}", act="cancel")[0] == 403
     status, answer = ask(NOBODY, f"/{one['id']}", act="cancel", why="no data")
     assert (status, answer["reservation"]["state"]) == (200, "cancelled")
-    assert server.asked_by(UNTOLD, "GET", "/v1/reservations")[1]["reservations"] == []
-    assert len(server.asked_by(UNTOLD, "GET", "/v1/reservations?past=5")[1]["reservations"]) == 1
-    assert len(server.asked_by(UNTOLD, "GET", f"/v1/reservations?ids={one['id']}")[1]["reservations"]) == 1
+    assert server.asked_by(UNRESOLVED, "GET", "/v1/reservations")[1]["reservations"] == []
+    assert len(server.asked_by(UNRESOLVED, "GET", "/v1/reservations?past=5")[1]["reservations"]) == 1
+    assert (
+        len(server.asked_by(UNRESOLVED, "GET", f"/v1/reservations?ids={one['id']}")[1]["reservations"]) == 1
+    )
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
@@ -403,7 +405,7 @@ def test_impossible_values_are_refused_with_the_reason(
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_without_accounts_of_users_nothing_is_requested(server: Running) -> None:
-    status, answer = server.asked_by(UNTOLD, "POST", "/v1/reservations", json.dumps(ASKED).encode())
+    status, answer = server.asked_by(UNRESOLVED, "POST", "/v1/reservations", json.dumps(ASKED).encode())
     assert status == 503
     assert "repeat the request when slurmdbd answers" in answer["error"]
 

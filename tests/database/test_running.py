@@ -13,7 +13,7 @@ from slurm_gpu.database.api.running_use import KEPT_S, RunningUse
 from slurm_gpu.database.storage.schema import metadata
 from slurm_gpu.wire.answers.codec import from_json, to_json
 from slurm_gpu.wire.answers.running import Running as Answer
-from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNRESOLVED, WEB, Running
 from tests.database.samples import T0, row, segment
 from tests.database.test_run_detail import account, event, here, ship
 
@@ -142,7 +142,7 @@ def test_users_see_their_own_jobs_and_operators_all(site: Running) -> None:
     ]
     ship(site, events=xids)
     account(site, running(), running(job_id=2, user="nobody", uid=NOBODY))
-    for uid, jobs in ((NOBODY, [2]), (UNTOLD, []), (OPERATOR, [1, 2]), (WEB, [1, 2])):
+    for uid, jobs in ((NOBODY, [2]), (UNRESOLVED, []), (OPERATOR, [1, 2]), (WEB, [1, 2])):
         status, answer = site.asked_by(uid, "GET", "/v1/running")
         assert status == 200
         assert [use["job_id"] for use in answer["jobs"]] == jobs

@@ -116,10 +116,10 @@ def test_a_failure_keeps_the_old_answer_and_pauses() -> None:
     slurm, clock = MemorySlurm(jobs=[queued()]), FakeClock()
     view = SlurmView(slurm, clock)
     old = view.queue()
-    slurm.away = True
+    slurm.unavailable = True
     clock.now += 60
     assert view.queue() is old
-    slurm.away = False
+    slurm.unavailable = False
     clock.now += 5
     assert view.queue() is old, "it was unreachable a moment ago"
     clock.now += 6
@@ -131,7 +131,7 @@ def test_a_failure_keeps_the_old_answer_and_pauses() -> None:
 
 def test_without_any_answer_nothing_is_claimed() -> None:
     slurm = MemorySlurm()
-    slurm.away = True
+    slurm.unavailable = True
     view = SlurmView(slurm, FakeClock())
     assert (view.queue(), view.nodes(), view.settings()) == (None, None, None)
     assert view.may_speak("n1", "192.0.2.1")[0]
@@ -199,7 +199,7 @@ def test_an_old_answer_neither_denies_nor_allows() -> None:
     slurm, clock = MemorySlurm(), FakeClock()
     view = SlurmView(slurm, clock, lambda name: frozenset({name}))
     assert not view.may_speak("n6", "127.0.1.6")[0]
-    slurm.away = True
+    slurm.unavailable = True
     clock.now += JOBS_FOR_S + 1
     assert view.may_speak("n1", "127.0.1.1")[0]
     for name in ("n1", "n6"):

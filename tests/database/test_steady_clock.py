@@ -40,7 +40,7 @@ def test_a_clock_that_is_set_makes_no_double_watch(by_s: int) -> None:
 @pytest.mark.parametrize("by_s", [-3600, 0, 3600])
 def test_two_simultaneous_segments_count_once_despite_clock_steps(by_s: int) -> None:
     before, after = _set_back_after(100.0, by_s)
-    beside = record(
+    overlapping = record(
         segment=segment(3),
         uptime_s=510.0,
         first_s=T0 + 10 + by_s,
@@ -48,9 +48,9 @@ def test_two_simultaneous_segments_count_once_despite_clock_steps(by_s: int) -> 
         allocated_s=80.0,
         sampled_s=80.0,
     )
-    kept, doubled = resolve_double_watches([before, beside, after])
+    kept, doubled = resolve_double_watches([before, overlapping, after])
     assert kept == [before, after]
-    assert [(d.kept, d.dropped) for d in doubled] == [(before, beside)]
+    assert [(d.kept, d.dropped) for d in doubled] == [(before, overlapping)]
 
 
 @pytest.mark.parametrize("after_s", [1, 100, 4000])

@@ -142,7 +142,7 @@ def test_it_rests_most_of_the_time_while_many_wait_for_an_answer(
         right(*given, **more)
 
     class Stop(threading.Event):
-        """Ends after so many rests, which take no time."""
+        """Ends after a number of rests, which take no time."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -83,12 +83,12 @@ def test_a_node_that_leaves_slurm_is_gone_from_then(database: Database) -> None:
 
 def test_an_unreachable_slurmctld_changes_no_period(database: Database) -> None:
     world = World(database)
-    world.slurm.away = True
+    world.slurm.unavailable = True
     assert world.later(0) == []
     world = World(database)
     begun = world.later(0)
     assert len(begun) == 1
-    world.slurm.away = True
+    world.slurm.unavailable = True
     assert world.later(2 * NODES_FOR_S) == begun
 
 

@@ -15,7 +15,7 @@ from slurm_gpu.database.verdicts.store import StoredVerdict, close_left, stateme
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire.answers.codec import from_json, to_json
 from slurm_gpu.wire.answers.verdicts import JobVerdict, ReportedSuspect, Verdicts
-from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
+from tests.database.running_server import NOBODY, OPERATOR, ROOT, UNRESOLVED, WEB, Running
 from tests.database.samples import CLUSTER, T0
 
 SUSPECT = ReportedSuspect(
@@ -107,7 +107,12 @@ def test_hardware_is_accused_by_its_cause_alone_and_vouched_for_by_jobs_that_are
 def test_users_see_their_own_and_operators_all(server: Running) -> None:
     mine, others = reported(user="nobody").verdict, reported(job_id=8, user="other").verdict
     server.verdicts.shown = ShownVerdicts(T0 + 500.0, 12, ((NOBODY, mine), (12345, others)), (SUSPECT,))
-    for uid, jobs, n_suspects in ((NOBODY, [7], 0), (UNTOLD, [], 0), (OPERATOR, [7, 8], 1), (WEB, [7, 8], 1)):
+    for uid, jobs, n_suspects in (
+        (NOBODY, [7], 0),
+        (UNRESOLVED, [], 0),
+        (OPERATOR, [7, 8], 1),
+        (WEB, [7, 8], 1),
+    ):
         status, answer = server.asked_by(uid, "GET", "/v1/verdicts")
         assert (status, answer["watched"]) == (200, 12)
         assert [item["job_id"] for item in answer["verdicts"]] == jobs

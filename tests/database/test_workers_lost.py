@@ -24,7 +24,7 @@ from tests.database.test_workers import running, workers_of
 SENDS = """import socket, sys
 channel = socket.socket(fileno=int(sys.argv[1]))
 channel.sendall(bytes.fromhex({!r}))"""
-HEARD = [ShipmentStored("n1", "1.0"), WorkerStatus()]
+MESSAGES = [ShipmentStored("n1", "1.0"), WorkerStatus()]
 
 
 def framed(message: bytes) -> bytes:
@@ -69,7 +69,7 @@ def test_a_stopped_worker_is_killed_and_replaced(
     with workers() as memory:
         wait_for(lambda: bool(workers_of(os.getpid(), b"fromhex")), lambda: caplog.text)
         (pid,) = workers_of(os.getpid(), b"fromhex")
-        sends(monkeypatch, framed(encode(HEARD)), stays=True)
+        sends(monkeypatch, framed(encode(MESSAGES)), stays=True)
         wait_for(has_arrivals(memory), lambda: caplog.text)
         assert pid not in workers_of(os.getpid(), b"fromhex")
         assert "worker 1 was silent for 1 s and was killed; it is restarted" in caplog.text
@@ -80,8 +80,8 @@ def test_a_stopped_worker_is_killed_and_replaced(
     [
         framed(b"\xc1\xc1\xc1\xc1"),
         framed(b"[]"),
-        framed(encode(HEARD))[:-1],
-        framed(encode(HEARD)[:-1]),
+        framed(encode(MESSAGES))[:-1],
+        framed(encode(MESSAGES)[:-1]),
         b"\x29\x95." * 1000,
     ],
     ids=["no MessagePack", "no word", "broken off", "a part", "a length of 700 MiB"],
@@ -92,7 +92,7 @@ def test_one_that_sends_nonsense_is_replaced(
     sends(monkeypatch, nonsense, stays=False)
     with workers() as memory:
         wait_for(lambda: "it is restarted" in caplog.text, lambda: caplog.text)
-        sends(monkeypatch, framed(encode(HEARD)), stays=True)
+        sends(monkeypatch, framed(encode(MESSAGES)), stays=True)
         wait_for(has_arrivals(memory), lambda: caplog.text)
 
 
@@ -101,7 +101,7 @@ def test_a_connection_for_which_no_descriptor_is_left_costs_no_worker(
 ) -> None:
     # The kernel leaves the descriptor out of the message then.
     without = framed(encode([PassedOn(b"GET ")])) + b"\0"
-    sends(monkeypatch, without + framed(encode(HEARD)), stays=True)
+    sends(monkeypatch, without + framed(encode(MESSAGES)), stays=True)
     with workers() as memory:
         wait_for(has_arrivals(memory), lambda: caplog.text)
     assert "a connection that worker 1 passed on is closed: no file descriptor is left" in caplog.text
@@ -116,10 +116,10 @@ def test_a_worker_whose_messages_cannot_be_processed_is_replaced(
 
     with workers() as memory:
         monkeypatch.setattr(memory.arrivals, "record_shipment", fails)
-        sends(monkeypatch, framed(encode(HEARD)), stays=True)
+        sends(monkeypatch, framed(encode(MESSAGES)), stays=True)
         wait_for(lambda: "it is restarted" in caplog.text, lambda: caplog.text)
         monkeypatch.undo()
-        sends(monkeypatch, framed(encode(HEARD)), stays=True)
+        sends(monkeypatch, framed(encode(MESSAGES)), stays=True)
         wait_for(has_arrivals(memory), lambda: caplog.text)
 
 
@@ -137,7 +137,7 @@ def test_without_descriptors_it_is_tried_again(
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     monkeypatch.setattr(socket, "socketpair", none_left)
-    sends(monkeypatch, framed(encode(HEARD)), stays=True)
+    sends(monkeypatch, framed(encode(MESSAGES)), stays=True)
     with workers() as memory:
         wait_for(
             lambda: "worker 1 cannot be started: Too many open files" in caplog.text, lambda: caplog.text

@@ -64,20 +64,20 @@ def test_the_likeliest_wait_is_in_a_peak_and_the_median_between():
 
 def test_the_shortest_window_has_the_share_and_is_no_longer_than_the_central_one():
     mass = distribution(counts([100.0] * 85 + [2e4] * 15), counts([]))
-    low_s, high_s = shortest_window(mass, 0.8)
-    assert low_s[0] <= 100 <= high_s[0]
-    assert high_s[0] / low_s[0] <= _A_BIN * 1.01
-    low_s, high_s = shortest_window(mass, 0.9)
-    assert low_s[0] <= 100 < 2e4 <= high_s[0]
+    lower_s, upper_s = shortest_window(mass, 0.8)
+    assert lower_s[0] <= 100 <= upper_s[0]
+    assert upper_s[0] / lower_s[0] <= _A_BIN * 1.01
+    lower_s, upper_s = shortest_window(mass, 0.9)
+    assert lower_s[0] <= 100 < 2e4 <= upper_s[0]
 
 
 @settings(max_examples=50)
 @given(st.lists(st.floats(20, 1e6), min_size=1, max_size=50), st.floats(1, 1e8))
 def test_the_window_with_the_needed_share_contains_the_wait(waits_s, wait_s):
     mass = (distribution(counts(waits_s), counts([])) + 1 / N_BINS) / 2
-    low_s, high_s = shortest_window(mass, share_needed(mass, np.array([wait_s]))[0])
-    assert low_s[0] <= wait_s
-    assert wait_s <= high_s[0] or high_s[0] >= EDGES_S[-1]
+    lower_s, upper_s = shortest_window(mass, share_needed(mass, np.array([wait_s]))[0])
+    assert lower_s[0] <= wait_s
+    assert wait_s <= upper_s[0] or upper_s[0] >= EDGES_S[-1]
 
 
 @pytest.mark.parametrize("forecast_s", [3600.0, 1e9, 1.0])

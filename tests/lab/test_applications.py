@@ -73,7 +73,7 @@ def test_a_training_is_recognised_and_its_cpu_time_and_memory_are_right(training
     assert "libtorch_cuda.so" in shown.stdout
     assert "batch_size=64, model=resnet50" in shown.stdout
 
-    node = lab.held(job)[0].node
+    node = lab.intervals(job)[0].node
     shown = subprocess.run(
         [str(lab.layout.bin / "slurm-gpud"), "applications", "--job", str(job), "--node", node],
         capture_output=True,
@@ -86,7 +86,7 @@ def test_a_training_is_recognised_and_its_cpu_time_and_memory_are_right(training
     wait_for(lambda: any(b'"PyTorch"' in log.read_bytes() for log in logs), 120, "slurm-gpud recognises it")
     wait_for((directory / "worked").exists, 180, "it has done its work")
     lab.run_as("alice", ["touch", str(directory / "enough")])
-    wait_for(lambda: any(held.end_s for held in lab.held(job)), 120, f"job {job} ends")
+    wait_for(lambda: any(interval.end_s for interval in lab.intervals(job)), 120, f"job {job} ends")
     (host,) = wait_for(
         lambda: [host for host in hosts(lab, job) if host["final"]], 120, f"job {job} has a final host record"
     )

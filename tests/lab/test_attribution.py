@@ -56,7 +56,7 @@ def test_every_shape_of_job_is_charged_with_its_own_work(lab: Lab) -> None:
     steps = f"srun {simgpu(60, 3)}; srun {simgpu(30, 3)}"
     both.append(lab.submit("alice", "-wn2", "--gpus=1", "--time=5", f"--wrap={steps}"))
     array = lab.submit("bob", "-wn2", "--gpus=1", "--time=5", "--array=3,7", f"--wrap={simgpu(50)}")
-    wait_for(lambda: len(lab.held(array)) == 1, 120, "the array begins")
+    wait_for(lambda: len(lab.intervals(array)) == 1, 120, "the array begins")
     components = f"--wrap=srun --het-group=0,1 {simgpu(40)}"
     het = lab.submit(
         *("alice", "-wn3", "--gpus=1", "--time=5", ":", "-wn4", "--gpus=2", "--time=5", components)
@@ -81,7 +81,7 @@ def test_every_shape_of_job_is_charged_with_its_own_work(lab: Lab) -> None:
 
 
 def _ended(found: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """These runs, once there are so many and all their GPUs have final records; [] until then."""
+    """Return the runs once there are `count` and all their GPUs have final records; [] until then."""
     done = [
         run
         for run in found
@@ -140,7 +140,7 @@ def test_a_job_older_than_slurm_gpud_is_recorded_from_then_on(lab: Lab) -> None:
     daemon = lab.daemons["slurm-gpud-n1"]
     daemon.kill9()
     job = lab.submit("alice", "-wn1", "--gpus=2", "--time=5", f"--wrap=exec {simgpu(60, 250)}")
-    wait_for(lambda: lab.held(job), 60, "the job begins")
+    wait_for(lambda: lab.intervals(job), 60, "the job begins")
     paths = lab.layout.node("n1")
     wait_for(lambda: list((paths.run / "jobs").glob(f"*-{job}-prolog")), 30, "its prolog file exists")
     for directory in (paths.run / "jobs", paths.state):
@@ -152,24 +152,24 @@ def test_a_job_older_than_slurm_gpud_is_recorded_from_then_on(lab: Lab) -> None:
     seen_s = time.time()
     lab.output(["scancel", str(job)])
     records = final_records(lab, job, 2)
-    (held,) = lab.held(job)
-    assert held.end_s is not None
+    (interval,) = lab.intervals(job)
+    assert interval.end_s is not None
     assert {record["device"] for record in records} == {share.gpu.uuid for share in lab.truth(job)}
     processes = truth.load(lab.layout.truth)
     for record in records:
         # slurm-gpud queries Slurm every 10 s, and requires two equal results.
-        assert held.end_s - seen_s <= record["allocated_s"] <= held.end_s - start_s - 9
+        assert interval.end_s - seen_s <= record["allocated_s"] <= interval.end_s - start_s - 9
         assert record["sampled_s"] == pytest.approx(record["allocated_s"], abs=0.2)
         mean = sum(int(pct) * ms for pct, ms in record["util_hist_ms"].items()) / 1000 / record["sampled_s"]
-        since = {"start_s": held.end_s - record["allocated_s"], "end_s": held.end_s}
+        since = {"start_s": interval.end_s - record["allocated_s"], "end_s": interval.end_s}
         did = truth.usage(processes, job_id=job, uuid=record["device"], **since)
         assert mean == pytest.approx(did.util_pct, abs=2)
 
 
 def test_a_process_on_a_gpu_of_another_job_is_reported(lab: Lab) -> None:
     job = lab.submit("alice", "-wn1", "--gpus=1", "--time=5", f"--wrap=exec {simgpu(40, 250)}")
-    (held,) = wait_for(lambda: lab.held(job), 60, "the job begins")
-    (position,) = held.positions
+    (interval,) = wait_for(lambda: lab.intervals(job), 60, "the job begins")
+    (position,) = interval.positions
     gpu = lab.nodes["n1"].at_position(position)
     visible = {"SLURMD_NODENAME": "n1", "CUDA_VISIBLE_DEVICES": gpu.uuid}
     with subprocess.Popen(

@@ -39,7 +39,7 @@ def submit(lab: Lab, seconds: int) -> int:
 def test_a_clock_that_is_set_under_a_job_costs_it_nothing(lab_with: LabWith) -> None:
     lab = lab_with(own_clocks=True)
     during = submit(lab, 12)
-    wait_for(lambda: lab.held(during), 60, "the job starts")
+    wait_for(lambda: lab.intervals(during), 60, "the job starts")
     lab.step_clock("n1", AHEAD_S)
     lab.step_clock(DATABASE_HOST, -AHEAD_S)
     after = submit(lab, 4)

@@ -75,8 +75,10 @@ def test_a_multi_node_job_has_one_record_per_node_gpu(lab: Lab, database: Databa
     job = lab.submit("alice", "-N2", "--gpus-per-node=2", "--time=5", script=WORK)
     (run,) = recorded(database, job, n_devices=4)
     assert (run.n_nodes, run.n_gpus) == (2, 4.0)
-    held = {(h.node, lab.nodes[h.node].at_position(p).uuid) for h in lab.held(job) for p in h.positions}
-    assert {(record.node, record.device) for record in run.devices or ()} == held
+    allocated = {
+        (h.node, lab.nodes[h.node].at_position(p).uuid) for h in lab.intervals(job) for p in h.positions
+    }
+    assert {(record.node, record.device) for record in run.devices or ()} == allocated
 
 
 def test_each_array_task_and_each_component_is_a_run(lab: Lab, database: DatabaseClient) -> None:
@@ -106,7 +108,7 @@ def test_a_job_that_ended_while_slurmdbd_was_down_has_its_end(lab: Lab, database
     lab.daemons["slurmdbd"].kill9()
     try:
         lab.run_as("alice", ["touch", str(enough)])
-        wait_for(lambda: lab.held(job) and lab.held(job)[0].end_s, 60, f"job {job} ends")
+        wait_for(lambda: lab.intervals(job) and lab.intervals(job)[0].end_s, 60, f"job {job} ends")
         wait_for(lambda: database.health().import_error, 90, "slurm-gpudbd notices")
     finally:
         enough.unlink(missing_ok=True)

@@ -35,7 +35,7 @@ def test_a_waiting_job_has_a_forecast_that_is_later_judged(lab: Lab) -> None:
     assert re.match(r"trained on \d+ observations? of waiting jobs", trained), trained
 
     blocker = lab.submit("carol", *NODE, "--time=20", "--wrap=sleep 900")
-    wait_for(lambda: lab.held(blocker), 60, "the node is taken")
+    wait_for(lambda: lab.intervals(blocker), 60, "the node is taken")
     job = lab.submit("alice", *NODE, "--time=10", "--wrap=true")
     said = wait_for(
         lambda: _forecast_of(lab, "alice", str(job)),

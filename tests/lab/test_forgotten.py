@@ -54,7 +54,7 @@ def test_a_number_that_is_given_again_is_two_jobs_and_the_forgotten_are_named(la
     runs, waits = submit(lab, "-wn1", seconds=60), submit(lab, "-wn1", "--exclusive")
     wait_for(lambda: accounted(lab, waits) == ["PENDING"], 60, "slurmdbd has the pending job")
     wait_for(lambda: accounted(lab, runs) == ["RUNNING"], 60, "and of the one that runs")
-    wait_for(lambda: lab.held(runs), 60, "it has its GPU")
+    wait_for(lambda: lab.intervals(runs), 60, "it has its GPU")
 
     slurmctld.kill9()
     shutil.rmtree(state)

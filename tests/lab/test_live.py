@@ -35,11 +35,11 @@ def nodes_live(lab: Lab, user: str) -> dict[str, Any]:
 
 def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: DatabaseClient) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", script=_LONG)
-    (held,) = wait_for(lambda: lab.held(job), 60, "the job starts")
-    uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
+    (interval,) = wait_for(lambda: lab.intervals(job), 60, "the job starts")
+    uuid = lab.nodes[interval.node].at_position(interval.positions[0]).uuid
 
     def live(user: str) -> dict[str, Any]:
-        node: dict[str, Any] = nodes_live(lab, user).get(held.node) or {"devices": {}}
+        node: dict[str, Any] = nodes_live(lab, user).get(interval.node) or {"devices": {}}
         values: dict[str, Any] = node["devices"].get(uuid, {})
         return values if values.get("jobs") == [job] else {}
 
@@ -59,7 +59,7 @@ def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: Database
 
     (seen,) = wait_for(window, 120, "its node sends the window", interval_s=2.0)
     measured = [value for value in seen.values("util_pct") if value is not None]
-    assert (seen.node, seen.device) == (held.node, uuid)
+    assert (seen.node, seen.device) == (interval.node, uuid)
     assert measured[-1] == pytest.approx(60, abs=2)
 
     lab.run_as("alice", ["scancel", "--full", str(job)])

@@ -28,13 +28,13 @@ def test_a_job_is_charged_for_its_own_instance(lab_with: LabWith) -> None:
     lab = lab_with(nodes=2, gpus={"n1": CUT}, job_submit=JobSubmit.NOOP)
     wanted = ("1g.5gb", "1g.5gb", "3g.20gb", "7g.40gb", "a100")
     jobs = {_submit(lab, kind): kind for kind in wanted}
-    held = set()
+    used = set()
     for job, kind in jobs.items():
         recorded = wait_for(
             partial(_recorded, lab, job), 120, f"the records of job {job} arrive", interval_s=0.5
         )
         (share,) = lab.truth(job)
-        held.add(share.gpu.uuid)
+        used.add(share.gpu.uuid)
         assert (share.gpu.slurm_type, list(recorded)) == (kind, [share.gpu.uuid])
         memory_frac, util_pct, late_pct = recorded[share.gpu.uuid]
         assert memory_frac == pytest.approx(share.usage.mem_used_frac, abs=0.01 + late_pct / 100)
@@ -46,7 +46,7 @@ def test_a_job_is_charged_for_its_own_instance(lab_with: LabWith) -> None:
             opened = (lab.layout.home / "alice" / f"mig-{job}").read_text().split()
             files = (share.gpu.file, *share.gpu.capabilities)
             assert {lab.layout.node("n1").devices / name for name in opened} == set(files)
-    assert len(held) == len(wanted)
+    assert len(used) == len(wanted)
 
 
 def _submit(lab: Lab, kind: str) -> int:

@@ -124,7 +124,7 @@ def test_slurm_gpuweb_runs_as_its_own_user_and_shows_users_only_their_data(lab: 
     pid = lab.daemons["slurm-gpuweb"].pid
     assert Path(f"/proc/{pid}").stat().st_uid == pwd.getpwnam(WEB_USER).pw_uid
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=own", script=_LONG)
-    wait_for(lambda: lab.held(job), 60, "the job starts")
+    wait_for(lambda: lab.intervals(job), 60, "the job starts")
 
     def name(browser: httpx.Client) -> object:
         answer = browser.get("/api/v1/jobs").json()["jobs"]
@@ -164,18 +164,20 @@ def test_top_shows_gpus_with_their_jobs_and_utilisation(lab: Lab) -> None:
         return any(abs((pct or 0) - 60) <= 2 for row in rows("alice") for pct in row["util_pct"])
 
     wait_for(computing, 90, "it is seen to compute", interval_s=1.0)
-    (held,) = lab.held(job)
+    (interval,) = lab.intervals(job)
     (row,) = rows("bob")
-    assert (row["nodes"], row["user"], row["gpus"]) == ([held.node], "alice", list(held.positions))
+    assert (row["nodes"], row["user"], row["gpus"]) == ([interval.node], "alice", list(interval.positions))
     assert row["util_pct"] == [None]  # it is not bob's
-    assert re.search(rf"{held.positions[0]} +alice +{job}\b", lab.output(["slurm-gpu", "top"], user="bob"))
+    assert re.search(
+        rf"{interval.positions[0]} +alice +{job}\b", lab.output(["slurm-gpu", "top"], user="bob")
+    )
     lab.output(["scancel", str(job)])
 
 
 def test_utilisation_is_on_the_square_for_permitted_users(lab: Lab, page: Page) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", script=_LONG)
-    (held,) = wait_for(lambda: lab.held(job), 60, "the job starts")
-    uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
+    (interval,) = wait_for(lambda: lab.intervals(job), 60, "the job starts")
+    uuid = lab.nodes[interval.node].at_position(interval.positions[0]).uuid
     square = wait_for(lambda: page.square(uuid), 90, "the GPU has its square")[0]
     # Check the job first: the GPU may have had the same utilisation for a previous job.
     wait_for(lambda: page.squares(job) == [square], 60, "it is the job's", interval_s=0.5)
@@ -184,10 +186,10 @@ def test_utilisation_is_on_the_square_for_permitted_users(lab: Lab, page: Page) 
     oldest_s = 0.0
     until = time.monotonic() + 25  # two live values and more
     while time.monotonic() < until:
-        oldest_s = max(oldest_s, page.age_s(held.node))
+        oldest_s = max(oldest_s, page.age_s(interval.node))
         time.sleep(0.2)
     assert oldest_s <= _SOON_S
-    assert page.idle_s(held.node, uuid) <= _SOON_S
+    assert page.idle_s(interval.node, uuid) <= _SOON_S
 
     assert abs(page.octet(square, "util", ALICE) - 60) <= 2
     assert (page.octet(square, "util", BOB), page.octet(square, "mem", BOB)) == (255, 255)

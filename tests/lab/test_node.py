@@ -38,7 +38,7 @@ def final_records(lab: Lab, job: int, count: int) -> list[dict[str, Any]]:
 
 def check(lab: Lab, job: int) -> float:
     """Compare the records of a job with the truth; return how far memory is off, in percentage points."""
-    wait_for(lambda: any(held.end_s for held in lab.held(job)), 120, f"job {job} ends")
+    wait_for(lambda: any(interval.end_s for interval in lab.intervals(job)), 120, f"job {job} ends")
     records = final_records(lab, job, len(lab.truth(job)))
     shares = {share.gpu.uuid: share for share in lab.truth(job)}
     worst = 0.0
@@ -97,7 +97,7 @@ def test_each_of_several_jobs_on_one_gpu_has_its_own_share(lab_with: LabWith) ->
 
 
 def wait_for_allocation(lab: Lab, job: int) -> list[Any]:
-    return wait_for(lambda: lab.held(job), 60, f"job {job} starts")
+    return wait_for(lambda: lab.intervals(job), 60, f"job {job} starts")
 
 
 def test_a_database_that_hangs_delays_no_sample(lab_with: LabWith) -> None:

@@ -77,7 +77,7 @@ def test_only_the_idle_job_is_warned_cancelled_and_restored(
             "--time=40",
             script="#!/bin/sh\nexec simgpu --util 50 --mem-mib 4000 --seconds 1500\n",
         )
-        idle, beside = f"{array}_2", f"{array}_1"
+        idle, other = f"{array}_2", f"{array}_1"
         wait_for(lambda: state(lab, idle) == "RUNNING", 60, "it runs", lambda: log_of(lab), 0.5)
 
         wait_for(lambda: mail.got, 540, "a user is notified", lambda: log_of(lab), 2.0)
@@ -88,7 +88,7 @@ def test_only_the_idle_job_is_warned_cancelled_and_restored(
         assert state(lab, idle) == "RUNNING"  # no job is ended without a warning
 
         wait_for(lambda: state(lab, idle) != "RUNNING", 240, "it is cancelled", lambda: log_of(lab), 1.0)
-        assert (state(lab, beside), state(lab, str(busy))) == ("RUNNING", "RUNNING")
+        assert (state(lab, other), state(lab, str(busy))) == ("RUNNING", "RUNNING")
         wait_for(lambda: len(mail.of("alice")) == 2, 60, "its owner has a mail", lambda: log_of(lab), 1.0)
         assert "They were cancelled at" in mail.of("alice")[1].get_content()
         assert mail.of("bob") == []
@@ -113,10 +113,10 @@ def test_only_the_idle_job_is_warned_cancelled_and_restored(
         assert {it["state"] for one in shown["notices"] for it in one["deliveries"].values()} == {"sent"}
 
         # The effect of `action: hold` on a job, and its release by the owner.
-        lab.run_as("root", ["scontrol", "requeuehold", beside])
-        wait_for(lambda: state(lab, beside) == "PENDING", 60, "it is held", lambda: log_of(lab), 0.5)
-        lab.run_as("alice", ["scontrol", "release", beside])
-        reason = ["squeue", "-h", "-o", "%r", "-j", beside]
+        lab.run_as("root", ["scontrol", "requeuehold", other])
+        wait_for(lambda: state(lab, other) == "PENDING", 60, "it is held", lambda: log_of(lab), 0.5)
+        lab.run_as("alice", ["scontrol", "release", other])
+        reason = ["squeue", "-h", "-o", "%r", "-j", other]
         wait_for(
             lambda: "held" not in lab.output(reason).lower(), 60, "its owner has it back", lambda: log_of(lab)
         )

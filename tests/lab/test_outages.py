@@ -78,13 +78,15 @@ def test_no_record_is_lost_when_daemons_are_killed_at_random_moments(lab_with: L
     }
     assert len(devices) == JOBS
     for job, found in devices.items():
-        held = [(h.node, lab.nodes[h.node].at_position(p).uuid) for h in lab.held(job) for p in h.positions]
-        assert sorted({(d["node"], d["device"]) for d in found}) == sorted(held)
+        allocated = [
+            (h.node, lab.nodes[h.node].at_position(p).uuid) for h in lab.intervals(job) for p in h.positions
+        ]
+        assert sorted({(d["node"], d["device"]) for d in found}) == sorted(allocated)
     (unseen,) = _wait_for_devices(lab, inside, 1)
     assert unseen["sampled_s"] == 0
-    (held_inside,) = lab.held(inside)
-    assert held_inside.end_s is not None
-    assert abs(float(str(unseen["allocated_s"])) - (held_inside.end_s - held_inside.start_s)) < 0.5
+    (inside_interval,) = lab.intervals(inside)
+    assert inside_interval.end_s is not None
+    assert abs(float(str(unseen["allocated_s"])) - (inside_interval.end_s - inside_interval.start_s)) < 0.5
 
 
 def _job_inside_an_outage(lab: Lab) -> int:
@@ -93,8 +95,8 @@ def _job_inside_an_outage(lab: Lab) -> int:
     job = lab.submit("alice", "-w", "n1", "--gpus=1", "--time=5", "--wrap=simgpu --util 50 --seconds 1")
 
     def ended() -> bool:
-        held = lab.held(job)
-        return bool(held) and held[0].end_s is not None
+        intervals = lab.intervals(job)
+        return bool(intervals) and intervals[0].end_s is not None
 
     wait_for(ended, 90.0, f"job {job} ends")
     daemon.start()
@@ -153,7 +155,7 @@ def _wait_for_devices(lab: Lab, job: int, gpus: int) -> list[dict[str, object]]:
     def explain() -> str:
         """Return where the job ran, its records, its accounting, and the ends of the daemons' logs."""
         parts = [
-            str(lab.held(job)),
+            str(lab.intervals(job)),
             lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False).stdout,
             lab.output(["sacct", "-X", "-P", "-j", str(job), "-o", "JobID,State,Start,End,NodeList"]),
         ]

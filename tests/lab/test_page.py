@@ -54,11 +54,11 @@ def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, si
     page = tab.page
     assert "signin" not in page.url, "what is secret of the link is in no address"
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=followed", script=_LONG)
-    (held,) = wait_for(lambda: lab.held(job), 60, "the job starts")
+    (interval,) = wait_for(lambda: lab.intervals(job), 60, "the job starts")
     said = _focus_job(tab, job)
     page.locator("#focused", has_text=re.compile(r"Utilisation (5[89]|6[0-2])\b")).wait_for(timeout=_WAIT_MS)
-    uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
-    for words in (held.node, uuid, f"Job {job} of alice", "frees by"):
+    uuid = lab.nodes[interval.node].at_position(interval.positions[0]).uuid
+    for words in (interval.node, uuid, f"Job {job} of alice", "frees by"):
         assert words in said.inner_text()
     assert "followed" in page.inner_text("#mine"), "users see the view of their own jobs by default"
 
@@ -77,13 +77,13 @@ def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, si
         page.get_by_role("link", name="p25 and p95 of each GPU").click()
     header, row = download.value.path().read_text("utf-8").splitlines()
     cells = dict(zip(header.split(","), row.split(","), strict=True))
-    assert (cells["node"], cells["device"]) == (held.node, uuid)
+    assert (cells["node"], cells["device"]) == (interval.node, uuid)
     assert float(cells["util_p95_pct"]) == pytest.approx(60, abs=2)
 
 
 def test_another_user_s_job_is_shown_only_as_running(lab: Lab, sign_in: SignIn) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=mine-alone", script=_LONG)
-    wait_for(lambda: lab.held(job), 60, "the job starts")
+    wait_for(lambda: lab.intervals(job), 60, "the job starts")
     tab = sign_in("bob")
     said = _focus_job(tab, job)
     tab.page.locator("#focused", has_text=f"Job {job} of alice").wait_for(timeout=_WAIT_MS)

@@ -25,25 +25,29 @@ def test_a_job_that_shrinks_is_one_run_with_all_its_gpus(lab: Lab) -> None:
     job = lab.submit("alice", "-N2", "--gpus-per-node=1", "--time=5", "--mem=200M", script=WORK)
     wait_for(lambda: _n_worked(lab, job) == 1, 90, f"job {job} has worked on its other node")
     lab.output(["scontrol", "update", f"jobid={job}", "NumNodes=1"], user="alice")
-    (released,) = wait_for(lambda: [held for held in lab.held(job) if held.end_s], 60, "that is released")
+    (released,) = wait_for(
+        lambda: [interval for interval in lab.intervals(job) if interval.end_s], 60, "that is released"
+    )
     wait_for(lambda: time.time() > (released.end_s or 0) + 6, 30, "the first works on alone")
     lab.output(["scancel", str(job)])
-    wait_for(lambda: all(held.end_s for held in lab.held(job)), 60, "the job ends")
+    wait_for(lambda: all(interval.end_s for interval in lab.intervals(job)), 60, "the job ends")
 
     run = wait_for(lambda: _whole_run(lab, job), 90, "it is recorded", lambda: str(_shown(lab, job)), 0.5)
     shares = {share.gpu.uuid: share for share in lab.truth(job)}
-    held = {uuid: share.end_s - share.start_s for uuid, share in shares.items()}
-    assert min(held.values()) < max(held.values()) - 5, "one node was released long before the other"
+    allocated_s = {uuid: share.end_s - share.start_s for uuid, share in shares.items()}
+    assert min(allocated_s.values()) < max(allocated_s.values()) - 5, (
+        "one node was released long before the other"
+    )
     unsure_s = max(share.unsure_s for share in shares.values())
     assert {item["device"]: item["allocated_s"] for item in run["devices"]} == pytest.approx(
-        held, abs=0.1 + unsure_s
+        allocated_s, abs=0.1 + unsure_s
     )
-    busy = sum(share.usage.util_pct * held[uuid] for uuid, share in shares.items())
-    assert run["uGPUcore"] == pytest.approx(busy / sum(held.values()), abs=1.0)
+    busy = sum(share.usage.util_pct * allocated_s[uuid] for uuid, share in shares.items())
+    assert run["uGPUcore"] == pytest.approx(busy / sum(allocated_s.values()), abs=1.0)
     assert run["coverage"] > 0.9
     # A device has an energy value only while it is allocated to one job.
     metered = [item["energy_j"] for item in run["devices"] if "energy_j" in item]
-    if sum(seconds for seconds, _ in metered) >= 0.85 * sum(held.values()):
+    if sum(seconds for seconds, _ in metered) >= 0.85 * sum(allocated_s.values()):
         assert run["energy_j"] == pytest.approx(sum(total for _, total in metered))
 
     rows = _accounting(lab, job)

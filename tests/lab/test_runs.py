@@ -23,7 +23,7 @@ exec simgpu --util 70 --mem-mib 4096 --seconds $seconds
 
 def test_a_requeued_job_has_two_runs_with_their_own_records(lab: Lab) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", "--requeue", script=WORK)
-    (first,) = wait_for(lambda: lab.held(job), 60, f"job {job} starts")
+    (first,) = wait_for(lambda: lab.intervals(job), 60, f"job {job} starts")
     wait_for(lambda: time.time() > first.start_s + 2, 30, "it has worked for 2 s")
     lab.output(["scontrol", "requeue", str(job)])
     wait_for(lambda: _ended(lab, job) == 2, 120, "its second run ends")
@@ -52,7 +52,7 @@ def test_short_runs_without_a_prolog_are_recorded_from_their_start(lab: Lab, no_
         lab.submit("alice", f"-w{node}", "--gpus=1", "--time=5", "--requeue", script=_work(seconds))
         for node, seconds in zip(lab.nodes, (3, 4, 6, 8), strict=True)
     ]
-    wait_for(lambda: all(lab.held(job) for job in jobs), 60, "all have started")
+    wait_for(lambda: all(lab.intervals(job) for job in jobs), 60, "all have started")
     # A new slurm-gpud excludes unknown jobs on its GPUs after two lists of jobs.
     started_s = time.time()
     wait_for(lambda: time.time() > started_s + 25, 60, "slurm-gpud has listed the jobs twice")
@@ -64,7 +64,7 @@ def test_short_runs_without_a_prolog_are_recorded_from_their_start(lab: Lab, no_
         assert (device["restart"], run["events"]) == (1, []), job
         assert run["coverage"] == pytest.approx(1, abs=0.15), job
         assert run["uGPUcore"] > 45, job
-        assert len(lab.held(job)) == 1, "the prolog ran"
+        assert len(lab.intervals(job)) == 1, "the prolog ran"
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def _last_run(lab: Lab, job: int) -> dict[str, Any] | None:
 
 
 def _ended(lab: Lab, job: int) -> int:
-    return sum(held.end_s is not None for held in lab.held(job))
+    return sum(interval.end_s is not None for interval in lab.intervals(job))
 
 
 def _complete_runs(lab: Lab, job: int) -> list[dict[str, Any]]:

@@ -75,11 +75,11 @@ def test_a_job_of_one_gpu_opens_only_its_own_device(lab: Lab) -> None:
     output = lab.layout.home / "alice" / "opened"
     job = lab.submit("alice", "--gpus=1", f"--output={output}", script=OPEN_EVERY_DEVICE)
     wait_for(lambda: finished(lab, job), 60, f"job {job} ends")
-    (held,) = lab.held(job)
+    (interval,) = lab.intervals(job)
     denied = [line for line in output.read_text().splitlines() if "Operation not permitted" in line]
     without_driver = [line for line in output.read_text().splitlines() if "No such device" in line]
     assert len(denied) == 3
-    own = lab.nodes[held.node].at_position(held.positions[0])
+    own = lab.nodes[interval.node].at_position(interval.positions[0])
     assert [str(own.file) in line for line in without_driver] == [True]
 
 
@@ -89,17 +89,17 @@ def test_each_interval_of_allocated_gpus_is_stamped(lab: Lab) -> None:
     wait_for(lambda: finished(lab, job), 60, f"job {job} ends")
 
     def closed() -> bool:
-        return all(held.end_s is not None for held in lab.held(job))
+        return all(interval.end_s is not None for interval in lab.intervals(job))
 
     wait_for(closed, 60, "both epilogs ran")
     now_s = time.time()
-    intervals = lab.held(job)
-    assert [len(held.positions) for held in intervals] == [2, 2]
-    assert len({held.node for held in intervals}) == 2
-    for held in intervals:
-        assert held.end_s is not None
+    intervals = lab.intervals(job)
+    assert [len(interval.positions) for interval in intervals] == [2, 2]
+    assert len({interval.node for interval in intervals}) == 2
+    for interval in intervals:
+        assert interval.end_s is not None
         # The stamps have the kernel's hundredths of a second.
-        assert submitted_s - 0.02 <= held.start_s < held.start_s + 1 <= held.end_s <= now_s + 0.02
+        assert submitted_s - 0.02 <= interval.start_s < interval.start_s + 1 <= interval.end_s <= now_s + 0.02
 
 
 def test_no_secret_is_readable_by_users(lab: Lab) -> None:

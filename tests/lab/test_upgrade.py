@@ -98,13 +98,13 @@ def submit(lab: Lab, node: str, seconds: int) -> int:
 
 
 def wait_until_begun(lab: Lab, *jobs: int) -> None:
-    wait_for(lambda: all(lab.held(job) for job in jobs), 90.0, "the jobs begin")
+    wait_for(lambda: all(lab.intervals(job) for job in jobs), 90.0, "the jobs begin")
 
 
 def wait_until_ended(lab: Lab, *jobs: int) -> None:
     def over() -> bool:
-        return all(held.end_s is not None for job in jobs for held in lab.held(job)) and all(
-            lab.held(job) for job in jobs
+        return all(interval.end_s is not None for job in jobs for interval in lab.intervals(job)) and all(
+            lab.intervals(job) for job in jobs
         )
 
     wait_for(over, 180.0, "the jobs end")
@@ -125,15 +125,15 @@ def run_of(lab: Lab, job: int) -> dict[str, Any]:
 def require_whole(lab: Lab, job: int, lost_s: float) -> None:
     """Nothing of it is missing but for a moment while one slurm-gpud gave way to the next."""
     run = run_of(lab, job)
-    (held,) = lab.held(job)
-    assert held.end_s is not None
-    took_s = held.end_s - held.start_s
+    (interval,) = lab.intervals(job)
+    assert interval.end_s is not None
+    took_s = interval.end_s - interval.start_s
     seen_s = sum(device["allocated_s"] for device in run["devices"])
     assert took_s - lost_s - STAMPS_S <= seen_s <= took_s + STAMPS_S, (job, run["devices"])
     assert run["coverage"] >= 1 - (lost_s + 1.5) / took_s
     assert run["uGPUcore"] > 0
     assert {device["device"] for device in run["devices"]} == {
-        lab.nodes[held.node].at_position(position).uuid for position in held.positions
+        lab.nodes[interval.node].at_position(position).uuid for position in interval.positions
     }
 
 

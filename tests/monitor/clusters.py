@@ -44,19 +44,19 @@ def holds(job_id: int, *gpus: int, shared: Sequence[int] = ()) -> ClusterAllocat
 def node(name: str, *holders: ClusterAllocation, **given: Any) -> ClusterNode:
     """Return four A100, of which those without a job are free."""
     gpus = given.get("gpus", {"a100": 4})
-    held = {position for holder in holders for position in (*holder.gpus, *holder.shared_gpus)}
+    allocated = {position for holder in holders for position in (*holder.gpus, *holder.shared_gpus)}
     in_service = given.get("in_service", True)
     n_gpus = sum(gpus.values())
     values: dict[str, Any] = {
         "node": name,
-        "state": "mixed" if held else "idle",
+        "state": "mixed" if allocated else "idle",
         "reason": None,
         "in_service": in_service,
         "partitions": ["gpu"],
         "zone": None,
         "server_type": None,
         "gpus": gpus,
-        "gpus_free": n_gpus - len(held) if in_service else 0,
+        "gpus_free": n_gpus - len(allocated) if in_service else 0,
         "cpus": 32,
         "cpus_allocated": 0,
         "memory_mib": 1 << 18,

@@ -22,7 +22,7 @@ N_GPUS = 64
 
 
 class Here:
-    """`viewer` is the requesting user; `look` makes the next state from the cluster."""
+    """`viewer` is the requesting user; `poll` makes the next state from the cluster."""
 
     def __init__(self, churn: float = 0.1) -> None:
         self.source = SyntheticCluster(N_GPUS, churn=churn)

@@ -22,7 +22,7 @@ class _Site:
 
     def __init__(self) -> None:
         self.passed_s = 0.0
-        self.away = self.database_away = False
+        self.unavailable = self.database_unavailable = False
         self.asked_for_devices = 0
         self.records: Running | None = None
         self.found: Verdicts | None = None
@@ -34,7 +34,7 @@ class _Site:
 
     @contextmanager
     def connect(self) -> Iterator["_Site"]:
-        if self.away:
+        if self.unavailable:
             raise DatabaseError("slurm-gpudbd cannot be reached")
         yield self
 
@@ -47,7 +47,7 @@ class _Site:
 
     def nodes(self) -> list[NodeReport]:
         self.asked_for_devices += 1
-        if self.database_away:
+        if self.database_unavailable:
             raise DatabaseError("slurm-gpudbd answered 503: the database does not answer")
         return []
 
@@ -73,7 +73,7 @@ def site() -> _Site:
 
 
 def test_without_any_answer_the_error_has_the_reason(site: _Site) -> None:
-    site.away = True
+    site.unavailable = True
     with pytest.raises(DatabaseError, match="cannot be reached"):
         site.observer.poll()
 
@@ -81,11 +81,11 @@ def test_without_any_answer_the_error_has_the_reason(site: _Site) -> None:
 def test_the_last_state_stays_with_the_reason_and_is_replaced_afterwards(site: _Site) -> None:
     site.watch_for(10)
     seen = site.observer.last
-    site.away = True
+    site.unavailable = True
     site.watch_for(30)
     assert site.observer.last is seen
     assert site.observer.error == "slurm-gpudbd cannot be reached"
-    site.away = False
+    site.unavailable = False
     site.watch_for(10)
     assert site.observer.error is None
     assert site.observer.last is not None
@@ -118,12 +118,12 @@ def test_devices_are_requested_once_a_minute(site: _Site) -> None:
 
 
 def test_while_mariadb_is_down_data_of_slurm_and_nodes_continues(site: _Site) -> None:
-    site.database_away = True
+    site.database_unavailable = True
     site.watch_for(30)
     assert site.observer.error is None
     assert site.observer.last is not None
     assert site.observer.last.at_s == NOW_S + 30
-    site.database_away = False
+    site.database_unavailable = False
     site.watch_for(20)
     assert site.asked_for_devices == 4
 

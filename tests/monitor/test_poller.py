@@ -21,13 +21,13 @@ class Flaky(SyntheticCluster):
 
     def __init__(self) -> None:
         super().__init__(64, churn=0.1)
-        self.away: set[str] = set()
+        self.unavailable: set[str] = set()
         self.asked: list[str] = []
         self.refreshed: list[str] = []
 
     def _answer(self, name: str, of: Callable[[], Any]) -> Any:
         self.asked.append(name)
-        if name in self.away:
+        if name in self.unavailable:
             raise DatabaseError("slurm-gpudbd cannot be reached")
         return of()
 
@@ -85,7 +85,7 @@ def test_while_slurm_gpudbd_is_down_the_last_state_stays_and_grows_old(watched: 
     watched.poll()
     before = watched.board.state
     assert before is not None
-    watched.source.away = {"cluster", "live", "nodes", "running"}
+    watched.source.unavailable = {"cluster", "live", "nodes", "running"}
     watched.poll()
     assert watched.board.state is before
     assert watched.clock.now - before.as_of_s() == 3.0
@@ -94,9 +94,9 @@ def test_while_slurm_gpudbd_is_down_the_last_state_stays_and_grows_old(watched: 
 
 def test_it_is_shown_again_once_it_answers_by_a_new_connection(watched: Watched):
     watched.poll()
-    watched.source.away = {"live"}
+    watched.source.unavailable = {"live"}
     watched.poll()
-    watched.source.away = set()
+    watched.source.unavailable = set()
     watched.poll()
     state = watched.board.state
     assert state is not None
@@ -104,7 +104,7 @@ def test_it_is_shown_again_once_it_answers_by_a_new_connection(watched: Watched)
 
 
 def test_an_older_slurm_gpudbd_without_running_jobs_still_has_a_page(watched: Watched):
-    watched.source.away = {"running"}
+    watched.source.unavailable = {"running"}
     watched.poll()
     state = watched.board.state
     assert state is not None
@@ -169,26 +169,26 @@ def test_a_node_that_is_new_while_mariadb_is_down_takes_no_square_its_gpu(watche
     before = watched.board.state
     assert before is not None
     watched.source.live = lambda refresh: original  # type: ignore[method-assign]
-    watched.source.away = {"nodes", "running"}
+    watched.source.unavailable = {"nodes", "running"}
     for _ in range(3):
         watched.poll()
     state = watched.board.state
     assert state is not None
     assert (state.layout.id, state.as_of_s()) == (before.layout.id, watched.clock.now)
     assert set(state.frames["util"]) != {255}
-    watched.source.away = set()
+    watched.source.unavailable = set()
     asked = watched.source.asked.count("nodes")
     watched.poll(NODES_AGAIN_S)
     assert watched.source.asked.count("nodes") == asked + 1
 
 
 def test_started_while_mariadb_is_down_it_shows_allocations_and_the_rest_soon_afterwards(watched: Watched):
-    watched.source.away = {"nodes", "running"}
+    watched.source.unavailable = {"nodes", "running"}
     watched.poll()
     first = watched.board.state
     assert first is not None
     assert (first.layout.n_squares, set(first.frames["util"])) == (64, {255})
-    watched.source.away = set()
+    watched.source.unavailable = set()
     watched.poll(NODES_AGAIN_S)
     state = watched.board.state
     assert state is not None

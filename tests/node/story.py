@@ -24,7 +24,7 @@ SHORTEST_S = 0.05
 DRIVER_STARTS_S = 15.0
 # The interval of slurm-gpudbd's answers; the time after which it reports a job as ended; and the time
 # until a run without a prolog has been reported twice and is accepted.
-ANSWER_S, OVER_S, ACCEPTED_S = 10.0, 120.0, 32.0
+ANSWER_S, ENDED_S, ACCEPTED_S = 10.0, 120.0, 32.0
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Story:
                 for slot, run in self.open.items()
             }
         )
-        ended = [run for run in self.runs if run.epilog_lost and run.end_s < self.clock.now_s - OVER_S]
+        ended = [run for run in self.runs if run.epilog_lost and run.end_s < self.clock.now_s - ENDED_S]
         open_jobs = node.open_jobs()
         node.end_jobs(
             {
@@ -210,7 +210,7 @@ class Story:
         for slot in list(self.open):
             self.end(slot)
         lost_s = [run.end_s for run in self.runs if run.epilog_lost]
-        self.wait(max(25.0, max(lost_s, default=-math.inf) + OVER_S + 2 * ANSWER_S - self.clock.now_s))
+        self.wait(max(25.0, max(lost_s, default=-math.inf) + ENDED_S + 2 * ANSWER_S - self.clock.now_s))
 
     def records(self, run: StoryRun) -> list[Record]:
         """Return the records of a run in order of time."""

@@ -96,13 +96,13 @@ def test_a_file_of_the_sites_own_is_never_touched(place: Tree, command: str):
     own.parent.mkdir(parents=True)
     own.write_text("#!/bin/sh\n# Slurm prolog: ours, which calls slurm-gpu's\nexit 0\n")
     own.chmod(0o700)
-    beside = own.with_name("50-site")
-    shutil.copy2(own, beside)
+    neighbour = own.with_name("50-site")
+    shutil.copy2(own, neighbour)
     before = changed(own)
     done = place(command)
     assert done.returncode == (1 if command == "install" else 0)
     assert "10-slurm-gpu is not slurm-gpu's" in done.stdout + done.stderr
-    assert (changed(own), beside.read_text()) == (before, own.read_text())
+    assert (changed(own), neighbour.read_text()) == (before, own.read_text())
     if command == "install":
         assert "Move it, then run: " in done.stderr
         assert is_hook(place, "epilog")

@@ -64,7 +64,7 @@ class Watch:
 
     def __init__(self, directory: Path, allowed: set[bytes]) -> None:
         self.directory, self.allowed = directory, allowed
-        self.looks, self.wrong = 0, set[str]()
+        self.scans, self.wrong = 0, set[str]()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch_directory)
 
@@ -78,7 +78,7 @@ class Watch:
                     self.wrong.add("mode")
                 if file.read() not in self.allowed:
                     self.wrong.add("text")
-            self.looks += 1
+            self.scans += 1
 
     def __enter__(self) -> Watch:
         self._thread.start()
@@ -107,7 +107,7 @@ def test_at_no_moment_is_the_hook_missing_or_half_written(tree: Tree, changes: i
             tree.done("remove")
             tree.done("install")
     assert watch.wrong == set()
-    assert watch.looks > changes
+    assert watch.scans > changes
 
 
 def test_killed_at_any_moment_it_leaves_a_whole_hook(tree: Tree):

@@ -104,7 +104,7 @@ def test_a_job_with_an_approved_reservation_passes(site: Reserving, changes: dic
 @pytest.mark.parametrize(
     "changes",
     [
-        {"user": "somebody"},
+        {"user": "mallory"},
         {"account": "nlp"},
         {"partition": "long"},
         {"state": ReservationState.REQUESTED},
@@ -179,7 +179,7 @@ def test_jobs_without_gpus_or_without_a_time_limit_get_the_message_too(site: Res
     [
         ({"start_s": NOW_S + 3600, "end_s": NOW_S + 7200}, {}),  # not begun: the job may end before
         ({"state": ReservationState.REQUESTED}, {}),
-        ({"user": "somebody"}, {}),
+        ({"user": "mallory"}, {}),
         ({"account": "nlp"}, {}),
         ({"partition": "long"}, {}),
         ({}, {"reservation": "maint"}),

@@ -50,8 +50,8 @@ def by_place(
     """Return the GPU time of each (server type, zone): by records if they have all nodes, else evenly."""
     parts: dict[tuple[tuple[str, str], int], int] = defaultdict(int)
     for run in runs:
-        held = allocated_mgpu_s(run, since_s, until_s, now_s)
-        if not held:
+        allocated = allocated_mgpu_s(run, since_s, until_s, now_s)
+        if not allocated:
             continue
         weights = dict.fromkeys(run["nodes"], 1)
         recorded = run.get("recorded") or {}
@@ -59,7 +59,7 @@ def by_place(
             weights = recorded
         at_s, whole = max(run["start_s"], run["submit_s"]), sum(weights.values())
         for node, weight in weights.items():
-            parts[place_of(node, at_s, courses, written), whole] += held * weight
+            parts[place_of(node, at_s, courses, written), whole] += allocated * weight
     total: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
     for (place, whole), amount in parts.items():
         total[place] += Fraction(amount, whole)

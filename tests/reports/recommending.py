@@ -31,8 +31,8 @@ def policy(text: str) -> PolicyInForce:
     checked = check_policy(source)
     facts = SiteFacts(n_gpus=8, has_qos=True)
     compiled = compile_policy(checked, resolve_names(checked, source, Directory()), facts)
-    held, _ = modelled_rules(policy_of(build_bundle(compiled)), ())
-    return held
+    modelled, _ = modelled_rules(policy_of(build_bundle(compiled)), ())
+    return modelled
 
 
 def nodes(n: int = 2, gpus: int = 4, **changes: object) -> list[SlurmNode]:

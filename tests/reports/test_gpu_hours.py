@@ -99,9 +99,9 @@ def test_all_sums_of_gpu_hours_are_equal(
     shares = jobs.shares
     assert int(shares.mgpu_s.sum()) == total
     for key, column in (("user", jobs.user), ("account", jobs.account)):
-        held = dict(zip(column.names, shares.of(column).sums(shares.mgpu_s).tolist(), strict=True))
+        allocated = dict(zip(column.names, shares.of(column).sums(shares.mgpu_s).tolist(), strict=True))
         expected = by_key(some, key, SINCE_S, UNTIL_S, now_s)
-        assert {name: held.get(name, 0) for name in expected} == expected
+        assert {name: allocated.get(name, 0) for name in expected} == expected
     with_team = [{**one, "team": TEAMS.get(one["account"], one["account"])} for one in some]
     teams = dict(zip(jobs.team.names, shares.of(jobs.team).sums(shares.mgpu_s).tolist(), strict=True))
     assert {k: v for k, v in teams.items() if v} == {

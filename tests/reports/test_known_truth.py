@@ -145,9 +145,9 @@ def test_gpu_hours_are_read_back_by_each_of_the_five(
     truth = by_place(runs, courses, ({}, {}), since_s, until_s, NOW_S)
     total = sum(truth.values())
     for which, of_shares in ((0, shares.server_type), (1, shares.zone)):
-        held = sums(of_shares)
-        assert sum(held.values()) == total
-        for name, value in held.items():
+        allocated = sums(of_shares)
+        assert sum(allocated.values()) == total
+        for name, value in allocated.items():
             exact = sum(part for place, part in truth.items() if place[which] == name)
             assert abs(value - exact) < len(runs), "a GPU/1000 × second for each run at most"
 
@@ -242,8 +242,8 @@ def test_allocation_over_time_and_months_sum_to_the_allocated_hours(
     chart = figures["allocation-over-time"].chart
     data = figures["allocation-over-time"].table.data
     hours = np.diff(chart.edges_s) / 3600
-    held = sum(run["mgpu"] * (run["end_s"] - run["start_s"]) for run in of_gpus) / 3_600_000
-    assert float(data["allocated_gpus"] @ hours) == pytest.approx(held, rel=1e-12)
+    allocated = sum(run["mgpu"] * (run["end_s"] - run["start_s"]) for run in of_gpus) / 3_600_000
+    assert float(data["allocated_gpus"] @ hours) == pytest.approx(allocated, rel=1e-12)
     assert float(data["capacity_gpus"] @ hours) == pytest.approx(
         sum(node.gpus for node in centre.nodes) * (centre.until_s - centre.since_s) / 3600, rel=1e-12
     )
@@ -274,11 +274,11 @@ def test_utilisation_and_waste_are_read_back(
     judged: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for run, used, share, bare in zip(of_gpus, core, coverage, idle, strict=False):
         if share >= 0.8:
-            held = run["mgpu"] * (run["end_s"] - run["start_s"])
+            allocated = run["mgpu"] * (run["end_s"] - run["start_s"])
             sums = judged[run["user"]]
-            sums[0] += held / 3_600_000
+            sums[0] += allocated / 3_600_000
             sums[1] += bare / 3_600_000
-            sums[2] += max(held * (1 - used / 100), bare) / 3_600_000
+            sums[2] += max(allocated * (1 - used / 100), bare) / 3_600_000
     data = figures["allocated-but-idle"].table.data
     names = ("measured_gpu_h", "no_process_gpu_h", "wasted_gpu_h")
     for place, name in enumerate(names):

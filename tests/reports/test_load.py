@@ -208,11 +208,11 @@ def test_future_bins_are_gaps_and_the_present_one_is_a_mean_until_now(
     insert_runs(database, [run(1, start_s=today.since_s, submit_s=today.since_s, end_s=None, mgpu=2000)])
     read = load(database, SiteConfig(cluster="c"), today, today.since_s + 8.5 * 3600)
     figures = {figure.id: figure.table.data for figure in all_figures(read)}
-    for course, held in (
+    for course, allocated in (
         (figures["allocation-over-time"], "allocated_gpus"),
         (figures["low-priority-small-jobs"], "other_gpus"),
     ):
-        for name, gpus in (("capacity_gpus", 8.0), (held, 2.0)):
+        for name, gpus in (("capacity_gpus", 8.0), (allocated, 2.0)):
             assert course[name][:9].tolist() == [gpus] * 9
             assert np.isnan(course[name][9:]).all()
 

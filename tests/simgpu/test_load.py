@@ -34,9 +34,9 @@ def brute_force(parts: list[Part], start: int, end: int):
         values = [value_at(item, (step + 0.5) / STEPS) for item in parts]
         total = sum(util for util, _ in values)
         busy += min(100.0, total) / STEPS
-        for index, (util, held) in enumerate(values):
+        for index, (util, used_mib) in enumerate(values):
             shares[index] += util * min(1.0, 100.0 / total if total else 1.0) / STEPS
-            memory[index] += held / STEPS
+            memory[index] += used_mib / STEPS
     return busy, shares, memory
 
 

@@ -100,10 +100,10 @@ def test_utilisation_falls_with_speed_and_nvml_and_the_truth_agree(gpu):
     gpu.pass_s(10)
     found = list(gpu.truth.values())
     alone = usage(found, job_id=1, uuid="GPU-a", start_s=START + 1, end_s=START + 10)
-    beside = usage(found, job_id=1, uuid="GPU-a", start_s=START + 12, end_s=START + 19)
-    assert (alone.util_pct, beside.util_pct) == (pytest.approx(60), pytest.approx(48))
-    assert beside.device_util_pct == pytest.approx(48 + 20)
-    assert beside.mem_used_frac == pytest.approx(2000 / 10_500)  # memory does not fall
+    shared = usage(found, job_id=1, uuid="GPU-a", start_s=START + 12, end_s=START + 19)
+    assert (alone.util_pct, shared.util_pct) == (pytest.approx(60), pytest.approx(48))
+    assert shared.device_util_pct == pytest.approx(48 + 20)
+    assert shared.mem_used_frac == pytest.approx(2000 / 10_500)  # memory does not fall
 
 
 def test_a_job_that_exceeds_the_memory_ends_and_the_other_continues(gpu):

@@ -48,8 +48,8 @@ def test_an_early_end_cuts_the_schedule():
     assert usage([ended], job_id=7, uuid="GPU-a", start_s=T, end_s=T + 20).util_pct == pytest.approx(40)
     killed = process((0, 80, 4000), (100, 80, 4000))
     assert usage([killed], job_id=7, uuid="GPU-a", start_s=T, end_s=T + 20).util_pct == pytest.approx(80)
-    mended = killed.killed_at(T + 10.0)
-    assert usage([mended], job_id=7, uuid="GPU-a", start_s=T, end_s=T + 20).util_pct == pytest.approx(40)
+    cut = killed.killed_at(T + 10.0)
+    assert usage([cut], job_id=7, uuid="GPU-a", start_s=T, end_s=T + 20).util_pct == pytest.approx(40)
     assert ended.killed_at(T + 15.0) == ended
 
 

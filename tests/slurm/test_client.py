@@ -58,19 +58,21 @@ def test_nodes_show_what_is_used_of_what(client: CommandClient):
 
 
 @pytest.mark.parametrize(
-    ("gres", "held", "expected"),
+    ("gres", "allocated", "expected"),
     [
         ("gpu:a100:8", "gres/gpu=3", {"a100": 3}),
         ("gpu:8", "gres/gpu=3", {"": 3}),
         ("gpu:a100:4,gpu:v100:4", "gres/gpu=3,gres/gpu:v100=3", {"a100": 0, "v100": 3}),
     ],
 )
-def test_gpus_of_a_node_that_powers_up_are_those_of_its_jobs(gres: str, held: str, expected: dict[str, int]):
+def test_gpus_of_a_node_that_powers_up_are_those_of_its_jobs(
+    gres: str, allocated: str, expected: dict[str, int]
+):
     text = (
         "NodeName=s1 CoresPerSocket=1\n   CPUAlloc=8 CPUTot=64 CPULoad=N/A\n"
         f"   Gres={gres}\n   GresUsed={gres.replace('8', '0').replace('4', '0')}\n   NodeAddr=s1\n"
         "   RealMemory=512000 AllocMem=1 FreeMem=N/A\n   State=MIXED+CLOUD+POWERED_DOWN Weight=1\n"
-        f"   CfgTRES=cpu=64,gres/gpu=8\n   AllocTRES=cpu=8,{held}\n"
+        f"   CfgTRES=cpu=64,gres/gpu=8\n   AllocTRES=cpu=8,{allocated}\n"
     )
     (node,) = parse_nodes(text)
     assert node.gpus_allocated == expected

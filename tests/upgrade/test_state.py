@@ -48,7 +48,7 @@ def test_the_spool_of_an_older_release_is_taken_over_whole(tmp_path: Path, relea
     shutil.copytree(DATA / release / "spool", directory)
     spool = Spool(directory)
     assert spool.is_whole
-    assert spool.allocations() == [write_state.held(2), write_state.held(3)]
+    assert spool.allocations() == [write_state.allocation(2), write_state.allocation(3)]
     items = {item.key: item for item in spool.queue.waiting(100, set(spool.queue.waiting_keys()))}
     assert sorted(items) == [
         *(f"event/{write_state.T0 * 10**6}", f"host/{1:016x}", f"host/{2:016x}", f"record/{1:016x}/GPU-0"),

@@ -86,7 +86,7 @@ def host(job_id: int, seq: int, *, final: bool) -> Host:
     )
 
 
-def held(job_id: int) -> Allocation:
+def allocation(job_id: int) -> Allocation:
     return Allocation(
         key=key(job_id),
         prolog_at_s=T0 + 0.25,
@@ -114,7 +114,7 @@ def write_spool(directory: Path) -> bytes:
     spool.save_record(record(1, 9, final=True))
     spool.save_host(host(1, 9, final=True))
     for job_id in (2, 3):
-        spool.save_allocation(held(job_id))
+        spool.save_allocation(allocation(job_id))
         spool.save_record(record(job_id, 4, final=False))
         spool.save_record(record(job_id, 4, final=False, device="GPU-1"))
         spool.save_host(host(job_id, 4, final=False))

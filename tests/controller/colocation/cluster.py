@@ -124,8 +124,8 @@ class Cluster:
                 if left >= wanted:
                     job.state, job.node, job.position = "RUNNING", name, position
                     job.start_s, job.end_s, job.done_s = int(self.clock.wall()), None, 0.0
-                    held = OF - self.free(name)[position]
-                    assert held <= OF
+                    allocated = OF - self.free(name)[position]
+                    assert allocated <= OF
                     return
 
     # Read by slurm-gpuctld's watcher.

@@ -42,7 +42,7 @@ def truth(one: str, other: str) -> float:
 
 
 def filled(n_pairs: int, names: tuple[str, ...] = tuple(APPLICATIONS)) -> ColocationStore:
-    """A store that knows all of them, and so many speeds."""
+    """Return a store with the profiles of `names` and `n_pairs` measured speeds."""
     store = ColocationStore()
     for name in names:
         store.ran_alone(name, 100, 0.2, APPLICATIONS.get(name, 0.5))

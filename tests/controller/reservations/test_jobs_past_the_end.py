@@ -11,7 +11,7 @@ from slurm_gpu.wire.answers.reservation import ReservationState
 from tests.controller.fakes import NOON_S
 from tests.controller.reservations.building import JOB, ROW, WINDOW_S, Site
 
-BEYOND = replace(JOB, time_limit_s=2 * WINDOW_S)
+OVERLONG = replace(JOB, time_limit_s=2 * WINDOW_S)
 # Seconds after the start of a test at which ROW's window ends.
 END_S = WINDOW_S + 60
 
@@ -20,7 +20,7 @@ def test_a_job_that_would_end_with_it_continues_if_its_nodes_are_free() -> None:
     """Build a job; Slurm ignores time limits when it attracts jobs, also for earlier submissions."""
     site = Site()
     site.run_for(60)
-    site.slurm.jobs = [BEYOND, replace(JOB, job_id=18), replace(BEYOND, job_id=19, time_limit_s=None)]
+    site.slurm.jobs = [OVERLONG, replace(JOB, job_id=18), replace(OVERLONG, job_id=19, time_limit_s=None)]
     site.run_for(END_S - 60 - 310)
     assert site.slurm.removed_jobs == []
     site.run_for(300)
@@ -48,7 +48,7 @@ def test_a_job_ends_with_it_where_its_nodes_are_anothers_then(
         later = SlurmReservation("backup", end_s + from_s, end_s + until_s, nodes, frozenset({"root"}))
         site.slurm.there["backup"] = later
     site.run_for(60)
-    site.slurm.jobs = [BEYOND]
+    site.slurm.jobs = [OVERLONG]
     site.run_for(END_S - 100)
     assert site.slurm.removed_jobs == ([17] if goes_on else [])
 
@@ -56,7 +56,7 @@ def test_a_job_ends_with_it_where_its_nodes_are_anothers_then(
 def test_a_job_that_cannot_be_removed_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     site = Site()
     site.run_for(60)
-    site.slurm.jobs, site.slurm.refuses = [BEYOND], "Invalid job id specified"
+    site.slurm.jobs, site.slurm.refuses = [OVERLONG], "Invalid job id specified"
     site.run_for(END_S - 100)
     assert "job 17 will end with sg_3: " in caplog.text
     assert site.row.state is ReservationState.ACTIVE

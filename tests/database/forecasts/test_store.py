@@ -28,7 +28,7 @@ from slurm_gpu.wire.answers.forecast import ForecastRecord
 from tests.database.samples import CLUSTER, T0, row
 
 SAID = Prediction(job_id=1, at_s=T0, lower_s=60, median_s=120, upper_s=600, source="tables", created_s=T0 - 9)
-OVER_S = T0 + 601
+ENDED_S = T0 + 601
 
 
 def keep(database: Database, *said: Prediction) -> int:
@@ -41,7 +41,7 @@ def began(database: Database, **given: object) -> None:
     database.write(lambda connection: store_changed_runs(connection, runs))
 
 
-def accuracy(database: Database, now_s: int = OVER_S) -> ForecastRecord:
+def accuracy(database: Database, now_s: int = ENDED_S) -> ForecastRecord:
     with database.reading() as connection:
         return past_accuracy(connection, CLUSTER, now_s)
 
@@ -54,11 +54,11 @@ def test_a_model_of_many_parts_comes_back_whole_and_old_ones_go(
     for created_s, body in bodies.items():
         database.write(lambda connection, at=created_s, it=body: store_model(connection, CLUSTER, at, it))  # type: ignore[misc]
     database.write(lambda connection: store_model(connection, "other", 9, b"x"))
-    database.write(lambda connection: store_model(connection, CLUSTER, 5, b"anew"))
+    database.write(lambda connection: store_model(connection, CLUSTER, 5, b"again"))
     with database.reading() as connection:
         assert newest_model(connection, CLUSTER, 9) == 5
         kept = [read_model_body(connection, CLUSTER, created_s) for created_s in range(1, 6)]
-        assert kept == [b"", b"", bodies[3], bodies[4], b"anew"]
+        assert kept == [b"", b"", bodies[3], bodies[4], b"again"]
         assert newest_model(connection, "nobody", 9) is None
 
 
@@ -93,15 +93,15 @@ def test_a_forecast_from_a_clock_ahead_blocks_no_later_one(database: Database) -
 
 
 @pytest.mark.parametrize(
-    ("start_s", "held"),
+    ("start_s", "n_correct"),
     [(T0 + 30, 0), (T0 + 60, 1), (T0 + 300, 1), (T0 + 600, 1), (T0 + 700, 0), (None, 0)],
 )
 def test_a_forecast_is_correct_if_the_job_began_in_the_interval(
-    database: Database, start_s: int | None, held: int
+    database: Database, start_s: int | None, n_correct: int
 ) -> None:
     keep(database, SAID)
     began(database, start_s=start_s, end_s=None if start_s is None else start_s + 10)
-    assert accuracy(database) == ForecastRecord(n=1, correct=held, since_s=T0)
+    assert accuracy(database) == ForecastRecord(n=1, correct=n_correct, since_s=T0)
 
 
 def test_before_the_interval_is_over_nothing_is_judged(database: Database) -> None:

@@ -397,13 +397,13 @@ def test_the_table_shows_the_same(tab: Tab):
 def test_a_wide_table_widens_nothing_else(opened: Callable[..., Tab]):
     world = small()
     for job in world.jobs.values():
-        job["user"] = "somebody-with-a-long-name"
+        job["user"] = "user-with-a-long-name"
     tab = opened(world).ready()
     tab.page.click("#list summary")
     tab.page.locator("#list tbody tr").first.wait_for()
-    beside = tab.page.locator("#free").bounding_box()
+    free = tab.page.locator("#free").bounding_box()
     table = tab.page.locator("#map").bounding_box()
-    assert table["x"] + table["width"] < beside["x"]
+    assert table["x"] + table["width"] < free["x"]
     assert tab.is_within_its_width(1280, 390)
 
 

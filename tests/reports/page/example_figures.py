@@ -90,7 +90,9 @@ def figures(names: tuple[str, ...] = HOSTILE, runs: int = 300) -> list[Figure]:
     hours = np.arange(25) * 3600.0 + 1_790_812_800
     edge = {name: np.linspace(1, 2 + i, 24) for i, name in enumerate(names)}
     charts = {
-        "bars": Bars(labels=names, series={"held": many, "idle": many / 2}, unit="GPU-hours", total=many * 2),
+        "bars": Bars(
+            labels=names, series={"allocated": many, "idle": many / 2}, unit="GPU-hours", total=many * 2
+        ),
         "grouped": Bars(labels=["a"], series=dict.fromkeys(names, np.array([1.5])), unit="h", stacked=False),
         "course": TimeSeries(edges_s=hours, series=edge, unit="GPUs", limit=np.full(24, 99.0)),
         "lines": TimeSeries(edges_s=hours, series=edge, unit="%", stacked=False, timezone="Asia/Seoul"),
@@ -126,7 +128,7 @@ def page(of: list[Figure], *, with_files: bool = True) -> ReportPage:
         title="GPU report of neuron",
         period="1 October to 31 October 2026, Asia/Seoul",
         made="version 0, on 2026-11-01 02:00 Asia/Seoul",
-        tiles=[Tile("GPU-hours held", "12,345", "h"), Tile("users", "483")],
+        tiles=[Tile("GPU-hours allocated", "12,345", "h"), Tile("users", "483")],
         figures=of,
         timezone="Asia/Seoul",
         with_files=with_files,

@@ -36,7 +36,7 @@ def _labels(drawing: VectorDrawing) -> list[str]:
 
 
 def test_bars_are_as_long_as_their_values():
-    chart = Bars(labels=["a", "b"], series={"held": np.array([30.0, 60.0])}, unit="h")
+    chart = Bars(labels=["a", "b"], series={"allocated": np.array([30.0, 60.0])}, unit="h")
     short, long = _boxes(draw(chart))
     assert long.width == pytest.approx(2 * short.width)
     assert short.about == "a: 30\u00a0h"
