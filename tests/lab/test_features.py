@@ -21,8 +21,8 @@ POLICY = "version: 1\ngroups: {everyone: {}}\nrules: []\n"
 FEATURES = ("a100", "h100")
 GPUS = {"n1": 2, "n2": 2, "n3": 4, "n4": 4}
 """Each node has 32 cores: a GPU's share is 16 on n1 and n2, and 8 on n3 and n4."""
-MIX: Mapping[int, int] = {8: 5, 16: 5}
-"""Cores of a job with one GPU, and its frequency."""
+MIX: Mapping[tuple[int, int], float] = {(1, 8): 500.0, (1, 16): 500.0}
+"""GPUs and cores of a job, and its frequency."""
 MIB = 1024
 
 
@@ -30,33 +30,34 @@ class TypedCluster(Cluster):
     """Nodes of two types, and jobs whose constraint orders these."""
 
     features: Sequence[str] = ()
+    mix: Mapping[tuple[int, int], float] = MIX
 
     def write_mode(self, mode: str) -> None:
         site = yaml.safe_load(self.lab.layout.site_file.read_text())
         site["placement"] = {"mode": mode, "features": list(self.features)}
         self.lab.layout.site_file.write_text(yaml.safe_dump(site, sort_keys=False))
 
-    def run_with(self, *features: str) -> None:
-        """Restart slurm-gpuctld with these features and the mix of jobs."""
+    def run_with(self, *features: str, mode: str = "enforce") -> None:
+        """Restart slurm-gpuctld in a mode with these features and the mix of jobs."""
         self.empty()
         self.features = features
         self.daemon.stop()
         classes = [
             {
-                "gpus": 1,
+                "gpus": gpus,
                 "share_mgpu": 0,
                 "cpus": cpus,
                 "memory_mib": MIB,
                 "gpu_type": "",
-                "times": times * 100.0,
+                "times": times,
             }
-            for cpus, times in MIX.items()
+            for (gpus, cpus), times in self.mix.items()
         ]
         mix = {"version": 1, "at_s": int(time.time()), "classes": classes}
         (self.lab.layout.controller_run / jobmix.FILE_NAME).write_text(json.dumps(mix))
         snapshot = self.lab.layout.controller_run / "snapshot.txt"
         snapshot.unlink(missing_ok=True)
-        self.run_in("enforce")
+        self.run_in(mode)
         line = "\nfeatures gpu\n"
         wait_for(
             lambda: snapshot.exists() and (line in snapshot.read_text()) == bool(features),
@@ -64,16 +65,22 @@ class TypedCluster(Cluster):
             "the snapshot has the orders",
         )
 
-    def submit_one(self, cpus: int) -> int:
-        one = ("--gpus-per-node=1", "--nodes=1", "--ntasks=1", f"--cpus-per-task={cpus}", f"--mem={MIB}")
+    def submit_one(self, cpus: int, gpus: int = 1) -> int:
+        one = (
+            f"--gpus-per-node={gpus}",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--cpus-per-task={cpus}",
+            f"--mem={MIB}",
+        )
         return self.submit(*one)
 
     def state(self, job: int, field: str) -> str:
         return self.lab.output(["squeue", "-h", "-j", str(job), "-O", f"{field}:100"]).strip()
 
-    def starts(self, cpus: int) -> bool:
+    def starts(self, cpus: int, gpus: int = 1) -> bool:
         """Submit a job; return whether it starts, and cancel it if it would wait."""
-        job = self.submit_one(cpus)
+        job = self.submit_one(cpus, gpus)
         wait_for(
             lambda: self.nodes_of(job) or self.state(job, "Reason") == "Resources",
             DEADLINE_S,
@@ -82,22 +89,31 @@ class TypedCluster(Cluster):
             0.1,
         )
         node = self.nodes_of(job)
-        self.jobs[job] = node, 1
+        self.jobs[job] = node, gpus
         if not node:
             self.end(job)
         self.wait_settled()
         return bool(node)
 
 
-@pytest.fixture(scope="module")
-def module_cluster(lab_with: LabWith) -> Iterator[TypedCluster]:
+def nodes_of_two_types() -> dict[str, NodeGpus]:
+    """Return the GPUs of the nodes, which differ in type and number."""
     two = NodeGpus(minors=(0, 1), model=GpuModel.A100)
     four = NodeGpus(model=GpuModel.H100)
-    gpus = {name: two if n == 2 else four for name, n in GPUS.items()}
-    lab: Lab = lab_with(services=False, controller=True, native_limits=False, gpus=gpus)
+    return {name: two if n == 2 else four for name, n in GPUS.items()}
+
+
+def apply_empty_policy(lab: Lab) -> None:
+    """Apply a policy without rules, so that only placement decides."""
     policy = lab.layout.root / "features-policy.yaml"
     policy.write_text(POLICY)
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+
+
+@pytest.fixture(scope="module")
+def module_cluster(lab_with: LabWith) -> Iterator[TypedCluster]:
+    lab = lab_with(services=False, controller=True, native_limits=False, gpus=nodes_of_two_types())
+    apply_empty_policy(lab)
     cluster = TypedCluster(lab)
     yield cluster
     lab.cancel_all_jobs()
@@ -147,7 +163,7 @@ def test_more_gpus_are_allocated_than_by_weights_alone(cluster: TypedCluster) ->
             cluster.run_with(*(FEATURES if with_features else ()))
             rng = random.Random(seed)
             drawn = rng.choices(list(MIX), list(MIX.values()), k=round(1.3 * sum(GPUS.values())))
-            allocated[with_features].append(sum(cluster.starts(cpus) for cpus in drawn))
+            allocated[with_features].append(sum(cluster.starts(cpus, gpus) for gpus, cpus in drawn))
     print(
         f"GPUs allocated of {sum(GPUS.values())}: weights {allocated[False]}, with features {allocated[True]}"
     )
