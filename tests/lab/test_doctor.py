@@ -438,7 +438,13 @@ def test_a_dead_slurmd_is_found_and_no_node_that_is_out_on_purpose(lab: Lab) -> 
         )
         assert len(found()) == 1, (found(), states())
     lab.output(["scontrol", "delete", "reservationname=maint"])
-    lab.output(["scontrol", "update", "nodename=n1", "state=resume"])
+
+    def resumed() -> bool:
+        # Slurm 24.11 may refuse this until slurmd has registered again.
+        lab.run_as("root", ["scontrol", "update", "nodename=n1", "state=resume"], check=False)
+        return states()["n1"] == "idle"
+
+    wait_for(resumed, 60, "n1 is in service again", lambda: str(states()), 1)
     wait_for(lambda: _all_well(lab), 90, "it is fine again", lambda: str(_doctor(lab)), 1)
 
 
