@@ -202,8 +202,15 @@ def test_a_uid_names_it_where_its_host_and_this_one_have_different_users() -> No
     ],
 )
 def test_a_name_that_this_host_does_not_have_is_logged_at_start(
-    caplog: pytest.LogCaptureFixture, user: str | int | None, hosts: tuple[str, ...], logged: bool
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    user: str | int | None,
+    hosts: tuple[str, ...],
+    logged: bool,
 ) -> None:
+    # The real host may have slurm-gpu-web, for example while a lab is up.
+    root = pwd.getpwnam("root")
+    monkeypatch.setattr(pwd, "getpwnam", {"root": root}.__getitem__)
     with caplog.at_level(logging.WARNING):
         warn_of_unknown_user(WebReader(user, tuple(map(ipaddress.ip_network, hosts))))
     assert bool(caplog.messages) == logged
