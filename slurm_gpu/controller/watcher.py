@@ -54,9 +54,12 @@ _TOKEN = re.compile(r"slurm-gpu/1 t=([0-9a-zA-Z]+)")
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and its finished commands."""
+    """Return the CPU time of the calling thread and of this process's finished commands.
+
+    Work in other threads has its own limits, and must not delay that of this thread.
+    """
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
+    return time.thread_time() + children.ru_utime + children.ru_stime
 
 
 @dataclass(slots=True)

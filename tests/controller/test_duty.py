@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.controller.duty import Duty, QueueView
+from slurm_gpu.controller.watcher import cpu_seconds
 from slurm_gpu.errors import SlurmError
 from tests.controller.fakes import Clock
 
@@ -89,3 +92,22 @@ def test_in_the_background_it_is_done_once_at_a_time_and_no_error_is_lost(
     assert caplog.messages == ["not swept: ValueError: a mistake"]
     sweep.run(IN_CHARGE)
     assert len(under_way) == 2
+
+
+def test_work_in_other_threads_does_not_delay_a_duty() -> None:
+    def plan() -> None:
+        while time.thread_time() < 0.3:
+            pass
+
+    class Planned(Sweep):
+        def work(self, view: QueueView) -> None:
+            super().work(view)
+            thread = threading.Thread(target=plan)
+            thread.start()
+            thread.join()
+
+    duty = Planned(cpu=cpu_seconds, cpu_share=0.02)
+    for _ in range(2):
+        duty.run(IN_CHARGE)
+        duty.clock.advance(EVERY_S)
+    assert duty.n == 2, "0.3 s of this thread would cost a pause of 15 s"
