@@ -196,7 +196,7 @@ def _reported_at(records: Sequence[Record], zone: ZoneInfo) -> str:
     times = [moment(newest_s[node], zone) for node in dict.fromkeys((first, last))]
     said = f"{' to '.join(dict.fromkeys(times))}, when its nodes last reported"
     silent = newest_s[last] - newest_s[first] > SHIPPED_WITHIN_S
-    return f"{said}; {text(first)} has not reported since" if silent else said
+    return f"{said}; {text(first)} has not reported since {times[0]}" if silent else said
 
 
 def _without_records(run: Run, now_s: float) -> str:

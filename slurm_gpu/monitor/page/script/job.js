@@ -113,7 +113,7 @@ function reported(devices, at) {
   for (const { node, last_s } of continuing.length ? continuing : devices) newest.set(node, Math.max(last_s, newest.get(node) ?? 0));
   const nodes = [...newest].sort((a, b) => a[1] - b[1]), [first, first_s] = nodes[0], last_s = nodes.at(-1)[1];
   const times = [...new Set([at(first_s), at(last_s)])].join(" to ");
-  return last_s - first_s > SHIPPED_WITHIN_S ? `${times}; ${first} has not reported since` : times;
+  return last_s - first_s > SHIPPED_WITHIN_S ? `${times}; ${first} has not reported since ${at(first_s)}` : times;
 }
 
 function showTimeline(run) {
