@@ -163,7 +163,7 @@ class Run:
     decisions_ms: tuple[float, ...]
     """Processor time of each call with a decision."""
     full_ms: tuple[float, ...]
-    """Those of them in which enough jobs waited to fill the scorer's slots, and a GPU had room."""
+    """The same, of calls in which enough jobs waited to fill the scorer's slots and a GPU had room."""
 
     @property
     def ratio(self) -> float:

@@ -395,7 +395,7 @@ def test_other_users_than_root_can_run_it_with_unreadable_directories(
 def test_checks_that_were_skipped_for_one_reason_share_one_line(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
 ):
-    """So that failures are not lost among them."""
+    """Failures must not be lost among them."""
     checks = [Check(name, lambda _: [fail("down", "start it")], ()) for name in ("Slurm",)]
     checks += [Check(name, lambda _: [], ("Slurm",)) for name in ("hooks", "drained")]
     checks += [Check("more", lambda _: [skipped("no GPU")]), Check("fine", lambda _: [ok("well")])]
