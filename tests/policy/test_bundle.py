@@ -30,7 +30,7 @@ from .test_ledger import ALICE
 from .users import Directory
 
 HOSTILE = [
-    '"]] .. os.execute("touch /tmp/owned") .. [[',
+    '"]] .. os.execute("touch owned") .. [[',
     "100% sure, %s %d %q",
     "a\\",
     "\\000 \\x41 \\z",

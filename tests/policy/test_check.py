@@ -142,6 +142,18 @@ def test_a_policy_without_rules_is_valid() -> None:
         ("until: 2026-12-05, ", "", "exception 1 lacks until"),
         ("per: user", "per: group", "counts the whole group together"),
         ("why: deadline", 'why: "\\e[31m"', "contains a control character"),
+        (
+            "gpus_total: 2.5",
+            "gpus_total: {gpus_running: 2}",
+            "p.yaml:16:27: gpus_total: 'gpus_running' is not a GPU type; write this limit directly under",
+        ),
+        ("gpus: 16", "gpus: {min: 1}", "gpus: 'min' is not a GPU type; gpus is a maximum: write gpus: 8, or"),
+        ("gpus_total: 32", "gpus_total: {MAX: 3}", "gpus_total: 'MAX' is not a GPU type; gpus_total is a"),
+        ("[vision, nlp]", '[vision, "dept/*"]', "p.yaml:6:30: accounts: 'dept/*' must be one full name"),
+        ("[gpu]", '["gpu?"]', "p.yaml:6:49: partitions: 'gpu?' must be one full name; *, ? and / are not"),
+        ("gpus: 16", 'partitions: ["gpu*"]', "partitions: 'gpu*' must be one full name"),
+        ("all: {}", 'all: {users: ["*"]}', "p.yaml:8:17: users: '*' must be one full name"),
+        ("all: {}", 'all: {qos: ["sg-*"]}', "qos: 'sg-*' must be one full name"),
     ],
 )
 def test_each_mistake_is_reported(old: str, new: str, message: str) -> None:

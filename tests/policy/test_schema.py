@@ -33,7 +33,7 @@ CHECK_ONLY = re.compile(
         (
             r"is not a group|is not a rule|is the id of an earlier|already has an exception",
             r"does not set this limit|counts the whole group",
-            r"is not allowed in a rule",
+            r"is not allowed in a rule|is not a GPU type",
             r"is not in the calendar|three decimals|whole minutes|days; the maximum is|past midnight",
             r"leave hours out",
             r"not a range of times|less than any program|more than any node has|whole MiB|allows no job",

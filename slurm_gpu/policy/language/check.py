@@ -18,7 +18,7 @@ from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.language.adjustments import Moved, read_moves, with_moves
 from slurm_gpu.policy.language.check_adjust import check_adjust
-from slurm_gpu.policy.language.limits import LIMITS, flat_limits
+from slurm_gpu.policy.language.limits import LIMITS, LimitUnit, flat_limits
 from slurm_gpu.policy.language.model import (
     URGENT,
     Bundle,
@@ -44,6 +44,8 @@ FILE_NAME = "policy.yaml"
 _ORDINARY = "normal"
 # Default slowdown of goal: considerate.
 _SLOWDOWN = 1.10
+# Words that are probably meant as settings, although a GPU type could have these names.
+_NOT_GPU_TYPES = {"min", "max", "from", "at_least", "exactly", *LIMITS}
 # slurm_gpu.alerts observes a job for four minutes before it judges the job.
 _LEAST_WARN_S = 300
 
@@ -121,6 +123,8 @@ class _Check(Decoder):
     def limits_per(self, at: Location, per: Per) -> None:
         limits = self.at(*at, "limits")
         for key in limits if isinstance(limits, dict) else ():
+            if key in LIMITS and LIMITS[key].measure is LimitUnit.GPUS and isinstance(limits[key], dict):
+                self.gpu_types((*at, "limits", key), limits[key])
             if key not in LIMITS or LIMITS[key].allowed_per(per):
                 continue
             where = "per: job" if LIMITS[key].allowed_per(Per.JOB) else "per: user or per: group"
@@ -129,6 +133,14 @@ class _Check(Decoder):
             if sums:
                 message += f"; the limit over all jobs of the {per} is {' or '.join(sums)}"
             self.fail((*at, "limits", key), message, key=True)
+
+    def gpu_types(self, at: Location, by_type: Mapping[object, object]) -> None:
+        for name in map(str, by_type):
+            if name.lower() in _NOT_GPU_TYPES:
+                hint = f"{at[-1]} is a maximum: write {at[-1]}: 8, or {at[-1]}: {{a100: 8}}"
+                if name.lower() in LIMITS:
+                    hint = "write this limit directly under limits:"
+                self.fail((*at, name), f"{at[-1]}: {name!r} is not a GPU type; {hint}", key=True)
 
     def unique_ids(self, rules: Sequence[PolicyRule]) -> None:
         seen: set[str] = set()

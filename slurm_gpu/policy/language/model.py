@@ -19,6 +19,7 @@ from slurm_gpu.config.value_types import ValueType, choice, duration, fixed, num
 from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.value_types import (
     ACCOUNT,
+    ACCOUNT_PATTERN,
     ALL_DAYS,
     COUNT,
     CPUS,
@@ -36,7 +37,10 @@ from slurm_gpu.policy.language.value_types import (
     MEMORY_PER_GPU,
     PARTITION,
     QOS,
+    QOS_NAME,
+    QOS_PATTERN,
     TEXT,
+    UNIX_GROUP,
     USER_NAME,
     WALLTIME,
     WHOLE_GPUS,
@@ -47,7 +51,11 @@ PLANNERS = ("annealing", "greedy", "blossom", "lp", "fgd", "tetris", "sjf")
 URGENT = "urgent"
 
 _NAMES = Items(least=1)
-Names = Annotated[tuple[Annotated[str, USER_NAME], ...], _NAMES]
+UserNames = Annotated[tuple[Annotated[str, USER_NAME], ...], _NAMES]
+UnixGroupNames = Annotated[tuple[Annotated[str, UNIX_GROUP], ...], _NAMES]
+QosNames = Annotated[tuple[Annotated[str, QOS_NAME], ...], _NAMES]
+QosPatterns = Annotated[tuple[Annotated[str, QOS_PATTERN], ...], _NAMES]
+AccountPatterns = Annotated[tuple[Annotated[str, ACCOUNT_PATTERN], ...], _NAMES]
 AccountNames = Annotated[tuple[Annotated[str, ACCOUNT], ...], _NAMES]
 PartitionNames = Annotated[tuple[Annotated[str, PARTITION], ...], _NAMES]
 GpuTypeNames = Annotated[tuple[Annotated[str, GPU_TYPE_NAME], ...], _NAMES]
@@ -186,10 +194,10 @@ class Group:
     """The jobs that match all given conditions; without conditions, every job matches."""
 
     name: Annotated[str, _AT_KEY]
-    users: Annotated[Names | None, "Users."] = None
-    unix_groups: Annotated[Names | None, "UNIX groups."] = None
+    users: Annotated[UserNames | None, "Users."] = None
+    unix_groups: Annotated[UnixGroupNames | None, "UNIX groups."] = None
     accounts: Annotated[AccountNames | None, "Accounts."] = None
-    qos: Annotated[Names | None, "QOS."] = None
+    qos: Annotated[QosNames | None, "QOS."] = None
     partitions: Annotated[PartitionNames | None, "Partitions."] = None
     until: Annotated[dt.date | None, DATE, "The last day of the group."] = None
 
@@ -352,8 +360,8 @@ class CancelIdle:
 class Manages:
     """The parts of slurmdbd that `policy apply` may change."""
 
-    qos: Annotated[Names, "QOS, as patterns such as `sg-*`."] = ()
-    accounts: Annotated[AccountNames, "Accounts."] = ()
+    qos: Annotated[QosPatterns, "QOS, as patterns such as `sg-*`."] = ()
+    accounts: Annotated[AccountPatterns, "Accounts."] = ()
 
 
 @dataclass(frozen=True, slots=True)

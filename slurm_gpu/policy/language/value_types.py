@@ -54,6 +54,18 @@ def _words(what: str, example: str, plural: str = "texts", make: Callable[[str],
     return ValueType(what, example, parse, _WORDS_SCHEMA, plural)
 
 
+def _full_name(example: str, make: Callable[[str], str] = str) -> ValueType:
+    """Return the type of names that are compared with those of a job; a pattern would match no job."""
+
+    def parse(value: str) -> str:
+        if set(value) & set("*?/"):
+            raise InvalidValueError("must be one full name; *, ? and / are not supported, so list each name")
+        return make(value)
+
+    schema = _WORDS_SCHEMA | {"not": {"pattern": "[*?/]"}}
+    return replace(_words("a name", example, "names", parse), schema=schema)
+
+
 def _identifier(example: str, make: Callable[[str], str] = str) -> ValueType:
     identifier = pattern(example, "letters, digits, _ . - (up to 40)", ID_PATTERN)
     return replace(identifier, parse=lambda value: make(identifier.parse(value)), plural="names")
@@ -174,10 +186,14 @@ def _parse_hours(value: Any) -> tuple[int, int]:
 
 
 TEXT = _words("a text", "")
-USER_NAME = _words("a name", "alice", "names")
-ACCOUNT = _words("a name", "vision", "names")
-PARTITION = _words("a name", "gpu", "names")
-GPU_TYPE_NAME = _words("a name", "a100", "names", str.lower)
+QOS_PATTERN = _words("a name", "sg-*", "names")
+ACCOUNT_PATTERN = _words("a name", "vision", "names")
+UNIX_GROUP = _words("a name", "students", "names")
+USER_NAME = _full_name("alice")
+ACCOUNT = _full_name("vision")
+QOS_NAME = _full_name("normal")
+PARTITION = _full_name("gpu")
+GPU_TYPE_NAME = _full_name("a100", str.lower)
 ID = _identifier("grad-share")
 GROUP_NAME = _words("a group", "grads", "names of groups")
 QOS = _identifier("sg-scavenger", str.lower)
