@@ -246,6 +246,17 @@ def test_a_qos_with_the_limit_is_created() -> None:
     assert native.difference.remarks == ()
 
 
+def test_urgent_jobs_preempt_qos_that_the_same_apply_creates() -> None:
+    owners = "owners: {nlp: {gpus: 12, lend_in: sg-loans, return_within: 10m}}"
+    text = POLICY.replace("everyone: {}", f"everyone: {{}}\n  nlp: {{accounts: [nlp]}}\n{owners}")
+    text = text.replace("qos: [urgent", "qos: [sg-*, urgent").replace(
+        "preempts: [normal]", "preempts: [sg-nlp]"
+    )
+    native = plan(MemoryStore(ASSOCIATIONS, [qos("normal")]), text)
+    assert {"QOS urgent: Preempt+=sg-nlp", "QOS urgent: Preempt+=sg-loans"} <= set(steps(native))
+    assert not [remark for remark in native.difference.remarks if "not in slurmdbd" in remark]
+
+
 def test_only_accounts_of_the_groups_get_the_qos() -> None:
     text = POLICY.replace("[leads, oncall]", "[oncall]")
     found = steps(plan(MemoryStore(ASSOCIATIONS, [qos("normal"), qos("urgent")]), text))

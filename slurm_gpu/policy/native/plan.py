@@ -80,10 +80,10 @@ def plan_native(
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
     accounting = read_accounting(store, settings.cluster)
     # Rules for a QOS that this apply creates, such as that of loans, apply from its creation on.
-    urgent = derive_urgent(policy, accounting)
-    accounting = replace(accounting, qos=(*accounting.qos, *urgent.fresh()))
-    lending = derive_lending(policy, accounting, n_gpus)
-    accounting = replace(accounting, qos=(*accounting.qos, *lending.fresh()))
+    new_urgent = derive_urgent(policy, accounting).fresh()
+    lending = derive_lending(policy, replace(accounting, qos=(*accounting.qos, *new_urgent)), n_gpus)
+    urgent = derive_urgent(policy, replace(accounting, qos=(*accounting.qos, *lending.fresh())))
+    accounting = replace(accounting, qos=(*accounting.qos, *lending.fresh(), *new_urgent))
     wanted = (
         derive_required_limits(policy, names, accounting, today, uid_of)
         .also(lending.bounds)
