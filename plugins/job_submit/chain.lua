@@ -1,10 +1,14 @@
 -- A site's own job_submit.lua, called before or after ours. It has its own globals, so that its two functions do not
--- replace ours; `slurm` and the Lua library are those of slurmctld.
+-- replace ours; `slurm` and the Lua library are those of slurmctld. It is accepted if slurmctld would accept it alone.
 local policy = ...
 local chain = {}
 
 local function load_file(path)
   local own = setmetatable({}, { __index = _G })
+  for name, value in pairs(_G) do
+    own[name] = value
+  end
+  own._G = own
   local chunk, reason
   if setfenv then -- Lua 5.1
     chunk, reason = loadfile(path)
@@ -16,10 +20,18 @@ local function load_file(path)
     error(reason, 0)
   end
   local code = chunk()
-  if code ~= slurm.SUCCESS then
-    error(path .. " must end with `return slurm.SUCCESS`", 0)
+  if (tonumber(code) or slurm.SUCCESS) ~= slurm.SUCCESS then
+    error(path .. " returned " .. code .. ", not slurm.SUCCESS, when it was loaded", 0)
   end
-  return own
+  -- Kept now: a file that the script runs defines them in _G, where ours replace them.
+  local functions = {}
+  for _, name in ipairs({ "slurm_job_submit", "slurm_job_modify" }) do
+    functions[name] = own[name]
+    if type(own[name]) ~= "function" then
+      error(path .. " has no " .. name, 0)
+    end
+  end
+  return functions
 end
 
 local function loaded(path)
@@ -45,15 +57,14 @@ function chain.ask(place, name, ...)
   if site.problem then
     error("the site's script cannot be loaded: " .. site.problem, 0)
   end
-  local ask = rawget(site.script, name)
-  if ask == nil then
-    error(site.path .. " has no " .. name, 0)
+  local result = site.script[name](...)
+  local code = tonumber(result)
+  if code == nil and not site[name] then
+    site[name] = true
+    local returned = site.path .. ": " .. name .. " returned " .. tostring(result) .. " instead of a number"
+    slurm.log_info("%s", "slurm-gpu: " .. returned .. "; such jobs are accepted, as by slurmctld (logged once)")
   end
-  local code = ask(...)
-  if type(code) ~= "number" then
-    error(site.path .. ": " .. name .. " returned no number", 0)
-  end
-  return code
+  return code or slurm.SUCCESS
 end
 
 return chain

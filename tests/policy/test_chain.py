@@ -69,6 +69,60 @@ def test_a_job_needs_the_acceptance_of_both_scripts(tmp_path: Path, lua: str, pl
     assert script.modify({"tres_per_job": "gres:gpu:5"}, row, PARTITIONS).code == 2050
 
 
+MODIFY = "function slurm_job_modify() return slurm.SUCCESS end\n"
+# Scripts that slurmctld accepts, and the results of their slurm_job_submit that it ignores.
+ACCEPTED = {
+    "no final return": ("function slurm_job_submit() return 0 end", ""),
+    "final nil": ("function slurm_job_submit() return 0 end\nreturn nil", ""),
+    "final text": ("function slurm_job_submit() return 0 end\nreturn '0'", ""),
+    "nil": ("function slurm_job_submit(d) if d.comment == 'no' then return 2000 end end", "nil"),
+    "true": ("function slurm_job_submit() return true end", "true"),
+    "text": ("function slurm_job_submit() return '0' end", ""),
+    "_G": ("_G.slurm_job_submit = function() return slurm.SUCCESS end", ""),
+    "rawset": ("rawset(_G, 'slurm_job_submit', function() return slurm.SUCCESS end)", ""),
+    "strict": (
+        "setmetatable(_G, {__index = function(_, name) error(name) end})\n"
+        "function slurm_job_submit(d) return tonumber(string.rep('0', 2)) end",
+        "",
+    ),
+    "library": ("dofile('LIBRARY')", ""),
+}
+
+
+@pytest.mark.parametrize("lua", LUA_VERSIONS)
+@pytest.mark.parametrize(("text", "ignored"), ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_a_script_that_slurmctld_accepts_is_accepted(
+    tmp_path: Path, text: str, ignored: str, lua: str
+) -> None:
+    library = tmp_path / "library.lua"
+    library.write_text("function slurm_job_submit() return slurm.SUCCESS end")
+    script = script_with(tmp_path, "before", MODIFY + text.replace("LIBRARY", str(library)), lua, "deny")
+    verdict = script.submit(description(ALICE), PARTITIONS)
+    assert verdict.accepted
+    said = f"site.lua: slurm_job_submit returned {ignored} instead of a number; such jobs are accepted"
+    assert [(level, said in line) for level, line in verdict.log] == ([("info", True)] if ignored else [])
+    assert script.submit(description(ALICE), PARTITIONS).log == ()
+    assert script.submit(description(ALICE) | {"tres_per_job": "gres:gpu:5"}, PARTITIONS).code == 2050
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("function slurm_job_submit() end", "has no slurm_job_modify"),
+        (MODIFY + "local function slurm_job_submit() end", "has no slurm_job_submit"),
+        (MODIFY + "slurm_job_submit = 1", "has no slurm_job_submit"),
+        (
+            SITE.replace("return slurm.SUCCESS\n", "return slurm.ERROR\n"),
+            "returned -1, not slurm.SUCCESS, when",
+        ),
+    ],
+)
+def test_a_script_that_slurmctld_does_not_load_is_an_error(tmp_path: Path, text: str, problem: str) -> None:
+    verdict = script_with(tmp_path, "after", text, on_error="deny").submit(description(ALICE), PARTITIONS)
+    assert not verdict.accepted
+    assert problem in verdict.log[0][1]
+
+
 def test_changes_by_a_script_that_runs_before_are_checked_against_the_limits(tmp_path: Path) -> None:
     changed = description(ALICE) | {"comment": "more"}
     assert not script_with(tmp_path, "before").submit(changed, PARTITIONS).accepted
