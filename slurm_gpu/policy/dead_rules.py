@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 from collections.abc import Iterator
 
+from slurm_gpu.config.decoder import name_of
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.language.coverage import binds_whenever, covered_limits
@@ -37,6 +38,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_uncounted_shares(policy),
         *_idle_sharing(policy),
         *_hasty_ends(policy),
+        *_only_observing(policy, source),
     ]
     errors = [source.error(location, message, key=True) for location, message in found]
     return sorted(errors, key=lambda error: (error.line, error.column))
@@ -150,6 +152,23 @@ def _hasty_ends(policy: Policy) -> Iterator[_Doubt]:
     for index, name in enumerate(cancel_idle.groups or ()):
         if name in cancel_idle.exempt:
             yield ("cancel_idle", "for", index), f"group {name} is also in exempt: its jobs are never ended"
+
+
+def _only_observing(policy: Policy, source: YamlSource) -> Iterator[_Doubt]:
+    """Find sections that only observe although the rules of the file are enforced."""
+    if policy.mode is not Mode.ENFORCE:
+        return
+    places = [("bundles", name) for name in policy.bundles]
+    for place in (*places, ("colocation",), ("cancel_idle",)):
+        table = source.value
+        for part in place:
+            table = table.get(part, {"mode": None})
+        if "mode" not in table:
+            message = (
+                f"{name_of(place)} only observes: mode: enforce at the top of the file applies to rules; "
+                "write mode: enforce here too, or mode: observe"
+            )
+            yield place, message
 
 
 def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:

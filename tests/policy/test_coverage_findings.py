@@ -226,7 +226,7 @@ def test_the_later_of_two_equal_limits_is_reported() -> None:
 
 
 def test_a_running_limit_on_gpus_is_reported_if_jobs_share_gpus() -> None:
-    share = 'colocation: {why: "Small ones."}\n'
+    share = 'colocation: {mode: enforce, why: "Small ones."}\n'
     limits = rule("share", "vision", "user", "gpus_running: 4")
     assert any(
         "Slurm does not count jobs that share a GPU toward gpus_running of rule share" in message
@@ -248,11 +248,10 @@ def test_a_running_limit_on_gpus_is_reported_if_jobs_share_gpus() -> None:
     ],
 )
 def test_colocation_settings_without_effect_are_reported(settings: str, message: str) -> None:
-    (found,) = find_warnings(tail=f"colocation: {{{settings}, why: w}}\n")
+    (found,) = find_warnings(tail=f"colocation: {{{settings}, mode: enforce, why: w}}\n")
     assert message in found
-    assert not find_warnings(
-        tail="colocation: {goal: considerate, slowdown: 1.02, max_gpu_fraction: 0.1, why: w}\n"
-    )
+    fine = "goal: considerate, slowdown: 1.02, max_gpu_fraction: 0.1, mode: advise"
+    assert not find_warnings(tail=f"colocation: {{{fine}, why: w}}\n")
 
 
 @pytest.mark.parametrize(
@@ -268,9 +267,9 @@ def test_colocation_settings_without_effect_are_reported(settings: str, message:
 def test_cancel_idle_settings_that_are_hasty_or_without_effect_are_reported(
     settings: str, message: str
 ) -> None:
-    (found,) = find_warnings(tail=f"cancel_idle: {{{settings}, why: w}}\n")
+    (found,) = find_warnings(tail=f"cancel_idle: {{{settings}, mode: enforce, why: w}}\n")
     assert message in found
-    assert not find_warnings(tail="cancel_idle: {warn: [30m], after: 1h, why: w}\n")
+    assert not find_warnings(tail="cancel_idle: {warn: [30m], after: 1h, mode: observe, why: w}\n")
 
 
 def test_groups_and_exceptions_that_ended_are_reported() -> None:
@@ -325,11 +324,24 @@ def test_a_name_that_no_node_has_is_reported() -> None:
 def test_a_bundle_after_one_that_matches_all_its_jobs_is_reported() -> None:
     tail = (
         "bundles:\n"
-        "  big: {gpus: 4, cpus: 64, gpu_types: [a100]}\n"
-        "  any: {gpus: 1, cpus: 8}\n"
-        "  cpu: {gpus: 0, cpus: 8}\n"
-        "  late: {gpus: 2, cpus: 8, partitions: [gpu]}\n"
+        "  big: {gpus: 4, cpus: 64, gpu_types: [a100], mode: fit}\n"
+        "  any: {gpus: 1, cpus: 8, mode: fit}\n"
+        "  cpu: {gpus: 0, cpus: 8, mode: enforce}\n"
+        "  late: {gpus: 2, cpus: 8, partitions: [gpu], mode: fit}\n"
     )
     assert find_warnings(tail=tail) == [
         "p.yaml:12:3: bundle late never applies: bundle any comes first and matches all of its jobs"
+    ]
+
+
+def test_sections_without_a_mode_in_a_file_with_mode_enforce_are_reported() -> None:
+    tail = (
+        "bundles: {big: {gpus: 1, cpus: 64}, cpu: {gpus: 0, cpus: 8, mode: fit}}\n"
+        "colocation: {why: w}\ncancel_idle: {warn: [30m], after: 2h, why: w}\n"
+    )
+    found = find_warnings(tail=tail)
+    assert [message.partition(" only observes: mode: enforce at the top")[0] for message in found] == [
+        "p.yaml:8:11: bundles.big",
+        "p.yaml:9:1: colocation",
+        "p.yaml:10:1: cancel_idle",
     ]
