@@ -33,17 +33,16 @@ _SPELT_OUT = ("Nodes required for job", "Nodes_required_for_job")
 _NODES_RESERVED = "ReqNodeNotAvail"
 # The beginnings and ends of reasons that are limits; the first match counts.
 _LIMITS = (
-    ("QOSMax", "PerUser", "its user is at a limit of its QOS"),
-    ("QOSMax", "PerAccount", "its account is at a limit of its QOS"),
+    ("QOSMax", "PerUser", "alone or with other jobs over a limit per user of its QOS"),
     ("QOSMax", "PerJob", "larger than its QOS allows on the nodes that Slurm tried"),
     ("QOSMax", "", "limited by its QOS"),
-    ("QOSGrp", "", "the jobs of its QOS together are at its limit"),
+    ("QOSGrp", "", "alone or with other jobs over a limit of its QOS"),
     ("QOSMin", "", "never starts, since it is smaller than its QOS allows"),
     ("QOS", "", "limited by its QOS"),
-    ("AssocGrp", "", "its account is at its limit"),
+    ("AssocGrp", "", "alone or with other jobs over a limit of its account"),
     ("AssocMax", "PerJob", "larger than its account allows on the nodes that Slurm tried"),
     ("Assoc", "", "limited by its account"),
-    ("MaxGRESPerAccount", "", "its account is at its limit"),
+    ("Max", "PerAccount", "alone or with other jobs over a limit per account of its QOS"),
 )
 
 
