@@ -111,6 +111,22 @@ def test_status_counts_decisions_by_rule(cluster: Cluster, capsys: pytest.Captur
     assert (decisions["accepted"], decisions["rules"]["share"]["refused"]) == (1, 1)
 
 
+def test_status_says_from_when_to_when_a_rule_was_not_checked(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run("apply")
+    (cluster.root / "run" / "decisions.log").write_text(
+        "slurm-gpu/1 1795263342 submit allow t uid=1 rules=share:gpu_hours:week:error error=no%20snapshot\n"
+        "slurm-gpu/1 1795263344 submit allow t uid=1 rules=-\n"
+        "slurm-gpu/1 1795263642 submit deny - uid=1 rules=share:gpu_hours:week:error error=no%20snapshot\n"
+    )
+    capsys.readouterr()
+    assert cluster.run("status") == 0
+    assert capsys.readouterr().out.splitlines()[-2] == (
+        "Rule share was not checked in 2 decisions from 2026-11-21 12:15:42 to 2026-11-21 12:20:42 UTC"
+    )
+
+
 def test_rollback_restores_limits_and_script(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster.run("rollback") == 2
     cluster.run("apply")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -23,6 +23,7 @@ from slurm_gpu.policy.lua.in_force import InForce
 from slurm_gpu.policy.lua.install import made_by
 from slurm_gpu.policy.lua.installed import read_policy_in_force
 from slurm_gpu.text.cells import minute
+from slurm_gpu.text.units import counted
 
 
 @click.command(short_help="Compare the active policy with FILE.")
@@ -174,13 +175,25 @@ def _day(at_s: int) -> str:
 
 
 def _print_counts(counts: DecisionCounts, since_s: int) -> None:
-    since = dt.datetime.fromtimestamp(since_s, dt.UTC)
     failed = f", {counts.failed} in which a rule failed" if counts.failed else ""
     click.echo(
-        f"Decisions since {since:%Y-%m-%d %H:%M:%S} UTC: "
+        f"Decisions since {_second(since_s)} UTC: "
         f"{counts.accepted} accepted, {counts.refused} refused{failed}"
     )
     if counts.rules:
         columns = ("RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS")
-        rows = [(rule, *map(str, astuple(count))) for rule, count in counts.rules.items()]
+        rows = [
+            (rule, *map(str, (one.refused, one.advised, one.observed, one.errors)))
+            for rule, one in counts.rules.items()
+        ]
         print_table(columns, rows, right=columns[1:])
+    for rule, one in counts.rules.items():
+        if one.errors_from_s is not None and one.errors_to_s is not None:
+            click.echo(
+                f"Rule {rule} was not checked in {counted(one.errors, 'decision')} from "
+                f"{_second(one.errors_from_s)} to {_second(one.errors_to_s)} UTC"
+            )
+
+
+def _second(at_s: int) -> str:
+    return f"{dt.datetime.fromtimestamp(at_s, dt.UTC):%Y-%m-%d %H:%M:%S}"

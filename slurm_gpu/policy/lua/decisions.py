@@ -30,8 +30,11 @@ class RuleCount:
     observed: int = 0
     # Submissions and updates for which the rule could not be checked.
     errors: int = 0
+    # Times of the first and the last of them.
+    errors_from_s: int | None = None
+    errors_to_s: int | None = None
 
-    def count(self, kind: str) -> None:
+    def count(self, kind: str, at_s: int) -> None:
         """Count one objection; `kind` is the mode of the rule, or error."""
         match kind:
             case "enforce":
@@ -42,6 +45,8 @@ class RuleCount:
                 self.observed += 1
             case "error":
                 self.errors += 1
+                self.errors_from_s = at_s if self.errors_from_s is None else self.errors_from_s
+                self.errors_to_s = at_s
 
 
 @dataclass(slots=True)
@@ -73,7 +78,7 @@ class DecisionCounts:
             self.refused += 1
         self.failed += "error" in fields
         for rule, kind in dict.fromkeys(_objections(fields["rules"])):
-            self.rules.setdefault(rule, RuleCount()).count(kind)
+            self.rules.setdefault(rule, RuleCount()).count(kind, int(words[1]))
 
 
 def count_decisions(run_directory: Path) -> DecisionCounts | None:
