@@ -16,18 +16,25 @@ local function as_rule(bundle)
   }
 end
 
--- Refuses a job without GPUs in a partition that no bundle with gpus: 0 lists: returns {finding} or {}.
+-- Refuses a job without GPUs that may start in a partition that no bundle with gpus: 0 lists: returns {finding} or {}.
 local function misplaced(job)
   local names, first = {}, nil
   for _, bundle in ipairs(policy.bundles or {}) do
-    if bundle.mgpu == 0 and bundle.partitions then
+    if bundle.mgpu == 0 then
+      if bundle.partitions == nil then
+        return {}
+      end
       first = first or bundle
       for name in pairs(bundle.partitions) do
         names[name] = true
       end
     end
   end
-  if job.mgpu > 0 or first == nil or job.partition == "" then
+  local outside = false
+  for name in string.gmatch(job.partition, "[^,]+") do
+    outside = outside or not names[name]
+  end
+  if job.mgpu > 0 or first == nil or not outside then
     return {}
   end
   local rule = as_rule(first)
@@ -47,10 +54,11 @@ end
 return function(job)
   local bundle, was = job.bundle, job.was
   local other = was == nil or job.mgpu < was.mgpu or job.partition ~= job.past.partition
+  local findings = other and misplaced(job) or {}
   if bundle == nil then
-    return other and misplaced(job) or {}
+    return findings
   end
-  local rule, findings = as_rule(bundle), {}
+  local rule = as_rule(bundle)
   local with = job.mgpu > 0 and " with " .. amounts.format_mgpu(job.mgpu) .. " GPUs" or " without GPUs"
   local function check(key, label, allowed, requested, before, text)
     if allowed == nil or not other and requested <= before then

@@ -325,11 +325,13 @@ def fitted(bundles: Sequence[BundleModel], job: Request) -> Request:
 
 
 def _of_bundles(bundles: Sequence[BundleModel], job: Request) -> Iterator[Finding]:
+    for_cpus = [one for one in bundles if one.mgpu == 0 == job.mgpu]
+    if for_cpus and not all(
+        any(one.partitions is None or name in one.partitions for one in for_cpus) for name in job.partitions
+    ):
+        yield Finding(f"bundle.{for_cpus[0].name}", "partitions", _mode(for_cpus[0]), Outcome.OVER)
     bundle = _bundle_of(bundles, job)
     if bundle is None:
-        for_cpus = [one for one in bundles if one.mgpu == 0 and one.partitions is not None]
-        if job.mgpu == 0 and for_cpus:
-            yield Finding(f"bundle.{for_cpus[0].name}", "partitions", _mode(for_cpus[0]), Outcome.OVER)
         return
     name, units = f"bundle.{bundle.name}", _units(bundle, job)
     if bundle.cpus is not None:

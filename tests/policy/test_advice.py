@@ -161,6 +161,20 @@ def test_a_job_without_gpus_is_advised_to_use_the_partition_of_its_bundle() -> N
     ]
 
 
+def test_a_job_without_gpus_may_not_start_in_any_partition_outside_its_bundles() -> None:
+    prep = BundleModel("prep", 0, cpus=8, partitions=frozenset({"long"}), mode="enforce")
+    rule = RuleModel("r", "job")
+    assert refused(rule, "-p", "long,gpu", "-c10", bundles=(prep,))[1:4] == [
+        "  partition of a job without GPUs: allowed long, requested long,gpu.",
+        "  CPUs without GPUs: limit 8, requested 10.",
+        "  Try: sbatch --partition=long --cpus-per-task=8 ...",
+    ]
+    other = BundleModel("other", 0, partitions=frozenset({"gpu"}), mode="enforce")
+    script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log", [prep, other])))
+    asked = parse_command(["sbatch", "-p", "long,gpu", "--wrap=true"], {}).description(1001, "alice")
+    assert script.submit(asked, PARTITIONS).accepted
+
+
 def test_every_limit_is_considered_once() -> None:
     rules = [
         RuleModel("size", "job", limits={"gpus": 4000, "cpus_per_gpu": 8}),
