@@ -223,6 +223,9 @@ def test_check_warns_about_accounts_that_are_not_managed(
         "policy.yaml:3:30: account 'vision' is not in manages: accounts; did you mean visions?"
         in capsys.readouterr().err
     )
+    (cluster.root / "policy.yaml").write_text(POLICY + 'manages: {accounts: ["Vis*"]}\n')
+    assert cluster.run("policy", "check") == 0
+    assert "is not in manages" not in capsys.readouterr().err
 
 
 def test_check_warns_about_a_missing_script_of_chain(

@@ -10,6 +10,7 @@ import grp
 import pwd
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import InputError
@@ -97,7 +98,7 @@ def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, 
         )
         for group in policy.groups.values()
         for index, name in enumerate(group.accounts or ())
-        if managed and name.lower() not in managed
+        if managed and not any(fnmatchcase(name.lower(), pattern) for pattern in managed)
     )
 
 
