@@ -147,13 +147,13 @@ def over_phases(world: World, applications: tuple[int, ...]) -> tuple[float, ...
     mean = [[0.0] * len(profile.phases) for profile in profiles]
     for phases in product(*(range(len(profile.phases)) for profile in profiles)):
         speeds = world.speeds(tuple(zip(applications, phases, strict=True)))
-        if any(speed == 0 for speed in speeds):
+        if 0 in speeds:
             return (0.0,) * n
         parts = [
             profile.phases[at].seconds / profile.seconds for profile, at in zip(profiles, phases, strict=True)
         ]
         for i in range(n):
-            others = math.prod(part for j, part in enumerate(parts) if j != i)
+            others = math.prod(parts[:i] + parts[i + 1 :])
             mean[i][phases[i]] += others * min(speeds[i], 1.0)
     return tuple(
         profile.seconds / sum(phase.seconds / speed for phase, speed in zip(profile.phases, row, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -57,7 +58,7 @@ class PairTable:
         return known if len(known) == len(found) else None
 
     def _pair(self, i: int, j: int) -> float:
-        speed = float(self.speeds[i, j])
-        if np.isnan(speed):
+        speed: float = self.speeds.item(i, j)
+        if math.isnan(speed):
             raise KeyError(f"{self.names[i]} with {self.names[j]}")
         return speed
