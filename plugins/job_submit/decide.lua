@@ -31,7 +31,7 @@ local function explain_finding(lines, finding, job, before)
   end
   local bound = finding.limit and "limit " .. finding.limit or "allowed " .. finding.allowed
   numbers = numbers .. bound .. ", requested " .. finding.requested
-  if finding.used and rule.per == "group" then
+  if rule.per == "group" then
     numbers = numbers .. " (all of group " .. policy.groups[rule.group].name .. " together)"
   end
   wrap(lines, numbers .. ".", "  ")

@@ -1,4 +1,4 @@
--- requires: amounts
+-- requires: amounts, size
 -- The limits that a rule can set: what each measures, in a job and in sums over jobs. Pure functions.
 local _, lib = ...
 local amounts = lib.amounts
@@ -9,6 +9,16 @@ local function number(name)
   return function(size)
     return size[name]
   end
+end
+
+-- The GPUs of a limit on running jobs, for which Slurm does not count parts of GPUs.
+local function gpus_running(size, job)
+  return not (job.request and lib.size.only_parts(job.request)) and size.mgpu or nil
+end
+
+-- Slurm counts only GPUs whose type the job names.
+local function gpus_running_of_type(size, kind, job)
+  return job.request and amounts.counted_mgpu(job.request, { type = kind }) or size.types[kind]
 end
 
 local function number_with_gpus(name)
@@ -34,7 +44,8 @@ end
 
 -- One entry per limit, in the order in which messages list them. `of` measures a size (with its job, or job.past of an
 -- updated one), and returns nil if the limit does not apply to the job. `sum` names the measure of a limit on the
--- sum over the rule's jobs. `bound` turns the rule's value into a number for this job. A limit of one GPU type
+-- sum over the rule's jobs. Limits on running jobs are compared with the job alone: if others use the rest, it waits;
+-- if it is larger by itself, it would never start. `bound` turns the rule's value into a number for this job. A limit of one GPU type
 -- (gpus:a100) is that of all types with the type added.
 local LIMITS = {
   {
@@ -50,6 +61,24 @@ local LIMITS = {
   { key = "jobs_total", label = "jobs running + pending", text = amounts.format_number, sum = "jobs" },
   { key = "cpus_total", label = "CPUs running + pending", text = amounts.format_number, sum = "cpus" },
   { key = "memory_total", label = "memory running + pending", text = amounts.format_mib, sum = "mib" },
+  {
+    key = "gpus_running",
+    label = "GPUs of running jobs",
+    text = amounts.format_mgpu,
+    of = gpus_running,
+    of_type = gpus_running_of_type,
+  },
+  {
+    key = "jobs_running",
+    label = "running jobs",
+    text = amounts.format_number,
+    of = function()
+      return 1
+    end,
+  },
+  { key = "cpus_running", label = "CPUs of running jobs", text = amounts.format_number, of = number("cpus") },
+  { key = "memory_running", label = "memory of running jobs", text = amounts.format_mib, of = number("mib") },
+  { key = "nodes_running", label = "nodes of running jobs", text = amounts.format_number, of = number("nodes") },
   { key = "nodes", label = "nodes in one job", text = amounts.format_number, of = number("nodes") },
   { key = "cpus", label = "CPUs in one job", text = amounts.format_number, of = number("cpus") },
   { key = "memory", label = "memory of one job", text = amounts.format_mib, of = number("mib") },
@@ -112,8 +141,8 @@ local function of_one_type(limit, kind)
   typed.key = limit.key .. ":" .. kind
   typed.label = limit.label:gsub("^GPUs", kind .. " GPUs")
   typed.sum = limit.sum and limit.sum .. ":" .. kind
-  typed.of = limit.of_type and function(size)
-    return limit.of_type(size, kind)
+  typed.of = limit.of_type and function(size, job)
+    return limit.of_type(size, kind, job)
   end
   return typed
 end

@@ -75,7 +75,7 @@ local function cpus_of(request, found, partitions)
 end
 
 -- Whether a request is only for parts of GPUs (shards, MPS), for which Slurm's defaults per GPU do not apply.
-local function only_parts(request)
+function size.only_parts(request)
   local parts = false
   for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
     for _, item in ipairs(amounts.parse_tres(request[form] or "")) do
@@ -93,7 +93,7 @@ local function default_mib(request, found, partitions, parts)
   local defaults = policy.default_mib or {}
   -- For GPUs that only come with exclusive nodes, Slurm's default is per CPU.
   local brought = found.form == "whole_nodes" and amounts.counted_mgpu(request) == 0
-  if defaults.per_gpu and found.mgpu > 0 and not brought and not only_parts(request) then
+  if defaults.per_gpu and found.mgpu > 0 and not brought and not size.only_parts(request) then
     return found.mgpu / 1000 * defaults.per_gpu
   end
   local least

@@ -73,18 +73,6 @@ local function another_type(job, wrong)
   return options
 end
 
--- The GPUs that one task of the job may have.
-local function gpu_cap(job)
-  local room = job.room
-  local cap = math.min(room.gpus or math.huge, room.gpus_total or math.huge)
-  for kind, mgpu in pairs(job.size.types) do
-    if mgpu > 0 then
-      cap = math.min(cap, room["gpus:" .. kind] or math.huge, room["gpus_total:" .. kind] or math.huge)
-    end
-  end
-  return cap
-end
-
 -- The smallest room of these limits.
 local function least(room, ...)
   local cap = math.huge
@@ -94,11 +82,23 @@ local function least(room, ...)
   return cap
 end
 
+-- The GPUs that one task of the job may have.
+local function gpu_cap(job)
+  local room = job.room
+  local cap = least(room, "gpus", "gpus_total", "gpus_running")
+  for kind, mgpu in pairs(job.size.types) do
+    if mgpu > 0 then
+      cap = math.min(cap, least(room, "gpus:" .. kind, "gpus_total:" .. kind, "gpus_running:" .. kind))
+    end
+  end
+  return cap
+end
+
 -- For an exclusive job: fewer nodes, or no --exclusive if that does not help.
 local function fewer_whole_nodes(job)
   local request, size, cap = job.request, job.size, gpu_cap(job)
   local mgpu_each, cpus_each = lib.size.of_whole_node(job.partition)
-  local cpu_cap, per_gpu = least(job.room, "cpus", "cpus_total"), least(job.room, "cpus_per_gpu")
+  local cpu_cap, per_gpu = least(job.room, "cpus", "cpus_total", "cpus_running"), least(job.room, "cpus_per_gpu")
   local too_many_gpus = mgpu_each > 0 and size.mgpu > cap
   local cpus = size.nodes * cpus_each
   local too_many_cpus = cpus > math.min(cpu_cap, per_gpu)
@@ -145,8 +145,8 @@ local function gpus_of(job, form, most)
 end
 
 local function fewer_nodes(job)
-  local most = job.room.nodes
-  if most == nil or job.size.nodes <= most then
+  local most = least(job.room, "nodes", "nodes_running")
+  if job.size.nodes <= most then
     return nil
   end
   return most >= 1 and (gpus_of(job, "per_node", most) or lib.shapes.fewer_nodes(job.request, most)) or false
@@ -164,7 +164,7 @@ local function fewer_tasks(job)
 end
 
 local function fewer_cpus(job)
-  local cap, request = least(job.room, "cpus", "cpus_per_gpu", "cpus_total"), job.request
+  local cap, request = least(job.room, "cpus", "cpus_per_gpu", "cpus_total", "cpus_running"), job.request
   if job.size.cpus <= cap then
     return nil
   end
@@ -180,7 +180,7 @@ local function fewer_cpus(job)
 end
 
 local function less_memory(job)
-  local cap, request, size = least(job.room, "memory", "memory_per_gpu", "memory_total"), job.request, job.size
+  local cap, request, size = least(job.room, "memory", "memory_per_gpu", "memory_total", "memory_running"), job.request, job.size
   if size.mib <= cap then
     return nil
   end

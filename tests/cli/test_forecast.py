@@ -310,7 +310,8 @@ def test_a_limit_that_is_used_up_is_reported_before_the_forecast(slurm_gpu: Comm
     assert slurm_gpu.out.startswith("this job, submitted now, ")
     asked.clear()
     assert slurm_gpu("forecast", "--", "sbatch", "--gpus=4", "--time=30", "--wrap=true") == 1
-    assert "2 of 3 GPUs, so a job with 4 never starts" in slurm_gpu.out
+    assert "the policy would refuse this job" in slurm_gpu.out
+    assert "GPUs of running jobs: limit 3, requested 4." in slurm_gpu.out
     assert not asked
 
 

@@ -140,6 +140,8 @@ def test_native_limits_on_running_jobs_delay_accepted_ones(lab: Lab, tmp_path: P
         lambda: str(queue(lab)),
         0.5,
     )
+    never = lab.run_as("alice", ["sbatch", "--gpus=3", *NOW], check=False)
+    assert "GPUs of running jobs: limit 2, requested 3." in never.stderr
     apply(lab, tmp_path, running=3)
     wait_for(
         lambda: [queue(lab)[job] for job in jobs] == ["None"] * 3,

@@ -180,7 +180,8 @@ def _outcome(
     """Return None if the limit does not apply to such a job, or does not apply at submission."""
     base, _, part = key.partition(":")
     if base in RUNNING_SUMS:
-        return None
+        needs = _of_running(key, job)
+        return None if needs is None else _compare(needs, limit)  # type: ignore[arg-type]
     if isinstance(limit, frozenset):
         return _of_names(base, limit, job)
     if isinstance(limit, tuple):
@@ -206,6 +207,21 @@ def _outcome(
     return _compare(asked, limit)
 
 
+def _of_running(key: str, job: Request) -> float | None:
+    """Return the amount that one task of the job has while it runs."""
+    base, _, gpu_type = key.partition(":")
+    if base != "gpus_running":
+        return {
+            "jobs_running": 1,
+            "cpus_running": job.cpus,
+            "memory_running": job.mib,
+            "nodes_running": job.counted_nodes,
+        }[base]
+    if gpu_type:  # Slurm counts only named types
+        return job.asked_mgpu if job.named_type == gpu_type else 0
+    return None if job.only_parts else job.mgpu
+
+
 def _longest(steps: tuple[tuple[int, int], ...], job: Request) -> float:
     """Return the walltime limit of jobs with as many GPUs."""
     return next((seconds for mgpu, seconds in reversed(steps) if job.mgpu >= mgpu), math.inf)
@@ -219,7 +235,7 @@ SUMS: Mapping[str, str] = {
     "memory_total": "memory",
 }
 
-# Limits on sums over running jobs: a job over them waits.
+# Limits on sums over running jobs: a job that alone exceeds them is refused; any other one may wait.
 RUNNING_SUMS = frozenset({"gpus_running", "jobs_running", "cpus_running", "memory_running", "nodes_running"})
 
 _OF_ONE_JOB: Mapping[str, Callable[[Request], float | None]] = {
@@ -266,7 +282,9 @@ def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
         return each[1] > each[0]
     if base == "gpu_hours":
         return after.gpu_hours > before.gpu_hours
-    if base in _OF_ONE_JOB:
+    if base in RUNNING_SUMS:
+        sizes = [_of_running(key, job) or 0 for job in (before, after)]
+    elif base in _OF_ONE_JOB:
         sizes = [_OF_ONE_JOB[base](job) or 0 for job in (before, after)]
     else:
         measure = SUMS.get(base, base) + (f":{part}" if part else "")

@@ -52,7 +52,7 @@ PERIOD_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpu_hours:week": st.integers(0, 60),
     "gpu_hours:month": st.integers(0, 60),
 }
-# No submission is refused because of these limits.
+# Compared with one job: larger ones would never start.
 RUNNING_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus_running": HALVES,
     "gpus_running:a100": HALVES,
@@ -183,8 +183,8 @@ OWNERS = st.lists(
 )
 
 
-# Limits that can refuse a submission; each is drawn on purpose, as random draws miss some of them.
-LIMITS_TO_MEET = (*JOB_LIMITS, *TOTAL_LIMITS, *PERIOD_LIMITS, "bundles")
+# Each limit is drawn on purpose, as random draws miss some of them.
+LIMITS_TO_MEET = (*JOB_LIMITS, *TOTAL_LIMITS, *PERIOD_LIMITS, "bundles", *RUNNING_LIMITS)
 
 
 @st.composite

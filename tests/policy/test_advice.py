@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -139,6 +140,56 @@ def test_each_limit_states_its_numbers_and_an_accepted_option() -> None:
         "a100 GPUs in one job: limit 2, requested 4.",
         mark + "--gpus=a100:2 ...",
     ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "words", "numbers", "advised"),
+    [
+        ({"gpus_running": 2000}, ["--gpus=8"], "GPUs of running jobs: limit 2, requested 8", "--gpus=2"),
+        (
+            {"gpus_running:a100": 2000},
+            ["--gpus=a100:4"],
+            "a100 GPUs of running jobs: limit 2, requested 4",
+            "--gpus=a100:2",
+        ),
+        ({"cpus_running": 8}, ["-c16"], "CPUs of running jobs: limit 8, requested 16", "--cpus-per-task=8"),
+        (
+            {"memory_running": 1024},
+            ["--mem=2G"],
+            "memory of running jobs: limit 1G, requested 2G",
+            "--mem=1G",
+        ),
+        ({"nodes_running": 1}, ["-N2"], "nodes of running jobs: limit 1, requested 2", "--nodes=1"),
+        ({"jobs_running": 0}, [], "running jobs: limit 0, requested 1", None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("per", ["user", "group"])
+def test_a_job_that_alone_exceeds_a_limit_on_running_jobs_is_refused(
+    limit: dict[str, float], words: list[str], numbers: str, advised: str | None, per: str
+) -> None:
+    _, *lines, _ = refused(RuleModel("turns", per, limits=limit), *words)
+    together = " (all of group group-turns together)" if per == "group" else ""
+    advice = "" if advised is None else f" Try: sbatch {advised} ..."
+    assert " ".join(line.strip() for line in lines) == f"{numbers}{together}.{advice}"
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ({"gpus_running": 2000}, ["--gpus=1", "--array=0-9"]),  # each task is a job
+        ({"gpus_running": 0}, ["--gres=shard:2"]),  # Slurm does not count shards as GPUs
+        ({"gpus_running:a100": 0}, ["--gpus=4"]),  # Slurm counts only named types
+        ({"jobs_running": 1}, []),
+    ],
+    ids=str,
+)
+def test_a_job_that_slurm_can_start_within_a_limit_on_running_jobs_is_accepted(
+    limit: dict[str, float], words: list[str]
+) -> None:
+    table = compiled([RuleModel("turns", "user", limits=limit)], "/nonexistent/decisions.log")
+    desc = parse_command([*words, "--wrap=true"], {}).description(1001, "alice")
+    assert PolicyScript(build_bundle(table)).submit(desc, PARTITIONS).accepted
 
 
 def test_a_bundle_refuses_and_advises_like_a_rule() -> None:

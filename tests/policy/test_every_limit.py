@@ -24,13 +24,12 @@ VALUES: dict[LimitUnit, LimitValue] = {
 }
 
 
-def test_the_script_measures_each_limit_that_can_refuse_a_submission() -> None:
+def test_the_script_measures_each_limit() -> None:
     script = (ROOT / "plugins/job_submit/measures.lua").read_text()
     table = script.partition("\nlocal LIMITS = {")[2].partition("\n}\n")[0]
     measured = {*re.findall(r'\bkey = "(\w+)"', table), "gpu_hours"}
-    # Names are compared with a list of allowed names (limits.lua), and a job over a running limit may wait.
-    others = {kind.key for kind in LIMITS.values() if kind.measure is LimitUnit.NAMES}
-    assert measured == {key for key, kind in LIMITS.items() if kind.scope is not Scope.RUNNING} - others
+    # Names are compared with a list of allowed names (limits.lua).
+    assert measured == {key for key, kind in LIMITS.items() if kind.measure is not LimitUnit.NAMES}
 
 
 def test_strategies_draw_each_limit() -> None:

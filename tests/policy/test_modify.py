@@ -203,6 +203,18 @@ def test_updates_are_checked_against_sums_of_cpus_and_memory() -> None:
     assert not accepted(script, row=SMALL, min_mem_per_node=32769, tres_per_job="gres:gpu:2")
 
 
+def test_updates_cannot_exceed_a_limit_on_running_jobs() -> None:
+    rule = RuleModel("turns", "user", limits={"gpus_running": 2000})
+    script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
+    script.set_jobs([SMALL])
+    assert accepted(script, row=SMALL, tres_per_job="gres:gpu:2")
+    assert not accepted(script, row=SMALL, tres_per_job="gres:gpu:3")
+    large = record(8, Request(uid=1001, account="vision", per_job=4))
+    script.set_jobs([large])
+    assert accepted(script, row=large, tres_per_job="gres:gpu:3")
+    assert accepted(script, row=large, name="renamed")
+
+
 def test_all_memory_of_a_node_counts_although_the_record_shows_the_default_per_gpu() -> None:
     """Slurm writes its defaults also into the record of a job with --mem=0."""
     table = compiled(GROWTH, "/nonexistent/decisions.log")

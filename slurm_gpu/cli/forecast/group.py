@@ -128,7 +128,7 @@ def _print_policy(wanted: ForecastQuestion | None) -> None:
     if wanted.used_up:
         click.echo("the policy would delay the job")
     for limit in wanted.used_up:
-        click.echo(f"  {limit.text}")
+        click.echo(f"  {limit}")
 
 
 def _print_messages(wanted: ForecastQuestion | None) -> None:

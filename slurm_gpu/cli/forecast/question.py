@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.cli.policy.judgement import PolicyVerdict, UsedUp, judge_by_policy, used_up
+from slurm_gpu.cli.policy.judgement import PolicyVerdict, judge_by_policy, used_up
 from slurm_gpu.cli.policy.slurm_refusal import read_cluster
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.users import uid_and_name
@@ -32,7 +32,7 @@ class ForecastQuestion:
     """"" if the job can start."""
     policy: PolicyVerdict | None
     """None if this host does not have the active policy."""
-    used_up: Sequence[UsedUp]
+    used_up: Sequence[str]
     """Limits of the policy that keep the job waiting, even if GPUs are free."""
 
     def policy_json(self) -> dict[str, Any] | None:
@@ -40,11 +40,7 @@ class ForecastQuestion:
         if self.policy is None:
             return None
         messages = list(self.policy.messages)
-        return {
-            "accepted": self.policy.accepted,
-            "messages": messages,
-            "used_up": [limit.text for limit in self.used_up],
-        }
+        return {"accepted": self.policy.accepted, "messages": messages, "used_up": list(self.used_up)}
 
 
 def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
@@ -83,15 +79,13 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     account = str(job.get("account") or defaults.account or "")
     amounts = _amounts(job)
     minutes = _amount(job, "time_limit")
-    full: Sequence[UsedUp] = ()
+    full: Sequence[str] = ()
     if policy_verdict is not None and not never:
         requested = {f"{name}_running": amounts[amount] for name, amount in _RUNNING_AMOUNTS.items()}
         requested |= {"jobs_running": 1, "gpus_running": requested_gpus(job) * 1000}
         full = tuple(
             used_up(site, submitter, account, str(qos or defaults.qos or "normal"), partition, requested)
         )
-        if any(limit.never_starts for limit in full):
-            never = "; ".join(limit.text for limit in full if limit.never_starts)
     return ForecastQuestion(
         parameters={
             "partition": partition,

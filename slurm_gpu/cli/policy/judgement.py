@@ -45,15 +45,6 @@ def judge_by_policy(
     return PolicyVerdict(verdict.accepted, verdict.messages, verdict.desc)
 
 
-@dataclass(frozen=True, slots=True)
-class UsedUp:
-    """A limit on running jobs that leaves too little for a job."""
-
-    text: str
-    never_starts: bool
-    """Whether the job alone exceeds the limit."""
-
-
 def used_up(
     site: CommandSite,
     submitter: tuple[int, str],
@@ -61,8 +52,8 @@ def used_up(
     qos: str,
     partition: str,
     amounts: Mapping[str, float | None],
-) -> Iterator[UsedUp]:
-    """Yield the limits on running jobs that would keep an accepted job waiting.
+) -> Iterator[str]:
+    """Yield a sentence for each limit on running jobs that would keep an accepted job waiting.
 
     Yield nothing if the active policy has no rules, as after a rollback of the first apply, or if this host
     has no active policy.
@@ -86,13 +77,13 @@ def used_up(
             and wanted > line.left
             and line.rule.group.matches(submitter[0], account, qos, partition)
         ):
-            yield UsedUp(_limit_text(line, submitter[1], wanted), never_starts=wanted > line.limit)
+            yield _limit_text(line, submitter[1])
 
 
-def _limit_text(line: QuotaLine, user: str, wanted: float) -> str:
+def _limit_text(line: QuotaLine, user: str) -> str:
     jobs = f"{user}'s jobs" if line.rule.per == "user" else f"the jobs of group {line.rule.group.name}"
     used, limit = (limit_amount(line.kind, value) for value in (line.used, line.limit))
-    prefix = f"rule {line.rule.id}: {jobs} use {used} of {limit} {line.kind.what}, so "
-    if wanted > line.limit:
-        return f"{prefix}a job with {limit_amount(line.kind, wanted)} never starts"
-    return f"{prefix}this job waits until some of them end, even if GPUs are free"
+    return (
+        f"rule {line.rule.id}: {jobs} use {used} of {limit} {line.kind.what}, "
+        "so this job waits until some of them end, even if GPUs are free"
+    )

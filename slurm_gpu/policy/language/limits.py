@@ -7,7 +7,7 @@ before.
 - JOB: the updated job is compared with the limit.
 - TOTAL: the updated job replaces its earlier self in the sum over running and pending jobs.
 - PERIOD: GPUs × time limit of the updated job is added to the GPU-hours used so far.
-- RUNNING: nothing is checked, as at submission; Slurm's own limits decide when the job starts.
+- RUNNING: the updated job alone is compared with the limit; Slurm's own limits decide when the job starts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Scope(Enum):
 
     JOB = "one job"
     TOTAL = "running and pending jobs"
-    # The script cannot refuse such a job, since it may wait: Slurm's own limits keep it pending.
+    # The script refuses only a job that alone exceeds the limit: others may wait, and Slurm's own limits keep
+    # them pending.
     RUNNING = "running jobs"
     PERIOD = "a calendar period"
 
