@@ -37,9 +37,8 @@ _FILES = (
 _HEAD = """\
 # Configuration reference
 
-Every key of the files in `/etc/slurm-gpu`. A mistake is reported with its line and column, the value and the
-allowed values. `KEY: VALUE` shows the default, `KEY: <…>` the kind of value if there is none. Allowed values
-are in parentheses. `NAME` is any name, and `-` begins an entry of a list.
+Every key of the files in `/etc/slurm-gpu`. `KEY: VALUE` shows the default, `KEY: <…>` the kind of value if
+there is none. Allowed values are in parentheses. `NAME` is any name, and `-` begins an entry of a list.
 
 | value | form |
 |---|---|
@@ -47,6 +46,7 @@ are in parentheses. `NAME` is any name, and `-` begins an entry of a list.
 | memory | `64G`, in powers of 1024 |
 | n | a whole number |
 | gpus | `8` or `0.5`; in rules also by type as in gres.conf: `{a100: 4}` |
+| steps | a table by the number of GPUs from which a value applies: `{1: 7d, 8: 2d}` |
 | id | up to 40 letters, digits, `_`, `.`, `-` |
 | names, groups, durations, networks | a list, such as `[a, b]` |
 | hostlist | `n[1-4]` |
@@ -58,6 +58,7 @@ are in parentheses. `NAME` is any name, and `-` begins an entry of a list.
 _WIDTH = 116
 _COLUMN = 32
 _LONGEST_PLACEHOLDER = 30
+_BY_GPUS = "; or table by the number of GPUs from which it applies"
 # Placeholders that the table above explains.
 _PLACEHOLDERS = {
     "list of names": "names",
@@ -159,12 +160,13 @@ def _value_and_kind(setting: SettingField) -> tuple[str, str]:
     if default:
         found = _RANGE.fullmatch(plain)
         return default, found[1] if found else "" if plain in _EVIDENT else plain
-    shown = _PLACEHOLDERS.get(plain, plain.removeprefix("the "))
+    one = plain.removesuffix(_BY_GPUS)
+    shown = _PLACEHOLDERS.get(one, one.removeprefix("the ")) + ("" if one == plain else "|steps")
     if shown.isdigit():
         return shown, ""
     if len(shown) > _LONGEST_PLACEHOLDER:
         return "<…>", kind
-    example = "" if {plain, plain.split()[0]} & _OBVIOUS else kind.removeprefix(plain)
+    example = "" if {one, one.split()[0]} & _OBVIOUS else kind.removeprefix(plain)
     return f"<{shown}>", example.removeprefix(", ")
 
 

@@ -28,10 +28,14 @@ local function lower(room, name, value)
   end
 end
 
--- Whether an update does not raise the job's amount: a job over a lowered limit may still be renamed.
-local function untouched(limit, value, job)
+-- Whether an update neither raises the job's amount nor lowers its limit, which may depend on its GPUs: a job over a
+-- lowered limit may still be renamed.
+local function untouched(limit, steps, value, job)
+  if value < (lib.measures.reached(steps, job.was) or math.huge) then
+    return false
+  end
   if limit.grows then
-    return not limit.grows(job, value)
+    return not limit.grows(job)
   end
   local now, before = limit.of(job.size, job), limit.of(job.was, job.past)
   if limit.bound and now and before then
@@ -40,7 +44,11 @@ local function untouched(limit, value, job)
   return now == nil or (before ~= nil and now <= before)
 end
 
-local function check(rule, limit, value, job, state, room)
+local function check(rule, limit, steps, job, state, room)
+  local value = lib.measures.reached(steps, job.size)
+  if value == nil then
+    return nil -- with so few GPUs, the job has no limit
+  end
   local same_scope = job.record and job.counted.scopes[rule.scope]
   local requested, bound, used = nil, value, 0
   local user = rule.per == "user" and job.uid or nil
@@ -54,10 +62,10 @@ local function check(rule, limit, value, job, state, room)
   else
     requested = limit.of(job.size, job)
     bound = requested and limit.bound and limit.bound(value, job.size) or value
-    if requested == nil or (limit.bound and limit.bound(value, job.size) == nil) then
+    if requested == nil then
       return nil
     end
-    if same_scope and untouched(limit, value, job) then
+    if same_scope and untouched(limit, steps, value, job) then
       return nil
     end
     if limit.hours and requested > 0 then

@@ -27,16 +27,16 @@ local function number_with_gpus(name)
   end
 end
 
--- The time limit of a job of this size: one number, or the last of the steps {mgpu, s} that its GPUs reach; nil for
--- none.
-local function longest(value, size)
+-- The value of a limit for a job of this size: one number, or the last of the steps {mgpu, limit} that its GPUs reach;
+-- nil for none.
+function measures.reached(value, size)
   if type(value) ~= "table" then
     return value
   end
   local reached
   for _, step in ipairs(value) do
     if size.mgpu >= step.mgpu then
-      reached = step.s
+      reached = step.limit
     end
   end
   return reached
@@ -45,7 +45,7 @@ end
 -- One entry per limit, in the order in which messages list them. `of` measures a size (with its job, or job.past of an
 -- updated one), and returns nil if the limit does not apply to the job. `sum` names the measure of a limit on the
 -- sum over the rule's jobs. Limits on running jobs are compared with the job alone: if others use the rest, it waits;
--- if it is larger by itself, it would never start. `bound` turns the rule's value into a number for this job. A limit of one GPU type
+-- if it is larger by itself, it would never start. `bound` turns the rule's number into that of this job. A limit of one GPU type
 -- (gpus:a100) is that of all types with the type added.
 local LIMITS = {
   {
@@ -122,12 +122,9 @@ local LIMITS = {
     of = function(_, job)
       return job.walltime_s
     end,
-    bound = longest,
-    grows = function(job, value)
+    grows = function(job)
       local before = job.past.walltime_s
-      return job.walltime_s and (before == nil or job.walltime_s > before)
-        or job.mgpu > job.was.mgpu
-        or (longest(value, job.size) or math.huge) < (longest(value, job.was) or math.huge)
+      return job.walltime_s and (before == nil or job.walltime_s > before) or job.mgpu > job.was.mgpu
     end,
   },
 }

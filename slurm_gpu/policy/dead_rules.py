@@ -11,7 +11,7 @@ from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.language.coverage import binds_whenever, covered_limits
 from slurm_gpu.policy.language.limit_text import flat_text
-from slurm_gpu.policy.language.limits import flat_limits
+from slurm_gpu.policy.language.limits import LimitUnit, flat_limits, set_limits, steps_of
 from slurm_gpu.policy.language.model import Bundle, Mode, Policy, PolicyRule, RuleException
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.unenforced import unenforced_limits
@@ -32,7 +32,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_needless_exceptions(policy),
         *_needless_limits(policy),
         *_unenforced_limits(policy, names, today),
-        *_odd_walltimes(policy),
+        *_odd_steps(policy),
         *_closed_ways(policy),
         *_hidden_bundles(policy),
         *_uncounted_shares(policy),
@@ -171,29 +171,26 @@ def _only_observing(policy: Policy, source: YamlSource) -> Iterator[_Doubt]:
             yield place, message
 
 
-def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:
+def _odd_steps(policy: Policy) -> Iterator[_Doubt]:
     for rule in policy.rules:
-        steps = rule.limits.walltime
-        if steps is None:
-            continue
-        place = (*rule.location, "limits", "walltime")
-        for before, step in itertools.pairwise(steps):
-            if step.limit_s > before.limit_s:
-                shorter, longer = format_duration(before.limit_s), format_duration(step.limit_s)
-                gpus = format_gpus(step.from_mgpu)
-                message = (
-                    f"walltime increases from {shorter} to {longer} at {gpus}; usually it decreases with the "
-                    "number of GPUs"
-                )
-                yield place, message
         most = None if rule.limits.gpus is None else rule.limits.gpus.all_mgpu
-        for step in steps:
-            if most is not None and step.from_mgpu > most:
-                gpus = format_gpus(step.from_mgpu)
-                yield (
-                    place,
-                    f"the walltime from {gpus} on never applies: the rule allows at most {format_gpus(most)}",
-                )
+        for kind, value in set_limits(rule.limits):
+            place, steps = (*rule.location, "limits", kind.key), steps_of(value)
+            for before, step in itertools.pairwise(steps):
+                if kind.measure is LimitUnit.WALLTIME and step.limit > before.limit:
+                    shorter, longer = format_duration(before.limit), format_duration(step.limit)
+                    message = (
+                        f"walltime increases from {shorter} to {longer} at {format_gpus(step.from_mgpu)}; "
+                        "usually it decreases with the number of GPUs"
+                    )
+                    yield place, message
+            for step in steps:
+                if most is not None and step.from_mgpu > most:
+                    message = (
+                        f"the {kind.key} from {format_gpus(step.from_mgpu)} on never applies: "
+                        f"the rule allows at most {format_gpus(most)}"
+                    )
+                    yield place, message
 
 
 def _closed_ways(policy: Policy) -> Iterator[_Doubt]:

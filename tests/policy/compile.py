@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slurm_gpu.policy.language.limits import LIMITS, LimitUnit
+from slurm_gpu.policy.language.limits import LIMITS, LimitUnit, Scope
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import (
     Bundle,
@@ -16,6 +16,7 @@ from slurm_gpu.policy.language.model import (
     Hours,
     HoursPeriod,
     JobKind,
+    LimitStep,
     Mode,
     OnError,
     Per,
@@ -23,7 +24,6 @@ from slurm_gpu.policy.language.model import (
     PolicyRule,
     RuleException,
     RuleLimits,
-    WalltimeStep,
 )
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
@@ -149,9 +149,9 @@ def as_limits(flat: Mapping[str, Limit]) -> RuleLimits:
             own = {**(before if isinstance(before, Mapping) else {}), HoursPeriod(part): value}
         elif isinstance(value, frozenset):
             own = _names(value)
-        elif kind.measure is LimitUnit.WALLTIME:
+        elif kind.scope is Scope.JOB:
             steps = value if isinstance(value, tuple) else ((0, value),)
-            own = tuple(WalltimeStep(mgpu, int(seconds)) for mgpu, seconds in steps)
+            own = tuple(LimitStep(mgpu, int(number)) for mgpu, number in steps)
         limits = dataclasses.replace(limits, **{kind.field: own})
     return limits
 

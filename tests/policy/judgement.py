@@ -179,14 +179,15 @@ def _outcome(
 ) -> Outcome | None:
     """Return None if the limit does not apply to such a job, or does not apply at submission."""
     base, _, part = key.partition(":")
+    if isinstance(limit, tuple):
+        limit = _of_steps(limit, job)
+        if limit == math.inf:
+            return None
     if base in RUNNING_SUMS:
         needs = _of_running(key, job)
         return None if needs is None else _compare(needs, limit)  # type: ignore[arg-type]
     if isinstance(limit, frozenset):
         return _of_names(base, limit, job)
-    if isinstance(limit, tuple):
-        longest = _longest(limit, job)
-        return None if longest == math.inf else _compare(job.walltime_s, longest)
     if base in SUMS:
         measure = SUMS[base] + (f":{part}" if part else "")
         added = job.measure(measure) * job.jobs
@@ -222,9 +223,9 @@ def _of_running(key: str, job: Request) -> float | None:
     return None if job.only_parts else job.mgpu
 
 
-def _longest(steps: tuple[tuple[int, int], ...], job: Request) -> float:
-    """Return the walltime limit of jobs with as many GPUs."""
-    return next((seconds for mgpu, seconds in reversed(steps) if job.mgpu >= mgpu), math.inf)
+def _of_steps(steps: tuple[tuple[int, int], ...], job: Request) -> float:
+    """Return the limit of jobs with as many GPUs."""
+    return next((number for mgpu, number in reversed(steps) if job.mgpu >= mgpu), math.inf)
 
 
 # Limits on sums over running and pending jobs, and the measure that they add up (`Request.measure`).
@@ -264,16 +265,17 @@ def _of_names(key: str, allowed: frozenset[str], job: Request) -> Outcome | None
 
 
 def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
-    """Return whether an update makes a job larger in the measure of one limit."""
+    """Return whether an update makes a job larger in the measure of one limit, or lowers the limit."""
     base, _, part = key.partition(":")
     if base == "partitions":
         return before.partition != after.partition
     if base == "gpu_types":
         moved = (before.named_type, before.partition) != (after.named_type, after.partition)
         return moved or after.mgpu > before.mgpu
-    if base == "walltime":  # the limit may depend on the number of GPUs
-        less = isinstance(limit, tuple) and _longest(limit, after) < _longest(limit, before)
-        return less or after.walltime_s > before.walltime_s or after.mgpu > before.mgpu
+    if isinstance(limit, tuple) and _of_steps(limit, after) < _of_steps(limit, before):
+        return True
+    if base == "walltime":
+        return after.walltime_s > before.walltime_s or after.mgpu > before.mgpu
     if base in ("cpus_per_gpu", "memory_per_gpu"):
         measure = "cpus" if base == "cpus_per_gpu" else "memory"
         if before.mgpu == 0:

@@ -195,7 +195,7 @@ class Request:
         return {"cpus": self.cpus, "memory": self.mib, "jobs": 1}[base]
 
 
-# A number, allowed names, or walltimes (from mgpu on, seconds).
+# A number, allowed names, or steps (from mgpu on, a number).
 Limit = float | frozenset[str] | tuple[tuple[int, int], ...]
 
 

@@ -18,9 +18,14 @@ ZONES = st.sampled_from(["UTC", "Asia/Seoul", "America/New_York", "Europe/Berlin
 HALVES = st.integers(0, 40).map(lambda n: n * 500)
 FEW = st.integers(0, 16).map(lambda n: n * 500)
 SECONDS = st.integers(1, 300).map(lambda n: n * 60)
-STEPS = st.lists(st.tuples(st.integers(0, 8000), SECONDS), min_size=1, max_size=3).map(
-    lambda steps: tuple(sorted(dict(steps).items()))
-)
+
+
+def in_steps(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[Limit]:
+    """Draw one number, or numbers by the GPUs of the job."""
+    steps = st.lists(st.tuples(st.integers(0, 8000), numbers), min_size=1, max_size=3)
+    return numbers | steps.map(lambda steps: tuple(sorted(dict(steps).items())))
+
+
 SOME_PARTITIONS = st.frozensets(st.sampled_from(["gpu", "long"]), min_size=1)
 SOME_TYPES = st.frozensets(st.sampled_from(GPU_TYPES), min_size=1)
 
@@ -28,14 +33,14 @@ JOB_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus": FEW,
     "gpus:a100": st.integers(0, 8).map(lambda n: n * 500),
     "gpus:v100": st.integers(0, 4).map(lambda n: n * 500),
-    "nodes": st.integers(0, 5),
-    "cpus": st.integers(0, 40),
-    "memory": st.integers(0, 400_000),
-    "cpus_per_gpu": st.integers(0, 12),
-    "memory_per_gpu": st.sampled_from([0, 8192, 16384, 65536, 200_000]),
-    "array_tasks": st.integers(0, 5),
-    "tasks": st.integers(0, 8),
-    "walltime": SECONDS | STEPS,
+    "nodes": in_steps(st.integers(0, 5)),
+    "cpus": in_steps(st.integers(0, 40)),
+    "memory": in_steps(st.integers(0, 400_000)),
+    "cpus_per_gpu": in_steps(st.integers(0, 12)),
+    "memory_per_gpu": in_steps(st.sampled_from([0, 8192, 16384, 65536, 200_000])),
+    "array_tasks": in_steps(st.integers(0, 5)),
+    "tasks": in_steps(st.integers(0, 8)),
+    "walltime": in_steps(SECONDS),
     "partitions": SOME_PARTITIONS,
     "gpu_types": SOME_TYPES,
 }

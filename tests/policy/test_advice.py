@@ -128,6 +128,15 @@ def test_each_limit_states_its_numbers_and_an_accepted_option() -> None:
         "time limit: limit 02:00:00, requested 03:00:00.",
         mark + "--time=02:00:00 ...",
     ]
+    by_gpus = {"cpus": ((0, 4), (1000, 8), (4000, 48)), "memory": ((0, 4096), (1000, 65536))}
+    assert lines({"cpus": by_gpus["cpus"]}, "--gpus=2", "-c16") == [
+        "CPUs in one job: limit 8, requested 16.",
+        mark + "--cpus-per-task=8 ...",
+    ]
+    assert lines({"memory": by_gpus["memory"]}, "--mem=8G") == [
+        "memory of one job: limit 4G, requested 8G.",
+        mark + "--mem=4G ...",
+    ]
     assert lines({"partitions": frozenset({"long"})}, "-p", "gpu") == [
         "partition: allowed long, requested gpu.",
         mark + "--partition=long ...",

@@ -14,7 +14,7 @@ from slurm_gpu.config.site import Placement
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError
 from slurm_gpu.notices.settings import Settings
-from slurm_gpu.policy.language.model import BundleMode, GpuLimit, Mode, OnError, Per, RuleLimits, WalltimeStep
+from slurm_gpu.policy.language.model import BundleMode, GpuLimit, LimitStep, Mode, OnError, Per, RuleLimits
 
 from .checking import check, mistakes
 
@@ -56,7 +56,7 @@ def test_a_full_policy_is_read() -> None:
     assert (share.per, share.why, share.mode) == (Per.USER, "Sixteen each keeps waiting short.", Mode.OBSERVE)
     assert share.limits == RuleLimits(gpus_total=GpuLimit(2500), jobs_total=0)
     assert share.on_error is OnError.DENY  # the default of the policy
-    assert days.limits == RuleLimits(gpus=GpuLimit(16000), walltime=(WalltimeStep(0, 36 * 3600),))
+    assert days.limits == RuleLimits(gpus=GpuLimit(16000), walltime=(LimitStep(0, 36 * 3600),))
     assert (days.mode, days.on_error) == (Mode.ADVISE, OnError.ALLOW)
     assert policy.exceptions[0].limits.gpus_total == GpuLimit(32000)
 

@@ -16,12 +16,12 @@ from slurm_gpu.policy.language.model import (
     Hours,
     HoursPeriod,
     JobKind,
+    LimitStep,
     Mode,
     Per,
     Policy,
     PolicyRule,
     RuleLimits,
-    WalltimeStep,
 )
 
 ACCOUNTS, USERS, PARTITIONS = ("vision", "nlp"), ("alice", "bob"), ("gpu", "long")
@@ -79,13 +79,13 @@ GPUS = st.builds(GpuLimit, MGPU) | st.builds(
     GpuLimit, st.none(), st.dictionaries(st.sampled_from(TYPES), MGPU, min_size=1)
 )
 STEPS = st.dictionaries(st.integers(0, 3), st.integers(1, 5), min_size=1, max_size=3).map(
-    lambda steps: tuple(WalltimeStep(gpus * 1000, steps[gpus]) for gpus in sorted(steps))
+    lambda steps: tuple(LimitStep(gpus * 1000, steps[gpus]) for gpus in sorted(steps))
 )
 OF_JOB = st.builds(
     RuleLimits,
     gpus=st.none() | GPUS,
-    cpus=st.none() | LIMIT,
-    array_tasks=st.none() | LIMIT,
+    cpus=st.none() | STEPS,
+    array_tasks=st.none() | STEPS,
     walltime=st.none() | STEPS,
     partitions=st.none() | st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True).map(tuple),
     gpu_types=st.none() | st.lists(st.sampled_from(TYPES), min_size=1, unique=True).map(tuple),
@@ -156,10 +156,10 @@ def exceeded(rule: PolicyRule, key: str, job: Job, queue: list[Job], policy: Pol
         for other in (*queue, job)
         if belongs(other, policy.groups[rule.group]) and (rule.per is Per.GROUP or other.user == job.user)
     ]
+    if isinstance(limit, list):
+        limit = next((step["limit"] for step in reversed(limit) if step["mgpu"] <= job.gpus * 1000), math.inf)
     if base == "walltime":
-        steps = rule.limits.walltime or ()
-        fitting = [step.limit_s for step in steps if step.from_mgpu <= job.gpus * 1000]
-        return job.walltime_s > (fitting[-1] if fitting else math.inf)
+        return job.walltime_s > limit
     if base == "partitions":
         return job.partition not in (rule.limits.partitions or ())
     if base == "gpu_types":

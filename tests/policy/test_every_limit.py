@@ -7,7 +7,7 @@ import re
 import pytest
 
 from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, LimitValue, Scope
-from slurm_gpu.policy.language.model import GpuLimit, Per, WalltimeStep
+from slurm_gpu.policy.language.model import GpuLimit, LimitStep, Per
 from slurm_gpu.policy.native.fields import LimitScope, native_fields
 from tests.docs.pages import ROOT
 
@@ -18,7 +18,7 @@ VALUES: dict[LimitUnit, LimitValue] = {
     LimitUnit.GPUS: GpuLimit(all_mgpu=4000, by_type_mgpu={"a100": 2000}),
     LimitUnit.COUNT: 4,
     LimitUnit.MEMORY: 4096,
-    LimitUnit.WALLTIME: (WalltimeStep(from_mgpu=0, limit_s=3600),),
+    LimitUnit.WALLTIME: (LimitStep(from_mgpu=0, limit=3600),),
     LimitUnit.NAMES: ("a",),
     LimitUnit.GPU_HOURS: {"week": 10.0},
 }

@@ -20,10 +20,10 @@ from slurm_gpu.policy.language.model import (
     Hours,
     HoursPeriod,
     JobKind,
+    LimitStep,
     Mode,
     OnError,
     RuleLimits,
-    WalltimeStep,
 )
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
@@ -49,7 +49,7 @@ rules:
     limits:
       gpus: {A100: 4, v100: 0.5}
       nodes: 4
-      cpus: 64
+      cpus: {0: 4, 2: 64}
       memory: 1.5T
       cpus_per_gpu: 8
       memory_per_gpu: 64G
@@ -78,19 +78,24 @@ exceptions:
 """
 
 
+def every(limit: int) -> tuple[LimitStep, ...]:
+    """Return the steps of a limit that does not depend on GPUs."""
+    return (LimitStep(0, limit),)
+
+
 def test_every_limit_is_read_in_its_unit() -> None:
     policy = check(WHOLE)
     job, total = policy.rules
     assert job.limits == RuleLimits(
         gpus=GpuLimit(by_type_mgpu={"a100": 4000, "v100": 500}),
-        nodes=4,
-        cpus=64,
-        memory_mib=1536 * 1024,
-        cpus_per_gpu=8,
-        memory_per_gpu_mib=65536,
-        array_tasks=100,
-        tasks=256,
-        walltime=(WalltimeStep(1000, 7 * 86400), WalltimeStep(8000, 2 * 86400), WalltimeStep(32000, 43200)),
+        nodes=every(4),
+        cpus=(LimitStep(0, 4), LimitStep(2000, 64)),
+        memory_mib=every(1536 * 1024),
+        cpus_per_gpu=every(8),
+        memory_per_gpu_mib=every(65536),
+        array_tasks=every(100),
+        tasks=every(256),
+        walltime=(LimitStep(1000, 7 * 86400), LimitStep(8000, 2 * 86400), LimitStep(32000, 43200)),
         partitions=("gpu", "Long"),
         gpu_types=("a100",),
     )
@@ -134,13 +139,17 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         "gpus:a100": 4000,
         "gpus:v100": 500,
         "nodes": 4,
-        "cpus": 64,
+        "cpus": [{"mgpu": 0, "limit": 4}, {"mgpu": 2000, "limit": 64}],
         "memory": 1536 * 1024,
         "cpus_per_gpu": 8,
         "memory_per_gpu": 65536,
         "array_tasks": 100,
         "tasks": 256,
-        "walltime": [{"mgpu": 1000, "s": 604800}, {"mgpu": 8000, "s": 172800}, {"mgpu": 32000, "s": 43200}],
+        "walltime": [
+            {"mgpu": 1000, "limit": 604800},
+            {"mgpu": 8000, "limit": 172800},
+            {"mgpu": 32000, "limit": 43200},
+        ],
         "partitions": {"Long": True, "gpu": True},
         "gpu_types": {"a100": True},
     }
@@ -270,11 +279,11 @@ def test_yaml_anchors_are_resolved() -> None:
         "  - {id: a, for: all, per: job, why: w, limits: &small {gpus: 2, walltime: 4h}}\n"
         "  - {id: b, for: all, per: job, why: w, limits: {<<: *small, gpus: 4}}\n"
     )
-    assert policy.rules[1].limits == RuleLimits(gpus=GpuLimit(4000), walltime=(WalltimeStep(0, 4 * 3600),))
+    assert policy.rules[1].limits == RuleLimits(gpus=GpuLimit(4000), walltime=(LimitStep(0, 4 * 3600),))
 
 
 def test_a_plain_walltime_is_compiled_to_one_number() -> None:
-    assert flat_limits(RuleLimits(walltime=(WalltimeStep(0, 60),))) == {"walltime": 60}
+    assert flat_limits(RuleLimits(walltime=(LimitStep(0, 60),))) == {"walltime": 60}
 
 
 SEOUL, BERLIN = ZoneInfo("Asia/Seoul"), ZoneInfo("Europe/Berlin")

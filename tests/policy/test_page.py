@@ -25,7 +25,8 @@ EXPECTED = (
     "    at most 4 GPUs of type a100 per job",
     "    at most 0.5 GPUs of type v100 per job",
     "    at most 4 nodes per job",
-    "    at most 64 CPUs per job",
+    "    at most 4 CPUs from 0 GPUs on per job",
+    "    at most 64 CPUs from 2 GPUs on per job",
     "    at most 1.5T of memory per job",
     "    at most 8 CPUs per GPU per job",
     "    at most 64G of memory per GPU per job",
@@ -214,7 +215,7 @@ def test_json_has_every_part() -> None:
     job, total = data["rules"]
     assert job["limits"]["gpus"] == {"a100": 4.0, "v100": 0.5}
     assert job["limits"]["memory_mib"] == 1536 * 1024
-    assert job["limits"]["walltime_s"][0] == {"gpus": 1.0, "s": 604800}
+    assert job["limits"]["walltime_s"][0] == {"gpus": 1.0, "limit": 604800}
     assert job["limits"]["partitions"] == ["gpu", "Long"]
     assert (job["kind"], job["when"]) == (
         "interactive",

@@ -11,11 +11,12 @@ from slurm_gpu.text.units import format_duration, format_gpus, format_memory_mib
 
 def limit_amount(kind: LimitKind, value: Any) -> str:
     """Format a value of a limit with its unit."""
-    if isinstance(value, Mapping) and kind.measure is LimitUnit.WALLTIME:
-        steps = (value[index] for index in sorted(value))
-        return ", ".join(f"{format_duration(step['s'])} from {format_gpus(step['mgpu'])}" for step in steps)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and kind.measure is LimitUnit.NAMES:
         return ", ".join(sorted(value))
+    if isinstance(value, Mapping):
+        steps = (value[index] for index in sorted(value))
+        texts = (f"{limit_amount(kind, step['limit'])} from {format_gpus(step['mgpu'])}" for step in steps)
+        return ", ".join(texts)
     if kind.measure is LimitUnit.GPUS:
         return format_mgpu(int(value))
     if kind.measure is LimitUnit.MEMORY:

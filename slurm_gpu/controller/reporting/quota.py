@@ -174,7 +174,8 @@ def _gpus(both: RunningAndPending, of: str | None, *, with_pending: bool) -> int
 
 
 def _listed(limit: Mapping[Any, Any]) -> list[Any]:
-    """Return the allowed names, or the maximum walltime for each number of GPUs."""
+    """Return the allowed names, or the limit for each number of GPUs."""
     if all(isinstance(key, str) for key in limit):
         return sorted(limit)
-    return [{"gpus": limit[index]["mgpu"] / 1000, "s": limit[index]["s"]} for index in sorted(limit)]
+    steps = (limit[index] for index in sorted(limit))
+    return [{"gpus": step["mgpu"] / 1000, "limit": step["limit"]} for step in steps]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.policy.language.limits import LIMITS, Scope, flat_limits
-from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule, WalltimeStep
+from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
 
 _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
@@ -66,10 +66,10 @@ def _covers(
         return False
     other, rule = policy.rules[wider[0]], policy.rules[limit[0]]
     first, second = flat[wider[0]][wider[1]], flat[limit[0]][limit[1]]
-    if not _at_most(first, second, rule, other) or not _precedes(policy, other, rule):
+    if not _at_most(first, second) or not _precedes(policy, other, rule):
         return False
     # If two limits cover each other, the later one is redundant.
-    mutual = wider[1] == limit[1] and _at_most(second, first, other, rule) and _precedes(policy, rule, other)
+    mutual = wider[1] == limit[1] and _at_most(second, first) and _precedes(policy, rule, other)
     return not mutual or wider[0] < limit[0]
 
 
@@ -87,24 +87,27 @@ def _wider_keys(key: str) -> tuple[str, ...]:
     return (*(f"{wider}:{part}" for wider in bases), *bases) if part else bases
 
 
-def _at_most(first: object, second: object, rule: PolicyRule, other: PolicyRule) -> bool:
-    """Return whether the value `first` (of `other`) refuses all that `second` (of `rule`) refuses."""
+def _at_most(first: object, second: object) -> bool:
+    """Return whether a limit with the value `first` (of flat_limits) refuses all that `second` refuses."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return first.keys() <= second.keys()  # allowed names
-    if isinstance(first, int | float) and isinstance(second, int | float):
-        return first <= second
-    steps, other_steps = rule.limits.walltime, other.limits.walltime
-    if steps is None or other_steps is None:
-        return False
-    edges = [step.from_mgpu for step in (*steps, *other_steps)]
-    return all(_limit_at(other_steps, edge) <= _limit_at(steps, edge) for edge in (0, *edges))
+    edges = {0, *_edges(first), *_edges(second)}
+    return all(_limit_at(first, edge) <= _limit_at(second, edge) for edge in edges)
 
 
-def _limit_at(steps: tuple[WalltimeStep, ...], mgpu: int) -> float:
+def _edges(value: object) -> Iterator[int]:
+    """Yield the numbers of GPUs (mgpu) from which on a limit of flat_limits changes."""
+    yield from (step["mgpu"] for step in value) if isinstance(value, list) else ()
+
+
+def _limit_at(value: object, mgpu: int) -> float:
+    """Return a limit of flat_limits for jobs with as many GPUs."""
+    if isinstance(value, int | float):
+        return value
     limit = math.inf
-    for step in steps:
-        if step.from_mgpu <= mgpu:
-            limit = step.limit_s
+    for step in value if isinstance(value, list) else ():
+        if step["mgpu"] <= mgpu:
+            limit = step["limit"]
     return limit
 
 

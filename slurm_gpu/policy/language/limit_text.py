@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurm_gpu.policy.language.limits import LimitKind, LimitUnit, LimitValue, Scope, set_limits
-from slurm_gpu.policy.language.model import GpuLimit, RuleLimits, WalltimeStep
+from slurm_gpu.policy.language.limits import (
+    LimitKind,
+    LimitUnit,
+    LimitValue,
+    Scope,
+    number_of,
+    set_limits,
+    steps_of,
+)
+from slurm_gpu.policy.language.model import GpuLimit, RuleLimits
 from slurm_gpu.text.units import format_duration, format_gpus, format_memory_mib
 
 _COUNTED_JOBS = {
@@ -38,8 +46,8 @@ def flat_text(limits: RuleLimits, key: str) -> str:
 def limits_json(limits: RuleLimits) -> dict[str, Any]:
     """Return the limits by their keys in policy.yaml.
 
-    GPUs are numbers or {type: number}, memory is in MiB (`memory_mib`), walltime in seconds
-    (`walltime_s`) or a list of {gpus, s}, gpu_hours {period: hours}.
+    GPUs are numbers or {type: number}, memory is in MiB (`memory_mib`), walltime in seconds (`walltime_s`),
+    gpu_hours {period: hours}. A limit that depends on the GPUs of the job is a list of {gpus, limit}.
     """
     by_key: dict[str, Any] = {}
     for kind, value in set_limits(limits):
@@ -51,19 +59,14 @@ def limits_json(limits: RuleLimits) -> dict[str, Any]:
             )
         elif isinstance(value, Mapping):
             by_key[kind.key] = {str(period): hours for period, hours in value.items()}
-        elif isinstance(value, tuple) and kind.measure is LimitUnit.WALLTIME:
-            by_key[f"{kind.key}_s"] = _steps_json(_steps(value))
-        elif isinstance(value, tuple):
+        elif kind.measure is LimitUnit.NAMES and isinstance(value, tuple):
             by_key[kind.key] = list(value)
         else:
-            by_key[kind.field] = value
+            key = f"{kind.key}_s" if kind.measure is LimitUnit.WALLTIME else kind.field
+            number = number_of(value)
+            steps = [{"gpus": step.from_mgpu / 1000, "limit": step.limit} for step in steps_of(value)]
+            by_key[key] = steps if number is None else number
     return by_key
-
-
-def _steps_json(steps: list[WalltimeStep]) -> Any:
-    if _plain(steps):
-        return steps[0].limit_s
-    return [{"gpus": step.from_mgpu / 1000, "s": step.limit_s} for step in steps]
 
 
 def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
@@ -77,24 +80,17 @@ def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
     elif isinstance(value, Mapping):
         for period, hours in value.items():
             yield f"{kind.key}:{period}", f"at most {hours:g} {kind.noun(hours)} a {period}"
-    elif isinstance(value, tuple) and kind.measure is LimitUnit.WALLTIME:
-        yield from ((kind.key, text) for text in _walltime_texts(_steps(value)))
-    elif isinstance(value, tuple):
+    elif kind.measure is LimitUnit.NAMES and isinstance(value, tuple):
         yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
-    elif isinstance(value, int):
-        amount = f"{format_memory_mib(value)} of" if kind.measure is LimitUnit.MEMORY else str(value)
-        yield kind.key, f"at most {amount} {kind.noun(value)}{counted_jobs}"
+    elif (number := number_of(value)) is not None:
+        yield kind.key, f"{_amount_text(kind, number)}{counted_jobs}"
+    else:
+        for step in steps_of(value):
+            yield kind.key, f"{_amount_text(kind, step.limit)} from {format_gpus(step.from_mgpu)} on"
 
 
-def _walltime_texts(steps: list[WalltimeStep]) -> Iterator[str]:
-    for step in steps:
-        limit = f"time limit at most {format_duration(step.limit_s)}"
-        yield limit if _plain(steps) else f"{limit} from {format_gpus(step.from_mgpu)} on"
-
-
-def _steps(value: tuple[Any, ...]) -> list[WalltimeStep]:
-    return [step for step in value if isinstance(step, WalltimeStep)]
-
-
-def _plain(steps: list[WalltimeStep]) -> bool:
-    return len(steps) == 1 and steps[0].from_mgpu == 0
+def _amount_text(kind: LimitKind, value: int) -> str:
+    if kind.measure is LimitUnit.WALLTIME:
+        return f"time limit at most {format_duration(value)}"
+    amount = f"{format_memory_mib(value)} of" if kind.measure is LimitUnit.MEMORY else str(value)
+    return f"at most {amount} {kind.noun(value)}"

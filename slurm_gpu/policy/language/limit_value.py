@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit
+from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, number_of
 from slurm_gpu.policy.language.model import GpuLimit, Policy, PolicyRule
 from slurm_gpu.text.units import format_mgpu
 
@@ -15,7 +15,7 @@ def single_value(rule: PolicyRule, key: str) -> int | None:
     value = LIMITS[key].of(rule.limits)
     if isinstance(value, GpuLimit):
         return value.all_mgpu
-    return value if isinstance(value, int) else None
+    return number_of(value)
 
 
 def with_value(policy: Policy, rule_id: str, key: str, value: int) -> Policy:

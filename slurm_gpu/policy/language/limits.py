@@ -18,7 +18,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from slurm_gpu.policy.language.lua_literals import Plain
-from slurm_gpu.policy.language.model import GpuLimit, Per, RuleLimits, WalltimeStep
+from slurm_gpu.policy.language.model import GpuLimit, LimitStep, LimitSteps, Per, RuleLimits
 
 
 class LimitUnit(Enum):
@@ -79,7 +79,7 @@ class LimitKind:
         return (self.scope is Scope.JOB) == (per is Per.JOB)
 
 
-LimitValue = GpuLimit | int | tuple[WalltimeStep, ...] | tuple[str, ...] | Mapping[str, float] | None
+LimitValue = GpuLimit | int | LimitSteps | tuple[str, ...] | Mapping[str, float] | None
 
 
 _KINDS = (
@@ -173,7 +173,8 @@ def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
     """Return the limits as the Lua code reads them, with one value per key.
 
     `gpus:a100` is the limit of one type in mgpu, and `gpu_hours:week` is the limit of one period in hours.
-    `walltime` is a number of seconds or a list of {mgpu, s}. Names are {name: true}, memory is in MiB.
+    A limit that depends on the GPUs of the job is a list of {mgpu, limit}. Names are {name: true}, memory is
+    in MiB, walltime in seconds.
     """
     flat: dict[str, Plain] = {}
     for kind, value in set_limits(limits):
@@ -184,16 +185,28 @@ def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
         elif isinstance(value, Mapping):
             flat |= {f"{kind.key}:{period}": hours for period, hours in value.items()}
         elif isinstance(value, tuple):
-            flat[kind.key] = _listed(value)
+            flat[kind.key] = _flat_tuple(value)
         else:
             flat[kind.key] = value
     return flat
 
 
-def _listed(value: tuple[WalltimeStep, ...] | tuple[str, ...]) -> Plain:
-    steps = [item for item in value if isinstance(item, WalltimeStep)]
-    if not steps:
-        return dict.fromkeys(sorted(item for item in value if isinstance(item, str)), True)
+def steps_of(value: LimitValue) -> list[LimitStep]:
+    """Return the steps of a limit that may depend on the GPUs of the job; [] for other limits."""
+    return [item for item in value if isinstance(item, LimitStep)] if isinstance(value, tuple) else []
+
+
+def number_of(value: LimitValue) -> int | None:
+    """Return a limit that is one number for every job; None for other limits."""
+    steps = steps_of(value)
     if len(steps) == 1 and steps[0].from_mgpu == 0:
-        return steps[0].limit_s
-    return [{"mgpu": step.from_mgpu, "s": step.limit_s} for step in steps]
+        return steps[0].limit
+    return value if isinstance(value, int) else None
+
+
+def _flat_tuple(value: LimitSteps | tuple[str, ...]) -> Plain:
+    number = number_of(value)
+    if number is not None:
+        return number
+    steps: list[Plain] = [{"mgpu": step.from_mgpu, "limit": step.limit} for step in steps_of(value)]
+    return steps or dict.fromkeys(sorted(item for item in value if isinstance(item, str)), True)

@@ -115,23 +115,28 @@ class GpuLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class WalltimeStep:
-    """The time limit of jobs that have this many GPUs or more, up to the next step."""
+class LimitStep:
+    """The limit of jobs that have this many GPUs or more, up to the next step."""
 
     from_mgpu: int
-    limit_s: int
+    limit: int
 
 
 def _gpu_limit(found: Mapping[str | None, int]) -> GpuLimit:
     return GpuLimit(found[None]) if None in found else GpuLimit(by_type_mgpu=found)  # type: ignore[arg-type]
 
 
-def _walltime_steps(found: Mapping[int | None, int]) -> tuple[WalltimeStep, ...]:
-    return tuple(WalltimeStep(mgpu or 0, found[mgpu]) for mgpu in sorted(found, key=lambda mgpu: mgpu or 0))
+def _limit_steps(found: Mapping[int | None, int]) -> tuple[LimitStep, ...]:
+    return tuple(LimitStep(mgpu or 0, found[mgpu]) for mgpu in sorted(found, key=lambda mgpu: mgpu or 0))
 
 
 _GpuLimit = Annotated[GpuLimit | None, OneOrTable(GPUS, GPU_TYPE, _gpu_limit)]
-_WALLTIME_STEPS = OneOrTable(WALLTIME, GPUS_FROM, _walltime_steps)
+# Ascending by GPUs; jobs with fewer GPUs than the first step have no limit.
+LimitSteps = tuple[LimitStep, ...]
+_Count = Annotated[LimitSteps | None, OneOrTable(COUNT, GPUS_FROM, _limit_steps)]
+_Memory = Annotated[LimitSteps | None, OneOrTable(MEMORY, GPUS_FROM, _limit_steps)]
+_MemoryPerGpu = Annotated[LimitSteps | None, OneOrTable(MEMORY_PER_GPU, GPUS_FROM, _limit_steps)]
+_Walltime = Annotated[LimitSteps | None, OneOrTable(WALLTIME, GPUS_FROM, _limit_steps)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +148,14 @@ class RuleLimits:
     """
 
     gpus: Annotated[_GpuLimit, "GPUs of one job."] = None
-    nodes: Annotated[int | None, COUNT, "Nodes of one job."] = None
-    cpus: Annotated[int | None, COUNT, "CPUs of one job."] = None
-    memory_mib: Annotated[int | None, MEMORY, "Memory of one job."] = None
-    cpus_per_gpu: Annotated[int | None, COUNT, "CPUs per GPU of one job."] = None
-    memory_per_gpu_mib: Annotated[int | None, MEMORY_PER_GPU, "Memory per GPU of one job."] = None
-    array_tasks: Annotated[int | None, COUNT, "Tasks of one job array."] = None
-    tasks: Annotated[int | None, COUNT, "MPI tasks (--ntasks) of one job."] = None
-    # Ascending by GPUs; jobs with fewer GPUs than the first step have none.
-    walltime: Annotated[tuple[WalltimeStep, ...] | None, _WALLTIME_STEPS, "Time limit of one job."] = None
+    nodes: Annotated[_Count, "Nodes of one job."] = None
+    cpus: Annotated[_Count, "CPUs of one job."] = None
+    memory_mib: Annotated[_Memory, "Memory of one job."] = None
+    cpus_per_gpu: Annotated[_Count, "CPUs per GPU of one job."] = None
+    memory_per_gpu_mib: Annotated[_MemoryPerGpu, "Memory per GPU of one job."] = None
+    array_tasks: Annotated[_Count, "Tasks of one job array."] = None
+    tasks: Annotated[_Count, "MPI tasks (--ntasks) of one job."] = None
+    walltime: Annotated[_Walltime, "Time limit of one job."] = None
     partitions: Annotated[PartitionNames | None, "Partitions that jobs may use."] = None
     gpu_types: Annotated[GpuTypeNames | None, "GPU types that jobs may use."] = None
 

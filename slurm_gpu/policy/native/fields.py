@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from slurm_gpu.policy.language.limits import LimitKind, LimitUnit, LimitValue, Scope
-from slurm_gpu.policy.language.model import GpuLimit, Per, WalltimeStep
+from slurm_gpu.policy.language.limits import LimitKind, LimitUnit, LimitValue, Scope, steps_of
+from slurm_gpu.policy.language.model import GpuLimit, Per
 from slurm_gpu.slurm.sacctmgr import LimitField
 
 
@@ -34,13 +34,18 @@ def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: LimitScop
     """Return the fields that enforce `value`, or as much of it as Slurm can; {} if there are none.
 
     A field never allows less than the limit itself. A limit on TRES of running and pending jobs becomes a
-    limit on running jobs, and walltimes by number of GPUs become the longest of them. A limit of
-    4.5 GPUs becomes 4, since Slurm counts whole GPUs.
+    limit on running jobs, and limits by number of GPUs become the largest of them. A limit of 4.5 GPUs
+    becomes 4, since Slurm counts whole GPUs.
     """
     if kind.lua_alone:
         return {}
+    if steps := steps_of(value):
+        if steps[0].from_mgpu > 0:
+            return {}  # jobs with fewer GPUs have no limit
+        value = max(step.limit for step in steps)
     if kind.measure is LimitUnit.WALLTIME:
-        return _walltime(value)
+        assert isinstance(value, int)
+        return {LimitField("MaxWall"): -(-value // 60)}
     tres_field, running, total = ("MaxTRES", "", "") if kind.scope is Scope.JOB else _SUMS[per, place]
     if not kind.tres:  # a number of jobs
         assert isinstance(value, int)
@@ -51,12 +56,3 @@ def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: LimitScop
         return {LimitField(tres_field, tres): amount for tres, amount in amounts.items()}
     assert isinstance(value, int)
     return {LimitField(tres_field, kind.tres): value}
-
-
-def _walltime(value: LimitValue) -> dict[LimitField, int]:
-    assert isinstance(value, tuple)
-    steps = [step for step in value if isinstance(step, WalltimeStep)]
-    if not steps or steps[0].from_mgpu > 0:
-        return {}  # jobs with fewer GPUs have no limit
-    longest_s = max(step.limit_s for step in steps)
-    return {LimitField("MaxWall"): -(-longest_s // 60)}
