@@ -1,12 +1,16 @@
-"""Argument types of the benchmarks: errors name the valid values."""
+"""Argument types and input errors of the benchmarks: messages name the valid values."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import shutil
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from slurm_gpu.errors import InputError
 
 
 def number(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -58,6 +62,16 @@ def program(text: str) -> str:
     if path is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a program on this machine")
     return path
+
+
+@contextmanager
+def input_errors() -> Iterator[None]:
+    """Exit with the message of an InputError instead of a traceback."""
+    try:
+        yield
+    except InputError as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 def directory(text: str) -> Path:

@@ -3,6 +3,20 @@
 Each of the last snapshots is forecast from earlier data: models are trained again on earlier snapshots, with
 the starts that had happened by then. By default, the last third of the snapshots is reported; it chooses no
 parameter. `slurm_gpu.forecast` chooses within the history before each snapshot.
+
+A file has one line per job that was pending at one poll of the queue, as published at
+https://github.com/mila-iqia/slurm-queue-time-pred. Output of sacct lacks the state of the queue and is not
+read: on a cluster with slurm-gpu, `slurm-gpu forecast train` prints the accuracy on its own jobs.
+
+The output has a part for all jobs, for jobs with GPUs and for the others. Its lines are slurm-gpu, the median
+of recent waits in the job's partition, and scikit-learn's gradient boosting on the same columns:
+
+2x, 3x           fraction of forecasts within a factor of 2 and 3 of the remaining wait, from poll to start
+bias             forecast divided by the remaining wait, median; 1 is best
+MSE              mean squared error of the decimal logarithm of that ratio; 0 is best
+whole 2x, 3x     the same fractions for the whole wait, from the submission
+coverage         fraction of jobs that started within slurm-gpu's 80 % interval; 80 % is best
+end ÷ beginning  the interval's longest wait divided by its shortest, median; smaller is more precise
 """
 
 from __future__ import annotations
@@ -10,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,7 +34,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.forecast_data import TABLE_ORDER, read_folder, waited_before_s
+from bench.arguments import input_errors, number
+from bench.forecast_data import COLUMNS, TABLE_ORDER, read_folder, waited_before_s
 from slurm_gpu.forecast.forecaster import LEARNED, Forecaster, Learner, train
 from slurm_gpu.forecast.learn import learn
 from slurm_gpu.forecast.regression import Regression
@@ -35,25 +51,37 @@ EVERY_SAMPLE = 1000
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog=textwrap.fill(
+            f"Columns of a file, in any order: {', '.join(COLUMNS)}. Unknown values are empty.", 100
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--data", type=Path, required=True, help="folder of files *.csv or *.csv.gz")
-    parser.add_argument("--last", type=int, help="number of snapshots to forecast (default: a third)")
+    parser.add_argument("--last", type=number(1), help="number of snapshots to forecast (default: a third)")
     parser.add_argument(
         "--skip",
-        type=int,
+        type=number(0),
         default=0,
         help="number of snapshots to leave out at the end, for choosing parameters on earlier ones",
     )
-    parser.add_argument("--history", type=int, help="number of earlier snapshots to use (default: all)")
+    parser.add_argument("--history", type=number(1), help="number of earlier snapshots to use (default: all)")
     parser.add_argument("--once", action="store_true", help="train only once, before the first of them")
     parser.add_argument("--quick", action="store_true", help="without the gradient boosting, which is slow")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
-    samples = read_folder(arguments.data)
+    with input_errors():
+        samples = read_folder(arguments.data)
     every = np.unique(samples.at_s)
-    last = len(every) // 3 if arguments.last is None else arguments.last
+    last = max(1, len(every) // 3) if arguments.last is None else arguments.last
+    if last + arguments.skip >= len(every):
+        parser.error(
+            f"{last} snapshots to forecast and {arguments.skip} to skip leave no earlier one: "
+            f"{arguments.data} has {len(every)}"
+        )
     moments = every[: len(every) - arguments.skip][-last:]
+    if not np.any(np.isin(samples.at_s, moments) & ~np.isnan(samples.start_s)):
+        sys.exit("forecast.py: no job of the snapshots to forecast has a start_time, so no wait is known")
     baselines: dict[str, Baseline] = {"partition median": partition_median}
     if not arguments.quick:
         baselines["gradient boosting"] = gradient_boosting

@@ -1,7 +1,8 @@
 """Read snapshots of a queue in the format of mila-iqia/slurm-queue-time-pred.
 
 A file has the jobs that were submitted on a day and were pending when the queue was polled (`poll_time`, at
-noon): their values at that time, and columns from later. Only these are read:
+noon): their values at that time, and columns from later. A file in another format is rejected with the place,
+the value and what is expected. Only these columns are read:
 
 - the request of the job, and its submit time;
 - the state of the queue at the poll: `*_above`, `partition_id_y` and `priority_y`, but no `*_run_hours`,
@@ -16,13 +17,18 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
+import math
 import re
-from operator import itemgetter
+import zlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.errors import InputError
 from slurm_gpu.forecast.samples import KINDS, Floats, QueueSamples, codes_of
 
 _OF_JOB = ("req_cpus", "req_mem_total", "req_mem_per_cpu", "time_limit_sec", "account_id", "partition_id_y")
@@ -34,7 +40,13 @@ _RUNNING = tuple(
 _ABOVE = tuple(f"{name}_above" for name in (*_QUEUED, *_RUNNING))
 _NUMBERS = (*_OF_JOB, "priority_y", *_ABOVE)
 _TIMES = ("submit_time", "eligible_time", "start_time", "poll_time")
-_GPUS, _NODES = (re.compile(rf"(?:^|,){name}(?::[^=,]+)?=(\d+)") for name in ("gres/gpu", "node"))
+COLUMNS = (*_TIMES, "req_tres", *_NUMBERS)
+_POLL = len(_NUMBERS) + _TIMES.index("poll_time")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+_MOST_NAMED = 4
+_GPUS, _GPUS_OF_TYPE, _NODES = (
+    re.compile(rf"(?:^|,){name}=(\d+)") for name in ("gres/gpu", "gres/gpu:[^=,]+", "node")
+)
 _NOT_FEATURES = {"r_jobs", "r_cores", "r_mem", "r_gpus"}
 """Columns with one value for all jobs of a snapshot, which would only identify the day."""
 
@@ -42,25 +54,92 @@ TABLE_ORDER = ("all", "kind", "partition", "size", "account and partition")
 
 
 def read_folder(folder: Path) -> QueueSamples:
-    """Read all files *.csv and *.csv.gz of `folder`."""
+    """Read all files *.csv and *.csv.gz of `folder`. Raise InputError if they are not in the format."""
+    if not folder.is_dir():
+        raise InputError(str(folder), 0, 0, "is not a folder")
     paths = sorted([*folder.glob("*.csv"), *folder.glob("*.csv.gz")])
-    numbers, times, gpus, nodes = [], [], [], []
-    for path in paths:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
-            reader = csv.reader(lines)
-            head = next(reader)
-            rows = list(reader)
-        of_row = itemgetter(*(head.index(name) for name in _NUMBERS))
-        numbers.append(np.array([[text or "nan" for text in of_row(row)] for row in rows], dtype=float))
-        of_row = itemgetter(*(head.index(name) for name in _TIMES))
-        stamps = np.array([[text or "NaT" for text in of_row(row)] for row in rows], dtype="datetime64[s]")
-        times.append(np.where(np.isnat(stamps), np.nan, stamps.astype(float)))
-        asked = [row[head.index("req_tres")] for row in rows]
-        gpus += [_amount(_GPUS, text) for text in asked]
-        nodes += [_amount(_NODES, text) for text in asked]
-    value = dict(zip(_NUMBERS, np.concatenate(numbers).T, strict=True))
-    value |= dict(zip(_TIMES, np.concatenate(times).T, strict=True))
-    return _samples(value | {"gpus": np.array(gpus), "nodes": np.array(nodes)})
+    if not paths:
+        raise InputError(str(folder), 0, 0, "contains no file *.csv or *.csv.gz")
+    names = (*_NUMBERS, *_TIMES, "gpus", "nodes")
+    value = dict(zip(names, np.concatenate([_read_file(path) for path in paths]).T, strict=True))
+    if not len(value["poll_time"]):
+        raise InputError(str(folder), 0, 0, "no file contains a job")
+    return _samples(value)
+
+
+def _read_file(path: Path) -> Floats:
+    """Return (jobs, columns): _NUMBERS, _TIMES in epoch seconds, GPUs and nodes."""
+    try:
+        # Spreadsheets start a file with a byte order mark.
+        text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        reader = csv.reader(io.StringIO(text.decode("utf-8-sig"), newline=""))
+        head = next(reader, [])
+        rows = [(reader.line_num, row) for row in reader if row]
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(str(path), 0, 0, f"cannot be read: {error}") from error
+    if problem := _problem_of(head):
+        raise InputError(str(path), 1, 1, problem)
+    found: list[list[float]] = []
+    for line, row in rows:
+        if len(row) != len(head):
+            problem = f"{len(row)} values for the {len(head)} columns of line 1"
+            raise InputError(str(path), line, 1, problem)
+        try:
+            found.append(_read_row(dict(zip(head, row, strict=True))))
+        except ValueError as error:
+            raise InputError(str(path), line, 1, str(error)) from None
+        if found[-1][_POLL] != found[0][_POLL]:
+            raise InputError(
+                str(path), line, 1, "poll_time differs from that of the first job: write one file per poll"
+            )
+    return np.array(found, dtype=float).reshape(len(rows), len(_NUMBERS) + len(_TIMES) + 2)
+
+
+def _problem_of(head: list[str]) -> str | None:
+    missing = [name for name in COLUMNS if name not in head]
+    if not missing:
+        return None
+    if len(head) < 2:
+        return f"{','.join(head)[:40]!r} is not a list of columns separated by commas; --help lists them"
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return f"missing columns: {', '.join(missing[:_MOST_NAMED])}{more}; --help lists all"
+
+
+def _read_row(row: Mapping[str, str]) -> list[float]:
+    values = [_number(name, row[name]) for name in _NUMBERS]
+    times = [_epoch_s(name, row[name]) for name in _TIMES]
+    submit_s, _, start_s, poll_s = times
+    if math.isnan(poll_s) or math.isnan(submit_s):
+        raise ValueError(f"{'poll_time' if math.isnan(poll_s) else 'submit_time'} is empty")
+    if submit_s > poll_s or start_s <= poll_s:
+        raise ValueError(
+            f"the job was not pending at poll_time {row['poll_time']}: "
+            f"submit_time {row['submit_time']}, start_time {row['start_time'] or 'empty'}"
+        )
+    # If Slurm accounts for types of GPUs, the number without a type is their total.
+    gpus = _amount(_GPUS, row["req_tres"]) or _amount(_GPUS_OF_TYPE, row["req_tres"])
+    return [*values, *times, gpus, _amount(_NODES, row["req_tres"])]
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        value = math.inf
+    if math.isinf(value):
+        raise ValueError(f"{name} {text!r} is not a number (leave unknown ones empty)")
+    return value
+
+
+def _epoch_s(name: str, text: str) -> float:
+    if not text:
+        return math.nan
+    try:
+        if _TIME.fullmatch(text):
+            return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        pass
+    raise ValueError(f"{name} {text!r} is not a time such as 2021-05-01 12:00:00 (leave unknown ones empty)")
 
 
 def _samples(value: dict[str, Floats]) -> QueueSamples:
