@@ -5,8 +5,10 @@ There are two modes: `throughput`, and `considerate`, which slows down no job by
 Without --data, the jobs are the applications of the DqnGPU thesis on its Titan Xp, with a model of their
 slowdown (bench/results/colocation.md), next to the text's statements on figures 10 to 17. `--data` is a table
 of measured pairs, or Gavel's folder (throughputs_v100.json). Gaps are relative to the bound of the same jobs
-under the same cap. "Sparing" is relative to the bound of schedules that also slow down at most 5 of 30 jobs
-by more than 2 %, which is no bound for planners that slow down more. With predicted speeds in mode
+under the same cap. Makespans are divided by that of one job at a time; "max" is the largest. "Not slowed" are
+jobs of 30 slowed down by at most 2 %, "worst" is the largest slowdown, "OOM" counts jobs out of memory, and *
+marks the default planner. "Sparing" is relative to the bound of schedules that also slow down at most 5 of 30
+jobs by more than 2 %, which is no bound for planners that slow down more. With predicted speeds in mode
 considerate, unmeasured pairs share a GPU in trials, and a guard separates those that exceed the cap
 (`colocation_trial_belief.TrialBelief`). A separated job restarts from its beginning, and its slowdown is that
 of its completed run. Decision times are those of all calls, and of calls with 8 full slots (M=8). In the
@@ -32,7 +34,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench import colocation_figures
-from bench.arguments import number
+from bench.arguments import directory, input_errors, number, part
 from bench.colocation_beliefs import write_predictions
 from bench.colocation_learned import learn, training_tasks
 from bench.colocation_report import (
@@ -62,7 +64,9 @@ from bench.colocation_workloads import TITAN_XP
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.registry import DEFAULT
 from slurm_gpu.colocation.research.contest import BASELINE
+from slurm_gpu.colocation.tables.measured import Measured
 from slurm_gpu.colocation.tables.read import read_table
+from slurm_gpu.errors import InputError
 
 PLACEMENTS = 100_000
 
@@ -70,14 +74,14 @@ PLACEMENTS = 100_000
 def main() -> None:
     args = arguments()
     begun = time.monotonic()
-    n_seeds = 2 if args.quick else args.seeds
+    n_seeds = min(2, args.seeds) if args.quick else args.seeds
     table = args.data / "throughputs_v100.json" if args.data and args.data.is_dir() else args.data
+    with input_errors():
+        measured = None if table is None else complete_table(table, args.gpu_model)
     with tempfile.TemporaryDirectory() as folder:
         place = Place(table, args.gpu_model, args.jobs, args.gpus, slowed=args.slowed)
-        if table is not None:
-            place = replace(
-                place, predicted=write_predictions(read_table(table, args.gpu_model), Path(folder), n_seeds)
-            )
+        if measured is not None:
+            place = replace(place, predicted=write_predictions(measured, Path(folder), n_seeds))
         planners = trainable(args.planners, table)
         train_s = train_all(place, planners, args.nets or Path(folder), args)
         place = replace(place, nets=args.nets or Path(folder))
@@ -99,10 +103,9 @@ def main() -> None:
             show_mode(done, place, mode, information, planners)
     if table is None:
         show_thesis(done, train_s)
-    show_prices(done)
+    show_prices(done, is_thesis=table is None)
     show_placements(placed)
     if args.figures is not None:
-        args.figures.mkdir(parents=True, exist_ok=True)
         for path in colocation_figures.draw(args.figures, done, DEFAULT):
             print(f"drawn: {path}")
     p99 = ["–" if one is None else f"{one:.2f}" for one in decisions.values()]
@@ -114,6 +117,21 @@ def main() -> None:
     if args.json:
         timed = decisions | {"decision_ms_p99_generated": generated}
         print(json.dumps(answer(done, placed, n_seeds, title, place, planners, train_s) | timed))
+
+
+def complete_table(path: Path, gpu_model: str | None) -> Measured:
+    """Return a table with the speed of each pair. Raise InputError if one is missing."""
+    table = read_table(path, gpu_model)
+    if lacking := table.lacking:
+        one, other = (table.names[at] for at in lacking[0])
+        raise InputError(
+            str(path),
+            0,
+            0,
+            f"{len(lacking)} of {len(table.names) ** 2} speeds are missing, the first that of {one!r} with "
+            f"{other!r}; planners are compared on complete tables",
+        )
+    return table
 
 
 def trainable(asked: tuple[str, ...], table: Path | None) -> tuple[str, ...]:
@@ -128,7 +146,6 @@ def train_all(
     place: Place, planners: tuple[str, ...], folder: Path, args: argparse.Namespace
 ) -> dict[str, float]:
     """Train missing nets, and return the seconds by planner, of mode throughput with known speeds."""
-    folder.mkdir(parents=True, exist_ok=True)
     wanted = [one for one in training_tasks(place, planners, folder, args.quick) if not one.path.exists()]
     if args.processes == 1 or not wanted:
         took = [learn(one) for one in wanted]
@@ -149,7 +166,7 @@ def run_all(
 ) -> tuple[list[Run], list[Placements]]:
     """Run all lists of jobs, and placements with errors, in several processes."""
     tasks = [Task(place, workload, seed, planners) for workload in place.workloads for seed in seeds]
-    n_placements = 1000 if args.quick else args.placements
+    n_placements = min(1000, args.placements) if args.quick else args.placements
     shares = [n_placements // args.processes + 1] * args.processes if n_placements else []
     headrooms, place_seeds = [None] * len(shares), range(len(shares))
     if args.processes == 1:
@@ -171,20 +188,22 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--gpus", type=number(1), default=1)
     parser.add_argument(
         "--slowed",
-        type=float,
+        type=part,
         default=SLOWED,
         help="fraction of jobs that annealing may slow down noticeably",
     )
     parser.add_argument("--planners", type=names, default=ALL, help="joined by commas; all")
     parser.add_argument(
-        "--nets", type=Path, metavar="DIR", help="folder in which trained nets are kept and reused"
+        "--nets", type=directory, metavar="DIR", help="folder in which trained nets are kept and reused"
     )
     parser.add_argument("--processes", type=number(1), default=os.cpu_count() or 1)
     parser.add_argument(
         "--placements", type=number(0), default=PLACEMENTS, help="placements with errors of memory"
     )
-    parser.add_argument("--figures", type=Path, metavar="DIR", help="folder for figures")
-    parser.add_argument("--quick", action="store_true", help="quick check: 2 seeds and 1000 placements")
+    parser.add_argument("--figures", type=directory, metavar="DIR", help="folder for figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="quick check: at most 2 seeds and 1000 placements"
+    )
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     return parser.parse_args()
 

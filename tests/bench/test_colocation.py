@@ -111,6 +111,16 @@ def test_an_unknown_planner_is_rejected_with_the_known_ones(
     assert "unknown planner 'best'; planners: sjf, " in capsys.readouterr().err
 
 
+def test_an_incomplete_table_is_rejected_with_a_missing_pair(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("gpu_model,application,alone_per_s,speed,co_runner_1\nV100,a,,0.5,b\nV100,b,,0.5,a\n")
+    with pytest.raises(SystemExit):
+        run_it(monkeypatch, "--data", str(path))
+    assert f"{path}: 2 of 4 speeds are missing, the first that of 'a' with 'a'" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def few() -> list[Run]:
     task = Task(Place(None, None, 4, 1), "random", 1, ("sjf", "greedy"))

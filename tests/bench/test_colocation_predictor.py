@@ -55,6 +55,13 @@ def test_applications_and_families_are_left_out_wholly(kind: str, left_out: int)
             assert len({one.family for one, out in zip(TRAITS, gone, strict=True) if out}) == 1
 
 
+def test_a_fold_without_families_is_left_out() -> None:
+    two = [Traits(one.family if one.family == "a" else "b", one.size, one.uses) for one in TRAITS]
+    found = list(folds("families", two, table(), seed=2))
+    assert len(found) == 2
+    assert all(asked.any() for _, asked in found)
+
+
 def test_whom_it_met_is_known_of_each_application() -> None:
     plain = list(folds("applications", TRAITS, table(), seed=2))
     for (seen, _), (nothing, _) in zip(folds("met 2", TRAITS, table(), seed=2), plain, strict=True):
@@ -83,6 +90,13 @@ def test_every_method_predicts_every_pair(name: str) -> None:
     assert np.isfinite(found[asked]).all()
     if name in (NAME, "truncated SVD"):
         assert error(found, speeds, asked) < 0.03
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if "boosting" in name])
+def test_boosting_does_without_sizes_and_speeds_alone(name: str) -> None:
+    plain = [Traits(one.family) for one in TRAITS]
+    seen, asked = next(folds("pairs", plain, table(), seed=3))
+    assert np.isfinite(METHODS[name](plain, seen)[asked]).all()
 
 
 def test_a_bounded_fit_that_chooses_is_better_than_one_by_order() -> None:
