@@ -159,7 +159,9 @@ def evaluate(
     ]
     mean = float(np.mean(errors))
     goal = GOALS.get(kind)
-    verdict = "" if goal is None or name != NAME else f"  goal on Gavel's V100 {goal}: {'met' if mean <= goal else 'not met'}"
+    verdict = ""
+    if goal is not None and name == NAME:
+        verdict = f"  goal on Gavel's V100 {goal}: {'met' if mean <= goal else 'not met'}"
     print(
         f"{kind:13} {name:22} {mean:.4f}   {' '.join(f'{one:.3f}' for one in errors[0])}{verdict}", flush=True
     )

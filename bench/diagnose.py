@@ -4,9 +4,10 @@
 
 The streams are synthetic: bench/diagnose_injector*.py simulates synchronous training step by step and records
 it like slurm-gpud; it shares no code with slurm_gpu.diagnose. --data names the folder with
-straggler/trace-ST.parquet and trace-SE.parquet. From these, bench/diagnose_resample.py builds trainings of
-real steps, which are judged with their timings as with `--steps`. **Seeds 1 to 99 are for development. Seeds
-from 1000 are for evaluation only; do not inspect them while working on the rules.**
+straggler/trace-ST.parquet and trace-SE.parquet, from github.com/ByteDance-Seed/StragglerAnalysis. From these,
+bench/diagnose_resample.py builds trainings of real steps, which are judged with their timings as with
+`--steps`. **Seeds 1 to 99 are for development. Seeds from 1000 are for evaluation only; do not inspect them
+while working on the rules.**
 
 A case is right if its cause is right; `inconclusive` is neither right nor wrong, but lowers recall.
 Suspicions count like certain verdicts. A healthy training is judged at four times; an alarm at any of them
@@ -76,8 +77,9 @@ def main() -> None:
     parser.add_argument("--wrong", action="store_true", help="list every wrong case")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
-    if arguments.data is not None and not (arguments.data / "straggler").is_dir():
-        parser.error(f"argument --data: there is no folder {arguments.data}/straggler")
+    for name in ("straggler/trace-ST.parquet", "straggler/trace-SE.parquet") if arguments.data else ():
+        if not (arguments.data / name).is_file():
+            parser.error(f"argument --data: there is no file {arguments.data / name}")
     begin = time.monotonic()
     found = specs(arguments.seed, arguments.cases)
     if arguments.data is not None:

@@ -23,6 +23,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         ("controller", "--seconds 0.5", "'0.5' is not a number of at least 1 s"),
         ("scale", "--directory /dev/null/x", "'/dev/null/x' cannot be made a directory: Not a directory"),
         ("submit", "--queued 0,many", "'many' is not a whole number of at least 0"),
+        ("diagnose", "--data nowhere", "there is no file nowhere/straggler/trace-ST.parquet"),
         ("forecast", "--data nowhere", "forecast.py: nowhere: is not a folder"),
         ("forecast", "--data . --last 0", "'0' is not a whole number of at least 1"),
         ("colocation", "--data nowhere.csv", "colocation.py: nowhere.csv: cannot be read: No such file"),
