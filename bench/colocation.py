@@ -4,15 +4,16 @@ Every planner runs the same jobs: five workloads of thirty jobs per seed, with k
 There are two modes: `throughput`, and `considerate`, which slows down no job by more than a factor of 1.10.
 Without --data, the jobs are the applications of the DqnGPU thesis on its Titan Xp, with a model of their
 slowdown (bench/results/colocation.md), next to the text's statements on figures 10 to 17. `--data` is a table
-of measured pairs, or Gavel's folder (throughputs_v100.json). Gaps are relative to the bound of the same jobs
-under the same cap. Makespans are divided by that of one job at a time; "max" is the largest. "Not slowed" are
-jobs of 30 slowed down by at most 2 %, "worst" is the largest slowdown, "OOM" counts jobs out of memory, and *
-marks the default planner. "Sparing" is relative to the bound of schedules that also slow down at most 5 of 30
-jobs by more than 2 %, which is no bound for planners that slow down more. With predicted speeds in mode
-considerate, unmeasured pairs share a GPU in trials, and a guard separates those that exceed the cap
-(`colocation_trial_belief.TrialBelief`). A separated job restarts from its beginning, and its slowdown is that
-of its completed run. Decision times are those of all calls, and of calls with 8 full slots (M=8). In the
-tables, other lists run at the same time; in the last lines, one process runs alone.
+of measured pairs in a format of docs/colocation.md, or a folder with throughputs_v100.json in Gavel's format.
+Gaps are relative to the bound of the same jobs under the same cap. Makespans are divided by that of one job
+at a time; "max" is the largest. "Not slowed" are jobs of 30 slowed down by at most 2 %, "worst" is the
+largest slowdown, "OOM" counts jobs out of memory, and * marks the default planner. "Sparing" is relative to
+the bound of schedules that also slow down at most 5 of 30 jobs by more than 2 %, which is no bound for
+planners that slow down more. With predicted speeds in mode considerate, unmeasured pairs share a GPU in
+trials, and a guard separates those that exceed the cap (`colocation_trial_belief.TrialBelief`). A separated
+job restarts from its beginning, and its slowdown is that of its completed run. Decision times are those of
+all calls, and of calls with 8 full slots (M=8). In the tables, other lists run at the same time; in the last
+lines, one process runs alone.
 """
 
 from __future__ import annotations
@@ -181,7 +182,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, help="a table of pairs, or the folder of Gavel's")
+    parser.add_argument(
+        "--data", type=Path, help="a table of pairs in CSV or JSON, or a folder with throughputs_v100.json"
+    )
     parser.add_argument("--gpu-model", help="the table to use, if the file has several")
     parser.add_argument("--seeds", type=number(1), default=20)
     parser.add_argument("--jobs", type=number(1), default=30)

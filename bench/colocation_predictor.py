@@ -105,7 +105,11 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data", type=Path, help="a table of pairs, or Gavel's folder")
+    source.add_argument(
+        "--data",
+        type=Path,
+        help="a table of pairs in CSV or JSON (docs/colocation.md), or a folder with throughputs_v100.json",
+    )
     source.add_argument(
         "--generated",
         nargs="+",
