@@ -244,11 +244,16 @@ def main() -> None:
     parser.add_argument("--only", help="rules, joined by commas")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     options = parser.parse_args()
-    empty, pods = read_nodes(options.data), read_pods(options.data, options.pods)
+    try:
+        empty, pods = read_nodes(options.data), read_pods(options.data, options.pods)
+    except OSError as error:
+        parser.error(f"{error.filename}: {error.strerror}")
     capacity = int(empty.n_gpus.sum()) * GPU_MGPU
     mix = Mix.of(Counter(pods).items())
     chosen = rules(mix)
     if options.only:
+        if unknown := [name for name in options.only.split(",") if name not in chosen]:
+            parser.error(f"--only: unknown rule {unknown[0]!r}; rules: {', '.join(chosen)}")
         chosen = {name: chosen[name] for name in options.only.split(",")}
     print(f"{len(empty)} nodes, {capacity // GPU_MGPU} GPUs, {len(pods)} pods in {len(mix.requests)} classes")
     print(f"{'rule':17} {'allocated %':>11} {'min':>6} {'max':>6} {'published':>9} {'s a run':>8}")

@@ -24,6 +24,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         ("scale", "--directory /dev/null/x", "'/dev/null/x' cannot be made a directory: Not a directory"),
         ("submit", "--queued 0,many", "'many' is not a whole number of at least 0"),
         ("diagnose", "--data nowhere", "there is no file nowhere/straggler/trace-ST.parquet"),
+        ("placement", "--data nowhere", "nowhere/openb_node_list_gpu_node.csv: No such file"),
         ("forecast", "--data nowhere", "forecast.py: nowhere: is not a folder"),
         ("forecast", "--data . --last 0", "'0' is not a whole number of at least 1"),
         ("colocation", "--data nowhere.csv", "colocation.py: nowhere.csv: cannot be read: No such file"),
