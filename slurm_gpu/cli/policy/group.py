@@ -30,12 +30,15 @@ from slurm_gpu.policy.language.names import SystemDirectory, resolve_names, unma
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, SiteFacts
 from slurm_gpu.policy.lua.in_force import InForce, compare_installed
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
+from slurm_gpu.policy.native.plan import read_accounting
 from slurm_gpu.policy.native.preemption import broken_promises
+from slurm_gpu.policy.native.unknown_names import unknown_to_slurmdbd
 from slurm_gpu.policy.pages.html import render_html
 from slurm_gpu.policy.pages.markdown import render_markdown
 from slurm_gpu.policy.pages.page import make_page, reservation_section
 from slurm_gpu.policy.pages.policy_json import to_json
 from slurm_gpu.policy.pages.text import WIDTH, render_text
+from slurm_gpu.slurm.client import has_slurmdbd
 
 _PAGES = {"markdown": render_markdown, "html": render_html}
 
@@ -72,6 +75,7 @@ def check(site: CommandSite, file: Path | None) -> None:
     doubts = (
         *unmanaged_accounts(checked, source),
         *_unknown_to_cluster(site, checked, source),
+        *_unknown_to_slurmdbd(site, checked, source),
         *_broken_promises(site, checked, source),
         *find_doubts(checked, names, source, today),
         *_missing_scripts(checked, source),
@@ -157,6 +161,17 @@ def _unknown_to_cluster(site: CommandSite, checked: Policy, source: YamlSource) 
         return unknown_to_cluster(checked, source, site.slurm.nodes())
     except OutsideError:
         return ()  # a policy can be checked far from its cluster
+
+
+def _unknown_to_slurmdbd(site: CommandSite, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:
+    try:
+        settings, nodes = site.slurm.settings(), site.slurm.nodes()
+        if not has_slurmdbd(settings):
+            return ()
+        found = read_accounting(site.limits, settings.cluster)
+    except OutsideError:
+        return ()
+    return unknown_to_slurmdbd(checked, source, found, sum(node.n_gpus for node in nodes))
 
 
 def _broken_promises(site: CommandSite, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:

@@ -1,0 +1,68 @@
+"""Find names in groups that match no job, since slurmdbd lacks them or an account has no users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_gpu.config.yaml_source import Location, YamlSource
+from slurm_gpu.errors import InputError
+from slurm_gpu.policy.language.model import Policy
+from slurm_gpu.policy.language.names import suggest
+from slurm_gpu.policy.native.lending import derive_lending
+from slurm_gpu.policy.native.required import SlurmdbdLimits
+from slurm_gpu.policy.native.urgent import derive_urgent
+
+_Named = tuple[Location, str]
+
+
+def unknown_to_slurmdbd(
+    policy: Policy, source: YamlSource, found: SlurmdbdLimits, n_gpus: int
+) -> tuple[InputError, ...]:
+    """Return an error for each name in a group that matches no job, in the order of the file.
+
+    QOS that `policy apply` creates are known.
+    """
+    created = (*derive_urgent(policy, found).fresh(), *derive_lending(policy, found, n_gpus).fresh())
+    qos = {one.name.lower() for one in (*found.qos, *created)}
+    named = (*_accounts(policy, found), *_users(policy, found), *_qos(policy, qos))
+    errors = [source.error(location, message, key=True) for location, message in named]
+    return tuple(sorted(errors, key=lambda error: (error.line, error.column)))
+
+
+def _accounts(policy: Policy, found: SlurmdbdLimits) -> Iterator[_Named]:
+    known = {one.account for one in found.associations}
+    with_users = {one.account for one in found.associations if one.user}
+    for group in policy.groups.values():
+        listed = {name.lower() for name in group.accounts or ()}
+        for index, name in enumerate(group.accounts or ()):
+            place = ("groups", group.name, "accounts", index)
+            account = name.lower()
+            below = sorted({one.account for one in found.associations if one.parent == account})
+            if account not in known:
+                hint = suggest(account, known, "see sacctmgr show associations")
+                yield place, f"cluster {found.cluster} has no account {name!r} in slurmdbd; {hint}"
+            elif account not in with_users and below and listed.isdisjoint(below):
+                yield (
+                    place,
+                    f"account {name!r} has no users of its own, so it matches no job; "
+                    f"list its sub-accounts: {', '.join(below)}",
+                )
+            elif account not in with_users and not below:
+                yield place, f"account {name!r} has no users, so it matches no job"
+
+
+def _users(policy: Policy, found: SlurmdbdLimits) -> Iterator[_Named]:
+    known = {one.user for one in found.associations if one.user}
+    for group in policy.groups.values():
+        for index, name in enumerate(group.users or ()):
+            if name.lower() not in known:
+                message = f"user {name!r} has no account of cluster {found.cluster} in slurmdbd"
+                yield ("groups", group.name, "users", index), message
+
+
+def _qos(policy: Policy, known: set[str]) -> Iterator[_Named]:
+    for group in policy.groups.values():
+        for index, name in enumerate(group.qos or ()):
+            if name.lower() not in known:
+                hint = suggest(name.lower(), known, "see sacctmgr show qos")
+                yield ("groups", group.name, "qos", index), f"slurmdbd has no QOS {name!r}; {hint}"
