@@ -112,7 +112,7 @@ def status() -> None:
 @lab.command()
 @click.argument("name")
 def restart(name: str) -> None:
-    """Restart the daemon NAME (lab/status lists them)."""
+    """Restart the daemon NAME (lab/status lists the daemons)."""
     daemons = _lab_that_is_up().daemons
     if name not in daemons:
         raise click.UsageError(f"no daemon {name!r}; available: {', '.join(daemons)}")

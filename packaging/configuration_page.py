@@ -65,7 +65,7 @@ _PLACEHOLDERS = {
     "list of names of groups": "groups",
     "list of durations": "durations",
     "list of networks, or one": "networks",
-    "text in one line": "text",
+    "text on one line": "text",
     "absolute path": "path",
     "amount of memory": "memory",
     "whole number": "n",

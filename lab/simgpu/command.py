@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         "--activity",
         metavar="LIST",
         default="",
-        help="GPM metrics as factors of the utilisation: "
+        help="GPM metrics as multiples of the utilisation, by default "
         + ",".join(f"{name}={factor:g}" for name, factor in USUAL._asdict().items()),
     )
     parser.add_argument(

@@ -112,8 +112,8 @@ def usage(
 ) -> Usage:
     """Return the use of GPU ``uuid`` by job ``job_id`` between two epoch times.
 
-    ``restart`` None means any run of the job. A process killed by SIGKILL counts to the end of its schedule;
-    set its true end with ``killed_at``.
+    If ``restart`` is None, any run of the job counts. A process killed by SIGKILL counts to the end of its
+    schedule; set its true end with ``killed_at``.
     """
     if not start_s < end_s:
         raise ValueError(f"interval from {start_s} to {end_s}: must end after it starts")

@@ -29,7 +29,7 @@ _ENVIRONMENT_FILE = (
 _UNITS = (
     "The unit is `{name}.service`. It has Type=notify: `systemctl status {name}` shows the current "
     "activity of the daemon, and the watchdog restarts a daemon that hangs. It logs to the journal: "
-    " `journalctl -u {name}`."
+    "`journalctl -u {name}`."
 )
 
 

@@ -30,7 +30,7 @@ end
 
 local n_fresh = 0
 
--- Empty sums by scope. Their tables are valid until new ones with another number replace them.
+-- Empty sums by scope. Their tables may be kept until new sums, with another number, replace them.
 function sums.fresh()
   n_fresh = n_fresh + 1
   local use = { number = n_fresh }

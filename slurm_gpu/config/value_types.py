@@ -115,9 +115,9 @@ def fixed(value: int) -> ValueType:
 
 
 def text(
-    example: str, what: str = "a text in one line", plural: str = "texts", make: Callable[[str], Any] = str
+    example: str, what: str = "text on one line", plural: str = "texts", make: Callable[[str], Any] = str
 ) -> ValueType:
-    """Accept non-empty text in one line, and strip surrounding white space."""
+    """Accept non-empty text on one line, and strip surrounding white space."""
     return ValueType(
         what, example, lambda value: make(one_line(value)), {"type": "string", "pattern": r"\S"}, plural
     )

@@ -185,7 +185,7 @@ def _watch(
     clock: Clock,
     notifier: Notifier,
 ) -> None:
-    # Exit even during a call of Slurm: an answer may take a minute, and nothing is lost.
+    # Exit even during a call to Slurm: an answer may take a minute, and nothing is lost.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     report_at = clock.monotonic() + _REPORT_EVERY_S
     try:

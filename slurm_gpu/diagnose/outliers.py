@@ -16,7 +16,7 @@ _LEAST_JUDGED = 3
 # In logarithms of power.
 _LEAST_MOVE, _LEAST_GAP = 0.015, 0.01
 _MANY = 5
-# Minimum fall of a worker's power, as a share of that of the waiting workers, if it is slow itself.
+# Minimum fall in a worker's power, as a share of that of the waiting workers, if it is slow itself.
 _FELL = 0.25
 # In fractions of utilisation, which is 1 except for the pauses between kernel launches.
 _LEAST_WAIT, _WAITS_ALIKE, _WAIT_Z = 0.0018, 0.00035, 5.0

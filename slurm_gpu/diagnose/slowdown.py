@@ -21,15 +21,15 @@ from slurm_gpu.diagnose.trend import (
 )
 from slurm_gpu.diagnose.verdict import SUSPICION, UNEXPLAINED, Cause, Evidence, Verdict
 
-# Minimum fall of power, as a share of the fall of the pace, if all workers wait longer.
+# Minimum fall in power, as a share of the fall in pace, if all workers wait longer.
 _LESS_POWER = 0.05
-# Minimum fall of SM activity, as a share of the fall of work, if all workers wait longer.
+# Minimum fall in SM activity, as a share of the fall in work, if all workers wait longer.
 _LESS_BUSY = 0.5
 _UTIL_WITH_TREND = 0.015
 # Minimum gap between the changes of two groups of workers, as a logarithm, and in standard deviations within
 # the groups.
 _LEAST_UNLIKE, _UNLIKE_SIGMAS = 0.015, 2.0
-# Minimum fall of clocks, as a share of the fall of the pace, if lower clocks are its cause.
+# Minimum fall in clocks, as a share of the fall in pace, if lower clocks are its cause.
 _BY_CLOCK = 0.7
 _ANOTHER_PHASE, _ANOTHER_PHASE_LINKS = 4.0, -1.5
 

@@ -67,13 +67,13 @@ def find_trend(case: Case) -> Trend | None:
         used = job is not None and middle(job) > max(_IDLE / 10, _BARELY_USED * case.series.step)
         if used and job is not None and (found := _fall(case, signal, job, least)) is not None:
             return found
-    # If steps are long, a sample contains one or two of them, which hides a fall of link traffic.
+    # If steps are long, a sample contains one or two of them, which hides a fall in link traffic.
     job = case.job(Signal.POWER)
     return None if job is None else _fall(case, Signal.POWER, job, least, _LEAST_TREND_OF_POWER)
 
 
 def recent_fall(case: Case) -> Trend | None:
-    """Find a great fall of tensor work that lasts until the end, but is not clear enough for `find_trend`.
+    """Find a large fall in tensor work that lasts until the end, but is not clear enough for `find_trend`.
 
     It may be too short, or work may vary greatly because each sample contains only one or two steps.
     """

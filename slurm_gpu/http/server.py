@@ -37,7 +37,7 @@ class FirstReader(Protocol):
 
     others: Callable[[socket.socket, bytes], None]
     ended: Callable[[str], None]
-    """Called with the peer's address when a connection was closed or passed on."""
+    """Called with the peer's address when a connection has been closed or passed on."""
 
     def __len__(self) -> int: ...
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.placement.zones import JobScale
 
-# Maximum number of steps in which points grow: each distinct value costs a call of slurmctld.
+# Maximum number of steps in which points grow: each distinct value costs a call to slurmctld.
 _STEPS = 50
 
 

@@ -6,7 +6,7 @@ is unknown, on the node's free cores and memory. The longer the jobs on a node c
 node's weight, so that nodes that will soon be whole are kept free. bench/results/placement_orders.md compares
 orders.
 
-Each level costs a call of slurmctld, so there are few levels. A site's own order of nodes is kept: nodes with
+Each level costs a call to slurmctld, so there are few levels. A site's own order of nodes is kept: nodes with
 the same Weight get weights between this Weight and the next higher Weight of other nodes. The functions are
 pure and do not use numpy, because login nodes run them too.
 """

@@ -151,7 +151,7 @@ def reordered(offered: Sequence[str], points: Mapping[str, int], margin: int) ->
     """Return a job's alternative zones, the best first; None if their order need not change.
 
     The order changes only if a zone is better by `margin` than one before it, because each change costs a
-    call of slurmctld. Zones without a score come last.
+    call to slurmctld. Zones without a score come last.
     """
 
     def score(name: str) -> int:

@@ -35,8 +35,8 @@ class Event:
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Event:
         """Return a validated event from decoded JSON, ignoring unknown fields.
 
-        If `dropped` is given, invalid fields are omitted and added to `dropped`, except for the key, `at_s`
-        and `kind`. Any other missing or invalid field raises RecordError, which names it.
+        A missing or invalid key, `at_s` or `kind` raises RecordError, which names the field. So does any
+        other invalid field, unless `dropped` is given: then the field is omitted and added to `dropped`.
         """
         required = ("node", "boot_id", "n", "at_s", "kind")
         return cls(**fields.checked("an event", wire, _CHECKS, required, dropped))

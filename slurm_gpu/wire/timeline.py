@@ -129,7 +129,7 @@ def _weights(timeline: Timeline, span: tuple[int, int] | None) -> list[int]:
         late_s, early_s = first_s - timeline.start_s, timeline.end_s - last_s
         for index, unwatched_s in ((0, late_s), (-1, early_s)):
             if 0 < unwatched_s < timeline.width_s:
-                # The times are rounded, so a measured bin counts at least one second.
+                # The times are rounded, so a measured bin counts as at least one second.
                 weights[index] = max(1, weights[index] - unwatched_s)
     return weights
 

@@ -55,7 +55,7 @@ def test_without_a_password_anyone_may_read_it(tmp_path: Path) -> None:
     [
         ("- x\n", "must contain `key: value` lines"),
         ("ulr: x\n", r":1:1: 'ulr' is not a setting of the file; did you mean url"),
-        ("url: 5\n", r":1:6: url: 5 must be a text"),
+        ("url: 5\n", r":1:6: url: 5 must be text"),
         ("url: sqlite:////x\nlisten: 6829\n", r":2:9: listen: 6829 must be HOST:PORT, such as"),
         ("listen: nonsense\n", r":1:9: listen: 'nonsense' must be HOST:PORT"),
     ],
@@ -70,7 +70,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidFileError) as caught:
         load_settings(write(tmp_path, text))
     assert [(error.line, error.message.split(";")[0]) for error in caught.value.errors] == [
-        (1, f"url: 5 must be a text in one line, such as {settings.DEFAULT_URL}"),
+        (1, f"url: 5 must be text on one line, such as {settings.DEFAULT_URL}"),
         (2, "workers: 9 must be a whole number from 0 to 8"),
         (3, "requests: 0 must be a whole number from 1 to 1000000000"),
         (3, "'rows' is not a setting of per_user"),

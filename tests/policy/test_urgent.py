@@ -218,7 +218,7 @@ def test_the_page_names_the_allowed_users_and_the_limit() -> None:
     message = " ".join(page.split())
     assert "alice; members of undergrad in account nlp" in message
     assert "At most 2 urgent jobs may run at once; further ones wait" in message
-    assert "jobs in QOS normal are requeued for it" in message
+    assert "jobs in QOS normal are requeued to make room" in message
     assert json.loads(json.dumps(to_json(check(POLICY))))["urgent"]["jobs_running"] == 2
 
 

@@ -271,7 +271,7 @@ def path_of(settings: SlurmSettings) -> Path:
 
 
 def read(path: Path) -> ColocationStore:
-    """Read the store, empty if the file does not exist; raise OutsideError if the file cannot be read."""
+    """Return the store, or an empty one without the file; raise OutsideError if it cannot be read."""
     found = read_state(path, ColocationStore.from_json, "; move it away to learn from the beginning")
     return ColocationStore() if found is None else found
 

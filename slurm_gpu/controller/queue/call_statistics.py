@@ -1,4 +1,4 @@
-"""Count and time the calls of Slurm's commands, to report the load on slurmctld."""
+"""Count and time the calls to Slurm's commands, to report the load on slurmctld."""
 
 from __future__ import annotations
 

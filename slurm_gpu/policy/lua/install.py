@@ -177,7 +177,7 @@ def prepare_replacement(
 ) -> Replacement | None:
     """Copy the job_submit.lua in `directory` to `state_directory`, so that the bundle can replace it.
 
-    Return None if the installed script already is this bundle. Raise UsageError if the script is the site's
+    Return None if the installed script is already this bundle. Raise UsageError if the script is the site's
     own and `replace_foreign` is not set, and OutsideError if files cannot be read or written.
     """
     script = directory / SCRIPT_NAME

@@ -210,7 +210,9 @@ def _owner(owner: GpuOwner) -> Section:
 
 
 def _urgent(urgent: Urgent, policy: Policy) -> Section:
-    requeued = f"If no GPUs are free, jobs in QOS {', '.join(urgent.preempts)} are requeued for it."
+    requeued = (
+        f"If an urgent job does not fit, jobs in QOS {', '.join(urgent.preempts)} are requeued to make room."
+    )
     return Section(
         f"sbatch --qos={urgent.qos} --comment='the reason'",
         f"for {describe_urgent_users(urgent, policy.groups)}",

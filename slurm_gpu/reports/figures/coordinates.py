@@ -64,7 +64,7 @@ def accounting_table(jobs: JobTable) -> FigureTable:
         "End": (jobs.end_s, "s", ""),
         "nNODE": (jobs.n_nodes, "", "Nodes used."),
         "nGPU": (jobs.n_gpus, "", "Allocated GPUs; requested GPUs if the job never ran."),
-        "WAIT_h": (jobs.wait_h, "h", "Time from eligible to start."),
+        "WAIT_h": (jobs.wait_h, "h", "Time from becoming eligible to the start."),
         "RUN_h": (jobs.run_h, "h", "Time from start to end, excluding suspension."),
         "uGPUcore": (jobs.ugpucore, "%", "Mean GPU utilisation over the run."),
         "uGPUmem": (jobs.ugpumem, "%", "Mean share of GPU memory used over the run."),
