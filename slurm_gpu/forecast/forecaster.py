@@ -22,8 +22,8 @@ from slurm_gpu.forecast.wait_grid import likeliest, quantile, share_needed, shor
 # The share of jobs whose wait should be inside the interval.
 INTERVAL = 0.8
 TABLES, LEARNED = "tables", "learned"
-# Number of sampled moments that an evaluation requires.
-MIN_MOMENTS = 4
+# Number of hours with samples that an evaluation requires.
+MIN_HOURS = 4
 # Groups of like jobs required for a regression, and with known outcomes for an estimate of accuracy.
 MIN_GROUPS = 30
 
@@ -210,6 +210,7 @@ class _Backtest:
         before = self.past.samples.at_s < now_s
         known, predicted = self.past.samples.known_at(now_s), self.forecasts.log2_wait[before]
         weight = self._weight()[before] * 0.5 ** (known.age_days / _ERROR_HALF_LIFE_DAYS)
+        weight *= ~known.is_cancelled
         return error_tables(_log2_wait(known, predicted) - predicted, weight, known.samples)
 
     def score(self) -> _Scores:
@@ -229,7 +230,8 @@ class _Backtest:
             ratio[rows], needed[rows] = wait - predicted, share_needed(mass, 2.0**wait)
         weight = self._weight() * 0.5 ** (self.past.age_days / _SCORE_HALF_LIFE_DAYS)
         kind, alike = self.past.samples.groups[KIND], self.past.samples.alike
-        return _Scores(ratio, needed, weight, day, kind, alike)[day < day.max(initial=0)]
+        is_scored = (day < day.max(initial=0)) & ~self.past.is_cancelled
+        return _Scores(ratio, needed, weight, day, kind, alike)[is_scored]
 
     def _weight(self) -> Floats:
         """Return weights (n) that give an array of n tasks the weight √n, as its errors are correlated."""
@@ -297,18 +299,21 @@ def _walk_forward(
     past: WaitSamples, order: Sequence[str], names: Sequence[str], learner: Learner | None, most_blocks: int
 ) -> dict[str, _Backtest]:
     """Return the forecasts of each source for the last blocks, each trained on the time before its block."""
-    moments = np.unique(past.samples.at_s)
-    if len(moments) < MIN_MOMENTS:
+    # Hours count once, however many jobs arrive in them: a burst leaves the evaluation as long as before.
+    hour = -np.floor(past.age_days * 24)
+    hours = np.unique(hour)
+    if len(hours) < MIN_HOURS:
         return {}
-    evaluated = moments[-max(1, int(len(moments) * _EVALUATED_SHARE)) :]
+    evaluated = hours[-max(1, int(len(hours) * _EVALUATED_SHARE)) :]
     parts: list[WaitSamples] = []
     jobs: list[Floats] = []
     found: dict[str, list[_Forecasts]] = {
         source: [] for source in ((TABLES,) if learner is None else (TABLES, LEARNED))
     }
     for block in np.array_split(evaluated, min(most_blocks, len(evaluated))):
-        before, weight, _ = _sample(past.samples.known_at(block[0]))
-        now, _, n_jobs = _sample(past[(past.samples.at_s >= block[0]) & (past.samples.at_s <= block[-1])])
+        there = past[(hour >= block[0]) & (hour <= block[-1])]
+        before, weight, _ = _sample(past.samples.known_at(there.samples.at_s.min()))
+        now, _, n_jobs = _sample(there)
         found[TABLES].append(_Forecasts.of(wait_tables(before, order, weight), now.samples))
         if learner is not None:
             found[LEARNED].append(_Forecasts.of(learner(before, names, weight), now.samples))

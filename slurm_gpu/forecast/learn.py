@@ -29,6 +29,8 @@ _SEED = 0
 
 def learn(past: WaitSamples, names: Sequence[str], weight: Floats) -> Regression:
     """Return a regression on the feature columns `names`, trained on the known waits."""
+    if not past.is_cancelled.all():
+        past, weight = past[~past.is_cancelled], weight[~past.is_cancelled]
     features = filled(past.samples, names)
     wanted = np.log2(past.wait_s) + np.where(past.started, 0.0, _STILL_WAITING_OCTAVES)
     return Regression(

@@ -97,6 +97,11 @@ class WaitSamples:
         """Return the ages of the samples in days, (n)."""
         return (self.now_s - self.samples.at_s) / 86400.0
 
+    @property
+    def is_cancelled(self) -> NDArray[np.bool_]:
+        """Return (n) whether each job left the queue without a start: the wait for resources is unknown."""
+        return ~np.isnan(self.samples.gone_s)
+
 
 def codes_of(*columns: NDArray[np.generic]) -> Codes:
     """Return codes (n) from 0, equal for rows that are equal in all columns."""

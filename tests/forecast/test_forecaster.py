@@ -8,6 +8,7 @@ import pytest
 from slurm_gpu.forecast.forecaster import MIN_GROUPS
 from slurm_gpu.forecast.model import known_runs, make_model
 from slurm_gpu.forecast.model_file import model_bytes, read_model
+from slurm_gpu.forecast.queue import Runs
 from tests.forecast.queues import DAY_S, NOW_S, made_up_runs
 
 
@@ -110,3 +111,28 @@ def test_a_stored_model_forecasts_the_same(runs, model):
         rtol=1e-3,
     )
     assert again.forecaster.corrections == model.forecaster.corrections
+
+
+def with_cancelled(runs, share):
+    """Return the runs with this share cancelled after a twentieth of their wait."""
+    is_cancelled = np.random.default_rng(3).random(len(runs)) < share
+    end_s = np.where(is_cancelled, runs.eligible_s + (runs.start_s - runs.eligible_s) / 20, runs.end_s)
+    return dataclasses.replace(runs, start_s=np.where(is_cancelled, np.nan, runs.start_s), end_s=end_s)
+
+
+def test_cancelled_jobs_change_neither_the_accuracy_nor_the_coverage(runs, model):
+    started = runs[~np.isnan(runs.start_s)]
+    with_many = with_cancelled(started, 0.6)
+    found = make_model(with_many, NOW_S)
+    for kind in ("cpu", "gpu"):
+        of_all = model.forecaster.corrections[kind].within["tables"][0]
+        assert found.forecaster.corrections[kind].within["tables"][0] == pytest.approx(of_all, abs=0.06)
+    wanted = newcomers(with_many)
+    said = found.forecast(known_runs(with_many, NOW_S), wanted, NOW_S)
+    wait_s = wanted.start_s - wanted.eligible_s
+    assert ((said.lower_s <= wait_s) & (wait_s <= said.upper_s)).mean() >= 0.75
+
+
+def test_a_burst_of_jobs_does_not_end_the_evaluation(runs):
+    burst = made_up_runs(4000, days=0.9, seed=7)
+    assert make_model(Runs.joined([runs, burst]), NOW_S).forecaster.corrections

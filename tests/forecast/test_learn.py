@@ -1,5 +1,7 @@
 """The regression as arrays gives the results of scikit-learn's models."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -79,3 +81,21 @@ def test_with_a_short_history_the_regression_forecasts_without_a_correction():
 
     few = make_model(runs[:20], float(runs.eligible_s[19] + 3600), learn)
     assert {few.forecaster.source_of(kind) for kind in KINDS} == {TABLES}
+
+
+def test_jobs_that_were_cancelled_early_do_not_shorten_the_forecasts():
+    from slurm_gpu.forecast.learn import learn
+
+    runs = made_up_runs(800, days=2.0, seed=1, until_s=NOW_S + DAY_S)
+    is_cancelled = np.arange(len(runs)) % 2 == 0
+    end_s = np.where(is_cancelled, runs.eligible_s + 30, runs.end_s)
+    runs = replace(runs, start_s=np.where(is_cancelled, np.nan, runs.start_s), end_s=end_s)
+    wanted = runs[(runs.eligible_s > NOW_S) & ~np.isnan(runs.start_s)]
+    model = make_model(runs, NOW_S, learn)
+    assert model.forecaster.source_of("gpu") == LEARNED
+    said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
+    assert np.median(said.median_s / (wanted.start_s - wanted.eligible_s)) == pytest.approx(1, abs=0.4)
+
+    all_cancelled = replace(runs, start_s=np.full(len(runs), np.nan), end_s=runs.eligible_s + 30)
+    said = make_model(all_cancelled, NOW_S, learn).forecast(runs[:0], wanted, NOW_S)
+    assert np.isfinite(said.upper_s).all()
