@@ -165,7 +165,8 @@ def _own_variation(case: Case) -> str | None:
     a, b = done[known], moved[known]
     if a.size < _LEAST_SAMPLES or min(a.std(), b.std()) < _LEAST_VARIATION:
         return None
-    if not np.corrcoef(a, b)[0, 1] >= _TOGETHER:
+    # A sample with more of a long step's computation contains less of its communication.
+    if not abs(np.corrcoef(a, b)[0, 1]) >= _TOGETHER:
         return None
     return (
         f"its GPUs are not in step: their {Signal.WORK} and their {Signal.NVLINK} traffic vary together on "

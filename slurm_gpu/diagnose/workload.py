@@ -259,7 +259,8 @@ def sequences(case: Case) -> Verdict | None:
     both = np.isfinite(one) & np.isfinite(other)
     std_of_nodes = min(_std_of_nodes(one), _std_of_nodes(other))
     of_nodes = _correlation(one[both], other[both]) if both.sum() >= _LEAST_OF_NODES else 0.0
-    nodes_vary = of_nodes >= _SEQUENCE_CORRELATION
+    traffic = _traffic_of_nodes(case)
+    nodes_vary = of_nodes >= _SEQUENCE_CORRELATION and not _is_opposite(one, traffic)
     if nodes_vary and std_of_nodes >= _STD_OF_NODES[in_bins] and _is_independent(one):
         return _sequence(case, "nodes", std_of_nodes, of_nodes)
     std, correlation = _shared_variation(case, busy, tensor)
@@ -270,7 +271,7 @@ def sequences(case: Case) -> Verdict | None:
         who, std = "workers", found.std
     elif (
         nodes_vary
-        and std_of_nodes >= max(_UNUSUAL_STD_OF_NODES[in_bins], _std_of_traffic(case))
+        and std_of_nodes >= max(_UNUSUAL_STD_OF_NODES[in_bins], _std_of_nodes(traffic))
         and _autocorrelation(one, 1) <= _LASTING_OF_NODES[1]
     ):
         # With short steps, a mean over 40 s shows little of unequal sequences.
@@ -281,10 +282,18 @@ def sequences(case: Case) -> Verdict | None:
     return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=UNEXPLAINED, why_not=(why,))
 
 
-def _std_of_traffic(case: Case) -> float:
-    """Return by how much the traffic of nodes differs, as if they read long steps at different times."""
+def _traffic_of_nodes(case: Case) -> Matrix:
+    """Return the _node_series of traffic, which differs if nodes read parts of long steps at other times."""
     link = next((one for one in (Metric.NVLINK, Metric.PCIE) if case.series.get(one) is not None), None)
-    return 0.0 if link is None else _std_of_nodes(_node_series(case, case.series.values[link]))
+    return np.full((1, 1), np.nan) if link is None else _node_series(case, case.series.values[link])
+
+
+def _is_opposite(nodes: Matrix, traffic: Matrix) -> bool:
+    """Return whether nodes send less when they compute more, since samples cover different parts of steps."""
+    both = np.isfinite(nodes) & np.isfinite(traffic)
+    return (
+        both.sum() >= _LEAST_OF_NODES and _correlation(nodes[both], traffic[both]) <= -_SEQUENCE_CORRELATION
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +394,12 @@ def _sequences_by_power(case: Case) -> Verdict | None:
         nodes = _node_series(case, power)
         std, who = _std_of_nodes(nodes), "the power of each node"
         least = _POWER_OF_NODES[case.series.width_s > _SAMPLE_S]
-        if np.isfinite(nodes).sum() < _LEAST_OF_NODES or not std >= least or not _is_independent(nodes):
+        if (
+            np.isfinite(nodes).sum() < _LEAST_OF_NODES
+            or not std >= least
+            or not _is_independent(nodes)
+            or _is_opposite(nodes, _traffic_of_nodes(case))
+        ):
             std, who = _shared_variation(case, power, power)[0], "the power of pairs of neighbouring GPUs"
             if std < _SHARED_STD:
                 return None

@@ -61,7 +61,7 @@ def in_steps_of(seconds, training, ahead=(0, 0)):
     at = np.arange(training.n_bins)
     for row, worker in enumerate(training.workers):
         computes = (at + ahead[int(worker.node[1:]) - 1]) % seconds < 2 * seconds / 3
-        for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER):
+        for metric in values.keys() & {Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER}:
             values[metric][row] *= np.where(computes, 1.2, 0.2)
         values[Metric.NVLINK][row] *= np.where(computes, 0.1, 2.0)
     return as_series(training, {metric: np.clip(matrix, 0, 1) for metric, matrix in values.items()})

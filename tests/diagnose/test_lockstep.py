@@ -9,7 +9,7 @@ from slurm_gpu.diagnose.judge import diagnose
 from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.verdict import Cause
-from tests.diagnose.faults import SEEDS, a_slow_clock, as_series, culprits
+from tests.diagnose.faults import SEEDS, a_slow_clock, as_read, as_series, culprits
 from tests.diagnose.training import Training
 
 OLDER = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK, Metric.THROTTLE, Metric.PCIE)
@@ -62,6 +62,21 @@ def test_bursts_of_traffic_in_long_steps_are_no_sign_of_different_paces():
     verdict = judged(training, values)
     assert verdict.cause is Cause.IMBALANCE
     assert culprits(verdict) == []
+
+
+@pytest.mark.parametrize("n", [3, 8])
+@pytest.mark.parametrize("seconds", [4.3, 5.7, 7.4, 12.3])
+def test_samples_of_other_parts_of_own_steps_are_no_unequal_sequences(seconds, n):
+    training = Training(n=n, noise=0.003)
+    values, at = training.values(), np.arange(training.n_bins)
+    for row in range(n):
+        computes = (at / seconds / (1 + 0.003 * row) + row / n) % 1 < 2 / 3
+        for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER):
+            values[metric][row] *= np.where(computes, 1.2, 0.2)
+        values[Metric.NVLINK][row] *= np.where(computes, 0.1, 2.0)
+    verdict = diagnose(as_read(training, values))
+    assert verdict.cause is Cause.INCONCLUSIVE
+    assert "its GPUs are not in step" in verdict.why_not[0]
 
 
 @pytest.mark.parametrize("slow_from_s", [0, 420])

@@ -80,9 +80,11 @@ class TestImbalance:
         assert (verdict.kind == "sequence") is (alike == 2)
         assert culprits(verdict) == []
 
-    @pytest.mark.parametrize("seconds", [3, 7, 9, 13, 20])
-    def test_readings_of_only_one_or_two_steps_are_not_sequences(self, seconds):
-        training = Training(n=32)
+    @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
+    @pytest.mark.parametrize("noise", [0.003, 0.02])
+    @pytest.mark.parametrize("seconds", [3, 7, 9, 9.6, 10.4, 13, 14.4, 20])
+    def test_readings_of_only_one_or_two_steps_are_not_sequences(self, seconds, noise, metrics):
+        training = Training(n=32, noise=noise, metrics=metrics)
         series = in_steps_of(seconds, training, ahead=(0, 0, 0, 0))
         values = {metric: matrix.copy() for metric, matrix in series.values.items()}
         verdict = diagnose(as_read(training, values, phases=(0, 4, 7, 9)))
