@@ -34,7 +34,12 @@ def lost_at_times(case: Case) -> Verdict | None:
         return None
     inside = np.zeros(case.series.n_bins, dtype=bool)
     inside[busy[0] : busy[-1] + 1] = True
-    return _paused(case, inside) or _some_lack_input(case, inside) or _all_slower(case, inside)
+    return (
+        _paused(case, inside)
+        or _some_lack_input(case, inside)
+        or _some_wait(case)
+        or _all_slower(case, inside)
+    )
 
 
 def _paused(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
@@ -53,9 +58,33 @@ def _some_lack_input(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
     if util is None:
         return None
     rows = smooth(np.where(inside, util, np.nan), case.bins_of_block)
+    what = "nothing to run while its peers are busy"
+    why = ": late input, or work that one worker does for all"
+    return _at_times(case, rows, case.groups.members(), Signal.UTIL, what, why)
+
+
+def _some_wait(case: Case) -> Verdict | None:
+    """Find GPUs that compute for longer than the others on their nodes, in turn or again and again."""
+    busy = case.signals.get(Signal.BUSY)
+    if busy is None:
+        return None
+    # Nodes read counters at different times.
+    nodes = [case.series.on(node) for node in case.series.nodes]
+    units = [np.intersect1d(members, rows) for members in case.groups.members() for rows in nodes]
+    units = [rows for rows in units if rows.size > 1]
+    usual, waits = quantile(busy, 0.25)[:, None], np.full(busy.shape, np.nan)
+    relative = np.divide(busy, usual, out=waits.copy(), where=usual > _IDLE)
+    for rows in units:
+        waits[rows] = 1 - relative[rows] / np.fmax.reduce(relative[rows])
+    return _at_times(case, waits, units, Signal.BUSY, "busy while its peers wait for it", "")
+
+
+def _at_times(
+    case: Case, rows: Matrix, units: Sequence[NDArray[np.intp]], signal: Signal, what: str, why: str
+) -> Verdict | None:
+    """Abstain if the lowest worker of each block is, on average, far below the others of its unit."""
     lacking = np.where(np.isfinite(rows), 0.0, np.nan)
-    for members in case.groups.members():
-        # The lowest member of each block is compared with the others.
+    for members in units:
         ordered = np.sort(rows[members], axis=0)
         lack = median(ordered[1:].T) - ordered[:1]
         lacking[members] = np.where(rows[members] == ordered[:1], lack, lacking[members])
@@ -64,11 +93,8 @@ def _some_lack_input(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
         return None
     own = mean(lacking)
     names, who = case.named(own >= 0.5 * own.max())
-    why = (
-        f"{who}: at times nothing to run while its peers are busy, {loss:.0%} of the time in all: late "
-        "input, or work that one worker does for all"
-    )
-    item = Evidence(text=why, metric=Signal.UTIL.value, value=loss, expected=0.0, workers=names)
+    why = f"{who}: at times {what}, {loss:.0%} of the time in all{why}"
+    item = Evidence(text=why, metric=signal.value, value=loss, expected=0.0, workers=names)
     return case.verdict(
         Cause.INCONCLUSIVE, 0.0, kind=UNEXPLAINED, roles=names, evidence=(item,), why_not=(why,)
     )

@@ -5,8 +5,8 @@ import pytest
 
 from slurm_gpu.diagnose.judge import combine_verdicts, diagnose
 from slurm_gpu.diagnose.metric import Metric
-from slurm_gpu.diagnose.verdict import Cause, Verdict
-from tests.diagnose.faults import OLDER, as_read, as_series, culprits
+from slurm_gpu.diagnose.verdict import UNEXPLAINED, Cause, Verdict
+from tests.diagnose.faults import OLDER, SEEDS, as_read, as_series, culprits
 from tests.diagnose.training import EVERYTHING, Training
 
 LOSS = 0.1
@@ -134,3 +134,12 @@ def test_a_gpu_that_was_unusual_before_is_not_said_to_differ():
     values[Metric.UTIL][0, :300] += 0.03
     values[Metric.UTIL][0, 300:] -= 0.02
     assert diagnose(as_series(training, values)).cause is Cause.HEALTHY
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("n", "seconds"), [(2, 40), (8, 30), (16, 20)])
+def test_a_job_whose_workers_are_slow_in_turn_is_not_healthy(n, seconds, seed):
+    training = Training(n=n, seed=seed)
+    turn = np.arange(training.n_bins) // seconds % n
+    training.speed[turn, np.arange(training.n_bins)] = 0.7
+    assert diagnose(training.series()).kind == UNEXPLAINED
