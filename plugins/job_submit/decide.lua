@@ -174,8 +174,8 @@ function decide.run(job, state)
 
   if job.record then
     local token = ledger.next_token(state)
-    for _, index in ipairs(job.class.scopes) do
-      if not job.counted.scopes[index] then
+    for scope in pairs(job.class.scopes) do
+      if not job.counted.scopes[scope] then
         -- The job moves to a scope in which it did not count. In other scopes it counts twice until the next table.
         growth = job.sum
       end

@@ -159,7 +159,7 @@ end
 -- Restores recent admissions from decisions.log after a reload or restart.
 function ledger.restore(state, now)
   for token, line in pairs(lib.remembered.admissions(now, ledger.REMEMBER_S)) do
-    local class = lib.sums.classify(state, line.uid, line.account, line.qos, line.partition, line.kind)
+    local class = lib.sums.classify(state, line)
     state.ledger[token] = { at = line.at, claim = { class = class, sum = line.sum } }
   end
 end
@@ -182,7 +182,7 @@ function ledger.just_submitted(state, rule, uid, now)
   for _, entry in pairs(state.ledger) do
     local class = entry.claim.class
     local own = rule.per ~= "user" or class.uid == uid
-    if own and not entry.saved and not entry.shown and lib.sums.belongs(class, rule.scope) then
+    if own and not entry.saved and not entry.shown and class.scopes[rule.scope] then
       lib.sums.add(sum, entry.claim.sum, 1)
       left_s = math.max(left_s, math.ceil(left_of(state, entry, now)))
     end

@@ -207,11 +207,6 @@ local function check_readable(job)
   }
 end
 
--- Whether a rule applies to this job now.
-local function in_force(rule, job)
-  return job.in_scope[rule.scope] and lib.scopes.in_force(rule, job.now)
-end
-
 return function(job, state)
   local findings, room = {}, {}
   local least_left
@@ -227,8 +222,8 @@ return function(job, state)
       least_left, job.nearest_rule = left, rule.id
     end
   end
-  for _, rule in ipairs(policy.rules) do
-    if in_force(rule, job) then
+  for _, rule in ipairs(job.class.rules) do
+    if lib.scopes.in_force(rule, job.now) then
       bound_by_rules = bound_by_rules or rule.mode == "enforce"
       local exception = exception_for(rule, job)
       local function value_of(key)

@@ -39,13 +39,18 @@ end
 -- Describes a job record by values that change only with its state. `each` has the amounts of one task.
 function queue.describe(state, record, base)
   local tasks = amounts.u32(record.array_task_cnt)
-  local account, qos = string.lower(record.account or ""), queue.qos_of(record, base)
-  local kind = queue.kind_of(record)
+  local class = {
+    uid = record.user_id,
+    account = string.lower(record.account or ""),
+    qos = queue.qos_of(record, base),
+    partition = record.partition or "",
+    kind = queue.kind_of(record),
+  }
   return {
     base = base,
     array = tasks ~= nil and tasks > 0,
     each = lib.size.vector(lib.size.of_record(record, base ~= 0, queue.has_whole_nodes(record)), 1),
-    class = lib.sums.classify(state, record.user_id, account, qos, record.partition or "", kind),
+    class = lib.sums.classify(state, class),
   }
 end
 

@@ -2,21 +2,41 @@
 -- The scopes of rules: which jobs they sum over, and when they apply.
 local policy, lib = ...
 
--- A scope is the jobs of a group, or those of one kind among them. rule.scope is an index into the list.
-local scopes = { list = {}, sums_by_kind = false }
-local index_of = {}
+-- A scope is the jobs of a group, or those of one kind among them. rule.scope is its key.
+local scopes = { sums_by_kind = false }
+
+-- The accounts that groups of rules name.
+local named = {}
 
 for _, rule in ipairs(policy.rules) do
-  local key = rule.group .. (rule.kind or "")
-  if index_of[key] == nil then
-    scopes.list[#scopes.list + 1] = { group = rule.group, kind = rule.kind }
-    index_of[key] = #scopes.list
-  end
-  rule.scope = index_of[key]
+  rule.scope = rule.group .. (rule.kind or "")
   scopes.sums_by_kind = scopes.sums_by_kind or (rule.kind ~= nil and rule.per ~= "job")
+  for account in pairs(policy.groups[rule.group].accounts or {}) do
+    named[account] = true
+  end
 end
 
--- Whether a job matches the users and accounts of a group. Repeated inline below, on the path of every job.
+-- By account, the rules whose groups it does not exclude; found at its first job. Accounts that no group names share
+-- the key "".
+local rules_of = {}
+
+local function rules_for(account)
+  local key = named[account] and account or ""
+  local rules = rules_of[key]
+  if rules == nil then
+    rules = {}
+    for _, rule in ipairs(policy.rules) do
+      local accounts = policy.groups[rule.group].accounts
+      if accounts == nil or accounts[account] then
+        rules[#rules + 1] = rule
+      end
+    end
+    rules_of[key] = rules
+  end
+  return rules
+end
+
+-- Whether a job matches the users and accounts of a group.
 function scopes.holds(group, uid, account)
   return (group.uids == nil or group.uids[uid])
     and (group.member_uids == nil or group.member_uids[uid])
@@ -41,23 +61,17 @@ function scopes.holds_all(group, job)
   return scopes.holds(group, job.uid, job.account) and any_in(group.qos, job.qos) and any_in(group.partitions, job.partition)
 end
 
--- The indexes of the scopes of a job. A job with several partitions, or (from Slurm 24.11 on) several QOS, may start in
--- any, and so belongs to the scopes of each.
-function scopes.matching(uid, account, qos, partition, kind)
-  local found = {}
-  for index, scope in ipairs(scopes.list) do
-    local group = policy.groups[scope.group]
-    local matches = (scope.kind == nil or scope.kind == kind)
-      and (group.uids == nil or group.uids[uid])
-      and (group.member_uids == nil or group.member_uids[uid])
-      and (group.accounts == nil or group.accounts[account])
-      and any_in(group.qos, qos)
-      and any_in(group.partitions, partition)
-    if matches then
-      found[#found + 1] = index
+-- The scopes of a job, as a set, and their rules, in order. A job with several partitions, or (from Slurm 24.11 on)
+-- several QOS, may start in any, and so belongs to the scopes of each.
+function scopes.matching(job)
+  local found, rules = {}, {}
+  for _, rule in ipairs(rules_for(job.account)) do
+    if (rule.kind == nil or rule.kind == job.kind) and scopes.holds_all(policy.groups[rule.group], job) then
+      found[rule.scope] = true
+      rules[#rules + 1] = rule
     end
   end
-  return found
+  return found, rules
 end
 
 -- Whether a rule is in force at this moment.

@@ -116,9 +116,9 @@ end
 -- jobs in the snapshot; nil for none. `user` is the name of uid, nil if it is not known.
 function state_module.sums(state, rule, uid, user)
   local own = state.use[rule.scope]
-  if rule.per == "user" then
+  if own and rule.per == "user" then
     own = own.users[uid]
-  else
+  elseif own then
     own = own.all
   end
   if state.counting ~= "snapshot" then
@@ -169,10 +169,8 @@ function state_module.youngest_pending(state, rule, uid, user)
   end
   local youngest
   for _, class in pairs(state.classes) do
-    if class.uid == uid and class.pending and (youngest == nil or class.pending > youngest) then
-      if lib.sums.belongs(class, rule.scope) then
-        youngest = class.pending
-      end
+    if class.uid == uid and class.scopes[rule.scope] and class.pending then
+      youngest = math.max(youngest or 0, class.pending)
     end
   end
   return youngest
@@ -180,15 +178,10 @@ end
 
 -- The stage: finds the job's class, and the amounts that an updated job counts for already.
 function state_module.run(job, state)
-  job.class = lib.sums.classify(state, job.uid, job.account, job.qos, job.partition, job.kind)
-  job.in_scope = {}
-  for _, index in ipairs(job.class.scopes) do
-    job.in_scope[index] = true
-  end
+  job.class = lib.sums.classify(state, job)
   job.on_error_deny = false
-  for _, rule in ipairs(policy.rules) do
-    local denies = rule.mode == "enforce" and rule.on_error == "deny"
-    if denies and job.in_scope[rule.scope] and lib.scopes.in_force(rule, job.now) then
+  for _, rule in ipairs(job.class.rules) do
+    if rule.mode == "enforce" and rule.on_error == "deny" and lib.scopes.in_force(rule, job.now) then
       job.on_error_deny = true
     end
   end
@@ -200,10 +193,7 @@ function state_module.run(job, state)
   job.counted = { sum = {}, scopes = {} }
   if job.record then
     local before = lib.queue.describe(state, job.record, job.record.job_state % 256)
-    job.counted.sum = lib.size.vector(job.was, job.tasks)
-    for _, index in ipairs(before.class.scopes) do
-      job.counted.scopes[index] = true
-    end
+    job.counted = { sum = lib.size.vector(job.was, job.tasks), scopes = before.class.scopes }
   end
 end
 

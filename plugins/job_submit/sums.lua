@@ -17,12 +17,12 @@ function sums.add(into, vector, times)
 end
 
 -- One entry for all jobs that no rule distinguishes: same owner, account, QOS, partitions and kind.
-function sums.classify(state, uid, account, qos, partition, kind)
-  local key = string.format("%.0f\n%s\n%s\n%s\n%s", uid, account, qos, partition, kind)
+function sums.classify(state, job)
+  local key = string.format("%.0f\n%s\n%s\n%s\n%s", job.uid, job.account, job.qos, job.partition, job.kind)
   local class = state.classes[key]
   if class == nil then
-    local scopes = lib.scopes.matching(uid, account, qos, partition, kind)
-    class = { uid = uid, scopes = scopes, sum = { jobs = 0 }, alike = {} }
+    local scopes, rules = lib.scopes.matching(job)
+    class = { uid = job.uid, scopes = scopes, rules = rules, sum = { jobs = 0 }, alike = {} }
     state.classes[key] = class
   end
   return class
@@ -30,14 +30,11 @@ end
 
 local n_fresh = 0
 
--- Empty sums by scope. Their tables may be kept until new sums, with another number, replace them.
+-- Empty sums: {all, users} by scope, once a job counts there. They may be kept until new sums, with another number,
+-- replace them.
 function sums.fresh()
   n_fresh = n_fresh + 1
-  local use = { number = n_fresh }
-  for index = 1, #lib.scopes.list do
-    use[index] = { all = {}, users = {} }
-  end
-  return use
+  return { number = n_fresh }
 end
 
 -- By scope, lists of the measures that its rules sum over the group and by user.
@@ -45,10 +42,9 @@ local wanted
 
 local function find_wanted()
   local found, seen = {}, {}
-  for index = 1, #lib.scopes.list do
-    found[index], seen[index] = { group = {}, user = {} }, { group = {}, user = {} }
-  end
   for _, rule in ipairs(policy.rules) do
+    found[rule.scope] = found[rule.scope] or { group = {}, user = {} }
+    seen[rule.scope] = seen[rule.scope] or { group = {}, user = {} }
     for _, limit in ipairs(rule.per ~= "job" and lib.measures.of_rule(rule) or {}) do
       local measures, known = found[rule.scope][rule.per], seen[rule.scope][rule.per]
       if limit.sum and not known[limit.sum] then
@@ -71,8 +67,9 @@ end
 local function places_of(state, class)
   wanted = wanted or find_wanted()
   local places = {}
-  for _, index in ipairs(class.scopes) do
-    local use, measures = state.use[index], wanted[index]
+  for scope in pairs(class.scopes) do
+    local use, measures = state.use[scope] or { all = {}, users = {} }, wanted[scope]
+    state.use[scope] = use
     if #measures.group > 0 then
       places[#places + 1] = use.all
       places[#places + 1] = measures.group
@@ -100,16 +97,6 @@ function sums.count(state, class, vector, times)
   for index = 1, #places, 2 do
     add_some(places[index], vector, times, places[index + 1])
   end
-end
-
--- Whether jobs of a class belong to a scope.
-function sums.belongs(class, scope)
-  for _, index in ipairs(class.scopes) do
-    if index == scope then
-      return true
-    end
-  end
-  return false
 end
 
 return sums
