@@ -204,12 +204,13 @@ def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
                 f"{', '.join(of_group)}, but the rule allows only {', '.join(allowed)}"
             )
             yield (*rule.location, "limits", "partitions"), message
-    for rule, other in itertools.combinations(enforced, 2):
-        if not (binds_whenever(policy, other, rule) or binds_whenever(policy, rule, other)):
-            continue
-        for key, what in (("partitions", "partition"), ("gpu_types", "GPU type")):
+    for key, what in (("partitions", "partition"), ("gpu_types", "GPU type")):
+        pairs = itertools.combinations([rule for rule in enforced if getattr(rule.limits, key) is not None], 2)
+        for rule, other in pairs:
             first, second = getattr(rule.limits, key), getattr(other.limits, key)
-            if first is not None and second is not None and not set(first) & set(second):
+            if set(first).isdisjoint(second) and (
+                binds_whenever(policy, other, rule) or binds_whenever(policy, rule, other)
+            ):
                 message = f"no {what} satisfies both rules: rule {rule.id} allows only {', '.join(first)}"
                 yield (*other.location, "limits", key), message
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from slurm_gpu.policy.language.limits import LIMITS, Scope, flat_limits
 from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
@@ -33,14 +34,21 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
     """Yield the limits that another limit makes redundant; of two equal limits, the later one."""
     flat = [flat_limits(rule.limits) for rule in policy.rules]
     excepted = {exception.rule for exception in policy.exceptions}  # these rules do not bind all users
+    conditions = {name: _conditions(group) for name, group in policy.groups.items()}
+    wider_groups = {
+        name: {wider for wider, of_wider in conditions.items() if _implies(own, of_wider)}
+        for name, own in conditions.items()
+    }
     for position, rule in enumerate(policy.rules):
+        others = [
+            number
+            for number, other in enumerate(policy.rules)
+            if other.group in wider_groups[rule.group] and other.id not in excepted
+        ]
         for key in flat[position]:
             wider = _wider_keys(key)
             candidates = (
-                (other_position, other_key)
-                for other_position, other in enumerate(policy.rules)
-                for other_key in wider
-                if other_key in flat[other_position] and other.id not in excepted
+                (number, other_key) for number in others for other_key in wider if other_key in flat[number]
             )
             for other_position, other_key in candidates:
                 if _covers(policy, flat, (other_position, other_key), (position, key)):
@@ -51,7 +59,7 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
 def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
     """Return whether `wider` applies to every job to which `rule` applies, in a mode at least as strict."""
     return (
-        _contains(policy.groups[wider.group], policy.groups[rule.group])
+        _implies(_conditions(policy.groups[rule.group]), _conditions(policy.groups[wider.group]))
         and _STRENGTH[wider.mode] >= _STRENGTH[rule.mode]
         and (wider.kind is None or wider.kind == rule.kind)
         and (wider.when is None or wider.when == rule.when)
@@ -111,22 +119,16 @@ def _limit_at(value: object, mgpu: int) -> float:
     return limit
 
 
-def _contains(wider: Group, group: Group) -> bool:
-    """Return whether every job in `group` is also in `wider`."""
-    pairs = (
-        (wider.users, group.users),
-        (wider.unix_groups, group.unix_groups),
-        (_lower(wider.accounts), _lower(group.accounts)),
-        (_lower(wider.qos), _lower(group.qos)),
-        (wider.partitions, group.partitions),
+def _conditions(group: Group) -> tuple[Any, ...]:
+    """Return the sets of names to which a group limits its jobs, and its last day; None for any."""
+    # Slurm stores names of accounts and QOS in lower case.
+    lower = [None if names is None else {name.lower() for name in names} for names in (group.accounts, group.qos)]
+    names = (group.users, group.unix_groups, group.partitions)
+    return (*lower, *(None if one is None else set(one) for one in names), group.until)
+
+
+def _implies(own: tuple[Any, ...], wider: tuple[Any, ...]) -> bool:
+    """Return whether every job that meets a group's conditions meets those of a wider group."""
+    return all(
+        most is None or (value is not None and value <= most) for value, most in zip(own, wider, strict=True)
     )
-    if any(
-        wider_names is not None and (names is None or not set(names) <= set(wider_names))
-        for wider_names, names in pairs
-    ):
-        return False
-    return wider.until is None or (group.until is not None and group.until <= wider.until)
-
-
-def _lower(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(name.lower() for name in names)
