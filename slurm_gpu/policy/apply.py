@@ -133,10 +133,11 @@ class PolicyInstaller:
 
     def _set(self, cluster: str, steps: Iterable[LimitChange]) -> None:
         steps = tuple(steps)
-        for entities, values in commands(steps):
+        if not steps:
+            return
+        for entities, values in commands(steps, self._store.associations(cluster)):
             self._store.set_limits(cluster, entities, values)
-        if steps:
-            self._verify(cluster, steps)
+        self._verify(cluster, steps)
 
     def _verify(self, cluster: str, steps: Iterable[LimitChange]) -> None:
         found = self._found(cluster)

@@ -205,7 +205,9 @@ def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
             )
             yield (*rule.location, "limits", "partitions"), message
     for key, what in (("partitions", "partition"), ("gpu_types", "GPU type")):
-        pairs = itertools.combinations([rule for rule in enforced if getattr(rule.limits, key) is not None], 2)
+        pairs = itertools.combinations(
+            [rule for rule in enforced if getattr(rule.limits, key) is not None], 2
+        )
         for rule, other in pairs:
             first, second = getattr(rule.limits, key), getattr(other.limits, key)
             if set(first).isdisjoint(second) and (

@@ -49,7 +49,7 @@ _SETS = ("Flags", "Preempt", "QOS")
 _REMOVED = -1
 # Names that sacctmgr reads as a single name wherever they occur.
 _NAME = re.compile(r"[^\s,'\"|=()\x00-\x1f]+")
-_USERS_PER_CALL = 200
+_ENTITIES_PER_CALL = 200
 _LOOP = "Preemption loop"
 # slurmdbd stores Preempt as ",2,". When it removes a name, it reads the empty end as a QOS 0.
 _PERHAPS_NO_LOOP = (
@@ -203,15 +203,16 @@ class Sacctmgr:
     def set_limits(
         self, cluster: str, entities: Sequence[Entity], values: Mapping[LimitField, int | None]
     ) -> None:
-        """Set limits of several users of one account, or of one QOS or account.
+        """Set limits of accounts, of users, or of one QOS.
 
-        None removes a limit; other limits are unchanged. Up to 200 users are changed in one transaction of
-        slurmdbd. Raise SlurmError if an entity does not exist.
+        With users of several accounts, each user is changed in each of these accounts. None removes a limit;
+        other limits are unchanged. Up to 200 entities are changed in one transaction of slurmdbd. Raise
+        SlurmError if none of them exists.
         """
         if not values:
             return
-        for start in range(0, len(entities), _USERS_PER_CALL):
-            which = _where(cluster, entities[start : start + _USERS_PER_CALL])
+        for start in range(0, len(entities), _ENTITIES_PER_CALL):
+            which = _where(cluster, entities[start : start + _ENTITIES_PER_CALL])
             argv = ["sacctmgr", "--immediate", "modify", *which, "set", *_settings(values)]
             try:
                 self._run(argv, self._environ, QUERY_TIMEOUT_S)
@@ -247,17 +248,13 @@ def _name(name: str) -> str:
 
 
 def _where(cluster: str, entities: Sequence[Entity]) -> list[str]:
-    kind, name = entities[0].kind, _name(entities[0].name)
+    kind, names = entities[0].kind, ",".join(dict.fromkeys(_name(one.name) for one in entities))
     if kind is EntityKind.USER:
-        if {(one.kind, one.name) for one in entities} != {(kind, name)}:
-            raise ValueError("users of several accounts cannot be changed in one call")
         users = ",".join(_name(one.user) for one in entities)
-        return ["user", "where", f"name={users}", f"account={name}", f"cluster={_name(cluster)}"]
-    if len(entities) != 1:
-        raise ValueError("accounts and QOS are changed one by one")
+        return ["user", "where", f"name={users}", f"account={names}", f"cluster={_name(cluster)}"]
     if kind is EntityKind.ACCOUNT:
-        return ["account", "where", f"name={name}", f"cluster={_name(cluster)}"]
-    return ["qos", "where", f"name={name}"]
+        return ["account", "where", f"name={names}", f"cluster={_name(cluster)}"]
+    return ["qos", "where", f"name={names}"]
 
 
 def _settings(values: Mapping[LimitField, int | None]) -> list[str]:

@@ -69,10 +69,17 @@ class MemoryStore:
         number, self.changes = self.changes, self.changes + 1
         fails = self.fail_at is not None and self.fail_at <= number < self.fail_at + self.failures
         if not fails or self.changes_despite_failure:
-            for entity in entities:
+            for entity in self._reached(entities):
                 self._set(entity, values)
         if fails:
             raise SlurmError("sacctmgr gave no answer")
+
+    def _reached(self, entities: Sequence[Entity]) -> Sequence[Entity]:
+        """Return the entities that sacctmgr changes: each named user in each named account."""
+        if entities[0].kind is not EntityKind.USER:
+            return entities
+        accounts, users = {one.name for one in entities}, {one.user for one in entities}
+        return [one.entity for one in self._associations if one.account in accounts and one.user in users]
 
     def add_qos(self, name: str, description: str, *, requeued: bool) -> None:
         mode = "requeue" if requeued else "cluster"

@@ -90,7 +90,9 @@ def test_users_with_equal_changes_share_a_command() -> None:
         found((*ASSOCIATIONS, user("carol", "vision"))),
         (),
     )
-    calls = [([entity.user for entity in entities], values) for entities, values in commands(change.steps)]
+    calls = [
+        ([entity.user for entity in entities], values) for entities, values in commands(change.steps, ())
+    ]
     assert calls == [
         (["bob", "carol"], {limit("GrpTRES_gpu"): 4}),
         (["alice"], {limit("GrpTRES_gpu"): 4, limit("MaxTRES_gpu"): 1}),
@@ -102,7 +104,7 @@ def test_a_qos_that_becomes_preempted_loses_its_own_preempt_afterwards() -> None
     normal, urgent = Entity(EntityKind.QOS, "normal"), Entity(EntityKind.QOS, "urgent")
     lent, wanted = LimitField("Preempt", "sg-loans"), LimitField("Preempt", "normal")
     steps = [LimitChange(normal, lent, 1, None), LimitChange(urgent, wanted, None, 1)]
-    assert list(commands(steps)) == [([urgent], {wanted: 1}), ([normal], {lent: None})]
+    assert list(commands(steps, ())) == [([urgent], {wanted: 1}), ([normal], {lent: None})]
 
 
 @pytest.mark.parametrize("lost", ["b", "c"])
@@ -113,9 +115,10 @@ def test_a_reversed_preemption_is_removed_before_the_new_one_is_added(lost: str)
     steps.append(LimitChange(one, LimitField("Preempt", "b"), None, 1))
     if lost == "c":
         steps.append(LimitChange(other, LimitField("Preempt", "c"), None, 1))
-    order = [(entities[0].name, set(values.values())) for entities, values in commands(steps)]
+    order = [(entities[0].name, set(values.values())) for entities, values in commands(steps, ())]
     assert order[0] == (lost, {None})
-    back = [(entities[0].name, set(values.values())) for entities, values in commands(s.back for s in steps)]
+    undo = commands([step.back for step in steps], ())
+    back = [(entities[0].name, set(values.values())) for entities, values in undo]
     assert back[-1] == (lost, {1})
 
 
@@ -125,25 +128,43 @@ _AMOUNTS = st.dictionaries(
 )
 
 
+def test_accounts_with_equal_changes_share_a_command_as_do_their_users() -> None:
+    """sacctmgr changes each named user in each named account, so the user pi of a is changed separately."""
+    pairs = [("a", ""), ("b", ""), ("a", "dan"), ("a", "pi"), ("b", "eve"), ("a", "head"), ("b", "head")]
+    changed = [Association(account=name, user=who) for name, who in pairs]
+    others = [Association(account="b", user="pi"), Association(account="c", user="head")]
+    steps = [LimitChange(one.entity, limit("MaxJobs"), None, 4) for one in changed]
+    calls = [[(one.name, one.user) for one in those] for those, _ in commands(steps, changed + others)]
+    assert calls == [
+        [("a", ""), ("b", "")],
+        [("a", "dan"), ("a", "head"), ("b", "eve"), ("b", "head")],
+        [("a", "pi")],
+    ]
+
+
 @given(_AMOUNTS, _AMOUNTS, _AMOUNTS, st.lists(st.sampled_from(["jobs_running", "gpus_running"]), unique=True))
 def test_the_steps_reach_the_plan_and_can_be_undone(vision, alice, other, keys) -> None:
     start = (
         Association(account="vision", limits=vision),
         Association(account="vision", user="alice", limits=alice),
+        Association(account="nlp", limits=vision),
+        Association(account="nlp", user="bob", limits=alice),
+        Association(account="nlp", user="carol"),
         Association(account="other", limits=other),
+        Association(account="other", user="carol", limits=other),
     )
     lines = [f"for: grads, per: user, limits: {{{key}: 3}}" for key in keys]
     text = rules(*lines) if lines else NONE
     store = MemoryStore(start)
     change = difference(wanted_limits(text, start), found(start), ())
-    for entities, values in commands(change.steps):
+    for entities, values in commands(change.steps, start):
         store.set_limits("c", entities, values)
     after = store.associations("c")
     again = difference(wanted_limits(text, after), found(after), change.owned)
     assert (again.steps, again.owned) == ((), change.owned)
     assert found(after)[of("other")] == other
     undone = difference(wanted_limits(NONE, after), found(after), change.owned)
-    for entities, values in commands(undone.steps):
+    for entities, values in commands(undone.steps, after):
         store.set_limits("c", entities, values)
     assert found(store.associations("c")) == found(start)
 

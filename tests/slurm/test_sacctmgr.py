@@ -104,6 +104,9 @@ def test_a_change_names_what_changes_and_nothing_else() -> None:
         [Entity(EntityKind.USER, "vision", who) for who in ("alice", "bob")],
         {LimitField("MaxJobs"): None},
     )
+    both = [Entity(EntityKind.USER, "nlp", "carol"), Entity(EntityKind.USER, "vision", "dan")]
+    store.set_limits("c", both, {LimitField("MaxJobs"): 3})
+    store.set_limits("c", [Entity(EntityKind.ACCOUNT, "nlp"), VISION], {LimitField("MaxJobs"): 9})
     store.set_limits("c", [Entity(EntityKind.QOS, "sg-a")], {LimitField("Flags", "DenyOnLimit"): None})
     store.set_limits("c", [Entity(EntityKind.QOS, "sg-a")], {LimitField("Flags", "DenyOnLimit"): 1})
     store.set_limits("c", [VISION], {LimitField("QOS", "sg-a"): 1, LimitField("QOS", "sg-b"): None})
@@ -113,6 +116,8 @@ def test_a_change_names_what_changes_and_nothing_else() -> None:
     assert [" ".join(argv[2:]) for argv in run.asked] == [
         "modify account where name=vision cluster=c set MaxTRES=cpu=0,mem=-1 MaxWall=60",
         "modify user where name=alice,bob account=vision cluster=c set MaxJobs=-1",
+        "modify user where name=carol,dan account=nlp,vision cluster=c set MaxJobs=3",
+        "modify account where name=nlp,vision cluster=c set MaxJobs=9",
         "modify qos where name=sg-a set Flags-=DenyOnLimit",
         "modify qos where name=sg-a set Flags+=DenyOnLimit",
         "modify account where name=vision cluster=c set QOS+=sg-a QOS-=sg-b",

@@ -122,7 +122,9 @@ def _limit_at(value: object, mgpu: int) -> float:
 def _conditions(group: Group) -> tuple[Any, ...]:
     """Return the sets of names to which a group limits its jobs, and its last day; None for any."""
     # Slurm stores names of accounts and QOS in lower case.
-    lower = [None if names is None else {name.lower() for name in names} for names in (group.accounts, group.qos)]
+    lower = [
+        None if names is None else {name.lower() for name in names} for names in (group.accounts, group.qos)
+    ]
     names = (group.users, group.unix_groups, group.partitions)
     return (*lower, *(None if one is None else set(one) for one in names), group.until)
 

@@ -7,13 +7,14 @@ they had before the policy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from slurm_gpu.policy.native.fields import INHERITED
 from slurm_gpu.policy.native.required import RequiredLimits
-from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
+from slurm_gpu.slurm.sacctmgr import Association, Entity, EntityKind, LimitField, Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,12 @@ def drift(found: Mapping[Entity, Limits], owned: Iterable[Owned]) -> tuple[Drift
     )
 
 
-def commands(steps: Iterable[LimitChange]) -> Iterator[tuple[list[Entity], dict[LimitField, int | None]]]:
-    """Group the steps for `Sacctmgr.set_limits`; equal changes to users of an account share one call.
+def commands(
+    steps: Iterable[LimitChange], associations: Iterable[Association]
+) -> Iterator[tuple[list[Entity], dict[LimitField, int | None]]]:
+    """Group the steps for `Sacctmgr.set_limits`; equal changes to accounts or to users share one call.
+
+    `associations` are those of the cluster.
 
     QOS that lose a name from their Preempt come last, because afterwards slurmdbd 22.05 lets no QOS preempt
     these QOS until slurmdbd is restarted. QOS that would otherwise preempt each other for a moment come
@@ -126,9 +131,13 @@ def commands(steps: Iterable[LimitChange]) -> Iterator[tuple[list[Entity], dict[
     for step in steps:
         changes.setdefault(step.entity, {})[step.limit] = step.new
 
+    accounts_of: dict[str, set[str]] = {}
+    for one in associations:
+        accounts_of.setdefault(one.user, set()).add(one.account)
+
     def alike(entity: Entity) -> tuple[object, ...]:
         values = tuple(sorted((limit, -1 if new is None else new) for limit, new in changes[entity].items()))
-        return (entity.kind, entity.name, values)
+        return (entity.kind, entity.name if entity.kind is EntityKind.QOS else "", values)
 
     reversed_qos = _reversed_qos(steps)
 
@@ -137,8 +146,23 @@ def commands(steps: Iterable[LimitChange]) -> Iterator[tuple[list[Entity], dict[
         return (entity not in reversed_qos, removes, *alike(entity))
 
     for _, group in groupby(sorted(changes, key=order), key=alike):
-        entities = sorted(group)
-        yield entities, changes[entities[0]]
+        for entities in _calls(list(group), accounts_of):
+            yield entities, changes[entities[0]]
+
+
+def _calls(entities: Sequence[Entity], accounts_of: Mapping[str, set[str]]) -> Iterator[list[Entity]]:
+    """Split entities with equal changes into calls; sacctmgr changes each named user in each named account.
+
+    Users who also belong to one of these accounts without this change are changed account by account.
+    """
+    accounts, n_equal = {one.name for one in entities}, Counter(one.user for one in entities)
+
+    def key(entity: Entity) -> str:
+        n_reached = len(accounts_of.get(entity.user, set()) & accounts)
+        return entity.name if n_reached > n_equal[entity.user] else ""
+
+    for _, call in groupby(sorted(entities, key=lambda entity: (key(entity), entity)), key=key):
+        yield list(call)
 
 
 def _reversed_qos(steps: Iterable[LimitChange]) -> frozenset[Entity]:
