@@ -160,6 +160,16 @@ def test_a_valid_bundle_passes_its_trial() -> None:
     try_bundle(POLICY, BUNDLE)
 
 
+def test_among_many_groups_every_kind_of_group_is_tried() -> None:
+    alike = [RuleModel(f"r{n}", "job", accounts=frozenset({f"a{n}"}), limits={"gpus": 4}) for n in range(30)]
+    last = RuleModel("last", "job", accounts=frozenset({"vision"}), limits={"gpus": 4, "cpus": 64})
+    policy = compiled([*alike, last], "/nonexistent/d")
+    bundle = build_bundle(policy)
+    try_bundle(policy, bundle)
+    with pytest.raises(OutsideError, match="not installed"):
+        try_bundle(policy, bundle.replace('["cpus"] = 64', '["cpus"] = "x"'))
+
+
 def test_only_slurm_user_can_read_the_decision_log(tmp_path: Path) -> None:
     prepare_run_directory(tmp_path / "run", os.getuid())
     prepare_run_directory(tmp_path / "run", os.getuid())

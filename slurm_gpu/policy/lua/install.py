@@ -6,7 +6,8 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ SCRIPT_NAME = "job_submit.lua"
 STATE_DIRECTORY = Path("/var/lib/slurm-gpu/policy")
 # Number of previous bundles that are kept; the site's own scripts are never removed.
 KEPT = 20
+
+# Number of groups of each shape whose jobs are tried; more would take seconds.
+_GROUPS_OF_A_SHAPE = 10
 
 # A UID that no policy names.
 _STRANGER = 65533
@@ -56,13 +60,13 @@ class Replacement:
 
 
 def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], float] = time.time) -> None:
-    """Test the bundle with jobs of every group, in every version of Lua that Slurm may be linked with.
+    """Test the bundle with jobs of every kind of group, in every version of Lua that Slurm may use.
 
     All versions get the same time and the same files. Otherwise their results could differ because the
     cluster admits a job or a second passes between two tests. Raise OutsideError if the bundle does not load,
     raises or logs an error, or decides differently in two versions.
     """
-    owners = [_STRANGER_OWNER, *(_member(group) for group in _tables(compiled["groups"]))]
+    owners = [_STRANGER_OWNER, *map(_member, _groups_to_test(compiled))]
     results: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
     moment = int(now())
     for version in LUA_VERSIONS:
@@ -97,15 +101,31 @@ def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, s
         return [nothing]
     header = f"slurm-gpu-snapshot 1 1 {moment}"
     empty_snapshot = nothing | {path: f"{header}\ngroups {groups_id}\nhours 0 0 0\nend 1\n"}
-    limits = [_keys(rule) for rule in _tables(compiled["rules"])]
-    counts_hours = any(key.startswith("gpu_hours") for keys in limits for key in keys)
+    limits = [_limits(rule) for rule in _tables(compiled["rules"])]
+    counts_hours = any(key.startswith("gpu_hours") for pairs in limits for key, _ in pairs)
     return [empty_snapshot] if counts_hours else [empty_snapshot, nothing | {path: None}]
 
 
-def _keys(rule: Mapping[str, Any]) -> list[str]:
-    """Return the keys of all limits of a rule and of its exceptions."""
+def _limits(rule: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return all limits of a rule and of its exceptions, with their keys."""
     exceptions = rule.get("exceptions") or {}
-    return [key for limits in (rule, *exceptions.values()) for key in limits["limits"]]
+    return [pair for limits in (rule, *exceptions.values()) for pair in limits["limits"].items()]
+
+
+def _groups_to_test(compiled: Mapping[str, Plain]) -> Iterator[Mapping[str, Any]]:
+    """Yield the first groups of each shape: their conditions and rules differ only in names and numbers."""
+    shapes_of_rules: dict[int, set[Hashable]] = {}
+    for rule in _tables(compiled["rules"]):
+        settings = [str(rule[key]) for key in ("per", "mode", "on_error", "kind", "when")]
+        limits = {(key, type(value)) for key, value in _limits(rule)}
+        shapes_of_rules.setdefault(rule["group"], set()).add((*settings, frozenset(limits)))
+    seen: Counter[Hashable] = Counter()
+    for number, group in enumerate(_tables(compiled["groups"]), 1):
+        conditions = frozenset(key for key, value in group.items() if value is not None)
+        shape = (conditions, frozenset(shapes_of_rules.get(number, ())))
+        seen[shape] += 1
+        if seen[shape] <= _GROUPS_OF_A_SHAPE:
+            yield group
 
 
 _STRANGER_OWNER: dict[str, str | int] = {
