@@ -1,6 +1,6 @@
 """Measure submissions per second of slurmctld without a plugin, with an empty Lua script, and with ours.
 
-    .venv/bin/python bench/submit.py [--queued 0,10000] [--rounds 8] [--turns 2] [--jobs 100] [--json]
+    .venv/bin/python bench/submit.py [--queued 0,10000] [--rules 4] [--rounds 8] [--turns 2] [--json]
 
 Brings up a lab of its own (root; the lab must be down). Every round starts slurmctld from the same saved
 queue of N pending jobs. The alternatives run in turn, each with `jobs` jobs of each of four submitters:
@@ -16,12 +16,15 @@ turns, and a longer queue or other load affects all alternatives equally.
 
 Printed for each: submissions per second; their ratio to `noop`, and of `ours` to `polled`, in the same turn.
 Ratios are means of all turns with 95 % intervals. Also slurmctld's own time for a submission
-(REQUEST_SUBMIT_BATCH_JOB in sdiag), its CPU time for one, and its time for the first submission in its
-second, the usual case for rare submissions. "decision" is the time inside our slurm_job_submit, in slurmctld
-with one submitter: for equal jobs, and (varied) for jobs with different time limits. With --json the last
-line is {"queued": {"0": {"none": …, "noop": …, …}, …}, "turns": {"0": {"noop": {"to_noop": …, "to_noop_95":
-[…, …], "sdiag_us": …, "cpu_us": …, "first_us": …}, …}, …}, "decision_ms": {"0": {"ours": {"median": …}, …},
-…}, "decision_ms_median": …}; queued in submissions a second, and `ours` has to_polled and to_polled_95, too.
+(REQUEST_SUBMIT_BATCH_JOB in sdiag), its CPU time for one and the ratio of that to `noop`, and its time for
+the first submission in its second, the usual case for rare submissions. "decision" is the time inside our
+slurm_job_submit, in slurmctld with one submitter: for equal jobs, and (varied) for jobs with different time
+limits. With --rules 600, 596 rules for 298 other accounts are added to the four that apply to each job; the
+time of `policy apply` is printed for any number of rules. With --json the last line is {"queued": {"0":
+{"none": …, "noop": …, …}, …}, "turns": {"0": {"noop": {"to_noop": …, "to_noop_95": […, …], "sdiag_us": …,
+"cpu_us": …, "cpu_to_noop": …, "cpu_to_noop_95": […, …], "first_us": …}, …}, …}, "decision_ms": {"0": {"ours":
+{"median": …}, …}, …}, "decision_ms_median": …, "apply_s": …}; queued in submissions a second, and `ours` has
+to_polled and to_polled_95, too.
 """
 
 from __future__ import annotations
@@ -85,6 +88,11 @@ rules:
   - {id: size, for: everyone, per: job, why: bench, limits: {gpus: 16, walltime: 7d, cpus_per_gpu: 32}}
   - {id: days, for: vision, per: job, why: bench, limits: {walltime: 3d}, mode: advise}
 """
+# Further rules: two for each of other accounts.
+MORE_RULES = """\
+  - {{id: size{0}, for: other{0}, per: job, why: bench, limits: {{gpus: 8, walltime: 2d}}}}
+  - {{id: share{0}, for: other{0}, per: user, why: bench, limits: {{gpus_total: 900000, jobs_total: 900000}}}}
+"""
 # Appended to our script: ignore jobs named "noop" …
 SWITCH = """
 local ours = slurm_job_submit
@@ -141,11 +149,17 @@ class Bench:
         self.conf = without(lab.layout.slurm_conf.read_text(), "SchedulerParameters")
         self.polling = False
 
-    def prepare_scripts(self) -> None:
-        """Write the bundle as `policy apply` does, with an addition for the benchmark."""
+    def prepare_scripts(self, n_rules: int = 4) -> float:
+        """Write the bundle by `policy apply`, with an addition for the benchmark; return the apply's time."""
         policy = self.directory / "policy.yaml"
-        policy.write_text(POLICY)
+        policy.write_text(policy_of(n_rules))
+        if others := other_accounts(n_rules):
+            add = ["sacctmgr", "--immediate", "add"]
+            self.lab.run_as("root", [*add, "account", ",".join(others)])
+            self.lab.run_as("root", [*add, "user", USER, f"account={','.join(others)}"])
+        began = time.monotonic()
         self.lab.run_as("root", ["slurm-gpu", "policy", "apply", "--replace", str(policy)])
+        apply_s = time.monotonic() - began
         ours = self.script.read_text()
         end = ours.rindex("return (function(...)")
         bundle = ours[:end] + "local _ = (function(...)" + ours[end:].removeprefix("return (function(...)")
@@ -153,6 +167,7 @@ class Bench:
             "switched": bundle + SWITCH,
             "watched": bundle + STOPWATCH.replace("@FILE@", str(self.times_file)),
         }
+        return apply_s
 
     @property
     def times_file(self) -> Path:
@@ -261,6 +276,20 @@ class Bench:
         return [float(line) * 1000 for line in self.times_file.read_text().split()]
 
 
+def other_accounts(n_rules: int) -> list[str]:
+    """Return the accounts for which rules are added to the four of POLICY."""
+    return [f"other{number}" for number in range((n_rules - 4) // 2)]
+
+
+def policy_of(n_rules: int) -> str:
+    """Return POLICY with `n_rules` rules."""
+    others = other_accounts(n_rules)
+    groups = "".join(f"  {name}: {{accounts: [{name}]}}\n" for name in others)
+    manages = 'manages: {accounts: ["other*"]}\n' if others else ""
+    policy = POLICY.replace("bundles:", f"{groups}{manages}bundles:")
+    return policy + "".join(MORE_RULES.format(number) for number in range(len(others)))
+
+
 def without(conf: str, *names: str) -> str:
     """Return slurm.conf without the lines of these names."""
     return "".join(line for line in conf.splitlines(keepends=True) if line.partition("=")[0] not in names)
@@ -286,9 +315,9 @@ def spread(mean: float, interval: list[float]) -> str:
     return f"{mean:.3f}" + (f" (±{interval[1] - mean:.3f})" if interval else "")
 
 
-def ratio(of: list[Turn], to: list[Turn]) -> tuple[float, list[float]]:
-    """Return the ratio of submissions per second in the same turn."""
-    return mean_95([one.per_s / other.per_s for one, other in zip(of, to, strict=True)])
+def ratio(of: list[Turn], to: list[Turn], value: str = "per_s") -> tuple[float, list[float]]:
+    """Return the ratio of submissions per second, or of another value, in the same turn."""
+    return mean_95([getattr(one, value) / getattr(other, value) for one, other in zip(of, to, strict=True)])
 
 
 def take_turns(bench: Bench, size: int, options: argparse.Namespace) -> dict[str, list[Turn]]:
@@ -324,6 +353,7 @@ def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         for name, of_it in turns.items():
             row = rows[name]
             row["to_noop"], row["to_noop_95"] = ratio(of_it, turns["noop"])
+            row["cpu_to_noop"], row["cpu_to_noop_95"] = ratio(of_it, turns["noop"], "cpu_us")
             if name == "ours":
                 row["to_polled"], row["to_polled_95"] = ratio(of_it, turns["polled"])
             row["sdiag_us"] = round(statistics.fmean(turn.sdiag_us for turn in of_it))
@@ -353,6 +383,9 @@ def main() -> None:
         "--queued", type=arguments.numbers, default="0,10000", help="sizes of the queue (default 0,10000)"
     )
     parser.add_argument(
+        "--rules", type=arguments.number(4), default=4, help="rules of the policy, even (default 4)"
+    )
+    parser.add_argument(
         "--rounds", type=arguments.number(1), default=8, help="starts from the saved queue (default 8)"
     )
     parser.add_argument(
@@ -369,16 +402,18 @@ def main() -> None:
 
     with own_lab() as (lab, directory):
         bench = Bench(lab, directory)
-        bench.prepare_scripts()
-        results = measure(bench, options)
+        apply_s = bench.prepare_scripts(options.rules)
+        results = measure(bench, options) | {"apply_s": round(apply_s, 2)}
 
+    print(f"apply of {options.rules} rules: {apply_s:.2f} s")
     for size, rows in results["turns"].items():
         print(f"{size} queued:")
         for name, row in rows.items():
             print(
                 f"  {name:<5} {results['queued'][size][name]:>6}/s  "
                 f"{spread(row['to_noop'], row['to_noop_95'])} of noop  "
-                f"slurmctld {row['sdiag_us']:>6} us, CPU {row['cpu_us']:>6} us, first {row['first_us']:>7} us"
+                f"slurmctld {row['sdiag_us']:>6} us, CPU {row['cpu_us']:>6} us, "
+                f"{spread(row['cpu_to_noop'], row['cpu_to_noop_95'])} of noop, first {row['first_us']:>7} us"
             )
         print(f"  ours {spread(rows['ours']['to_polled'], rows['ours']['to_polled_95'])} of polled")
         for name, times in results["decision_ms"][size].items():

@@ -31,6 +31,7 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         ("colocation", "--slowed 2", "'2' is not a fraction from 0 to 1"),
         ("colocation_predictor", "--data nowhere.csv", "nowhere.csv: cannot be read: No such file"),
         ("colocation_predictor", "--generated 1:4", "'4' is not a whole number of at least 5"),
+        ("submit", "--rules 3", "'3' is not a whole number of at least 4"),
         ("real_gpu", "--seconds nan", "'nan' is not a number of at least 2 s"),
         ("plain_loops", "fork", "usage: "),
     ],
