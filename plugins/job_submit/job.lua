@@ -1,4 +1,4 @@
--- requires: amounts, fit, queue, reading, size, update
+-- requires: amounts, fit, hosts, queue, reading, size, update
 -- The request: the only module that reads job_desc, the partitions and, for an update, the job's record. Adds to job:
 -- uid user account qos partition kind tasks array request size (its mgpu and form) writes bundle walltime_s
 -- walltime_from command asked_whole_nodes notes_whole_nodes. An update also gets `was` (the earlier size) and `past`.
@@ -81,6 +81,21 @@ local function only_qos(desc)
   return names and not names:find(",", 1, true) and names or nil
 end
 
+-- The number of nodes that a node list and the counts in a constraint such as [a*1&b*2] require, 0 for none. sbatch
+-- writes it to min_nodes too; other clients do not. Second result: a list that cannot be parsed.
+local function named_nodes(desc)
+  local list, counts = text(desc.req_nodes), text(desc.features)
+  local listed, sum = lib.hosts.set(list or ""), 0
+  for count in string.gmatch(counts or "", "%*(%d+)") do
+    sum = sum + tonumber(count)
+  end
+  local names = 0
+  for _ in pairs(listed or {}) do
+    names = names + 1
+  end
+  return math.max(names, sum), not listed and list or nil
+end
+
 -- The stage.
 function job_module.run(job, state)
   local desc, record, parts = job.desc, job.record or {}, job.parts or {}
@@ -117,7 +132,7 @@ function job_module.run(job, state)
   elseif job.array then
     job.tasks = amounts.array_tasks(job.array)
     if job.tasks == nil then
-      job.tasks, job.unreadable_array = 1, job.array
+      job.tasks, job.unreadable = 1, job.array
     end
   end
 
@@ -127,12 +142,14 @@ function job_module.run(job, state)
     job.kind = job.kind or job_module.kind_of(desc, state)
   end
 
+  local least_nodes, unreadable_list = named_nodes(desc)
+  job.unreadable = job.unreadable or unreadable_list
   job.request = {
     per_job = merged("tres_per_job"),
     per_node = merged("tres_per_node"),
     per_socket = per_socket,
     per_task = merged("tres_per_task"),
-    nodes = number("min_nodes"),
+    nodes = least_nodes > 0 and math.max(number("min_nodes") or 1, least_nodes) or number("min_nodes"),
     most_nodes = number("max_nodes"),
     tasks = tasks,
     tasks_per_node = amounts.u16(desc.ntasks_per_node),

@@ -193,7 +193,7 @@ local PLAIN = {
 }
 
 local function check_readable(job)
-  local text = job.unreadable_array or amounts.unreadable(job.request)
+  local text = job.unreadable or amounts.unreadable(job.request)
   if text == nil then
     return nil
   end

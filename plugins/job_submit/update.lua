@@ -17,6 +17,8 @@ local function touched(desc, memory)
     or amounts.u32(desc.min_nodes)
     or amounts.u32(desc.max_nodes)
     or amounts.u32(desc.num_tasks)
+    or text(desc.req_nodes)
+    or text(desc.features)
   local resized = regrouped
     or next(memory)
     or amounts.u32(desc.min_cpus)

@@ -59,6 +59,10 @@ class Request:
     nodes: int | None = None
     most_nodes: int | None = None
     """Upper end of --nodes=1-3."""
+    listed_nodes: int | None = None
+    """Nodes in a list, without a number of nodes, as clients other than sbatch submit it."""
+    feature_nodes: tuple[int, ...] = ()
+    """The counts in a constraint [a*1&b*2], likewise."""
     sockets: int | None = None
     n_tasks: int | None = None
     tasks_per_node: int | None = None
@@ -88,7 +92,7 @@ class Request:
 
     @property
     def least_nodes(self) -> int:
-        named = 1 if self.nodes is None else self.nodes
+        named = max(self.nodes or 1, self.listed_nodes or 1, sum(self.feature_nodes))
         if self.n_tasks is None or self.tasks_per_node is None:
             return named
         return max(named, math.ceil(self.n_tasks / self.tasks_per_node))

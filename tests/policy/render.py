@@ -58,6 +58,7 @@ def description(request: Request, mark: str = "/", *, terse: bool = False) -> di
     desc |= {"script": None, "argc": 0} if request.interactive else {"script": "#!/bin/sh"}
     tasks = request.nodes or 1 if request.n_tasks is None else max(request.n_tasks, request.nodes or 1)
     desc["min_cpus"] = tasks * (1 if request.cpus_per_task is None else request.cpus_per_task)
+    counts = "&".join(f"zone{number}*{count}" for number, count in enumerate(request.feature_nodes, 1))
     given = {
         "min_nodes": request.nodes,
         "max_nodes": request.most_nodes,
@@ -71,6 +72,8 @@ def description(request: Request, mark: str = "/", *, terse: bool = False) -> di
         "min_mem_per_node": request.mib_per_node,
         "min_mem_per_cpu": request.mib_per_cpu,
         "shared": 0 if request.exclusive else None,
+        "req_nodes": None if request.listed_nodes is None else f"m,n[1-{request.listed_nodes - 1}]",
+        "features": f"[{counts}]" if counts else None,
     }
     desc |= {field: value for field, value in given.items() if value is not None}
     if request.array_tasks is not None:

@@ -88,7 +88,7 @@ def every_request(draw: st.DrawFn) -> Request:
     request = draw(_FULL_REQUESTS)
     qos = draw(some_of("normal", "normal", "sg-long", "normal,sg-long", "other,normal"))
     request = replace(request, qos=qos, minutes=0 if draw(whole(0, 19)) == 0 else request.minutes)
-    match draw(some_of("", "", "", "socket", "by task", "mps", "per node", "exclusive", "both")):
+    match draw(some_of("", "", "", "socket", "by task", "mps", "per node", "exclusive", "both", "named")):
         case "socket" if request.per_job is not None:
             asked = replace(request, per_job=None, per_socket=draw(whole(1, 3)))
             return replace(asked, sockets=draw(maybe_whole(1, 2)))
@@ -102,6 +102,9 @@ def every_request(draw: st.DrawFn) -> Request:
             return replace(request, exclusive=True, gpu_type=None)
         case "both" if request.per_node is not None and request.gpu_type is not None:
             return replace(request, per_job=draw(whole(1, 12)))
+        case "named":
+            listed, counts = draw(some_of(None, 2, 3)), draw(some_of((), (2,), (1, 3)))
+            return replace(request, nodes=None, most_nodes=None, listed_nodes=listed, feature_nodes=counts)
     return request
 
 

@@ -23,7 +23,7 @@ from .render import PARTITIONS, description, record
 from .scenarios import LEAST_STEPS, Scenario, scenarios
 
 # Hypothesis draws the smallest example first: with only one or two, no limit is both kept and broken.
-LEAST_EXAMPLES = 10
+LEAST_EXAMPLES = 14
 
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
