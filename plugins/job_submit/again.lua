@@ -47,12 +47,13 @@ for _, module in ipairs(lib.stages) do
   end
 end
 
--- Whether no rule depends on the clock.
+-- Whether no rule and no group depends on the clock.
 local timeless = true
 for _, rule in ipairs(policy.rules) do
-  if rule.when or rule.exceptions or policy.groups[rule.group].until_s then
-    timeless = false
-  end
+  timeless = timeless and not (rule.when or rule.exceptions)
+end
+for _, group in ipairs(policy.groups) do
+  timeless = timeless and not (group.from_s or group.until_s)
 end
 
 local answer, same = lib.reading.answer, lib.reading.same

@@ -16,10 +16,7 @@ end
 -- The user's exception, whose limits replace those of the rule; nil if none is in force.
 local function exception_for(rule, job)
   local exception = rule.exceptions and rule.exceptions[job.uid]
-  if exception and job.now < exception.until_s then
-    return exception
-  end
-  return nil
+  return exception and lib.scopes.is_current(exception, job.now) and exception or nil
 end
 
 local function lower(room, name, value)

@@ -74,10 +74,14 @@ function scopes.matching(job)
   return found, rules
 end
 
+-- Whether a group or an exception applies at this moment.
+function scopes.is_current(dated, now)
+  return (dated.from_s or 0) <= now and now < (dated.until_s or math.huge)
+end
+
 -- Whether a rule is in force at this moment.
 function scopes.in_force(rule, now)
-  local group = policy.groups[rule.group]
-  return (group.until_s == nil or now < group.until_s) and lib.calendar.holds(rule.when, now)
+  return scopes.is_current(policy.groups[rule.group], now) and lib.calendar.holds(rule.when, now)
 end
 
 return scopes

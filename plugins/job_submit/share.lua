@@ -15,7 +15,7 @@ local LONGEST_KEY = 80
 local function of_groups(indexes, job)
   for _, index in ipairs(indexes) do
     local group = policy.groups[index]
-    if (group.until_s == nil or job.now < group.until_s) and lib.scopes.holds_all(group, job) then
+    if lib.scopes.is_current(group, job.now) and lib.scopes.holds_all(group, job) then
       return true
     end
   end

@@ -18,7 +18,7 @@ end
 local function may(job)
   for _, index in ipairs(urgent.groups) do
     local group = policy.groups[index]
-    if (group.until_s == nil or job.now < group.until_s) and lib.scopes.holds(group, job.uid, job.account) then
+    if lib.scopes.is_current(group, job.now) and lib.scopes.holds(group, job.uid, job.account) then
       return true
     end
   end

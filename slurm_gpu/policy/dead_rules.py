@@ -46,11 +46,11 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
 
 def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
     for group in policy.groups.values():
-        if group.until is not None and group.until < today:
+        if group.days[1] < today:
             message = f"group {group.name} expired on {group.until}: its rules do not apply to any job"
             yield ("groups", group.name, "until"), message
     for exception in policy.exceptions:
-        if exception.until < today:
+        if exception.days[1] < today:
             message = (
                 f"the exception for {exception.user} from rule {exception.rule} expired on {exception.until}"
             )
@@ -80,6 +80,10 @@ def _needless_exceptions(policy: Policy) -> Iterator[_Doubt]:
         if group.users is not None and exception.user not in group.users:
             message = f"rule {rule.id} does not apply to {exception.user}, who is not in group {group.name}"
             yield (*exception.location, "user"), message
+        first, last = zip(group.days, exception.days, strict=True)
+        if max(first) > min(last):
+            message = f"the exception for {exception.user} never applies: group {group.name} has other days"
+            yield exception.location, message
         limits = flat_limits(rule.limits)
         for key, value in flat_limits(exception.limits).items():
             if value == limits[key]:

@@ -95,6 +95,7 @@ def test_groups_that_none_of_the_users_jobs_can_be_in_are_left_out() -> None:
         GroupInForce("nlp", accounts=frozenset({"nlp"})),
         GroupInForce("urgent", qos=frozenset({"high"})),
         GroupInForce("course", until_s=NOON_S),
+        GroupInForce("spring", from_s=NOON_S + 1),
     ):
         assert lines(rule({"jobs_total": 5}, group=group)) == []
     # If Slurm returns no partitions of the user, all are possible.
@@ -108,3 +109,7 @@ def test_a_user_s_exception_replaces_the_limit_until_its_end() -> None:
     gpus, jobs = lines(rule(limits, exceptions=exceptions))
     assert (jobs.limit, jobs.until_s, gpus.until_s) == (50, NOON_S + 1, None)
     assert [line.limit for line in lines(rule(limits, exceptions=exceptions), now_s=NOON_S + 1)] == [1, 5]
+    later = {1001: {"from_s": NOON_S + 1, "limits": {"jobs_total": 50}}}
+    assert [line.limit for line in lines(rule(limits, exceptions=later))] == [1, 5]
+    jobs = lines(rule(limits, exceptions=later), now_s=NOON_S + 1)[1]
+    assert (jobs.limit, jobs.until_s, jobs.exception) == (50, None, later[1001])

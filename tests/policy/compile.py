@@ -55,7 +55,7 @@ def compiled(
         groups={f"group-{rule.id}": _group(rule) for rule in rules},
         rules=tuple(_rule(rule) for rule in rules),
         exceptions=tuple(
-            RuleException(rule.id, NAMES[uid], as_limits(own.limits), own.until, "A deadline.", None, ())
+            RuleException(rule.id, NAMES[uid], as_limits(own.limits), "A deadline.", own.from_day, own.until)
             for rule in rules
             for uid, own in rule.exceptions.items()
         ),
@@ -101,6 +101,7 @@ def _group(rule: RuleModel) -> Group:
         accounts=_names(rule.accounts),
         qos=_names(rule.qos),
         partitions=_names(rule.partitions),
+        from_day=rule.from_day,
         until=rule.until,
     )
 

@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 
-from .model import PARTITIONS, SHARDS_PER_GPU, BundleModel, Limit, PolicyModel, Request, RuleModel
+from .model import (
+    PARTITIONS,
+    SHARDS_PER_GPU,
+    BundleModel,
+    ExceptionModel,
+    Limit,
+    PolicyModel,
+    Request,
+    RuleModel,
+)
 from .users import MEMBERS
 
 
@@ -87,9 +96,14 @@ def binds(rule: RuleModel, job: Request) -> bool:
 
 
 def in_force(rule: RuleModel, moment: dt.datetime) -> bool:
-    return (rule.until is None or moment.date() <= rule.until) and (
-        rule.when is None or rule.when.holds(moment)
-    )
+    return _is_between(rule, moment) and (rule.when is None or rule.when.holds(moment))
+
+
+def _is_between(dated: RuleModel | ExceptionModel, moment: dt.datetime) -> bool:
+    """Return whether a day is one on which a group or an exception applies."""
+    if dated.from_day is not None and moment.date() < dated.from_day:
+        return False
+    return dated.until is None or moment.date() <= dated.until
 
 
 def admitted(policy: PolicyModel, job: Request, *, names_qos: bool = True) -> Request:
@@ -169,7 +183,7 @@ def _of_rule(rule: RuleModel, job: Request, known: Known, moment: dt.datetime) -
 def _limits_of(rule: RuleModel, job: Request, moment: dt.datetime) -> dict[str, Limit]:
     limits = dict(rule.limits)
     exception = rule.exceptions.get(job.uid)
-    if exception is not None and moment.date() <= exception.until:
+    if exception is not None and _is_between(exception, moment):
         limits |= exception.limits
     return limits
 

@@ -218,10 +218,11 @@ class When:
 
 @dataclass(frozen=True)
 class ExceptionModel:
-    """Limits of one user that replace a rule's, up to and including a day."""
+    """Limits of one user that replace a rule's, from the first to the last day, both included."""
 
     limits: Mapping[str, Limit]
-    until: dt.date = dt.date(2200, 1, 1)
+    from_day: dt.date | None = None
+    until: dt.date | None = None
 
 
 @dataclass(frozen=True)
@@ -237,6 +238,8 @@ class RuleModel:
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
     partitions: frozenset[str] | None = None
+    from_day: dt.date | None = None
+    """The group's first day."""
     until: dt.date | None = None
     """The group's last day."""
     kind: str | None = None

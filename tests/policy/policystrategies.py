@@ -112,14 +112,16 @@ def whens(draw: st.DrawFn) -> When:
     return When(days, begin, draw(st.integers(begin + 1, 1440)))
 
 
-LAST_DAYS = st.sampled_from([day + dt.timedelta(days=late) for day in DAYS for late in (-1, 0, 1)])
+DATES = st.sampled_from([day + dt.timedelta(days=late) for day in DAYS for late in (-1, 0, 1)])
+_SOME_DATE = st.none() | DATES
 _CONDITIONS: Mapping[str, st.SearchStrategy[object]] = {
     "users": st.frozensets(UIDS, min_size=1),
     "unix_group": st.sampled_from(["undergrad", "undergrad", "empty"]),
     "accounts": st.frozensets(ACCOUNTS, min_size=1),
     "qos": st.frozensets(st.sampled_from(["normal", "sg-long", "sg-vision", "sg-loans"]), min_size=1),
     "partitions": SOME_PARTITIONS,
-    "until": LAST_DAYS,
+    "from_day": DATES,
+    "until": DATES,
     "when": whens(),
 }
 
@@ -139,7 +141,7 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
         exceptions = {}
         if per != "group" and draw(st.booleans()):
             own = {key: draw(ALL_LIMITS[key]) for key in limits if draw(st.booleans())}
-            exceptions = {draw(UIDS): ExceptionModel(own, draw(LAST_DAYS))}
+            exceptions = {draw(UIDS): ExceptionModel(own, draw(_SOME_DATE), draw(_SOME_DATE))}
         conditions = draw(_SOME_CONDITIONS)
         kind = draw(some_of(None, None, "interactive", "batch")) if kinds or per == "job" else None
         rules.append(

@@ -139,7 +139,16 @@ def test_a_policy_without_rules_is_valid() -> None:
         ("until: 2026-12-20", "until: 2026-02-30", "p.yaml:7:41: until: '2026-02-30' is not in the calendar"),
         ("rule: share", "rule: shares", "rule: 'shares' is not a rule; did you mean share?"),
         ("{gpus_total: 32}", "{walltime: 3d}", "'walltime' is not allowed in a rule with per: user"),
-        ("until: 2026-12-05, ", "", "exception 1 lacks until"),
+        (
+            "until: 2026-12-20",
+            "from: 2026-12-21, until: 2026-12-20",
+            "p.yaml:7:34: from: 2026-12-21 is after until",
+        ),
+        (
+            "until: 2026-12-05",
+            "until: 2026-12-05, from: 2027-01-01",
+            "from: 2027-01-01 is after until: 2026-",
+        ),
         ("per: user", "per: group", "counts the whole group together"),
         ("why: deadline", 'why: "\\e[31m"', "contains a control character"),
         (

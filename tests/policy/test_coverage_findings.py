@@ -285,6 +285,29 @@ def test_groups_and_exceptions_that_ended_are_reported() -> None:
     ]
 
 
+def test_an_exception_outside_the_days_of_its_group_is_reported() -> None:
+    tail = "exceptions: [{rule: a, user: bob, limits: {gpus_total: 32}, until: 2027-01-31, why: w}]\n"
+    days = {"from: 2027-02-01": True, "from: 2027-01-31": False, "until: 2027-01-01": False}
+    for of_group, is_reported in days.items():
+        head = HEAD.replace("all: {}", f"all: {{{of_group}}}")
+        found = find_warnings(rule("a", "all", "user", "gpus_total: 8"), tail=tail, head=head)
+        expected = ["p.yaml:10:14: the exception for bob never applies: group all has other days"]
+        assert found == expected * is_reported
+
+
+def test_a_rule_of_other_days_covers_no_limit() -> None:
+    head = HEAD.replace("all: {}", "all: {from: 2027-01-01}")
+    rules = (rule("a", "all", "job", "cpus: 8"), rule("b", "grads", "job", "cpus: 8"))
+    assert not find_warnings(*rules, head=head)
+    assert find_warnings(*rules, head=head.replace("nlp]", "nlp], from: 2027-02-01"))
+
+
+def test_an_unenforced_limit_of_a_group_that_begins_later_is_reported() -> None:
+    head = HEAD.replace("all: {}", "all: {from: 2027-01-01}")
+    (found,) = find_warnings(rule("a", "all", "user", "gpus_running: 8"), head=head, manages="")
+    assert "nothing enforces gpus_running of rule a" in found
+
+
 def test_an_exception_for_a_user_whom_the_rule_does_not_bind_is_reported() -> None:
     tail = "exceptions: [{rule: a, user: alice, limits: {gpus_total: 8}, until: 2026-12-05, why: w}]\n"
     assert find_warnings(rule("a", "bob", "user", "gpus_total: 8"), tail=tail) == [

@@ -70,6 +70,17 @@ def test_an_exception_replaces_its_limits_until_the_end_of_its_last_day(tmp_path
     assert share.limits_of(1001, midnight - 1) == {"gpus_total": 12000, "jobs_total": 5}
     assert share.limits_of(1001, midnight) == {"gpus_total": 6000, "jobs_total": 5}
     assert share.limits_of(1002, midnight - 1) == {"gpus_total": 6000, "jobs_total": 5}
+    days = (
+        (POLICY % "Because.").replace("until:", "from:").replace("  alice: {", "  alice: {from: 2026-12-06, ")
+    )
+    later = install(tmp_path / "job_submit.lua", days)
+    midnight -= 86400
+    assert (
+        share.limits
+        == later.rules[0].limits_of(1001, midnight - 1)
+        != later.rules[0].limits_of(1001, midnight)
+    )
+    assert [later.groups[2].is_current(midnight + second) for second in (86399, 86400)] == [False, True]
 
 
 def test_the_id_of_the_groups_changes_only_if_the_counted_jobs_change(tmp_path: Path) -> None:

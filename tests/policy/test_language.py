@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.language.limits import LIMITS, flat_limits
-from slurm_gpu.policy.language.local_time import end_of_day, utc_offsets
+from slurm_gpu.policy.language.local_time import end_of_day, start_of_day, utc_offsets
 from slurm_gpu.policy.language.model import (
     BundleMode,
     GpuLimit,
@@ -74,7 +74,8 @@ rules:
       nodes_running: 8
       gpu_hours: {day: 12.5, week: 500}
 exceptions:
-  - {rule: job, user: alice, limits: {gpus: {a100: 8}, walltime: 9d}, until: "2026-12-05", why: w}
+  - {rule: job, user: alice, limits: {gpus: {a100: 8}, walltime: 9d}, why: w,
+     from: 2026-12-01, until: "2026-12-05"}
 """
 
 
@@ -304,4 +305,5 @@ def test_offsets_are_those_of_the_zone(second: int, name: str) -> None:
 
 def test_a_day_ends_at_the_sites_midnight() -> None:
     assert end_of_day(dt.date(2026, 12, 5), SEOUL) == 1796515200 - 9 * 3600
-    assert end_of_day(dt.date(2026, 12, 5), BERLIN) == 1796515200 - 3600
+    assert end_of_day(dt.date(2026, 12, 5), BERLIN) == start_of_day(dt.date(2026, 12, 6), BERLIN)
+    assert start_of_day(dt.date(2026, 12, 6), BERLIN) == 1796515200 - 3600

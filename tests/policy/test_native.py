@@ -121,7 +121,17 @@ def test_exceptions_are_set_on_the_user_until_the_end_of_their_last_day() -> Non
         "vision/alice": {"MaxJobs": 9, "GrpTRES=gres/gpu": 8},
         "vision/bob": {"GrpTRES=gres/gpu": 8},
     }
-    assert "MaxJobs" not in numbers(wanted_limits(text, today=dt.date(2026, 11, 22)))["vision/alice"]
+    for earlier, today in (("until", 22), ("from", 20)):
+        numbers_then = numbers(wanted_limits(text.replace("until", earlier), today=dt.date(2026, 11, today)))
+        assert "MaxJobs" not in numbers_then["vision/alice"]
+    endless = text.replace("until: 2026-11-21, ", "")
+    assert numbers(wanted_limits(endless, today=dt.date(2999, 1, 1)))["vision/alice"]["MaxJobs"] == 9
+
+
+def test_a_group_has_native_limits_from_its_first_day_on() -> None:
+    text = rules("for: course, per: user, limits: {jobs_running: 4}").replace("until: ", "from: ")
+    days = [dt.date(2026, 11, day) for day in (19, 20)]
+    assert [bool(numbers(wanted_limits(text, today=day))) for day in days] == [False, True]
 
 
 def test_an_exception_raises_the_limit_of_the_whole_qos() -> None:

@@ -168,6 +168,7 @@ GROUP = some(
         "accounts": NAMES,
         "qos": NAMES,
         "partitions": NAMES,
+        "from": DAY,
         "until": DAY,
     },
 )
@@ -192,10 +193,9 @@ EXCEPTION = some(
         "rule": st.sampled_from(["a", "b-1"]),
         "user": NAME,
         "limits": LIMIT[Per.USER] | LIMIT[Per.JOB],
-        "until": DAY,
         "why": TEXT,
     },
-    {"granted_by": NAME},
+    {"granted_by": NAME, "from": DAY, "until": DAY},
 )
 BUNDLE = some(
     {"gpus": GPUS},

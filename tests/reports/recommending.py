@@ -31,7 +31,7 @@ def policy(text: str) -> PolicyInForce:
     checked = check_policy(source)
     facts = SiteFacts(n_gpus=8, has_qos=True)
     compiled = compile_policy(checked, resolve_names(checked, source, Directory()), facts)
-    modelled, _ = modelled_rules(policy_of(build_bundle(compiled)), ())
+    modelled, _ = modelled_rules(policy_of(build_bundle(compiled)), (), 1796083200)
     return modelled
 
 

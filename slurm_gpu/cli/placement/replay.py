@@ -54,7 +54,7 @@ def replay_placement(
     runs = all_users_runs(site, since_s, until_s)
     past = rebuild((past_run(run, users) for run in runs), nodes, since_s, until_s)
     in_force = read_policy_in_force(Path(settings.conf_path).parent / SCRIPT_NAME)
-    policy, remarks = modelled_rules(PolicyInForce() if in_force is None else in_force, ())
+    policy, remarks = modelled_rules(PolicyInForce() if in_force is None else in_force, (), now_s)
     found = compare_rules(
         past,
         policy,

@@ -62,7 +62,7 @@ def replayed(
         )
     today = dt.datetime.fromtimestamp(now_s, zone).date()
     vain = [RuleLimit(rule.id, key) for rule, key, _ in unenforced_limits(loaded.policy, loaded.names, today)]
-    policy, remarks = modelled_rules(policy_of(build_bundle(loaded.compiled())), vain)
+    policy, remarks = modelled_rules(policy_of(build_bundle(loaded.compiled())), vain, now_s)
     if not policy.rules:
         raise UsageError(
             f"{loaded.path} has no limits on running jobs (such as gpus_running) that Slurm enforces, so "

@@ -110,3 +110,5 @@ def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
     if line.until_s is not None:
         last_day = dt.datetime.fromtimestamp(line.until_s - 1, zone).date()
         yield f"your exception, until {last_day}"
+    elif line.exception is not None:
+        yield "your exception"

@@ -70,11 +70,11 @@ def model_starts(
         if run.job_id not in refused
     ]
     scheduling = scheduling_of(settings.raw)
-    new, remarks = modelled_rules(policy_of(build_bundle(compiled)), unenforced)
+    new, remarks = modelled_rules(policy_of(build_bundle(compiled)), unenforced, now_s)
     past = rebuild(let_in, nodes, since_s, until_s)
     search = LimitSearch(past, new, scheduling, now_s)
     in_force = read_policy_in_force(Path(settings.conf_path).parent / SCRIPT_NAME)
-    old, _ = modelled_rules(PolicyInForce() if in_force is None else in_force, ())
+    old, _ = modelled_rules(PolicyInForce() if in_force is None else in_force, (), now_s)
     as_it_was = LimitSearch(rebuild(past_runs, nodes, since_s, until_s), old, scheduling, now_s)
     return Starts(
         as_it_was.reproduction()[ALL],

@@ -36,8 +36,13 @@ class QuotaLine:
     limit: Any
     used: float | None
     """The amount in use; None for limits on single jobs, and if the amount is unknown."""
-    until_s: int | None = None
-    """The end of the exception that sets the limit, if any."""
+    exception: Mapping[str, Any] | None = None
+    """The exception that sets the limit, if any."""
+
+    @property
+    def until_s(self) -> int | None:
+        """The end of the exception that sets the limit, if it has one."""
+        return None if self.exception is None else self.exception.get("until_s")
 
     @property
     def key(self) -> str:
@@ -112,7 +117,7 @@ def _may_bind(group: GroupInForce, uid: int, places: UserAssociations, now_s: fl
         return wanted is None or had is None or not wanted.isdisjoint(had)
 
     return (
-        (group.until_s is None or now_s < group.until_s)
+        group.is_current(now_s)
         and group.may_have(uid)
         and possible(group.accounts, places.accounts)
         and possible(group.qos, places.qos)
@@ -122,10 +127,7 @@ def _may_bind(group: GroupInForce, uid: int, places: UserAssociations, now_s: fl
 def _lines(
     rule: RuleInForce, usage: Usage | None, snapshot: Snapshot, user: str, uid: int, now_s: float
 ) -> Iterator[QuotaLine]:
-    limits = rule.limits_of(uid, now_s)
-    excepted: Mapping[str, Any] = {}
-    if limits is not rule.limits:
-        excepted = rule.exceptions[uid]["limits"]
+    limits, exception = rule.limits_of(uid, now_s), rule.exception_of(uid, now_s)
     subject = (user if rule.per == "user" else None, rule.group.name)
     for kind in LIMITS.values():  # display order
         for key, limit in sorted(limits.items()):
@@ -137,7 +139,7 @@ def _lines(
                     of=of or None,
                     limit=limit,
                     used=_used(kind, of or None, usage, snapshot, subject),
-                    until_s=rule.exceptions[uid]["until_s"] if key in excepted else None,
+                    exception=exception if exception and key in exception["limits"] else None,
                 )
 
 

@@ -24,6 +24,7 @@ from slurm_gpu.policy.language.model import (
     Bundle,
     CancelIdle,
     Colocation,
+    Dated,
     Goal,
     GpuOwner,
     Group,
@@ -80,6 +81,8 @@ class _Check(Decoder):
         self.unique_ids(rules)
         for name, bundle in policy.bundles.items():
             self.bundle(("bundles", name), bundle)
+        for name, group in policy.groups.items():
+            self.days(("groups", name), group)
         self.exceptions(policy.exceptions, rules)
         owners = tuple(self.owner(owner, policy) for owner in policy.owners)
         self.one_owner_each(owners)
@@ -163,6 +166,11 @@ class _Check(Decoder):
             what = f"{format_memory_mib(mib)} is {format_memory_mib(per_gpu)} for each GPU"
             self.fail(place, f"memory: {what}, more than any node has")
 
+    def days(self, at: Location, dated: Dated) -> None:
+        first, last = dated.days
+        if first > last:
+            self.fail((*at, "from"), f"from: {first} is after until: {last}", key=True)
+
     def exceptions(self, exceptions: Sequence[RuleException], rules: Sequence[PolicyRule]) -> None:
         by_id = {rule.id: rule for rule in rules if rule.id}
         seen: set[tuple[str, str]] = set()
@@ -172,6 +180,7 @@ class _Check(Decoder):
                 message = f"{exception.user} already has an exception to rule {exception.rule}"
                 self.fail(exception.location, message)
             seen.add(pair)
+            self.days(exception.location, exception)
             self.exception(exception, by_id)
 
     def exception(self, exception: RuleException, by_id: Mapping[str, PolicyRule]) -> None:
@@ -203,7 +212,7 @@ class _Check(Decoder):
             hint = did_you_mean(owner.group, policy.groups)
             self.fail(at, f"owner {shown(owner.group)} is not a group; {hint}", key=True)
         elif group.accounts is None or any(
-            (group.users, group.unix_groups, group.qos, group.partitions, group.until)
+            (group.users, group.unix_groups, group.qos, group.partitions, group.days_json())
         ):
             self.fail(
                 at,

@@ -120,17 +120,21 @@ def _limit_at(value: object, mgpu: int) -> float:
 
 
 def _conditions(group: Group) -> tuple[Any, ...]:
-    """Return the sets of names to which a group limits its jobs, and its last day; None for any."""
+    """Return the sets of names to which a group limits its jobs (None for any), and its days."""
     # Slurm stores names of accounts and QOS in lower case.
     lower = [
         None if names is None else {name.lower() for name in names} for names in (group.accounts, group.qos)
     ]
     names = (group.users, group.unix_groups, group.partitions)
-    return (*lower, *(None if one is None else set(one) for one in names), group.until)
+    return (*lower, *(None if one is None else set(one) for one in names), group.days)
 
 
 def _implies(own: tuple[Any, ...], wider: tuple[Any, ...]) -> bool:
     """Return whether every job that meets a group's conditions meets those of a wider group."""
-    return all(
-        most is None or (value is not None and value <= most) for value, most in zip(own, wider, strict=True)
+    *names, (first, last) = own
+    *wider_names, (wider_first, wider_last) = wider
+    covered = (
+        most is None or (value is not None and value <= most)
+        for value, most in zip(names, wider_names, strict=True)
     )
+    return wider_first <= first and last <= wider_last and all(covered)

@@ -10,12 +10,14 @@ from zoneinfo import ZoneInfo
 YEARS = 4
 
 
+def start_of_day(day: dt.date, zone: ZoneInfo) -> int:
+    """Return the epoch second at which a day begins."""
+    return int(dt.datetime.combine(day, dt.time(), zone).timestamp())
+
+
 def end_of_day(day: dt.date, zone: ZoneInfo) -> int:
     """Return the epoch second at which a day ends."""
-    if day == dt.date.max:
-        return 2**53
-    midnight = dt.datetime.combine(day + dt.timedelta(days=1), dt.time(), zone)
-    return int(midnight.timestamp())
+    return 2**53 if day == dt.date.max else start_of_day(day + dt.timedelta(days=1), zone)
 
 
 @functools.cache

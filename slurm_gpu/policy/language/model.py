@@ -193,8 +193,35 @@ class Hours:
         return self.minutes[1]
 
 
+class Dated:
+    """The days on which a group or an exception applies, in the site's time zone; None sets no bound."""
+
+    __slots__ = ()
+    from_day: dt.date | None
+    until: dt.date | None
+
+    @property
+    def days(self) -> tuple[dt.date, dt.date]:
+        """Return the first and the last day."""
+        return self.from_day or dt.date.min, self.until or dt.date.max
+
+    def applies_on(self, day: dt.date) -> bool:
+        """Return whether the day is one of them."""
+        first, last = self.days
+        return first <= day <= last
+
+    def days_json(self) -> dict[str, str]:
+        """Return the bounds that are set, by their keys in policy.yaml."""
+        bounds = {"from": self.from_day, "until": self.until}
+        return {key: day.isoformat() for key, day in bounds.items() if day is not None}
+
+    def days_text(self) -> str:
+        """Return the bounds that are set in words, such as "from 2026-12-01 until 2026-12-31"."""
+        return " ".join(f"{key} {day}" for key, day in self.days_json().items())
+
+
 @dataclass(frozen=True, slots=True)
-class Group:
+class Group(Dated):
     """The jobs that match all given conditions; without conditions, every job matches."""
 
     name: Annotated[str, _AT_KEY]
@@ -203,18 +230,20 @@ class Group:
     accounts: Annotated[AccountNames | None, "Accounts."] = None
     qos: Annotated[QosNames | None, "QOS."] = None
     partitions: Annotated[PartitionNames | None, "Partitions."] = None
-    until: Annotated[dt.date | None, DATE, "The last day of the group."] = None
+    from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
+    until: Annotated[dt.date | None, DATE, "Last day."] = None
 
 
 @dataclass(frozen=True, slots=True)
-class RuleException:
-    """Limits that replace those of a rule for one user, up to and including a day."""
+class RuleException(Dated):
+    """Limits that replace those of a rule for one user."""
 
     rule: Annotated[str, TEXT, "The id of a rule with `per: user` or `per: job`."]
     user: Annotated[str, USER_NAME, "The user."]
     limits: Annotated[RuleLimits, _NAMES, "Limits that replace those of the rule."]
-    until: Annotated[dt.date, DATE, "The last day."]
     why: Annotated[str, TEXT, "The reason."]
+    from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
+    until: Annotated[dt.date | None, DATE, "Last day."] = None
     granted_by: Annotated[str | None, TEXT, "The granter."] = None
     location: Annotated[Location, _AT_PLACE] = ()
 
@@ -403,4 +432,4 @@ class Policy:
         default_factory=dict
     )
     rules: Annotated[tuple[PolicyRule, ...], "All rules that match a job apply."] = ()
-    exceptions: Annotated[tuple[RuleException, ...], "Other limits for a user until a given day."] = ()
+    exceptions: Annotated[tuple[RuleException, ...], "Other limits for a user."] = ()

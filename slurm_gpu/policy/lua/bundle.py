@@ -16,9 +16,9 @@ from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.files.source_root import SOURCE_ROOT
 from slurm_gpu.policy.language.limits import flat_limits
-from slurm_gpu.policy.language.local_time import end_of_day, utc_offsets
+from slurm_gpu.policy.language.local_time import end_of_day, start_of_day, utc_offsets
 from slurm_gpu.policy.language.lua_literals import Plain, to_lua
-from slurm_gpu.policy.language.model import Bundle, Hours, Policy
+from slurm_gpu.policy.language.model import Bundle, Dated, Hours, Policy
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.lua.colocation import compile_colocation
 from slurm_gpu.policy.lua.idle import compile_cancel_idle
@@ -119,7 +119,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
     groups: list[Plain] = [
         {
             "name": group.name,
-            "until_s": None if group.until is None else end_of_day(group.until, zone),
+            **_seconds(group, zone),
             "uids": None if group.users is None else _number_set(names.uids[user] for user in group.users),
             "member_uids": None
             if group.unix_groups is None
@@ -134,7 +134,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
     exceptions: dict[str, dict[int, Plain]] = {}
     for exception in policy.exceptions:
         exceptions.setdefault(exception.rule, {})[names.uids[exception.user]] = {
-            "until_s": end_of_day(exception.until, zone),
+            **_seconds(exception, zone),
             "limits": flat_limits(exception.limits),
             "why": exception.why,
         }
@@ -278,6 +278,14 @@ def _digest(value: Plain) -> str:
 def _when(when: Hours) -> dict[str, Plain]:
     days: list[Plain] = [day in when.days for day in range(7)]
     return {"days": days, "from_min": when.from_min, "to_min": when.to_min}
+
+
+def _seconds(dated: Dated, zone: ZoneInfo) -> dict[str, Plain]:
+    """Return the seconds from which on, and until which, a group or an exception applies."""
+    return {
+        "from_s": None if dated.from_day is None else start_of_day(dated.from_day, zone),
+        "until_s": None if dated.until is None else end_of_day(dated.until, zone),
+    }
 
 
 def _bundle(bundle: Bundle) -> dict[str, Plain]:

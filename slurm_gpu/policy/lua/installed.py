@@ -7,6 +7,7 @@ table of plain data, which is the policy in force.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,12 @@ class GroupInForce:
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
     partitions: frozenset[str] | None = None
-    until_s: int | None = None
+    from_s: float = 0
+    until_s: float = math.inf
+
+    def is_current(self, now_s: float) -> bool:
+        """Return whether rules for the group apply at this time."""
+        return self.from_s <= now_s < self.until_s
 
     def may_have(self, uid: int) -> bool:
         """Return whether jobs of this user can be in the group."""
@@ -71,12 +77,16 @@ class RuleInForce:
     # The days and minutes of the day when it applies to a submission; None for always.
     when: Mapping[str, Any] | None = None
 
+    def exception_of(self, uid: int, now_s: float) -> Mapping[str, Any] | None:
+        """Return the exception that applies to this user at this time; None if there is none."""
+        found = self.exceptions.get(uid, {})
+        is_current = found.get("from_s", 0) <= now_s < found.get("until_s", math.inf)
+        return found if found and is_current else None
+
     def limits_of(self, uid: int, now_s: float) -> Mapping[str, Any]:
         """Return the current limits of this user; limits of an exception replace those of the rule."""
-        exception = self.exceptions.get(uid)
-        if exception is None or now_s >= exception["until_s"]:
-            return self.limits
-        return {**self.limits, **exception["limits"]}
+        exception = self.exception_of(uid, now_s)
+        return self.limits if exception is None else {**self.limits, **exception["limits"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +140,11 @@ class CancelIdleInForce:
     exempt: tuple[GroupInForce, ...] = ()
 
     def binds(self, uid: int, account: str, qos: str, partition: str, now_s: float) -> bool:
-        """Return whether the rule applies now to a job with these properties; expired groups are ignored."""
+        """Return whether the rule applies now to a job with these properties; only current groups count."""
 
         def are_in(groups: tuple[GroupInForce, ...]) -> bool:
             return any(
-                group.matches(uid, account, qos, partition)
-                for group in groups
-                if group.until_s is None or now_s < group.until_s
+                group.is_current(now_s) and group.matches(uid, account, qos, partition) for group in groups
             )
 
         return (self.groups is None or are_in(self.groups)) and not are_in(self.exempt)
@@ -309,7 +317,8 @@ def _group(table: Mapping[str, Any]) -> GroupInForce:
         accounts=names("accounts"),
         qos=names("qos"),
         partitions=names("partitions"),
-        until_s=table.get("until_s"),
+        from_s=table.get("from_s", 0),
+        until_s=table.get("until_s", math.inf),
     )
 
 

@@ -47,4 +47,4 @@ def _people(group: Group) -> str:
     people = " who are ".join(parts)
     if where:
         people += f" in {where}"
-    return people if group.until is None else f"{people} (until {group.until.isoformat()})"
+    return f"{people} ({days})" if (days := group.days_text()) else people

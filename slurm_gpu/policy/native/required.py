@@ -106,8 +106,7 @@ def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[UnmappedLimit, .
 
 def _enforced(policy: Policy, today: dt.date) -> Iterator[PolicyRule]:
     for rule in policy.rules:
-        until = policy.groups[rule.group].until
-        if rule.mode is Mode.ENFORCE and (until is None or until >= today):
+        if rule.mode is Mode.ENFORCE and policy.groups[rule.group].applies_on(today):
             yield rule
 
 
@@ -315,7 +314,7 @@ class _LimitDerivation:
 
     def _exceptions(self, rule: PolicyRule) -> Iterator[tuple[str, RuleLimits]]:
         for exception in self.policy.exceptions:
-            if exception.rule == rule.id and exception.until >= self.today:
+            if exception.rule == rule.id and exception.applies_on(self.today):
                 yield exception.user, exception.limits
 
     @staticmethod

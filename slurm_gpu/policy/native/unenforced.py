@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from dataclasses import replace
 
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
 from slurm_gpu.policy.language.model import GpuLimit, Mode, Policy, PolicyRule
@@ -19,7 +20,9 @@ from slurm_gpu.slurm.sacctmgr import Association, Qos
 def unenforced_limits(
     policy: Policy, names: ResolvedNames, today: dt.date
 ) -> Iterator[tuple[PolicyRule, str, str]]:
-    """Yield the rule, the key and the reason of each limit that cannot be enforced."""
+    """Yield the rule, the key and the reason of each limit that cannot be enforced once it applies."""
+    groups = {name: replace(group, from_day=None) for name, group in policy.groups.items()}
+    policy = replace(policy, groups=groups)
     for rule in policy.rules:
         if rule.mode is not Mode.ENFORCE:
             for kind, _ in _running(rule):

@@ -191,7 +191,8 @@ def _running(what: str) -> str:
 def _exception(exception: RuleException, per: Per) -> str:
     limits = ", ".join(_limit_lines(exception.limits, per))
     granted = f", granted by {exception.granted_by}" if exception.granted_by else ""
-    what = f"Exception until {exception.until.isoformat()} for {exception.user}: {limits}"
+    days = f"{exception.days_text()} " if exception.days_json() else ""
+    what = f"Exception {days}for {exception.user}: {limits}"
     return f"{what} ({exception.why}{granted})"
 
 
@@ -261,7 +262,7 @@ _CONDITIONS = {"unix_groups": "UNIX groups", "qos": "QOS"}
 def _group_text(group: Group) -> str:
     conditions_ = [f"{_CONDITIONS.get(key, key)} {', '.join(names)}" for key, names in conditions(group)]
     jobs = " and ".join(conditions_) if conditions_ else "every job"
-    return jobs if group.until is None else f"{jobs}; until {group.until.isoformat()}"
+    return f"{jobs}; {days}" if (days := group.days_text()) else jobs
 
 
 def _limit_lines(limits: RuleLimits, per: Per) -> tuple[str, ...]:

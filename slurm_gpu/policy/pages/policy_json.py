@@ -34,7 +34,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
         "groups": {
             group.name: {
                 **{key: list(names) for key, names in conditions(group)},
-                **({} if group.until is None else {"until": group.until.isoformat()}),
+                **group.days_json(),
             }
             for group in policy.groups.values()
         },
@@ -58,7 +58,9 @@ def to_json(policy: Policy) -> dict[str, Any]:
                 "rule": exception.rule,
                 "user": exception.user,
                 "limits": limits_json(exception.limits),
-                "until": exception.until.isoformat(),
+                "from": None,
+                "until": None,
+                **exception.days_json(),
                 "why": exception.why,
                 "granted_by": exception.granted_by,
             }

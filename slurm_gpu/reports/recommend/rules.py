@@ -51,11 +51,11 @@ class CountedJobs:
 
 
 def modelled_rules(
-    policy: PolicyInForce, unenforced_limits: Iterable[RuleLimit]
+    policy: PolicyInForce, unenforced_limits: Iterable[RuleLimit], now_s: float
 ) -> tuple[PolicyInForce, tuple[str, ...]]:
     """Return the policy with only its running limits, and remarks on the limits that are left out.
 
-    Limits in `unenforced_limits` are left out. Rules that apply only at certain hours or to one kind of job
+    Limits in `unenforced_limits` are left out. Rules that apply only at certain times or to one kind of job
     are left out, too.
     """
     unenforced = frozenset(unenforced_limits)
@@ -64,9 +64,9 @@ def modelled_rules(
         limits = {key: value for key, value in rule.limits.items() if key.split(":")[0] in RESOURCES}
         if not limits:
             continue
-        if rule.kind is not None or rule.when is not None:
+        if rule.kind is not None or rule.when is not None or not rule.group.is_current(now_s):
             remarks.append(
-                f"rule {rule.id} is not modelled: it applies only to one kind of job or at certain hours"
+                f"rule {rule.id} is not modelled: it applies only to one kind of job or at certain times"
             )
             continue
         kept = {
