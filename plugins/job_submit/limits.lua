@@ -112,15 +112,18 @@ local function check(rule, limit, steps, job, state, room)
   return finding
 end
 
--- Checks the partitions and GPU types of a job against those that a rule allows.
+local LABELS = { partitions = "partition", gpu_types = "GPU type", qos = "QOS" }
+
+-- Checks the partitions, GPU types or QOS of a job against those that a rule allows.
 local function check_names(rule, key, names, job)
   local wrong
-  local stays = job.record and job.counted.scopes[rule.scope] and job.partition == job.past.partition
-  if key == "partitions" then
+  local field = key == "qos" and "qos" or "partition"
+  local stays = job.record and job.counted.scopes[rule.scope] and job[field] == job.past[field]
+  if key ~= "gpu_types" then
     if stays then
       return nil
     end
-    for name in string.gmatch(job.partition, "[^,]+") do
+    for name in string.gmatch(job[field], "[^,]+") do
       wrong = wrong or (not names[name] and name) -- the job may start in any of them
     end
   elseif job.mgpu > 0 then
@@ -140,10 +143,10 @@ local function check_names(rule, key, names, job)
   local finding = {
     rule = rule,
     key = key,
-    label = key == "partitions" and "partition" or "GPU type",
+    label = LABELS[key],
     names = names,
     allowed = lib.wording.names(names),
-    requested = wrong or (key == "partitions" and job.partition or "allowed ones"),
+    requested = wrong or (key ~= "gpu_types" and job[field] or "allowed ones"),
     mode = rule.mode,
   }
   if lib.measures.are_reported(job) then
@@ -233,7 +236,7 @@ return function(job, state)
           evaluate(rule, limit.key, check, rule, limit, value, job, state, room)
         end
       end
-      for _, key in ipairs({ "partitions", "gpu_types" }) do
+      for _, key in ipairs({ "partitions", "gpu_types", "qos" }) do
         local value = value_of(key)
         if value then
           evaluate(rule, key, check_names, rule, key, value, job)

@@ -12,6 +12,9 @@ local FIELDS = {
   ["--partition"] = function(value)
     return { partition = value }
   end,
+  ["--qos"] = function(value)
+    return { qos = value }
+  end,
   ["--gpus"] = function(value)
     return { tres_per_job = "gres:gpu:" .. value }
   end,

@@ -30,19 +30,32 @@ local function pick(allowed, named, exists)
   return nil
 end
 
-local function another_partition(job, wrong)
-  local finding = wrong.partitions
-  if finding == nil then
-    return nil
+-- A step that names an allowed partition or QOS: `key` is that of the limit, `field` that of the job.
+local function another(key, field, exists)
+  return function(job, wrong)
+    local finding = wrong[key]
+    if finding == nil then
+      return nil
+    end
+    local named = {}
+    for name in string.gmatch(job[field], "[^,]+") do
+      named[#named + 1] = name
+    end
+    local name = pick(finding.names, named, function(candidate)
+      return exists(job, candidate)
+    end)
+    return name and { "--" .. field .. "=" .. name } or false
   end
-  local named = {}
-  for name in string.gmatch(job.partition, "[^,]+") do
-    named[#named + 1] = name
-  end
-  local name = pick(finding.names, named, function(candidate)
-    return job.parts and job.parts[candidate] ~= nil
-  end)
-  return name and { "--partition=" .. name } or false
+end
+
+local function partition_exists(job, name)
+  return job.parts and job.parts[name] ~= nil
+end
+
+-- Whether the user may have a QOS, as far as Slurm shows this.
+local function may_have_qos(job, name)
+  local names = job.desc.assoc_qos
+  return type(names) ~= "string" or names == "" or ("," .. names .. ","):find("," .. name .. ",", 1, true) ~= nil
 end
 
 local function another_type(job, wrong)
@@ -229,7 +242,8 @@ local function less_time(job)
 end
 
 return {
-  another_partition,
+  another("partitions", "partition", partition_exists),
+  another("qos", "qos", may_have_qos),
   another_type,
   fewer_whole_nodes,
   fewer_gpus,

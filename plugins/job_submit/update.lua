@@ -1,4 +1,4 @@
--- requires: amounts, fit, size
+-- requires: amounts, fit, queue, size
 -- The job after an update: job_desc has only the fields that change. Pure functions.
 local _, lib = ...
 local amounts = lib.amounts
@@ -44,7 +44,7 @@ local function types_of(request)
   return table.concat(lib.fit.named_types(request), ",")
 end
 
--- The earlier values of the job other than its size: {tasks, is_array, walltime_s, partition, types}.
+-- The earlier values of the job other than its size: {tasks, is_array, walltime_s, partition, qos, types}.
 function update.past(job)
   local record = job.record
   local minutes = amounts.u32(record.time_limit)
@@ -53,6 +53,7 @@ function update.past(job)
     is_array = job.is_array,
     walltime_s = minutes and minutes * 60,
     partition = record.partition or "",
+    qos = lib.queue.qos_of(record, record.job_state % 256),
     types = types_of({
       per_job = record.tres_per_job,
       per_node = record.tres_per_node,

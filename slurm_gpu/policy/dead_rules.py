@@ -198,17 +198,17 @@ def _odd_steps(policy: Policy) -> Iterator[_Doubt]:
 
 
 def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
-    """Find rules that together allow no partition or no GPU type."""
+    """Find rules that together allow no partition, no GPU type or no QOS."""
     enforced = [rule for rule in policy.rules if rule.mode is Mode.ENFORCE]
-    for rule in enforced:
-        allowed, of_group = rule.limits.partitions, policy.groups[rule.group].partitions
-        if allowed is not None and of_group is not None and not set(allowed) & set(of_group):
+    for rule, key in itertools.product(enforced, ("partitions", "qos")):
+        allowed, of_group = getattr(rule.limits, key), getattr(policy.groups[rule.group], key)
+        if allowed and of_group and {*allowed}.isdisjoint({*of_group, *map(str.lower, of_group)}):
             message = (
                 f"rule {rule.id} refuses every job: group {rule.group} contains only jobs in "
                 f"{', '.join(of_group)}, but the rule allows only {', '.join(allowed)}"
             )
-            yield (*rule.location, "limits", "partitions"), message
-    for key, what in (("partitions", "partition"), ("gpu_types", "GPU type")):
+            yield (*rule.location, "limits", key), message
+    for key, what in (("partitions", "partition"), ("gpu_types", "GPU type"), ("qos", "QOS")):
         pairs = itertools.combinations(
             [rule for rule in enforced if getattr(rule.limits, key) is not None], 2
         )

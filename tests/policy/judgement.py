@@ -270,6 +270,8 @@ def _compare(asked: float, limit: float | Fraction) -> Outcome:
 def _of_names(key: str, allowed: frozenset[str], job: Request) -> Outcome | None:
     if key == "partitions":
         return Outcome.FITS if allowed.issuperset(job.partitions) else Outcome.OVER
+    if key == "qos":
+        return Outcome.FITS if allowed.issuperset(job.qos.split(",")) else Outcome.OVER
     if job.mgpu == 0:
         return None
     if job.named_type is not None:
@@ -283,6 +285,8 @@ def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
     base, _, part = key.partition(":")
     if base == "partitions":
         return before.partition != after.partition
+    if base == "qos":
+        return before.qos != after.qos
     if base == "gpu_types":
         moved = (before.named_type, before.partition) != (after.named_type, after.partition)
         return moved or after.mgpu > before.mgpu

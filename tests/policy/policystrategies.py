@@ -28,6 +28,7 @@ def in_steps(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[Limit]:
 
 SOME_PARTITIONS = st.frozensets(st.sampled_from(["gpu", "long"]), min_size=1)
 SOME_TYPES = st.frozensets(st.sampled_from(GPU_TYPES), min_size=1)
+SOME_QOS = st.frozensets(st.sampled_from(["normal", "sg-long", "sg-vision", "sg-loans"]), min_size=1)
 
 JOB_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus": FEW,
@@ -43,6 +44,7 @@ JOB_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "walltime": in_steps(SECONDS),
     "partitions": SOME_PARTITIONS,
     "gpu_types": SOME_TYPES,
+    "qos": SOME_QOS,
 }
 TOTAL_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus_total": HALVES,
@@ -118,7 +120,7 @@ _CONDITIONS: Mapping[str, st.SearchStrategy[object]] = {
     "users": st.frozensets(UIDS, min_size=1),
     "unix_group": st.sampled_from(["undergrad", "undergrad", "empty"]),
     "accounts": st.frozensets(ACCOUNTS, min_size=1),
-    "qos": st.frozensets(st.sampled_from(["normal", "sg-long", "sg-vision", "sg-loans"]), min_size=1),
+    "qos": SOME_QOS,
     "partitions": SOME_PARTITIONS,
     "from_day": DATES,
     "until": DATES,

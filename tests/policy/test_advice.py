@@ -141,6 +141,10 @@ def test_each_limit_states_its_numbers_and_an_accepted_option() -> None:
         "partition: allowed long, requested gpu.",
         mark + "--partition=long ...",
     ]
+    assert lines({"qos": frozenset({"sg-long", "sg-short"})}, "--gpus=2") == [
+        "QOS: allowed sg-long, sg-short, requested normal.",
+        mark + "--qos=sg-long ...",
+    ]
     assert lines({"gpu_types": frozenset({"v100"})}, "-p", "long", "--gpus=2") == [
         "GPU type: allowed v100, requested any type of long.",
         mark + "--gpus=v100:2 ...",

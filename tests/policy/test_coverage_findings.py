@@ -285,6 +285,13 @@ def test_groups_and_exceptions_that_ended_are_reported() -> None:
     ]
 
 
+def test_a_rule_that_allows_no_qos_of_its_group_is_reported() -> None:
+    head = HEAD.replace("all: {}", "all: {qos: [SG-long]}")
+    (found,) = find_warnings(rule("a", "all", "job", "qos: [SG-short]"), head=head)
+    assert "group all contains only jobs in SG-long, but the rule allows only sg-short" in found
+    assert not find_warnings(rule("a", "all", "job", "qos: [sg-long]"), head=head)
+
+
 def test_an_exception_outside_the_days_of_its_group_is_reported() -> None:
     tail = "exceptions: [{rule: a, user: bob, limits: {gpus_total: 32}, until: 2027-01-31, why: w}]\n"
     days = {"from: 2027-02-01": True, "from: 2027-01-31": False, "until: 2027-01-01": False}

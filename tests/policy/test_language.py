@@ -58,6 +58,7 @@ rules:
       walltime: {8: 2d, 1: 7d, 32: 12h}
       partitions: [gpu, Long]
       gpu_types: [A100]
+      qos: [SG-long, normal]
   - id: sum
     for: all
     per: user
@@ -99,6 +100,7 @@ def test_every_limit_is_read_in_its_unit() -> None:
         walltime=(LimitStep(1000, 7 * 86400), LimitStep(8000, 2 * 86400), LimitStep(32000, 43200)),
         partitions=("gpu", "Long"),
         gpu_types=("a100",),
+        qos=("sg-long", "normal"),
     )
     assert total.limits == RuleLimits(
         gpus_total=GpuLimit(16000),
@@ -153,6 +155,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         ],
         "partitions": {"Long": True, "gpu": True},
         "gpu_types": {"a100": True},
+        "qos": {"normal": True, "sg-long": True},
     }
     assert total["limits"]["gpus_running:a100"] == 8000
     assert (total["limits"]["gpu_hours:day"], total["limits"]["gpu_hours:week"]) == (12.5, 500)

@@ -258,6 +258,14 @@ def test_a_job_that_moves_under_another_rule_needs_an_allowed_type() -> None:
     assert not changed([nlp], Request(uid=1001, account="vision", per_job=1), account="nlp")
 
 
+def test_a_job_keeps_a_qos_that_is_no_longer_allowed() -> None:
+    solo = RuleModel("solo", "job", limits={"qos": frozenset({"solo"})})
+    job = Request(uid=1001, account="vision", qos="long")
+    assert changed([solo], job, name="renamed", qos="long")
+    assert not changed([solo], job, qos="normal")
+    assert changed([solo], job, qos="solo")
+
+
 def test_with_all_memory_of_each_node_more_nodes_are_more_memory() -> None:
     memory = RuleModel("memory", "job", limits={"memory": 150_000})
     whole = Request(uid=1001, account="vision", per_job=1, nodes=1, mib_per_node=0)

@@ -37,6 +37,7 @@ EXPECTED = (
     "    time limit at most 12h from 32 GPUs on",
     "    only partitions gpu, Long",
     "    only GPU types a100",
+    "    only QOS sg-long, normal",
     "    Only for jobs submitted on Monday, Tuesday and Saturday from 22:30 to 24:00.",
     "    Only for interactive jobs (srun, salloc).",
     "    Exception from 2026-12-01 until 2026-12-05 for alice: at most 8 GPUs of type a100",

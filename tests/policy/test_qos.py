@@ -65,6 +65,15 @@ def test_a_job_with_several_qos_is_subject_to_the_rules_of_each(qos: str) -> Non
     assert ask(script(), "long,normal", 5)
 
 
+def test_each_qos_of_a_job_must_be_allowed() -> None:
+    rule = RuleModel("own", "job", limits={"qos": frozenset({"solo", "normal"})})
+    own = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
+    assert ask(own, "SOLO,normal")
+    assert not ask(own, "solo,long")
+    desc = description(Request(uid=1001, account="vision")) | {"qos": "long", "assoc_qos": "long,solo"}
+    assert any("Try: sbatch --qos=solo ..." in line for line in own.submit(desc, PARTITIONS).messages)
+
+
 def test_a_pending_job_counts_in_each_of_its_qos() -> None:
     """slurm.jobs has the QOS that slurmctld tried last; the AdminComment has the requested ones."""
     comment = ask(script(), "normal,Solo")

@@ -134,6 +134,13 @@ _KINDS = (
         "GPU types",
         lua_alone="Slurm's limits by GPU type ignore jobs that do not name a type",
     ),
+    LimitKind(
+        "qos",
+        LimitUnit.NAMES,
+        Scope.JOB,
+        "QOS",
+        lua_alone="Slurm restricts QOS only by the lists of associations and partitions",
+    ),
     LimitKind("gpus_total", LimitUnit.GPUS, Scope.TOTAL, "GPUs", tres="gres/gpu"),
     LimitKind("gpus_running", LimitUnit.GPUS, Scope.RUNNING, "GPUs", tres="gres/gpu", part_of="gpus_total"),
     LimitKind("jobs_total", LimitUnit.COUNT, Scope.TOTAL, "jobs", "job"),

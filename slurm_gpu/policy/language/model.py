@@ -143,7 +143,7 @@ _Walltime = Annotated[LimitSteps | None, OneOrTable(WALLTIME, GPUS_FROM, _limit_
 class RuleLimits:
     """The limits of a rule; None means that the rule does not set the limit, and 0 allows nothing.
 
-    Limits up to `gpu_types` apply to one job, the others to sums over the jobs of a user or a group.
+    Limits up to `qos` apply to one job, the others to sums over the jobs of a user or a group.
     limits.py lists them by their keys.
     """
 
@@ -158,6 +158,7 @@ class RuleLimits:
     walltime: Annotated[_Walltime, "Time limit of one job."] = None
     partitions: Annotated[PartitionNames | None, "Partitions that jobs may use."] = None
     gpu_types: Annotated[GpuTypeNames | None, "GPU types that jobs may use."] = None
+    qos: Annotated[tuple[Annotated[str, QOS], ...] | None, _NAMES, "QOS that jobs may use."] = None
 
     gpus_total: Annotated[_GpuLimit, "GPUs of running and pending jobs."] = None
     gpus_running: Annotated[_GpuLimit, "GPUs of running jobs, limited by Slurm."] = None
