@@ -193,17 +193,18 @@ end
 -- Returns the thousandths of a GPU that a request counts for: with the most nodes that it names, or else with the
 -- fewest that satisfy it. The request has TRES strings or nil (per_job, per_node, per_socket, per_task), and numbers
 -- or nil (nodes, most_nodes, tasks, tasks_per_node, tasks_per_gpu, sockets). Second result: the deciding
--- form ("per_job" …), nil for none. With `only`, GPUs of one type.
+-- form ("per_job" …), nil for none. Third result: the most on one node, if the request limits that. With `only`, GPUs
+-- of one type.
 function amounts.counted_mgpu(request, only)
   local nodes = amounts.counted_nodes(request)
   local tasks = request.tasks or nodes * math.max(request.tasks_per_node or 1, 1)
-  local times = {
+  local times = { -- on all nodes, on one
     { "per_job", 1 },
-    { "per_node", nodes },
-    { "per_task", math.max(tasks, 1) },
-    { "per_socket", nodes * math.max(request.sockets or 1, 1) },
+    { "per_node", nodes, 1 },
+    { "per_task", math.max(tasks, 1), (request.tasks_per_node or 0) > 0 and request.tasks_per_node },
+    { "per_socket", nodes * math.max(request.sockets or 1, 1), math.max(request.sockets or 1, 1) },
   }
-  local most, form, named, forms = 0, nil, false, 0
+  local most, form, named, forms, on_node = 0, nil, false, 0, nil
   for _, pair in ipairs(times) do
     local text = request[pair[1]]
     if text and text ~= "" then
@@ -213,16 +214,22 @@ function amounts.counted_mgpu(request, only)
       if sum > most then
         most, form = sum, pair[1]
       end
+      if pair[3] then
+        on_node = math.min(on_node or math.huge, amounts.requested_mgpu(text, pair[3], only))
+      end
     end
   end
   if forms > 1 and most > 0 then
-    most = math.max(most, typed_mgpu(request, times, only))
+    local added = typed_mgpu(request, times, only)
+    if added > most then
+      most, on_node = added, nil
+    end
   end
   local untyped = only == nil or (only.untyped and not named)
   if form == nil and untyped and request.tasks_per_gpu and request.tasks_per_gpu > 0 and request.tasks then
     most, form = math.ceil(request.tasks / request.tasks_per_gpu) * 1000.0, "tasks_per_gpu"
   end
-  return most, form
+  return most, form, on_node
 end
 
 -- "0-9:3%2" as a list of {first, last, step} and the throttle; nil if it is not plain (Slurm accepts "+0-15").

@@ -57,6 +57,12 @@ local LIMITS = {
       return size.types[kind]
     end,
   },
+  {
+    key = "gpus_per_node",
+    label = "GPUs on one node",
+    text = amounts.format_number,
+    of = lib.size.gpus_per_node,
+  },
   { key = "gpus_total", label = "GPUs running + pending", text = amounts.format_mgpu, sum = "mgpu" },
   { key = "jobs_total", label = "jobs running + pending", text = amounts.format_number, sum = "jobs" },
   { key = "cpus_total", label = "CPUs running + pending", text = amounts.format_number, sum = "cpus" },

@@ -1,6 +1,7 @@
 -- requires: amounts
 -- The size of a job: GPUs, CPUs, memory, nodes and tasks of one array task, from a request or a record of slurm.jobs. A
--- size is {mgpu, form, types = {a100 = mgpu}, cpus, mib, nodes, tasks}. Pure functions.
+-- size is {mgpu, form, node_mgpu = the most GPUs that the request allows on one node, if it says so, types = {a100 =
+-- mgpu}, cpus, mib, nodes, tasks}. Pure functions.
 local policy, lib = ...
 local amounts = lib.amounts
 local size = {}
@@ -146,20 +147,25 @@ function size.of_request(request, partitions, parts, before)
   found.tasks = tasks_of(request, found.nodes) + 0.0
   local whole = request.whole_nodes and found.nodes * size.of_whole_node(partitions) or 0
   if before then
-    found.mgpu, found.form = before.mgpu, before.form
+    found.mgpu, found.form, found.node_mgpu = before.mgpu, before.form, before.node_mgpu
   else
-    found.mgpu, found.form = amounts.counted_mgpu(request)
+    found.mgpu, found.form, found.node_mgpu = amounts.counted_mgpu(request)
   end
   found.types = types_of(partitions, function(only)
     local asked = before and before.types[only.type] or amounts.counted_mgpu(request, only)
     return math.max(asked, only.untyped and whole or 0)
   end)
   if whole > found.mgpu then
-    found.mgpu, found.form = whole, "whole_nodes"
+    found.mgpu, found.form, found.node_mgpu = whole, "whole_nodes", whole / found.nodes
   end
   found.cpus = cpus_of(request, found, partitions) + 0.0 -- from Lua 5.3 on integers wrap around
   found.mib = mib_of(request, found, partitions, parts)
   return found
+end
+
+-- The most GPUs that a job may get on one node: without a number per node, Slurm may put all of them on one.
+function size.gpus_per_node(found)
+  return math.min(found.mgpu, found.node_mgpu or math.huge) / 1000
 end
 
 -- A size whose GPUs have no type, in other partitions.

@@ -108,19 +108,20 @@ local function gpu_cap(job)
 end
 
 -- For an exclusive job: fewer nodes, or no --exclusive if that does not help.
-local function fewer_whole_nodes(job)
+local function fewer_whole_nodes(job, wrong)
   local request, size, cap = job.request, job.size, gpu_cap(job)
   local mgpu_each, cpus_each = lib.size.of_whole_node(job.partition)
   local cpu_cap, per_gpu = least(job.room, "cpus", "cpus_total", "cpus_running"), least(job.room, "cpus_per_gpu")
   local too_many_gpus = mgpu_each > 0 and size.mgpu > cap
+  local too_many_each = wrong.gpus_per_node ~= nil and size.form == "whole_nodes"
   local cpus = size.nodes * cpus_each
   local too_many_cpus = cpus > math.min(cpu_cap, per_gpu)
-  if not request.whole_nodes or not (too_many_gpus or too_many_cpus) then
+  if not request.whole_nodes or not (too_many_gpus or too_many_cpus or too_many_each) then
     return nil
   end
   local among_others = setmetatable({ whole_nodes = false }, { __index = request })
   local shared = lib.size.of_request(among_others, job.partition, job.parts)
-  if (shared.form == nil or shared.form == "per_node") and cpus <= per_gpu then
+  if (shared.form == nil or shared.form == "per_node") and cpus <= per_gpu and not too_many_each then
     local nodes = size.nodes
     if too_many_gpus then
       nodes = math.min(nodes, math.floor(cap / math.ceil(size.mgpu / size.nodes)))
@@ -155,6 +156,18 @@ local function gpus_of(job, form, most)
     return nil
   end
   return lib.shapes.fit(job.request, job.form, math.min(job.mgpu, most * items[form].count * 1000), job.room)
+end
+
+local function fewer_gpus_per_node(job)
+  local most, request = job.room.gpus_per_node, job.request
+  if most == nil or lib.size.gpus_per_node(job.size) <= most then
+    return nil
+  end
+  local _, forms = lib.shapes.items(request)
+  if job.form == "per_node" and forms == 1 then
+    request = setmetatable({ nodes = 1, most_nodes = 1, tasks = 1 }, { __index = request }) -- on as many nodes
+  end
+  return lib.shapes.fit(request, job.form, most * 1000, job.room) or false
 end
 
 local function fewer_nodes(job)
@@ -247,6 +260,7 @@ return {
   another_type,
   fewer_whole_nodes,
   fewer_gpus,
+  fewer_gpus_per_node,
   fewer_nodes,
   fewer_tasks,
   fewer_cpus,

@@ -254,6 +254,7 @@ SUMS: Mapping[str, str] = {
 RUNNING_SUMS = frozenset({"gpus_running", "jobs_running", "cpus_running", "memory_running", "nodes_running"})
 
 _OF_ONE_JOB: Mapping[str, Callable[[Request], float | None]] = {
+    "gpus_per_node": lambda job: job.node_mgpu / 1000,
     "nodes": lambda job: job.counted_nodes,
     "tasks": lambda job: job.tasks,
     "walltime": lambda job: job.walltime_s,

@@ -134,6 +134,24 @@ class Request:
         return max(self.asked_mgpu, self.whole_mgpu)
 
     @property
+    def node_mgpu(self) -> float:
+        """Return the most mGPU that may be on one node: all, unless the request says how many."""
+        if self.whole_mgpu > self.asked_mgpu:
+            return self.whole_mgpu / self.counted_nodes
+        on_node = [self.asked_mgpu]
+        if self.per_node or self.shards_per_node or self.mps_per_node:
+            on_node.append(
+                1000 * (self.per_node or 0)
+                + 250 * (self.shards_per_node or 0)
+                + 10 * (self.mps_per_node or 0)
+            )
+        if self.per_task and self.tasks_per_node:
+            on_node.append(1000 * self.per_task * self.tasks_per_node)
+        if self.per_socket:
+            on_node.append(1000 * self.per_socket * (self.sockets or 1))
+        return min(on_node)
+
+    @property
     def only_parts(self) -> bool:
         """Return whether the job requests only shards or MPS percentages."""
         return (self.shards_per_node or self.mps_per_node) is not None and self.per_node is None

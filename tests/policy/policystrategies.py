@@ -34,6 +34,7 @@ JOB_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus": FEW,
     "gpus:a100": st.integers(0, 8).map(lambda n: n * 500),
     "gpus:v100": st.integers(0, 4).map(lambda n: n * 500),
+    "gpus_per_node": in_steps(st.integers(0, 5)),
     "nodes": in_steps(st.integers(0, 5)),
     "cpus": in_steps(st.integers(0, 40)),
     "memory": in_steps(st.integers(0, 400_000)),

@@ -114,6 +114,11 @@ def test_each_limit_states_its_numbers_and_an_accepted_option() -> None:
         "nodes in one job: limit 2, requested 4.",
         mark + "--nodes=2 ...",
     ]
+    on_node = "GPUs on one node: limit 4, requested 8."
+    assert lines({"gpus_per_node": 4}, "-N2", "--gres=gpu:8") == [on_node, mark + "--gres=gpu:4 ..."]
+    assert lines({"gpus_per_node": 4}, "--gpus=8") == [on_node, mark + "--gpus=4 ..."]
+    per_task = ["-n16", "--ntasks-per-node=8", "--gpus-per-task=1"]
+    assert lines({"gpus_per_node": 4}, *per_task) == [on_node, mark + "--ntasks=4 ..."]
     assert lines({"tasks": 4}, "-n16") == [
         "tasks of one job (--ntasks): limit 4, requested 16.",
         mark + "--ntasks=4 ...",
@@ -153,6 +158,26 @@ def test_each_limit_states_its_numbers_and_an_accepted_option() -> None:
         "a100 GPUs in one job: limit 2, requested 4.",
         mark + "--gpus=a100:2 ...",
     ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-N2", "--gres=gpu:4"],
+        ["--gpus=8", "--gpus-per-node=4"],
+        ["-n8", "--ntasks-per-node=4", "--gpus-per-task=1"],
+    ],
+    ids=str,
+)
+def test_gpus_per_node_are_those_that_the_request_allows_on_one_node(words: list[str]) -> None:
+    def accepted(most: int) -> bool:
+        table = compiled(
+            [RuleModel("r", "job", limits={"gpus_per_node": most})], "/nonexistent/decisions.log"
+        )
+        desc = parse_command([*words, "--wrap=true"], {}).description(1001, "alice")
+        return PolicyScript(build_bundle(table)).submit(desc, PARTITIONS).accepted
+
+    assert [accepted(4), accepted(3)] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ rules:
     when: {days: [sat, mon-tue], hours: "22:30-24"}
     limits:
       gpus: {A100: 4, v100: 0.5}
+      gpus_per_node: 4
       nodes: 4
       cpus: {0: 4, 2: 64}
       memory: 1.5T
@@ -90,6 +91,7 @@ def test_every_limit_is_read_in_its_unit() -> None:
     job, total = policy.rules
     assert job.limits == RuleLimits(
         gpus=GpuLimit(by_type_mgpu={"a100": 4000, "v100": 500}),
+        gpus_per_node=every(4),
         nodes=every(4),
         cpus=(LimitStep(0, 4), LimitStep(2000, 64)),
         memory_mib=every(1536 * 1024),
@@ -141,6 +143,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
     assert job["limits"] == {
         "gpus:a100": 4000,
         "gpus:v100": 500,
+        "gpus_per_node": 4,
         "nodes": 4,
         "cpus": [{"mgpu": 0, "limit": 4}, {"mgpu": 2000, "limit": 64}],
         "memory": 1536 * 1024,
@@ -179,7 +182,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         (
             "memory_per_gpu: 64G",
             "memory_per_gpu: 64",
-            "p.yaml:21:23: memory_per_gpu: 64 has no unit; write 64G (or 64M, 64T)",
+            "p.yaml:22:23: memory_per_gpu: 64 has no unit; write 64G (or 64M, 64T)",
         ),
         ("memory_per_gpu: 64G", "memory_per_gpu: 64M", "'64M' is less than any program needs; did you mean"),
         (
@@ -202,7 +205,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         (
             "1: 7d",
             "1: 70000h",
-            "p.yaml:24:28: walltime: '70000h' is 2917 days; the maximum is 366d. Did you mean 70000m?",
+            "p.yaml:25:28: walltime: '70000h' is 2917 days; the maximum is 366d. Did you mean 70000m?",
         ),
         ("1: 7d", "1: 7", "walltime: 7 has no unit; write 7h or 7d"),
         ("week: 500", "week: 500h", "week: '500h' must be a number of GPU-hours ≥ 0, such as 500"),

@@ -60,6 +60,11 @@ def limited(key: str, value: Limit) -> RuleModel:
             limited("nodes", 2),
             "--nodes=2 --gpus=8 --gpus-per-node=4",
         ),
+        (
+            "-N4 --gpus=16 --gpus-per-node=4",
+            limited("gpus_per_node", 2),
+            "--nodes=1 --gpus=2 --gpus-per-node=2",
+        ),
         ("-n4 --gpus=16 --gpus-per-task=4", limited("tasks", 2), "--ntasks=2 --gpus=8 --gpus-per-task=4"),
         (
             "-p long --gpus=a100:16 --gpus-per-node=a100:4",
@@ -75,6 +80,12 @@ def limited(key: str, value: Limit) -> RuleModel:
 def test_advice_reduces_every_form(words: str, rule: RuleModel, advised: str) -> None:
     """Also nodes and tasks that sbatch derives: the script cannot distinguish them from typed ones."""
     assert advice(ask(shlex.split(words), rule)) == advised
+
+
+def test_gpus_of_two_types_may_all_be_on_one_node() -> None:
+    words = ["--gpus=a100:8", "--gres=gpu:v100:8"]
+    assert not ask(words, limited("gpus_per_node", 15)).accepted
+    assert ask(words, limited("gpus_per_node", 16)).accepted
 
 
 @pytest.mark.parametrize("words", ["--gpus=8 --gpus-per-socket=2", "--gpus=8 --gres=gpu:a100:2,gpu:v100:2"])

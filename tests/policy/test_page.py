@@ -24,6 +24,7 @@ EXPECTED = (
     "    w",
     "    at most 4 GPUs of type a100 per job",
     "    at most 0.5 GPUs of type v100 per job",
+    "    at most 4 GPUs per node per job",
     "    at most 4 nodes per job",
     "    at most 4 CPUs from 0 GPUs on per job",
     "    at most 64 CPUs from 2 GPUs on per job",

@@ -84,6 +84,14 @@ LimitValue = GpuLimit | int | LimitSteps | tuple[str, ...] | Mapping[str, float]
 
 _KINDS = (
     LimitKind("gpus", LimitUnit.GPUS, Scope.JOB, "GPUs", tres="gres/gpu", part_of="gpus_total"),
+    LimitKind(
+        "gpus_per_node",
+        LimitUnit.COUNT,
+        Scope.JOB,
+        "GPUs per node",
+        "GPU per node",
+        lua_alone="Slurm's limit per node is compared with the mean over a job's nodes",
+    ),
     LimitKind("nodes", LimitUnit.COUNT, Scope.JOB, "nodes", "node", tres="node"),
     LimitKind("cpus", LimitUnit.COUNT, Scope.JOB, "CPUs", "CPU", tres="cpu", part_of="cpus_total"),
     LimitKind("memory", LimitUnit.MEMORY, Scope.JOB, "memory", tres="mem", part_of="memory_total"),

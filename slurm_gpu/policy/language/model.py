@@ -148,6 +148,7 @@ class RuleLimits:
     """
 
     gpus: Annotated[_GpuLimit, "GPUs of one job."] = None
+    gpus_per_node: Annotated[_Count, "GPUs on one node."] = None
     nodes: Annotated[_Count, "Nodes of one job."] = None
     cpus: Annotated[_Count, "CPUs of one job."] = None
     memory_mib: Annotated[_Memory, "Memory of one job."] = None
