@@ -44,7 +44,9 @@ def policy_schema() -> Schema:
 
 
 def _allowed(per: Per) -> Schema:
-    return {"propertyNames": {"enum": [key for key, kind in LIMITS.items() if kind.allowed_per(per)]}}
+    hours = {"gpu_hours": {"type": "number" if per is Per.JOB else "object"}}
+    keys = [key for key, kind in LIMITS.items() if kind.allowed_per(per)]
+    return {"propertyNames": {"enum": keys}, "properties": hours}
 
 
 def _adjust() -> Schema:

@@ -27,6 +27,11 @@ local function number_with_gpus(name)
   end
 end
 
+-- A job without GPUs uses no GPU-hours, whatever its time limit.
+local function gpu_hours(size, job, tasks)
+  return size.mgpu > 0 and size.mgpu / 1000 * (tasks or 1) * (job.walltime_s or 0) / 3600 or 0
+end
+
 -- The value of a limit for a job of this size: one number, or the last of the steps {mgpu, limit} that its GPUs reach;
 -- nil for none.
 function measures.reached(value, size)
@@ -46,7 +51,7 @@ end
 -- updated one), and returns nil if the limit does not apply to the job. `sum` names the measure of a limit on the
 -- sum over the rule's jobs. Limits on running jobs are compared with the job alone: if others use the rest, it waits;
 -- if it is larger by itself, it would never start. `bound` turns the rule's number into that of this job. A limit of one GPU type
--- (gpus:a100) is that of all types with the type added.
+-- (gpus:a100) or period (gpu_hours:week) is that of all with this part added.
 local LIMITS = {
   {
     key = "gpus",
@@ -133,34 +138,30 @@ local LIMITS = {
       return job.walltime_s and (before == nil or job.walltime_s > before) or job.mgpu > job.was.mgpu
     end,
   },
+  { key = "gpu_hours", label = "GPU-hours of one job", text = amounts.format_number, of = gpu_hours },
 }
 local PERIODS = { day = "today", week = "this week", month = "this month" }
 
-local function of_one_type(limit, kind)
-  local typed = {}
+-- The limit of one GPU type, or that of GPU-hours in one period, which counts all tasks of an array.
+local function of_part(limit, part)
+  local found = {}
   for name, value in pairs(limit) do
-    typed[name] = value
+    found[name] = value
   end
-  typed.key = limit.key .. ":" .. kind
-  typed.label = limit.label:gsub("^GPUs", kind .. " GPUs")
-  typed.sum = limit.sum and limit.sum .. ":" .. kind
-  typed.of = limit.of_type and function(size, job)
-    return limit.of_type(size, kind, job)
+  found.key = limit.key .. ":" .. part
+  if limit.key == "gpu_hours" then
+    found.label, found.hours = "GPU-hours " .. PERIODS[part], part
+    found.of = function(size, job)
+      return gpu_hours(size, job, job.tasks)
+    end
+    return found
   end
-  return typed
-end
-
-local function of_gpu_hours(period)
-  return {
-    key = "gpu_hours:" .. period,
-    label = "GPU-hours " .. (PERIODS[period] or period),
-    text = amounts.format_number,
-    hours = period,
-    of = function(size, job)
-      -- A job without GPUs uses no GPU-hours, whatever its time limit.
-      return size.mgpu > 0 and size.mgpu / 1000 * job.tasks * (job.walltime_s or 0) / 3600 or 0
-    end,
-  }
+  found.label = limit.label:gsub("^GPUs", part .. " GPUs")
+  found.sum = limit.sum and limit.sum .. ":" .. part
+  found.of = limit.of_type and function(size, job)
+    return limit.of_type(size, part, job)
+  end
+  return found
 end
 
 -- The limits of a rule and of its exceptions, in the order of LIMITS.
@@ -179,18 +180,13 @@ function measures.of_rule(rule)
     if keys[limit.key] then
       found[#found + 1] = limit
     end
-    local kinds = {}
+    local parts = {}
     for key in pairs(keys) do
-      kinds[#kinds + 1] = key:match("^" .. limit.key .. ":(.+)$")
+      parts[#parts + 1] = key:match("^" .. limit.key .. ":(.+)$")
     end
-    table.sort(kinds)
-    for _, kind in ipairs(kinds) do
-      found[#found + 1] = of_one_type(limit, kind)
-    end
-  end
-  for _, period in ipairs({ "day", "week", "month" }) do
-    if keys["gpu_hours:" .. period] then
-      found[#found + 1] = of_gpu_hours(period)
+    table.sort(parts)
+    for _, part in ipairs(parts) do
+      found[#found + 1] = of_part(limit, part)
     end
   end
   return found

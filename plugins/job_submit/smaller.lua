@@ -241,11 +241,9 @@ end
 
 local function less_time(job)
   local most, time = job.room.walltime or math.huge, job.walltime_s or 0
-  for _, period in ipairs({ "day", "week", "month" }) do
-    local hours = job.room["gpu_hours:" .. period]
-    if hours and job.mgpu > 0 then
-      most = math.min(most, hours * 3600 * 1000 / (job.mgpu * job.tasks))
-    end
+  local hours = least(job.room, "gpu_hours:day", "gpu_hours:week", "gpu_hours:month") / job.tasks
+  if job.mgpu > 0 then
+    most = math.min(most, math.min(hours, least(job.room, "gpu_hours")) * 3600 * 1000 / job.mgpu)
   end
   if time <= most then
     return nil

@@ -77,6 +77,8 @@ def test_gpu_hours_are_those_of_the_period_and_0_where_there_are_none() -> None:
 def test_a_limit_per_group_is_measured_by_the_group_and_one_of_a_job_by_nothing() -> None:
     assert used({"jobs_total": 100}, "group") == {"jobs_total": 9}
     assert used({"gpus": 8000, "walltime": 3600}, "job") == {"gpus": None, "walltime": None}
+    (hours,) = lines(rule({"gpu_hours": 96}, "job"))
+    assert (hours.on, hours.limit, hours.used) == ("each job's GPU-hours", 96, None)
 
 
 def test_use_by_rules_for_interactive_jobs_is_not_known_from_a_snapshot() -> None:

@@ -147,7 +147,10 @@ def as_limits(flat: Mapping[str, Limit]) -> RuleLimits:
             types = dict(both.by_type_mgpu) | ({part: mgpu} if part else {})
             own = GpuLimit(both.all_mgpu if part else mgpu, types)
         elif kind.measure is LimitUnit.GPU_HOURS:
-            own = {**(before if isinstance(before, Mapping) else {}), HoursPeriod(part): value}
+            own = {
+                **(before if isinstance(before, Mapping) else {}),
+                HoursPeriod(part) if part else None: value,
+            }
         elif isinstance(value, frozenset):
             own = _names(value)
         elif kind.scope is Scope.JOB:

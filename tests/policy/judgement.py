@@ -208,7 +208,7 @@ def _outcome(
         if added == 0:
             return Outcome.FITS
         return _compare(sum(other.measure(measure) * other.jobs for other in counted) + added, limit)
-    if base == "gpu_hours":
+    if base == "gpu_hours" and part:
         if job.gpu_hours == 0:
             return Outcome.FITS
         return Outcome.UNKNOWN if used_hours is None else _compare(used_hours + job.gpu_hours, limit)
@@ -255,6 +255,7 @@ RUNNING_SUMS = frozenset({"gpus_running", "jobs_running", "cpus_running", "memor
 
 _OF_ONE_JOB: Mapping[str, Callable[[Request], float | None]] = {
     "gpus_per_node": lambda job: job.node_mgpu / 1000,
+    "gpu_hours": lambda job: replace(job, array_tasks=None).gpu_hours,
     "nodes": lambda job: job.counted_nodes,
     "tasks": lambda job: job.tasks,
     "walltime": lambda job: job.walltime_s,
@@ -301,7 +302,7 @@ def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
             return True
         each = [Fraction(job.measure(measure)) / job.mgpu for job in (before, after)]
         return each[1] > each[0]
-    if base == "gpu_hours":
+    if base == "gpu_hours" and part:
         return after.gpu_hours > before.gpu_hours
     if base in RUNNING_SUMS:
         sizes = [_of_running(key, job) or 0 for job in (before, after)]

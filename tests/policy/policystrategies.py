@@ -43,6 +43,7 @@ JOB_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "array_tasks": in_steps(st.integers(0, 5)),
     "tasks": in_steps(st.integers(0, 8)),
     "walltime": in_steps(SECONDS),
+    "gpu_hours": st.integers(0, 24),
     "partitions": SOME_PARTITIONS,
     "gpu_types": SOME_TYPES,
     "qos": SOME_QOS,

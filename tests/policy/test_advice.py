@@ -114,6 +114,10 @@ def test_each_limit_states_its_numbers_and_an_accepted_option() -> None:
         "nodes in one job: limit 2, requested 4.",
         mark + "--nodes=2 ...",
     ]
+    assert lines({"gpu_hours": 6}, "--gpus=4", "-t", "3:00:00", "--array=0-9") == [
+        "GPU-hours of one job: limit 6, requested 12.",
+        mark + "--time=01:30:00 ...",
+    ]
     on_node = "GPUs on one node: limit 4, requested 8."
     assert lines({"gpus_per_node": 4}, "-N2", "--gres=gpu:8") == [on_node, mark + "--gres=gpu:4 ..."]
     assert lines({"gpus_per_node": 4}, "--gpus=8") == [on_node, mark + "--gpus=4 ..."]

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, LimitValue, Scope
-from slurm_gpu.policy.language.model import GpuLimit, LimitStep, Per
+from slurm_gpu.policy.language.model import GpuLimit, HoursPeriod, LimitStep, Per
 from slurm_gpu.policy.native.fields import LimitScope, native_fields
 from tests.docs.pages import ROOT
 
@@ -20,14 +20,14 @@ VALUES: dict[LimitUnit, LimitValue] = {
     LimitUnit.MEMORY: 4096,
     LimitUnit.WALLTIME: (LimitStep(from_mgpu=0, limit=3600),),
     LimitUnit.NAMES: ("a",),
-    LimitUnit.GPU_HOURS: {"week": 10.0},
+    LimitUnit.GPU_HOURS: {HoursPeriod.WEEK: 10.0},
 }
 
 
 def test_the_script_measures_each_limit() -> None:
     script = (ROOT / "plugins/job_submit/measures.lua").read_text()
     table = script.partition("\nlocal LIMITS = {")[2].partition("\n}\n")[0]
-    measured = {*re.findall(r'\bkey = "(\w+)"', table), "gpu_hours"}
+    measured = {*re.findall(r'\bkey = "(\w+)"', table)}
     # Names are compared with a list of allowed names (limits.lua).
     assert measured == {key for key, kind in LIMITS.items() if kind.measure is not LimitUnit.NAMES}
 
@@ -39,7 +39,6 @@ def test_strategies_draw_each_limit() -> None:
 @pytest.mark.parametrize(
     ("keys", "scope"),
     [
-        ([*JOB_LIMITS], Scope.JOB),
         ([*TOTAL_LIMITS], Scope.TOTAL),
         ([*SUMS], Scope.TOTAL),
         ([*PERIOD_LIMITS], Scope.PERIOD),
@@ -50,6 +49,11 @@ def test_strategies_draw_each_limit() -> None:
 def test_the_model_has_the_same_scope_for_each_limit(keys: list[str], scope: Scope) -> None:
     expected = {key for key, kind in LIMITS.items() if kind.scope is scope}
     assert {key.partition(":")[0] for key in keys} == expected
+
+
+def test_the_model_has_each_limit_on_one_job() -> None:
+    expected = {key for key, kind in LIMITS.items() if kind.allowed_per(Per.JOB)}
+    assert {key.partition(":")[0] for key in JOB_LIMITS} == expected
 
 
 @pytest.mark.parametrize("kind", LIMITS.values(), ids=lambda kind: kind.key)

@@ -60,6 +60,7 @@ rules:
       partitions: [gpu, Long]
       gpu_types: [A100]
       qos: [SG-long, normal]
+      gpu_hours: 96
   - id: sum
     for: all
     per: user
@@ -103,6 +104,7 @@ def test_every_limit_is_read_in_its_unit() -> None:
         partitions=("gpu", "Long"),
         gpu_types=("a100",),
         qos=("sg-long", "normal"),
+        gpu_hours={None: 96},
     )
     assert total.limits == RuleLimits(
         gpus_total=GpuLimit(16000),
@@ -159,6 +161,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         "partitions": {"Long": True, "gpu": True},
         "gpu_types": {"a100": True},
         "qos": {"normal": True, "sg-long": True},
+        "gpu_hours": 96,
     }
     assert total["limits"]["gpus_running:a100"] == 8000
     assert (total["limits"]["gpu_hours:day"], total["limits"]["gpu_hours:week"]) == (12.5, 500)
@@ -230,7 +233,12 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         (
             "{day: 12.5, week: 500}",
             "500",
-            "limits.gpu_hours of rule 2 must contain `key: value` lines, not 500; allowed: day, week",
+            "gpu_hours: in a rule with per: user, write a table, such as {week: 500}",
+        ),
+        (
+            "gpu_hours: 96",
+            "gpu_hours: {day: 96}",
+            "gpu_hours: in a rule with per: job, write one number, such as",
         ),
         (
             "{day: 12.5, week: 500}",

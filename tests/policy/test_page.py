@@ -39,6 +39,7 @@ EXPECTED = (
     "    only partitions gpu, Long",
     "    only GPU types a100",
     "    only QOS sg-long, normal",
+    "    at most 96 GPU-hours per job",
     "    Only for jobs submitted on Monday, Tuesday and Saturday from 22:30 to 24:00.",
     "    Only for interactive jobs (srun, salloc).",
     "    Exception from 2026-12-01 until 2026-12-05 for alice: at most 8 GPUs of type a100",
@@ -223,6 +224,7 @@ def test_json_has_every_part() -> None:
         "interactive",
         {"days": [0, 1, 5], "from_min": 1350, "to_min": 1440},
     )
+    assert job["limits"]["gpu_hours"] == 96
     assert total["limits"]["gpu_hours"] == {"day": 12.5, "week": 500}
     assert total["when"] is None
     assert data["bundles"]["prep"]["cpus"] == 16

@@ -133,6 +133,7 @@ NAME = st.sampled_from(["vision", "nlp", "cpu", "gpu", "A100", "v100", "한국",
 NAMES = st.lists(usually(NAME), min_size=1, max_size=3)
 GPUS = st.sampled_from([0, 1, 8, 0.5, 0.125, 999999])
 COUNT = st.integers(0, 1000)
+HOURS = st.integers(0, 900) | st.just(1.5)
 MEMORY = st.sampled_from(["64G", "1.5T", "512M", " 8 GiB ", "64m", "0G", "9999T", "0.3G"])
 DURATION = st.sampled_from(["4h", "7d", "1-12:00:00", "12:00:00", "2w", "90s", "70000h", "0.5h", "1:30"])
 DAY = st.sampled_from([dt.date(2026, 12, 5), "2026-12-31", "2026-02-30"])
@@ -145,9 +146,7 @@ OF_MEASURE: dict[LimitUnit, st.SearchStrategy[Any]] = {
     LimitUnit.MEMORY: MEMORY,
     LimitUnit.WALLTIME: DURATION | st.dictionaries(mostly(GPUS), usually(DURATION), min_size=1, max_size=3),
     LimitUnit.NAMES: NAMES,
-    LimitUnit.GPU_HOURS: some(
-        {}, dict.fromkeys(("day", "week", "month"), st.integers(0, 900) | st.just(1.5))
-    ),
+    LimitUnit.GPU_HOURS: HOURS | some({}, dict.fromkeys(("day", "week", "month"), HOURS)),
 }
 LIMIT = {
     per: some({}, {kind.key: OF_MEASURE[kind.measure] for kind in LIMITS.values() if kind.allowed_per(per)})

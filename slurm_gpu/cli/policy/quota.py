@@ -62,7 +62,7 @@ def _print_limits(lines: Sequence[QuotaLine], name: str, site: CommandSite) -> N
     zone = ZoneInfo(site.config.timezone if site.config_path.exists() else "UTC")
     rows = [_row(line, name, zone) for line in lines]
     print_table(COLUMNS, rows, right=COLUMNS[3:6], whole=("rule",), spare=("for", "used"))
-    if any(line.kind.scope is Scope.PERIOD and line.used is None for line in lines):
+    if any(line.kind.scope is Scope.PERIOD and line.of and line.used is None for line in lines):
         remark("GPU-hours are known only on hosts where slurm-gpuctld runs")
 
 

@@ -50,9 +50,13 @@ class QuotaLine:
         return self.kind.key if self.of is None else f"{self.kind.key}:{self.of}"
 
     @property
+    def _scope(self) -> Scope:
+        return Scope.JOB if self.rule.per == "job" else self.kind.scope
+
+    @property
     def on(self) -> str:
         """The limited resource in words, for example "GPUs (a100) running"."""
-        return f"{_SUBJECTS[self.kind.scope]}{self.kind.what}{self._of}{_STATE[self.kind.scope]}"
+        return f"{_SUBJECTS[self._scope]}{self.kind.what}{self._of}{_STATE[self._scope]}"
 
     @property
     def _of(self) -> str:

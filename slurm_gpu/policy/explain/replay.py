@@ -123,7 +123,7 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
         if kept.get("kind") == "interactive":
             remarks.append(f"rule {rule['id']} is left out: records do not distinguish interactive jobs")
             continue
-        limits = {k: v for k, v in _table(rule["limits"]).items() if not k.startswith("gpu_hours")}
+        limits = {k: v for k, v in _table(rule["limits"]).items() if not k.startswith("gpu_hours:")}
         if len(limits) < len(_table(rule["limits"])):
             remarks.append(f"GPU-hours of rule {rule['id']} are left out: the replay does not count them")
         kept["limits"] = limits

@@ -128,6 +128,11 @@ class _Check(Decoder):
         for key in limits if isinstance(limits, dict) else ():
             if key in LIMITS and LIMITS[key].measure is LimitUnit.GPUS and isinstance(limits[key], dict):
                 self.gpu_types((*at, "limits", key), limits[key])
+            if key == "gpu_hours" and isinstance(limits[key], dict) == (per is Per.JOB):
+                written = "one number, such as 8" if per is Per.JOB else "a table, such as {week: 500}"
+                self.fail_once(
+                    (*at, "limits", key), f"{key}: in a rule with per: {per}, write {written}", key=True
+                )
             if key not in LIMITS or LIMITS[key].allowed_per(per):
                 continue
             where = "per: job" if LIMITS[key].allowed_per(Per.JOB) else "per: user or per: group"

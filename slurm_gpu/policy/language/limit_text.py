@@ -47,7 +47,8 @@ def limits_json(limits: RuleLimits) -> dict[str, Any]:
     """Return the limits by their keys in policy.yaml.
 
     GPUs are numbers or {type: number}, memory is in MiB (`memory_mib`), walltime in seconds (`walltime_s`),
-    gpu_hours {period: hours}. A limit that depends on the GPUs of the job is a list of {gpus, limit}.
+    gpu_hours a number or {period: hours}. A limit that depends on the GPUs of the job is a list of
+    {gpus, limit}.
     """
     by_key: dict[str, Any] = {}
     for kind, value in set_limits(limits):
@@ -58,7 +59,7 @@ def limits_json(limits: RuleLimits) -> dict[str, Any]:
                 else value.all_mgpu / 1000
             )
         elif isinstance(value, Mapping):
-            by_key[kind.key] = {str(period): hours for period, hours in value.items()}
+            by_key[kind.key] = value.get(None, {str(period): hours for period, hours in value.items()})
         elif kind.measure is LimitUnit.NAMES and isinstance(value, tuple):
             by_key[kind.key] = list(value)
         else:
@@ -79,7 +80,8 @@ def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
             yield f"{kind.key}:{gpu_type}", f"at most {format_gpus(mgpu)} of type {gpu_type}{counted_jobs}"
     elif isinstance(value, Mapping):
         for period, hours in value.items():
-            yield f"{kind.key}:{period}", f"at most {hours:g} {kind.noun(hours)} a {period}"
+            text = f"at most {hours:g} {kind.noun(hours)}"
+            yield (f"{kind.key}:{period}", f"{text} a {period}") if period else (kind.key, text)
     elif kind.measure is LimitUnit.NAMES and isinstance(value, tuple):
         yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
     elif (number := number_of(value)) is not None:

@@ -6,7 +6,8 @@ before.
 
 - JOB: the updated job is compared with the limit.
 - TOTAL: the updated job replaces its earlier self in the sum over running and pending jobs.
-- PERIOD: GPUs × time limit of the updated job is added to the GPU-hours used so far.
+- PERIOD: GPUs × time limit of the updated job is added to the GPU-hours used so far, or compared alone in a
+  rule with `per: job`.
 - RUNNING: the updated job alone is compared with the limit; Slurm's own limits decide when the job starts.
 """
 
@@ -18,7 +19,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from slurm_gpu.policy.language.lua_literals import Plain
-from slurm_gpu.policy.language.model import GpuLimit, LimitStep, LimitSteps, Per, RuleLimits
+from slurm_gpu.policy.language.model import GpuLimit, HoursPeriod, LimitStep, LimitSteps, Per, RuleLimits
 
 
 class LimitUnit(Enum):
@@ -76,10 +77,10 @@ class LimitKind:
 
     def allowed_per(self, per: Per) -> bool:
         """Return whether a rule with this `per:` may set the limit."""
-        return (self.scope is Scope.JOB) == (per is Per.JOB)
+        return self.scope is Scope.PERIOD or (self.scope is Scope.JOB) == (per is Per.JOB)
 
 
-LimitValue = GpuLimit | int | LimitSteps | tuple[str, ...] | Mapping[str, float] | None
+LimitValue = GpuLimit | int | LimitSteps | tuple[str, ...] | Mapping[HoursPeriod | None, float] | None
 
 
 _KINDS = (
@@ -168,7 +169,7 @@ _KINDS = (
         Scope.PERIOD,
         "GPU-hours",
         "GPU-hour",
-        lua_alone="Slurm's own count of GPU minutes does not restart with the week or month",
+        lua_alone="Slurm's limits on GPU minutes do not restart each week, and shorten jobs without --time",
     ),
 )
 
@@ -187,7 +188,8 @@ def set_limits(limits: RuleLimits) -> Iterator[tuple[LimitKind, LimitValue]]:
 def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
     """Return the limits as the Lua code reads them, with one value per key.
 
-    `gpus:a100` is the limit of one type in mgpu, and `gpu_hours:week` is the limit of one period in hours.
+    `gpus:a100` is the limit of one type in mgpu, `gpu_hours` the limit of one job in hours and
+    `gpu_hours:week` that of one period.
     A limit that depends on the GPUs of the job is a list of {mgpu, limit}. Names are {name: true}, memory is
     in MiB, walltime in seconds.
     """
@@ -198,7 +200,7 @@ def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
                 flat[kind.key] = value.all_mgpu
             flat |= {f"{kind.key}:{gpu_type}": mgpu for gpu_type, mgpu in value.by_type_mgpu.items()}
         elif isinstance(value, Mapping):
-            flat |= {f"{kind.key}:{period}": hours for period, hours in value.items()}
+            flat |= {f"{kind.key}:{period}" if period else kind.key: hours for period, hours in value.items()}
         elif isinstance(value, tuple):
             flat[kind.key] = _flat_tuple(value)
         else:

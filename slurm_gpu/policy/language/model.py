@@ -170,10 +170,11 @@ class RuleLimits:
     memory_total_mib: Annotated[int | None, MEMORY, "Memory of running and pending jobs."] = None
     memory_running_mib: Annotated[int | None, MEMORY, "Memory of running jobs, limited by Slurm."] = None
     nodes_running: Annotated[int | None, COUNT, "Nodes of running jobs, limited by Slurm."] = None
+    # The key of the limit on one job is None.
     gpu_hours: Annotated[
-        Mapping[HoursPeriod, Annotated[float, GPU_HOURS]] | None,
-        _NAMES,
-        "GPU-hours used in the calendar day, week or month, plus GPUs × time limit of the job.",
+        Mapping[HoursPeriod | None, float] | None,
+        OneOrTable(GPU_HOURS, choice(HoursPeriod), dict),
+        "GPUs × time limit of one job; by period, with the GPU-hours used in it.",
     ] = None
 
 

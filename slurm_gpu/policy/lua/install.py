@@ -102,7 +102,7 @@ def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, s
     header = f"slurm-gpu-snapshot 1 1 {moment}"
     empty_snapshot = nothing | {path: f"{header}\ngroups {groups_id}\nhours 0 0 0\nend 1\n"}
     limits = [_limits(rule) for rule in _tables(compiled["rules"])]
-    counts_hours = any(key.startswith("gpu_hours") for pairs in limits for key, _ in pairs)
+    counts_hours = any(key.startswith("gpu_hours:") for pairs in limits for key, _ in pairs)
     return [empty_snapshot] if counts_hours else [empty_snapshot, nothing | {path: None}]
 
 

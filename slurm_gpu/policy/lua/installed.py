@@ -181,7 +181,7 @@ class PolicyInForce:
     def counts_gpu_hours(self) -> bool:
         """Return whether any rule limits GPU-hours."""
         return any(
-            key.startswith("gpu_hours")
+            key.startswith("gpu_hours:")
             for rule in self.rules
             for limits in (rule.limits, *(exception["limits"] for exception in rule.exceptions.values()))
             for key in limits
