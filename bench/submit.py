@@ -16,8 +16,8 @@ turns, and a longer queue or other load affects all alternatives equally.
 
 Printed for each: submissions per second; their ratio to `noop`, and of `ours` to `polled`, in the same turn.
 Ratios are means of all turns with 95 % intervals. Also slurmctld's own time for a submission
-(REQUEST_SUBMIT_BATCH_JOB in sdiag), its CPU time for one and the ratio of that to `noop`, and its time for
-the first submission in its second, the usual case for rare submissions. "decision" is the time inside our
+(REQUEST_SUBMIT_BATCH_JOB in sdiag), CPU time for one, and the ratio of that to `noop`. "First" is its time
+for the first submission in its second, the usual case for rare submissions. "decision" is the time inside our
 slurm_job_submit, in slurmctld with one submitter: for equal jobs, and (varied) for jobs with different time
 limits. With --rules 600, 596 rules for 298 other accounts are added to the four that apply to each job; the
 time of `policy apply` is printed for any number of rules. With --json the last line is {"queued": {"0":

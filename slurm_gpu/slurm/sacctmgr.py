@@ -207,7 +207,7 @@ class Sacctmgr:
 
         With users of several accounts, each user is changed in each of these accounts. None removes a limit;
         other limits are unchanged. Up to 200 entities are changed in one transaction of slurmdbd. Raise
-        SlurmError if none of them exists.
+        SlurmError if all of them are missing.
         """
         if not values:
             return
