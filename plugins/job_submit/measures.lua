@@ -50,8 +50,8 @@ end
 -- One entry per limit, in the order in which messages list them. `of` measures a size (with its job, or job.past of an
 -- updated one), and returns nil if the limit does not apply to the job. `sum` names the measure of a limit on the
 -- sum over the rule's jobs. Limits on running jobs are compared with the job alone: if others use the rest, it waits;
--- if it is larger by itself, it would never start. `bound` turns the rule's number into that of this job. A limit of one GPU type
--- (gpus:a100) or period (gpu_hours:week) is that of all with this part added.
+-- if it is larger by itself, it would never start. `bound` turns the rule's number into that of this job. A limit of one
+-- GPU type (gpus:a100) or period (gpu_hours:week) is that of all with this part added.
 local LIMITS = {
   {
     key = "gpus",
