@@ -135,11 +135,11 @@ class _Forecasts:
 
 
 def _corrected(forecasts: _Forecasts, errors: ErrorTables, samples: QueueSamples) -> Floats:
-    """Return distributions (n, N_BINS): the mean of those of like jobs and of two from recent errors.
+    """Return distributions (n, N_BINS): the mean of those of like jobs and of those from recent errors.
 
-    The first can have two peaks; the others reflect how much the last days differ from earlier ones.
+    The first can have two peaks; the second reflects how much the last days differ from earlier ones.
     """
-    return (forecasts.mass + 2 * errors.around(forecasts.log2_wait, samples)) / 3
+    return (forecasts.mass + errors.around(forecasts.log2_wait, samples)) / 2
 
 
 def train(

@@ -17,8 +17,6 @@ from slurm_gpu.forecast.wait_grid import N_BINS
 
 # The value of a missing feature. All other features are logarithms of values of at least 1.
 GAP = -9.0
-# log2 of the shortest and longest forecast in seconds, 16 s and 97 days. The line itself is unbounded.
-_SHORTEST, _LONGEST = 4.0, 23.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +95,10 @@ class Regression:
     def log2_wait(self, samples: QueueSamples) -> Floats:
         """Return (n) log2 of the remaining wait in seconds."""
         features = filled(samples, self.names)
-        both = (self.trees.predict(features) + self.line.predict(features)) / 2
-        return np.clip(both, _SHORTEST, _LONGEST)
+        # The line itself is unbounded; the leaves are means of known waits.
+        known = self.trees.value[self.trees.feature < 0]
+        line = np.clip(self.line.predict(features), known.min(), known.max())
+        return np.asarray((self.trees.predict(features) + line) / 2)
 
     def distribution(self, samples: QueueSamples) -> Floats:
         """Return (n, N_BINS) distributions of the waits of jobs in the same leaves."""

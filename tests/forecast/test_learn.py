@@ -62,6 +62,19 @@ def test_a_learned_model_is_accurate_and_can_be_stored():
     assert read_model(model_bytes(model)).forecaster.corrections == model.forecaster.corrections
 
 
+def test_a_request_beyond_all_known_ones_is_not_forecast_beyond_known_waits():
+    from slurm_gpu.forecast.learn import learn
+
+    runs = made_up_runs()
+    samples = past_samples(runs, Vocabulary.of(runs), NOW_S)
+    past = samples.known_at(NOW_S)
+    regression = learn(past, samples.names, np.ones(len(past.wait_s)))
+    for factor in (100.0, -100.0):
+        said = regression.log2_wait(replace(past.samples, features=past.samples.features * factor))
+        # A job that still waits counts with twice its wait.
+        assert np.all((said >= 0) & (said <= np.log2(past.wait_s).max() + 1))
+
+
 def test_with_a_short_history_the_regression_forecasts_without_a_correction():
     from slurm_gpu.forecast.learn import learn
 
