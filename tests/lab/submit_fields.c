@@ -13,6 +13,12 @@
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(26, 5, 0)
+#define JOB_ID(response) ((response)->step_id.job_id)
+#else
+#define JOB_ID(response) ((response)->job_id)
+#endif
+
 #define FIELD(name) { #name, offsetof(job_desc_msg_t, name), sizeof(((job_desc_msg_t *)0)->name) }
 
 static const struct { const char *name; size_t at, size; } numbers[] = {
@@ -73,7 +79,7 @@ int main(void)
 			}
 		}
 		if (slurm_submit_batch_job(&job, &response) == SLURM_SUCCESS)
-			printf("%u\n", response->job_id);
+			printf("%u\n", JOB_ID(response));
 		else
 			printf("0 %s\n", slurm_strerror(errno));
 		slurm_free_submit_response_response_msg(response);

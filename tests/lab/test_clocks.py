@@ -16,19 +16,24 @@ pytestmark = pytest.mark.long
 AHEAD_S = 120
 
 
-def whole_run(lab: Lab, job: int) -> Run:
+def reported_run(lab: Lab, job: int) -> Run | None:
+    """Return the run of the job in the database, once it has a GPU."""
     client = DatabaseClient(load_config(lab.layout.site_file))
-
-    def found() -> Run | None:
+    try:
         (run,) = client.run(str(job)) or (None,)
-        if run is None or run.end_s is None or not run.devices or not all(one.final for one in run.devices):
+    finally:
+        client.close()
+    return run if run is not None and run.devices else None
+
+
+def whole_run(lab: Lab, job: int) -> Run:
+    def found() -> Run | None:
+        run = reported_run(lab, job)
+        if run is None or run.end_s is None or not all(one.final for one in run.devices or ()):
             return None
         return run
 
-    try:
-        return wait_for(found, 120, f"the record of job {job} is whole", interval_s=0.5)
-    finally:
-        client.close()
+    return wait_for(found, 120, f"the record of job {job} is whole", interval_s=0.5)
 
 
 def submit(lab: Lab, seconds: int) -> int:
@@ -38,8 +43,8 @@ def submit(lab: Lab, seconds: int) -> int:
 
 def test_a_clock_that_is_set_under_a_job_costs_it_nothing(lab_with: LabWith) -> None:
     lab = lab_with(own_clocks=True)
-    during = submit(lab, 12)
-    wait_for(lambda: lab.intervals(during), 60, "the job starts")
+    during = submit(lab, 20)
+    wait_for(lambda: reported_run(lab, during), 60, "slurm-gpud has reported the job")
     lab.step_clock("n1", AHEAD_S)
     lab.step_clock(DATABASE_HOST, -AHEAD_S)
     after = submit(lab, 4)

@@ -211,6 +211,7 @@ def test_a_job_longer_than_its_reservation_continues_unless_its_nodes_are_promis
         for job in (free, promised):
             cluster.wait(lambda job=job: cluster.show(job, "State") == "PENDING", "it waits")
             assert cluster.show(job, "Reservation") == "(null)"
+        cluster.controller.start()
         return
     for job in (free, promised):
         cluster.wait(lambda job=job: cluster.show(job, "Reservation") == f"sg_{first}", "it is drawn in")
