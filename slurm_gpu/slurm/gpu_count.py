@@ -53,3 +53,8 @@ def job_mgpu(job: QueuedJob, per_gpu: SharesPerGpu) -> int | None:
     for entry in requested:
         totals[f"gres/{entry.name}"] = totals.get(f"gres/{entry.name}", 0.0) + entry.count * times
     return count_mgpu(totals, per_gpu)
+
+
+def known_gpu_types(nodes: Iterable[SlurmNode]) -> frozenset[str]:
+    """Return the GPU types of these nodes, in lower case."""
+    return frozenset(kind.lower() for node in nodes for kind in node.gpus if kind)

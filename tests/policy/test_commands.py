@@ -291,8 +291,8 @@ def test_explain_accepts_srun_and_rejects_invalid_options(
     cluster.apply()
     assert cluster.run("explain", "--", "srun", "--gpus=5", "hostname") == 1
     assert "srun: error:   Try: srun --gpus=4 ..." in (capsys.readouterr().out.splitlines())
-    assert cluster.run("explain", "--", "sbatch", "--gpus=foo", "--wrap=true") == 2
-    assert "--gpus: 'foo' must be a number, such as 2" in capsys.readouterr().err
+    assert cluster.run("explain", "--", "sbatch", "--gpus=1.5", "--wrap=true") == 2
+    assert "--gpus: '1.5' must be a number, such as 2" in capsys.readouterr().err
 
 
 def test_explain_reports_refusals_by_slurm_itself(

@@ -23,6 +23,7 @@ def desc(*words: str, environ: dict[str, str] | None = None) -> dict[str, object
         (["--gpus=2"], "tres_per_job", "gres/gpu:2"),
         (["-G", "a100:2"], "tres_per_job", "gres/gpu:a100:2"),
         (["-Ga100:1,v100:1"], "tres_per_job", "gres/gpu:a100:1,gres/gpu:v100:1"),
+        (["--gpus=a100"], "tres_per_job", "gres/gpu:a100"),
         (["--gres=gpu:2,shard:1"], "tres_per_node", "gres/gpu:2,gres/shard:1"),
         (["--gres", "gres:gpu:2"], "tres_per_node", "gres/gpu:2"),
         (["--gres=none"], "tres_per_node", None),

@@ -69,6 +69,7 @@ def refusals(words: str, cluster: RunningSlurm = CLUSTER) -> list[str]:
     [
         "",
         "-p gpu -A Vision -q HIGH --gpus=A100:8 --mem=100G -c 32",
+        "--gpus=A100",
         "-p old,gpu --gpus=v100:1",
         "-N2 --gres=gpu:4,shard:2 --mem=0",
         "-w n[1-2]",
@@ -90,6 +91,7 @@ def test_requests_that_slurm_accepts_have_no_refusals(words: str) -> None:
         ("-A nlp", "--account: alice may not use 'nlp'; available: vision"),
         ("-q hihg", "--qos: alice may not use 'hihg'; did you mean high? available: high, normal"),
         ("--gpus=h100:1", "--gpus: no eligible node has GPUs of type 'h100'; available: a100"),
+        ("--gpus=h100", "--gpus: no eligible node has GPUs of type 'h100'; available: a100"),
         ("--gres=gpu:v100:1", "--gres: no eligible node has GPUs of type 'v100'; available: a100"),
         ("--gres=foo:1", "--gres: 'foo' is not in GresTypes; available: gpu, shard"),
         ("--gpus=9", "--gpus: 9 requested, gpu has 8"),
@@ -166,6 +168,14 @@ def test_without_allocated_memory_only_the_memory_of_one_cpu_or_gpu_must_fit() -
     )
     assert refusals("--mem-per-cpu=60G --cpus-per-task=2", cluster) == []
     assert refusals("--mem-per-gpu=60G --gpus-per-node=2", cluster) == []
+
+
+def test_a_gpu_type_is_refused_if_no_node_reports_types() -> None:
+    untyped = replace(CLUSTER, nodes=[replace(one, gpus={"": one.n_gpus}) for one in CLUSTER.nodes[:2]])
+    message = "no eligible node has GPUs of type 'a100'; available: GPUs without a type"
+    assert refusals("--gpus=a100", untyped) == [f"--gpus: {message}"]
+    assert refusals("--gres=gpu:a100:1", untyped) == [f"--gres: {message}"]
+    assert refusals("--gpus=2", untyped) == []
 
 
 def test_types_of_gpus_in_several_options_are_reported_in_the_options_of_the_user() -> None:

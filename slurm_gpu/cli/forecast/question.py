@@ -17,6 +17,7 @@ from slurm_gpu.policy.explain.gpu_options import requested_gpus
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.explain.slurm_refusals import refusals_of_slurm, waits_of_slurm
 from slurm_gpu.policy.lua.script import INFINITE, NO_VAL, NO_VAL16
+from slurm_gpu.slurm.gpu_count import known_gpu_types
 from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
 
 _RUNNING_AMOUNTS = {"cpus": "cores", "memory": "memory_mib", "nodes": "nodes"}
@@ -53,7 +54,7 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     submitter = uid_and_name(None)
     partitions, settings = read_partitions(site.run), site.slurm.settings()
     nodes = site.slurm.nodes()
-    description = request.description(*submitter, {kind.lower() for node in nodes for kind in node.gpus})
+    description = request.description(*submitter, known_gpu_types(nodes))
     defaults = read_user_defaults(submitter[1], request.options.get("account"), site.run)
     default = next((item.name for item in partitions if item.is_default), "")
     partition = str(description.get("partition") or default).partition(",")[0]

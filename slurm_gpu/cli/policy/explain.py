@@ -25,6 +25,7 @@ from slurm_gpu.policy.explain.slurm_refusals import refusals_of_slurm, waits_of_
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.script import Considered
 from slurm_gpu.slurm.client import has_slurmdbd
+from slurm_gpu.slurm.gpu_count import known_gpu_types
 from slurm_gpu.slurm.submission import UserDefaults, read_partitions, read_user_defaults
 from slurm_gpu.text.units import parse_whole
 
@@ -62,7 +63,7 @@ def explain(
     settings = site.slurm.settings()
     script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
     nodes, partitions = site.slurm.nodes(), read_partitions()
-    gpu_types = {kind for node in nodes for kind in node.gpus}
+    gpu_types = known_gpu_types(nodes)
     defaults = read_user_defaults(name, request.options.get("account"))
     result = explain_job(
         script,
@@ -76,7 +77,7 @@ def explain(
     cluster = read_cluster(
         site, settings, nodes, partitions, request, name, defaults, result.verdict.desc.get("qos")
     )
-    description = request.description(uid, name, {kind.lower() for kind in gpu_types})
+    description = request.description(uid, name, gpu_types)
     refusals = refusals_of_slurm(request, description, cluster)
     notes = list(result.notes)
     for reason in waits_of_slurm(request, description, cluster):

@@ -16,6 +16,7 @@ from slurm_gpu.policy.explain.sbatch import SbatchRequest
 from slurm_gpu.policy.language.limits import Scope
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.gpu_count import known_gpu_types
 from slurm_gpu.slurm.submission import Partition, UserAssociations, UserDefaults
 
 
@@ -40,8 +41,7 @@ def judge_by_policy(
 ) -> PolicyVerdict:
     """Run the installed job_submit.lua on a job; raise OutsideError if this host lacks it."""
     script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
-    gpu_types = {kind for node in nodes for kind in node.gpus}
-    verdict = explain(script, request, submitter, defaults, site.slurm.jobs(), partitions, gpu_types).verdict
+    verdict = explain(script, request, submitter, defaults, site.slurm.jobs(), partitions, known_gpu_types(nodes)).verdict
     return PolicyVerdict(verdict.accepted, verdict.messages, verdict.desc)
 
 

@@ -53,11 +53,11 @@ def explain(
 ) -> Explanation:
     """Run the script for the request of `user` (uid, name) against the current queue.
 
-    `gpu_types` are the GPU types of the cluster in upper or lower case; if empty, types are not checked.
+    `gpu_types` are the GPU types of the cluster in lower case; if empty, types are not checked.
     """
     policy = PolicyScript(script, considers=True)
     policy.set_jobs(job_record(job) for job in jobs)
-    desc = request.description(*user, {kind.lower() for kind in gpu_types}) | {
+    desc = request.description(*user, gpu_types) | {
         "default_account": defaults.account,
         "default_qos": defaults.qos,
     }

@@ -120,9 +120,12 @@ def minutes(value: str | None) -> int | None:
 
 
 def _size(option: str, text: str, shown: str, types: Collection[str]) -> str:
-    """Return `text` if it is NUMBER, TYPE:NUMBER or a TYPE in `types`; raise UsageError otherwise."""
-    match = _SIZE.fullmatch(text)
-    if match or (text.lower() in types and _TYPE.fullmatch(text)):
+    """Return `text` if it is NUMBER, TYPE:NUMBER or a TYPE in `types`; raise UsageError otherwise.
+
+    Slurm counts a TYPE without a number as one GPU, even if no node has this type.
+    """
+    is_type = _TYPE.fullmatch(text) and (not types or text.lower() in types)
+    if is_type or _SIZE.fullmatch(text):
         return text
     prefix = shown.removesuffix(text)
     hint = ""

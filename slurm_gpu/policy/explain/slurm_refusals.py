@@ -19,6 +19,7 @@ from slurm_gpu.policy.explain.partition_limits import Obstacles, PartitionReques
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
 from slurm_gpu.policy.explain.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.gpu_count import known_gpu_types
 from slurm_gpu.slurm.submission import Partition, UserAssociations
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import counted, few
@@ -172,7 +173,7 @@ def _gres(request: SbatchRequest, nodes: Sequence[SlurmNode], cluster: RunningSl
     gres_types = cluster.settings.raw.get("GresTypes")
     kinds = None if gres_types is None else [] if gres_types == "(null)" else gres_types.split(",")
     types = sorted({kind for node in nodes for kind in node.gpus if kind})
-    lower = {kind.lower() for kind in types}
+    lower, has_gpus = known_gpu_types(nodes), any(node.n_gpus for node in nodes)
     items = [(option, item) for option, text in request.gres().items() for item in text.split(",")]
     for option, item in items:
         match = _GRES.fullmatch(item)
@@ -181,8 +182,9 @@ def _gres(request: SbatchRequest, nodes: Sequence[SlurmNode], cluster: RunningSl
         name, kind = match["name"], match["kind"]
         if kinds is not None and name not in kinds:
             yield f"--{option}: {name!r} is not in GresTypes; available: {_listed(kinds)}"
-        elif name == "gpu" and lower and kind and kind.lower() not in lower:
-            yield f"--{option}: no eligible node has GPUs of type {kind!r}; available: {_listed(types)}"
+        elif name == "gpu" and has_gpus and kind and kind.lower() not in lower:
+            available = _listed(types) if types else "GPUs without a type"
+            yield f"--{option}: no eligible node has GPUs of type {kind!r}; available: {available}"
 
 
 def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], requested: str) -> Iterator[str]:
