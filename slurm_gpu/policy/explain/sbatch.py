@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import shlex
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TextIO
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain import gpu_options as gpuforms
 from slurm_gpu.policy.explain import option_values as optionvalues
+from slurm_gpu.policy.explain.begin_time import begin_time
 from slurm_gpu.policy.explain.slurm_options import (
     COMMANDS_BY_NAME,
     READ_FLAGS,
@@ -161,6 +163,7 @@ class SbatchRequest:
         return {
             "shared": _shared(self.options),
             "time_limit": optionvalues.minutes(get("time")),
+            "begin_time": begin_time(get("begin"), time.time()),
             "min_nodes": nodes,
             "max_nodes": most_nodes,
             "num_tasks": tasks,
