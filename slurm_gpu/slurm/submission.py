@@ -11,6 +11,8 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, run_command
 from slurm_gpu.slurm.scontrol import parse_time_limit
 
+_LICENSE = re.compile(r"LicenseName=(\S+)\s+Total=(\d+)")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
@@ -68,6 +70,14 @@ def read_partitions(
     """Return all partitions, even those hidden from the caller; raise SlurmError if Slurm does not answer."""
     text = run(["scontrol", "--all", "--oneliner", "show", "partition"], environ, QUERY_TIMEOUT_S)
     return [_partition(line) for line in text.splitlines() if line.startswith("PartitionName=")]
+
+
+def read_licenses(
+    run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
+) -> Mapping[str, int]:
+    """Return the number of each licence, whether free or not; raise SlurmError if Slurm does not answer."""
+    text = run(["scontrol", "--oneliner", "show", "licenses"], environ, QUERY_TIMEOUT_S)
+    return {name: int(total) for name, total in _LICENSE.findall(text)}
 
 
 def read_user_defaults(

@@ -324,3 +324,32 @@ def test_without_enforced_associations_slurm_accepts_any_account() -> None:
 def test_unknown_clusters_are_not_judged() -> None:
     unknown = RunningSlurm(SETTINGS, [], [], "alice", UserAssociations())
     assert refusals("-p x -A y -q z --gpus=h100:99 --mem=999T -w n9", unknown) == []
+
+
+LICENSED = replace(CLUSTER, licenses={"matlab": 10, "ansys@flex": 4})
+
+
+@pytest.mark.parametrize("words", ["-L matlab", "-L matlab:6,matlab*4", "-L ansys@flex:4;matlab", "-L ansys"])
+def test_configured_licences_are_accepted(words: str) -> None:
+    assert refusals(words, LICENSED) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "refusal"),
+    [
+        (
+            "matlb:2",
+            "'matlb' is not a licence of this cluster; did you mean matlab? available: ansys@flex, matlab",
+        ),
+        ("matlab:6,matlab:5", "11 of matlab requested, the cluster has 10"),
+    ],
+)
+def test_licences_that_the_cluster_lacks_are_reported(value: str, refusal: str) -> None:
+    assert refusals(f"--licenses={value}", LICENSED) == [f"--licenses: {refusal}"]
+    assert refusals(f"--licenses={value}|ansys", LICENSED) == []
+    assert refusals(f"--licenses={value}") == []  # the licences could not be read
+
+
+def test_more_licences_than_configured_are_accepted_if_slurm_allows_it() -> None:
+    settings = replace(SETTINGS, raw={**SETTINGS.raw, "SchedulerParameters": "bf_continue,allow_zero_lic"})
+    assert refusals("-L matlab:11", replace(LICENSED, settings=settings)) == []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from slurm_gpu.slurm.submission import Partition, read_partitions
+from slurm_gpu.slurm.submission import Partition, read_licenses, read_partitions
 from tests.slurm.recorded import VERSIONS, RecordedSlurm
 
 
@@ -68,3 +68,13 @@ def test_settings_of_partitions(
     values = {name: getattr(one, field) for name, one in partitions.items()}
     assert {name: value for name, value in values.items() if value != usual} == found
     assert {name for name, one in partitions.items() if one.min_nodes > 1} == {"many-nodes"}
+
+
+@pytest.mark.parametrize("gap", [" ", "\n    "])
+def test_licences_are_counted_whether_free_or_not(gap: str) -> None:
+    text = (
+        f"LicenseName=matlab{gap}Total=10 Used=4 Free=6 Reserved=0 Remote=no\n"
+        f"LicenseName=ansys@flex{gap}Total=4 Used=0 Free=4 Reserved=0 Remote=yes\n"
+    )
+    assert read_licenses(lambda *_: text, {}) == {"matlab": 10, "ansys@flex": 4}
+    assert read_licenses(lambda *_: "No licenses configured in Slurm.\n", {}) == {}

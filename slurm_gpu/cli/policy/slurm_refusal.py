@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import SlurmError
@@ -12,7 +12,13 @@ from slurm_gpu.policy.explain.slurm_refusals import RunningSlurm
 from slurm_gpu.policy.explain.submitter import read_submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.reservations import ReservationClient
-from slurm_gpu.slurm.submission import Partition, UserAssociations, UserDefaults, read_user_associations
+from slurm_gpu.slurm.submission import (
+    Partition,
+    UserAssociations,
+    UserDefaults,
+    read_licenses,
+    read_user_associations,
+)
 
 
 def read_cluster(
@@ -37,7 +43,16 @@ def read_cluster(
     qos = policy_qos or options.get("qos") or (None if store is None else defaults.qos or "normal")
     account = options.get("account") or defaults.account
     submitter = read_submitter(store, settings.cluster, user, account, str(qos) if qos else None, partitions)
-    return RunningSlurm(settings, nodes, partitions, user, places, submitter, _reservations(site, request))
+    return RunningSlurm(
+        settings,
+        nodes,
+        partitions,
+        user,
+        places,
+        submitter,
+        _reservations(site, request),
+        _licenses(site, request),
+    )
 
 
 def _reservations(site: CommandSite, request: SbatchRequest) -> KnownReservations | None:
@@ -46,5 +61,15 @@ def _reservations(site: CommandSite, request: SbatchRequest) -> KnownReservation
         return None
     try:
         return KnownReservations(ReservationClient(site.run).all(), site.wall())
+    except SlurmError:
+        return None
+
+
+def _licenses(site: CommandSite, request: SbatchRequest) -> Mapping[str, int] | None:
+    """Return the number of each licence; None if the request names none or they cannot be read."""
+    if "licenses" not in request.options:
+        return None
+    try:
+        return read_licenses(site.run)
     except SlurmError:
         return None

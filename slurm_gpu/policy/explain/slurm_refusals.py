@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +28,7 @@ from slurm_gpu.text.units import counted, few
 # Maximum number of names in a message.
 _MOST_NAMED = 12
 _GRES = re.compile(r"gres/(?P<name>\w+)(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
+_LICENSE = re.compile(r"(?P<name>[^:*=]+)(?:[:*=](?P<count>\d{1,9}))?")
 # From this version on, --qos accepts a list of names: the job runs in the first QOS that allows it.
 _SEVERAL_QOS = (24, 11)
 
@@ -45,6 +47,8 @@ class RunningSlurm:
     submitter: Submitter = field(default_factory=Submitter)
     # None if they are not known, or if the job names none.
     reservations: namedreservation.KnownReservations | None = None
+    # Number of each licence; likewise.
+    licenses: Mapping[str, int] | None = None
 
     @property
     def enforced(self) -> set[str]:
@@ -166,6 +170,26 @@ def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
     for name in _nodelist(request):
         if names and name not in names:
             yield f"--nodelist: {name!r} is not a node of this cluster; {_available(name, names)}"
+    yield from _licenses(request, cluster)
+
+
+def _licenses(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
+    """Yield a message for each licence that the cluster does not have, or of which it has too few."""
+    known, value = cluster.licenses, request.options.get("licenses", "")
+    # Alternatives (a|b) are not checked.
+    if known is None or "|" in value:
+        return
+    requested = Counter[str]()
+    for match in map(_LICENSE.fullmatch, re.split("[,;]", value)):
+        if match is not None:
+            requested[match["name"]] += int(match["count"] or 1)
+    names = {*known, *(name.partition("@")[0] for name in known)}
+    accepts_more = "allow_zero_lic" in cluster.settings.raw.get("SchedulerParameters", "").split(",")
+    for name, count in requested.items():
+        if name not in names:
+            yield f"--licenses: {name!r} is not a licence of this cluster; {_available(name, sorted(known))}"
+        elif not accepts_more and count > known.get(name, count):
+            yield f"--licenses: {count} of {name} requested, the cluster has {known[name]}"
 
 
 def _gres(request: SbatchRequest, nodes: Sequence[SlurmNode], cluster: RunningSlurm) -> Iterator[str]:
