@@ -30,6 +30,8 @@ class Partition:
     deny_accounts: frozenset[str] | None = None
     allow_qos: frozenset[str] | None = None
     deny_qos: frozenset[str] | None = None
+    qos: str | None = None
+    """The QOS whose limits apply to its jobs, in lower case; None if it has none."""
     min_nodes: int = 0
     max_nodes: int | None = None
     """Maximum number of nodes of one job. None, here and in the next two fields, means no limit."""
@@ -142,6 +144,7 @@ def _partition(line: str) -> Partition:
         deny_accounts=_names(fields.get("DenyAccounts", "ALL").lower()),
         allow_qos=_names(fields.get("AllowQos", "ALL").lower()),
         deny_qos=_names(fields.get("DenyQos", "ALL").lower()),
+        qos=None if fields.get("QoS", "N/A") == "N/A" else fields["QoS"].lower(),
         min_nodes=_number(fields.get("MinNodes", "0")) or 0,
         max_nodes=_number(fields.get("MaxNodes", "UNLIMITED")),
         max_cpus_per_node=_number(fields.get("MaxCPUsPerNode", "UNLIMITED")),

@@ -389,15 +389,17 @@ def test_partitions_and_defaults_are_read_from_slurms_output() -> None:
     def run(argv: Any, environ: Any, timeout_s: float) -> str:
         if argv[0] == "scontrol":
             return (
-                "PartitionName=gpu AllowGroups=ALL Default=YES DefaultTime=01:00:00 MaxTime=7-00:00:00\n"
+                "PartitionName=gpu AllowGroups=ALL Default=YES QoS=Part-GPU DefaultTime=01:00:00 "
+                "MaxTime=7-00:00:00\n"
                 "PartitionName=cpu AllowGroups=ops,Dev AllowAccounts=Vision,nlp DenyQos=high AllowQos=N/A "
-                "Default=NO DefaultTime=NONE MaxTime=UNLIMITED\n"
+                "Default=NO QoS=N/A DefaultTime=NONE MaxTime=UNLIMITED\n"
             )
         return "vision|vision|\nvision|nlp|high\n"
 
     gpu, cpu = submission.read_partitions(run, {})
     assert (gpu.is_default, gpu.default_time_s, gpu.max_time_s) == (True, 3600, 7 * 86400)
     assert (cpu.is_default, cpu.default_time_s, cpu.max_time_s) == (False, None, None)
+    assert (gpu.qos, cpu.qos) == ("part-gpu", None)
     assert (gpu.allow_groups, gpu.allow_accounts, gpu.deny_accounts, gpu.deny_qos) == (None,) * 4
     assert (cpu.allow_groups, cpu.allow_accounts) == ({"ops", "Dev"}, {"vision", "nlp"})
     assert (cpu.allow_qos, cpu.deny_qos) == (None, {"high"})

@@ -85,7 +85,7 @@ def test_each_of_several_qos_must_be_allowed_by_the_partition() -> None:
     assert find_obstacles([high], PartitionRequest(), both, "ALL") == Obstacles(refused=(reason,))
     assert find_obstacles([partition("p", deny_qos={"low"})], PartitionRequest(), both, "ALL") == Obstacles()
     store = MemoryStore((), (qos("normal"), qos("long", Flags_PartitionTimeLimit=1)))
-    found = read_submitter(store, "c", "root", None, "long,normal", [SHORT])
+    found = read_submitter(store, "c", "root", None, "long,normal")
     assert found.passes == []
 
 
@@ -105,11 +105,10 @@ def test_parent_accounts_and_qos_flags_are_read_from_slurmdbd() -> None:
         (account("root", parent=""), account("vision"), account("lab2", parent="vision")),
         (qos("normal"), qos("long", Flags_PartitionTimeLimit=1)),
     )
-    limits = [partition("p", allow_accounts={"vision"}, max_time_s=60)]
-    found = read_submitter(store, "c", "root", "Lab2", "LONG", limits)
+    found = read_submitter(store, "c", "root", "Lab2", "LONG")
     assert (found.account, found.ancestors, found.qos) == ("lab2", ["vision", "root"], "long")
     assert (found.passes, found.groups, found.is_root) == (["PartitionTimeLimit"], None, True)
-    unreachable = read_submitter(None, "c", "no such user", "lab2", None, limits)
+    unreachable = read_submitter(None, "c", "no such user", "lab2", None)
     assert (unreachable.ancestors, unreachable.passes, unreachable.groups, unreachable.is_root) == (
         None,
         (),

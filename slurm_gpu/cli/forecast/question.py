@@ -14,9 +14,9 @@ from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.policy.explain.gpu_options import requested_gpus
+from slurm_gpu.policy.explain.requested_amounts import requested_amounts, set_number
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.explain.slurm_refusals import refusals_of_slurm, waits_of_slurm
-from slurm_gpu.policy.lua.script import INFINITE, NO_VAL, NO_VAL16
 from slurm_gpu.slurm.gpu_count import known_gpu_types
 from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
 
@@ -78,8 +78,8 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
         never = f"Slurm would currently let this job wait indefinitely: {'; '.join(waits)}"
     job = description if policy_verdict is None else policy_verdict.desc
     account = str(job.get("account") or defaults.account or "")
-    amounts = _amounts(job)
-    minutes = _amount(job, "time_limit")
+    amounts = requested_amounts(job)
+    minutes = set_number(job, "time_limit")
     full: Sequence[str] = ()
     if policy_verdict is not None and not never:
         requested = {f"{name}_running": amounts[amount] for name, amount in _RUNNING_AMOUNTS.items()}
@@ -98,37 +98,3 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
         policy=policy_verdict,
         used_up=full,
     )
-
-
-def _amounts(job: Mapping[str, object]) -> dict[str, int | None]:
-    nodes, gpus = _amount(job, "min_nodes") or 1, requested_gpus(job)
-    cores = _cores(job, gpus)
-    return {"gpus": gpus, "nodes": nodes, "cores": cores, "memory_mib": _memory_mib(job, nodes, cores, gpus)}
-
-
-def _amount(description: Mapping[str, object], name: str) -> int | None:
-    value = description.get(name)
-    return value if isinstance(value, int) and value not in (NO_VAL, NO_VAL16, INFINITE) else None
-
-
-def _cores(description: Mapping[str, object], gpus: int) -> int:
-    if per_gpu := _per_gpu(description.get("cpus_per_tres")):
-        return per_gpu * max(gpus, 1)
-    per_task, tasks = _amount(description, "cpus_per_task"), _amount(description, "num_tasks")
-    cores = (1 if per_task is None else per_task) * (1 if tasks is None else tasks)
-    return max(cores, _amount(description, "min_cpus") or 1)
-
-
-def _memory_mib(description: Mapping[str, object], nodes: int, cores: int, gpus: int) -> int | None:
-    """Return the memory in MiB that the job requests; None if Slurm decides."""
-    if per_gpu := _per_gpu(description.get("mem_per_tres")):
-        return per_gpu * max(gpus, 1)
-    if (per_core := _amount(description, "min_mem_per_cpu")) is not None:
-        return per_core * cores
-    per_node = _amount(description, "min_mem_per_node")
-    return None if per_node is None else per_node * nodes
-
-
-def _per_gpu(value: object) -> int:
-    """Return the amount per GPU, such as 4 for "gres/gpu:4"; 0 without a value."""
-    return int(value.rpartition(":")[2]) if isinstance(value, str) else 0

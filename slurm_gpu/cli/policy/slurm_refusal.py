@@ -33,7 +33,7 @@ def read_cluster(
 ) -> RunningSlurm:
     """Read the facts that decide whether Slurm accepts a request of `user`, in the QOS set by the policy.
 
-    slurmdbd is queried only if needed and available.
+    slurmdbd is queried only if it is available.
     """
     options = request.options
     places = (
@@ -42,7 +42,7 @@ def read_cluster(
     store = site.limits if defaults.from_slurmdbd and has_slurmdbd(settings) else None
     qos = policy_qos or options.get("qos") or (None if store is None else defaults.qos or "normal")
     account = options.get("account") or defaults.account
-    submitter = read_submitter(store, settings.cluster, user, account, str(qos) if qos else None, partitions)
+    submitter = read_submitter(store, settings.cluster, user, account, str(qos) if qos else None)
     return RunningSlurm(
         settings,
         nodes,

@@ -18,6 +18,7 @@ from slurm_gpu.policy.explain.gpu_options import gpu_count
 from slurm_gpu.policy.explain.node_needs import unmet_needs
 from slurm_gpu.policy.explain.partition_limits import Obstacles, PartitionRequest, find_obstacles
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
+from slurm_gpu.policy.explain.slurmdbd_limits import exceeded_limits, ordered_qos
 from slurm_gpu.policy.explain.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.gpu_count import known_gpu_types
@@ -29,6 +30,8 @@ from slurm_gpu.text.units import counted, few
 _MOST_NAMED = 12
 _GRES = re.compile(r"gres/(?P<name>\w+)(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
 _LICENSE = re.compile(r"(?P<name>[^:*=]+)(?:[:*=](?P<count>\d{1,9}))?")
+# Values of AccountingStorageEnforce with which Slurm enforces limits.
+_ENFORCING_LIMITS = ("limits", "safe", "all")
 # From this version on, --qos accepts a list of names: the job runs in the first QOS that allows it.
 _SEVERAL_QOS = (24, 11)
 
@@ -93,7 +96,7 @@ def refusals_of_slurm(
 def waits_of_slurm(
     request: SbatchRequest, description: Mapping[str, object], cluster: RunningSlurm
 ) -> tuple[str, ...]:
-    """Return the reasons why Slurm would accept the job but not start it until a partition is changed."""
+    """Return the reasons why Slurm would accept the job but not start it until a setting is changed."""
     return _find_obstacles(request, description, cluster).waits
 
 
@@ -111,7 +114,26 @@ def _find_obstacles(
     # YES is an earlier spelling of ALL.
     enforced = {"YES": "ALL"}.get(enforced, enforced)
     partition_request = _partition_request(request, description)
-    return find_obstacles(partitions, partition_request, cluster.submitter, enforced, cluster.version)
+    found = find_obstacles(partitions, partition_request, cluster.submitter, enforced, cluster.version)
+    over = _exceeded_limits(description, partitions, cluster)
+    return Obstacles(found.refused + over.refused, found.waits + over.waits)
+
+
+def _exceeded_limits(
+    description: Mapping[str, object], partitions: Sequence[Partition], cluster: RunningSlurm
+) -> Obstacles:
+    """Return the limits in slurmdbd that the job exceeds in all its partitions."""
+    known, of_job = cluster.submitter.known_qos, cluster.submitter.known_qos.get(cluster.submitter.qos or "")
+    if of_job is None or cluster.enforced.isdisjoint(_ENFORCING_LIMITS):
+        return Obstacles()
+    by_partition = [ordered_qos(known.get(part.qos or ""), of_job) for part in partitions]
+    found = [[*exceeded_limits(description, qos, cluster.submitter.associations)] for qos in by_partition]
+    if not all(found):
+        return Obstacles()
+    limits = [limit for of_one in found for limit in of_one]
+    reasons = tuple(dict.fromkeys(limit.text for limit in limits))
+    is_refused = any(limit.refuses for limit in limits)
+    return Obstacles(refused=reasons) if is_refused else Obstacles(waits=reasons)
 
 
 def _partition_request(request: SbatchRequest, description: Mapping[str, object]) -> PartitionRequest:

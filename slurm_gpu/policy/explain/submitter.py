@@ -1,16 +1,16 @@
-"""Read the properties of a submitter that partitions check: UNIX groups, parent accounts and QOS."""
+"""Read the properties of a submitter that Slurm checks: UNIX groups, associations and QOS."""
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.sacctmgr import LimitField, Sacctmgr
-from slurm_gpu.slurm.submission import Partition
+from slurm_gpu.slurm.sacctmgr import Association, LimitField, Qos, Sacctmgr
 
 _PASSES = ("PartitionTimeLimit", "PartitionMaxNodes", "PartitionMinNodes")
 
@@ -29,33 +29,36 @@ class Submitter:
     # Flags of the QOS that override limits of partitions, such as PartitionTimeLimit; all QOS must have them.
     passes: Collection[str] = ()
     is_root: bool = False
+    # The user's own association with the account, then those of the account and of its parents.
+    associations: Sequence[Association] = ()
+    # All QOS in slurmdbd, by name.
+    known_qos: Mapping[str, Qos] = field(default_factory=dict)
 
 
 def read_submitter(
-    store: Sacctmgr | None,
-    cluster: str,
-    user: str,
-    account: str | None,
-    qos: str | None,
-    partitions: Sequence[Partition],
+    store: Sacctmgr | None, cluster: str, user: str, account: str | None, qos: str | None
 ) -> Submitter:
-    """Return the groups, accounts and QOS flags of a user's job; unknown values are None or empty.
+    """Return the groups, accounts and QOS of a user's job; unknown values are None or empty.
 
-    `store` is queried only if a partition's limits depend on slurmdbd; it is None if slurmdbd is unavailable.
+    `store` is None if slurmdbd is unavailable.
     """
-    above: Collection[str] | None = None
-    passes: Collection[str] = ()
-    if store and account and any(part.allow_accounts or part.deny_accounts for part in partitions):
-        above = _ancestors(store, cluster, account.lower())
-    if store and qos and any(_has_flagged_limit(part) for part in partitions):
-        passes = _passes(store, qos.lower())
+    account = None if account is None else account.lower()
+    associations: Sequence[Association] = ()
+    known_qos: Mapping[str, Qos] = {}
+    if store is not None:
+        with contextlib.suppress(SlurmError):
+            known_qos = {one.name: one for one in store.qos()}
+            associations = store.associations(cluster)
+    above = None if account is None or not associations else _ancestors(associations, account)
     return Submitter(
         groups=_groups_of(user),
-        account=None if account is None else account.lower(),
+        account=account,
         ancestors=above,
         qos=None if qos is None else qos.lower(),
-        passes=passes,
+        passes=_passes(known_qos, qos.lower()) if qos else (),
         is_root=_is_root(user),
+        associations=() if account is None else _applicable(associations, user, (account, *(above or ()))),
+        known_qos=known_qos,
     )
 
 
@@ -81,11 +84,7 @@ def _groups_of(user: str) -> Collection[str] | None:
     return names if entry.pw_uid else None
 
 
-def _ancestors(store: Sacctmgr, cluster: str, account: str) -> Collection[str] | None:
-    try:
-        associations = store.associations(cluster)
-    except SlurmError:
-        return None
+def _ancestors(associations: Sequence[Association], account: str) -> list[str]:
     parents = {one.account: one.parent for one in associations if not one.user}
     above: list[str] = []
     while (parent := parents.get(above[-1] if above else account)) and parent not in above:
@@ -93,14 +92,15 @@ def _ancestors(store: Sacctmgr, cluster: str, account: str) -> Collection[str] |
     return above
 
 
-def _has_flagged_limit(part: Partition) -> bool:
-    return part.max_time_s is not None or part.max_nodes is not None or part.min_nodes > 1
+def _applicable(associations: Sequence[Association], user: str, accounts: Sequence[str]) -> list[Association]:
+    """Return the associations whose limits apply; none if the user's depend on the partition."""
+    own = [one for one in associations if one.user == user and one.account == accounts[0]]
+    if any(one.partition for one in own):
+        return []
+    by_account = {one.account: one for one in associations if not one.user}
+    return own + [by_account[name] for name in accounts if name in by_account]
 
 
-def _passes(store: Sacctmgr, qos: str) -> Collection[str]:
-    try:
-        known = {one.name: one.limits for one in store.qos()}
-    except SlurmError:
-        return ()
-    qos_limits = [known.get(name, {}) for name in qos.split(",")]
-    return [flag for flag in _PASSES if all(LimitField("Flags", flag) in limits for limits in qos_limits)]
+def _passes(known_qos: Mapping[str, Qos], qos: str) -> Collection[str]:
+    limits = [known_qos[name].limits if name in known_qos else {} for name in qos.split(",")]
+    return [flag for flag in _PASSES if all(LimitField("Flags", flag) in one for one in limits)]

@@ -1,0 +1,79 @@
+"""Find limits in slurmdbd that a job alone exceeds, whether slurm-gpu or an operator set them.
+
+The limits of the partition's QOS count before those of the job's QOS (unless the latter has the flag
+OverPartQOS), and these before those of associations. Limits on each job are inherited from parent accounts;
+limits on all jobs of an account (Grp…) apply on each level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.policy.explain.requested_amounts import requested_amounts, set_number
+from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, Association, LimitField, Qos
+from slurm_gpu.text.hostlist import count_tasks
+
+_TRES = {"gpus": "gres/gpu", "nodes": "node", "cores": "cpu", "memory_mib": "mem"}
+_SUBMITTED = ("MaxSubmitJobs", "GrpSubmitJobs")
+_RUNNING = ("MaxJobs", "GrpJobs")
+# The names of fields in a QOS that differ from those in associations.
+_OF_QOS = {"MaxSubmitJobs": "MaxSubmitJobsPU", "MaxJobs": "MaxJobsPU"}
+_BRACKETS = str.maketrans("", "", "[] ")
+_OVER_PARTITION = LimitField("Flags", "OverPartQOS")
+_DENY = LimitField("Flags", DENY_ON_LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class ExceededLimit:
+    """A limit that is less than a job requests."""
+
+    text: str
+    # Whether Slurm refuses the job at its submission; otherwise, the job waits.
+    refuses: bool
+
+
+def ordered_qos(of_partition: Qos | None, of_job: Qos) -> list[Qos]:
+    """Return the QOS of a partition and of a job, the one whose limits count first."""
+    if of_partition is None or of_partition == of_job:
+        return [of_job]
+    return [of_job, of_partition] if _OVER_PARTITION in of_job.limits else [of_partition, of_job]
+
+
+def exceeded_limits(
+    description: Mapping[str, object], qos: Sequence[Qos], associations: Sequence[Association]
+) -> Iterator[ExceededLimit]:
+    """Yield each limit that the job exceeds.
+
+    `associations` are the user's own with the job's account, and those of the account and its parents.
+    """
+    is_strict = any(_DENY in one.limits for one in qos)
+    for limit, amount in _requested(description).items():
+        in_qos = LimitField(_OF_QOS.get(limit.name, limit.name), limit.item)
+        of_qos = [(one, in_qos) for one in qos if in_qos in one.limits]
+        of_associations = [(one, limit) for one in associations if limit in one.limits]
+        holders = of_qos[:1] or (of_associations if limit.name.startswith("Grp") else of_associations[:1])
+        refuses = limit.name in _SUBMITTED or (is_strict and limit.name not in _RUNNING)
+        for holder, field in holders:
+            value = holder.limits[field]
+            if amount > value:
+                shown = f"{field.show(value)}, and the job requests {field.amount(amount)}"
+                yield ExceededLimit(f"the limit of {holder.entity} is {shown}", refuses)
+
+
+def _requested(description: Mapping[str, object]) -> dict[LimitField, int]:
+    """Return the amount that the job alone counts for each field of associations."""
+    amounts = requested_amounts(description)
+    requested = {
+        LimitField(field, tres): amount
+        for field in ("MaxTRES", "MaxTRESPU", "GrpTRES")
+        for name, tres in _TRES.items()
+        if (amount := amounts[name])
+    }
+    array = description.get("array_inx")
+    tasks = count_tasks(array.translate(_BRACKETS)) if isinstance(array, str) else 1
+    requested |= {LimitField(name): tasks for name in _SUBMITTED}
+    requested |= {LimitField(name): 1 for name in _RUNNING}
+    if minutes := set_number(description, "time_limit"):
+        requested[LimitField("MaxWall")] = minutes
+    return requested
