@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.cli.doctor.checks.slurm import job_submit
 from slurm_gpu.cli.doctor.checks.slurm import peers as check
 from slurm_gpu.policy.lua import peers
 from slurm_gpu.slurm.client import SlurmSettings
@@ -139,3 +140,21 @@ def test_the_file_system_of_a_path_is_that_of_the_longest_mount_point(tmp_path: 
         for path in ("/etc/slurm conf/job_submit.lua", "/etc/slurm conf/own/x", "/etc/slurm/x", "/")
     ]
     assert found == ["nfs4", None, None, None]
+
+
+def test_an_old_copy_on_another_host_is_reported(hosts: Installation):
+    hosts.conf["JobSubmitPlugins"] = "lua"
+    copy = f"copy it from slurmctld's host, or share the directory {script(hosts).parent}"
+    script(hosts).write_text("-- slurm-gpu 0.2.0\n-- newer\n")
+    write_report(hosts, "head", script(hosts).stat().st_mtime + 60)
+    assert levels(job_submit.script(hosts.at("login"))) == ["skipped"]
+    script(hosts).write_text("-- slurm-gpu 0.2.0\n")
+    finding = worst(job_submit.script(hosts.at("login")))
+    assert (finding.level.value, finding.remedy) == ("warn", copy)
+    assert finding.message == (
+        f"{script(hosts)} differs from the file on head, so explain and quota may be wrong"
+    )
+    script(hosts).unlink()
+    finding = worst(job_submit.script(hosts.at("login")))
+    assert (finding.level.value, finding.remedy) == ("skipped", None)
+    assert finding.message.endswith(f"; for explain and quota on this host, {copy}")

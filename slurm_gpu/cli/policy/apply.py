@@ -213,17 +213,18 @@ def _left_alone(owned: tuple[Owned, ...], backup: bool) -> NativePlan:
 
 
 def _report_to_peers(site: CommandSite, settings: SlurmSettings, script: Path) -> None:
-    """Warn about other hosts of slurmctld that lack this policy."""
-    if len(controllers(settings)) < 2 or shared_file_system(script) is not None:
+    """Report this host's script to other hosts, and warn about hosts of slurmctld that lack it."""
+    if "StateSaveLocation" not in settings.raw:
         return
-    here = this_host()
+    here, has_peers = this_host(), len(controllers(settings)) > 1 and shared_file_system(script) is None
     try:
         write_report(settings, here, script, site.wall())
         others = [host for host, _ in differing_hosts(settings, here, script)]
     except OutsideError as error:
-        remark(f"warning: cannot check whether the other hosts of slurmctld have this policy: {error}")
+        if has_peers:
+            remark(f"warning: cannot check whether the other hosts of slurmctld have this policy: {error}")
         return
-    for host in others:
+    for host in others if has_peers else ():
         remark(
             f"warning: slurmctld may also run on {host}, whose {script.name} is missing or different: "
             f"run `slurm-gpu policy apply` on {host} with the same policy.yaml"

@@ -1,8 +1,8 @@
-"""Compare the copies of job_submit.lua on the hosts of slurmctld, if there are backups.
+"""Compare the copies of job_submit.lua on the hosts of slurmctld and on other hosts.
 
 Each host has its own copy, unless the hosts share the directory of slurm.conf. Without the script, a backup
 slurmctld does not start. All hosts of slurmctld share StateSaveLocation, so `policy apply` writes a report
-there. On any of these hosts, `slurm-gpu doctor` compares the reports.
+there. On any host that can read it, `slurm-gpu doctor`, `explain` and `quota` compare the reports.
 """
 
 from __future__ import annotations
@@ -110,6 +110,20 @@ def differing_hosts(
     for other in controllers(settings):
         if other != host and (other not in reports or reports[other].digest != own_digest):
             yield other, reports.get(other)
+
+
+def newer_elsewhere(settings: SlurmSettings, host: str, script: Path) -> PeerScript | None:
+    """Return the newest report if another host got a different script later than `host` got its own.
+
+    Return None if no report can be read, as on hosts that do not share StateSaveLocation.
+    """
+    try:
+        newest = max(read_reports(settings).values(), key=lambda report: report.at_s, default=None)
+        if newest is None or newest.host == host or newest.digest == digest_of(script):
+            return None
+        return newest if newest.at_s > since_s(settings, host, script) else None
+    except OutsideError:
+        return None
 
 
 def since_s(settings: SlurmSettings, host: str, script: Path) -> int:

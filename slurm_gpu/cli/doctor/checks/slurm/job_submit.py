@@ -17,6 +17,7 @@ from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.lua.bundle import MARK, RUN_DIRECTORY, STUB_MARK, SiteFacts
 from slurm_gpu.policy.lua.in_force import InForce, compare_installed
 from slurm_gpu.policy.lua.install import SCRIPT_NAME, made_by
+from slurm_gpu.policy.lua.peers import newer_elsewhere
 from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptError
 from slurm_gpu.policy.native.preemption import lacks, return_time_s
 from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
@@ -45,10 +46,10 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
     if not has_lua_plugin(at.settings):
         yield skipped("slurmctld runs no Lua script")
         return
-    if not at.is_controller:
-        yield skipped("job_submit.lua is on hosts of slurmctld, and this host is not one")
-        return
     installed = Path(at.settings.conf_path).parent / SCRIPT_NAME
+    if not at.is_controller:
+        yield _copy(at, installed)
+        return
     policy_file = _policy_file(at)
     if unreadable := _unreadable(installed, policy_file):
         yield unreadable
@@ -105,6 +106,18 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
             "has changed",
             _APPLY,
         )
+
+
+def _copy(at: DoctorContext, installed: Path) -> CheckResult:
+    """Check the copy of the script that explain, quota and forecast read on other hosts."""
+    copy = f"copy it from slurmctld's host, or share the directory {installed.parent}"
+    newer = newer_elsewhere(at.settings, at.host, installed)
+    if newer is not None:
+        message = f"{installed} differs from the file on {newer.host}, so explain and quota may be wrong"
+        return warn(message, copy)
+    if installed.exists():
+        return skipped("job_submit.lua is checked on the hosts of slurmctld, and this host is not one")
+    return skipped(f"{installed} does not exist; for explain and quota on this host, {copy}")
 
 
 def _chain_own(installed: Path, policy_file: Path) -> str:
