@@ -128,7 +128,7 @@ def test_a_start_on_another_day_names_the_day(slurm_gpu: CommandLine):
 def test_an_old_model_prints_a_remark(slurm_gpu: CommandLine):
     answering(slurm_gpu, dataclasses.replace(FORECAST, created_s=NOW_S - 9 * 86400))
     slurm_gpu("forecast", "17")
-    assert "slurm-gpu-forecast.timer" in slurm_gpu.err
+    assert "note: the model is 9d00h old, so the forecast may be wrong\n" in slurm_gpu.err
 
 
 def test_json_has_the_whole_forecast(slurm_gpu: CommandLine):
@@ -319,7 +319,7 @@ def test_without_a_policy_on_this_host_a_remark_is_printed(slurm_gpu: CommandLin
     answering(slurm_gpu, FORECAST)
     words = ("--", "sbatch", "--gpus=2", "--wrap=true")
     assert slurm_gpu("forecast", *words) == 0
-    assert "the policy was not checked, as this host lacks it" in slurm_gpu.err
+    assert "note: the policy was not checked: the policy is not known on this host, because " in slurm_gpu.err
     assert slurm_gpu("forecast", "--json", *words) == 0
     assert json.loads(slurm_gpu.out)["policy"] is None
 

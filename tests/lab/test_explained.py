@@ -126,7 +126,8 @@ def explained(lab: Lab, user: str, options: str) -> tuple[Fate, list[str]]:
     assert answer.returncode == (0 if shown["accepted"] else 1)
     by_policy = any(line.startswith("Refused") for line in shown["messages"])
     fate = Fate(tuple(shown["messages"]), shown["accepted"], bool(shown["slurm"]) and not by_policy)
-    return fate, shown["notes"]
+    # No slurm-gpuctld runs here.
+    return fate, [note for note in shown["notes"] if "jobs were counted in Slurm's queue" not in note]
 
 
 def submitted(lab: Lab, user: str, options: str) -> tuple[Fate, int]:

@@ -16,6 +16,7 @@ from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.explain.explain import Explanation, explain
 from slurm_gpu.policy.lua.bundle import lua_directory
+from slurm_gpu.policy.lua.peers import digest_of
 from slurm_gpu.policy.lua.script import ZoneDecision
 from slurm_gpu.policy.pages.page import ONE_GPU
 from slurm_gpu.slurm import submission
@@ -84,12 +85,15 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     for name in ("SLURM_GPU_POLICY", "SLURM_GPU_RUN_DIR", "SLURM_GPU_POLICY_STATE"):
         monkeypatch.delenv(name, raising=False)
     partition = submission.Partition(name="gpu", is_default=True, default_time_s=3600, max_time_s=None)
-    monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_partitions", lambda: [partition])
+    monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_partitions", lambda run: [partition])
     monkeypatch.setattr(
         "slurm_gpu.cli.policy.explain.read_user_defaults",
-        lambda user, account: submission.UserDefaults(account=account or "vision"),
+        lambda user, account, run: submission.UserDefaults(account=account or "vision"),
     )
     return Cluster(tmp_path, FakeSlurm(tmp_path / "slurm.conf"))
+
+
+QUEUE_NOTE = "this host has no current snapshot of slurm-gpuctld, so jobs were counted in Slurm's queue"
 
 
 def queued(gpus: int, **more: Any) -> QueuedJob:
@@ -251,6 +255,19 @@ def test_apply_by_an_ordinary_user_names_the_required_user(
     assert cluster.run("policy", "apply", "--dry-run") == 0
 
 
+def test_apply_reports_the_script_for_copies_on_other_hosts(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = cluster.slurm.settings()
+    raw = {**settings.raw, "StateSaveLocation": str(cluster.root / "spool")}
+    monkeypatch.setattr(cluster.slurm, "settings", lambda: replace(settings, raw=raw))
+    assert cluster.apply() == 0  # the directory does not exist
+    (cluster.root / "spool").mkdir()
+    assert cluster.apply() == 0
+    (report,) = (cluster.root / "spool" / "slurm-gpu").iterdir()
+    assert json.loads(report.read_text())["digest"] == digest_of(cluster.root / "job_submit.lua")
+
+
 def test_explain_prints_the_decision_that_sbatch_would_print(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -321,13 +338,13 @@ def test_explain_describes_the_zone_of_an_accepted_job_only(
         found = explain(*arguments)
         return replace(found, verdict=replace(found.verdict, placed=ZoneDecision("enforce", (("zone2", 7),))))
 
-    monkeypatch.setattr("slurm_gpu.cli.policy.explain.explain_job", with_zone)
+    monkeypatch.setattr("slurm_gpu.cli.policy.judgement.explain", with_zone)
     cluster.apply()
     capsys.readouterr()
     note = "note: To keep its nodes close together, the job is kept in one zone: zone2\n"
     for n_gpus, printed in ((1, note), (5, "")):
         cluster.run("explain", "--", "sbatch", f"--gpus={n_gpus}", "--wrap=true")
-        assert capsys.readouterr().err == printed
+        assert capsys.readouterr().err == f"note: {QUEUE_NOTE}\n{printed}"
 
 
 def test_explain_counts_a_range_of_nodes_by_its_maximum(
@@ -342,11 +359,16 @@ def test_explain_counts_a_range_of_nodes_by_its_maximum(
     assert "used 4, limit 4, requested 1" in capsys.readouterr().out
 
 
-def test_explain_without_a_policy_names_the_command_to_run(
+def test_explain_without_a_policy_says_what_is_missing(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("explain", "--", "sbatch", "--wrap=true") == 3
-    assert "`slurm-gpu policy apply` creates it on the host of slurmctld" in capsys.readouterr().err
+    script = cluster.root / "job_submit.lua"
+    reason = f"the policy is not known on this host, because {script}"
+    assert capsys.readouterr().err == f"slurm-gpu: {reason} does not exist\n"
+    script.write_text("function slurm_job_submit() return 0 end\n")
+    assert cluster.run("explain", "--", "sbatch", "--wrap=true") == 3
+    assert capsys.readouterr().err == f"slurm-gpu: {reason} is not slurm-gpu's\n"
 
 
 def test_the_example_policy_is_valid() -> None:
@@ -362,7 +384,7 @@ def test_while_slurmdbd_is_down_explain_names_its_assumptions(
     raw = {**settings.raw, "AccountingStorageType": "accounting_storage/slurmdbd"}
     monkeypatch.setattr(cluster.slurm, "settings", lambda: replace(settings, raw=raw))
     defaults = submission.UserDefaults(account="vision", from_slurmdbd=False)
-    monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_user_defaults", lambda user, account: defaults)
+    monkeypatch.setattr("slurm_gpu.cli.policy.explain.read_user_defaults", lambda *_: defaults)
     capsys.readouterr()
     assert cluster.run("explain", "--", "sbatch", "--gpus=5", "--wrap=true") == 1
     printed = capsys.readouterr()
@@ -370,6 +392,7 @@ def test_while_slurmdbd_is_down_explain_names_its_assumptions(
     assert printed.err == (
         f"note: slurmdbd does not answer, so the job was checked for {getpass.getuser()} with account "
         "vision, and with QOS normal unless --qos names a QOS\n"
+        f"note: {QUEUE_NOTE}\n"
     )
 
 

@@ -74,7 +74,7 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
             "command"
         )
     what = f"job {words[0]}" if wanted is None else "this job, submitted now,"
-    policy = {} if wanted is None else {"policy": wanted.policy_json()}
+    policy = {} if wanted is None else {"policy": wanted.policy_json(), "notes": wanted.notes}
     forecast: Forecast | str
     if wanted is not None and wanted.never:
         forecast = wanted.never
@@ -91,6 +91,7 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
         else:
             click.echo(f"no forecast: {forecast}")
             _print_messages(wanted)
+            _print_notes(wanted)
         raise click.exceptions.Exit(1)
     if as_json:
         print_json({"forecast": to_json(forecast), **policy})
@@ -107,33 +108,34 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
     for line in _trust(forecast):
         click.echo(f"  {line}")
     if forecast.remark is not None:
-        remark(f"{forecast.remark}; run `slurm-gpu forecast train` on slurm-gpudbd's host")
+        remark(f"note: {forecast.remark}")
     age_s = forecast.at_s - forecast.created_s
     if age_s > _OLD_S:
-        remark(
-            f"the model is {span(age_s)} old: run `systemctl status slurm-gpu-forecast.timer` "
-            "on slurm-gpudbd's host"
-        )
+        remark(f"note: the model is {span(age_s)} old, so the forecast may be wrong")
 
 
 def _print_policy(wanted: ForecastQuestion | None) -> None:
     """Print the messages of the policy about a job that it would accept."""
     if wanted is None:
         return
-    if wanted.policy is None:
-        remark("the policy was not checked, as this host lacks it; run slurm-gpu explain on slurmctld's host")
-    elif wanted.policy.messages:
+    if wanted.policy is not None and wanted.policy.messages:
         click.echo("the policy accepts the job and prints")
         _print_messages(wanted)
     if wanted.used_up:
         click.echo("the policy would delay the job")
     for limit in wanted.used_up:
         click.echo(f"  {limit}")
+    _print_notes(wanted)
 
 
 def _print_messages(wanted: ForecastQuestion | None) -> None:
     for line in () if wanted is None or wanted.policy is None else wanted.policy.messages:
         click.echo(f"  {line}")
+
+
+def _print_notes(wanted: ForecastQuestion | None) -> None:
+    for note in () if wanted is None else wanted.notes:
+        remark(f"note: {note}")
 
 
 def _when(forecast: Forecast, zone: ZoneInfo) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.cli.policy.judgement import PolicyVerdict, judge_by_policy, used_up
+from slurm_gpu.cli.policy.judgement import judge_by_policy, used_up
 from slurm_gpu.cli.policy.slurm_refusal import read_cluster
+from slurm_gpu.cli.policy.usage import read_active
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.errors import OutsideError, UsageError
@@ -17,6 +19,7 @@ from slurm_gpu.policy.explain.gpu_options import requested_gpus
 from slurm_gpu.policy.explain.requested_amounts import requested_amounts, set_number
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.explain.slurm_refusals import refusals_of_slurm, waits_of_slurm
+from slurm_gpu.policy.lua.script import ScriptDecision
 from slurm_gpu.slurm.gpu_count import known_gpu_types
 from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
 
@@ -31,10 +34,12 @@ class ForecastQuestion:
     parameters: Mapping[str, str | float | None]
     never: str
     """"" if the job can start."""
-    policy: PolicyVerdict | None
+    policy: ScriptDecision | None
     """None if this host does not have the active policy."""
     used_up: Sequence[str]
     """Limits of the policy that keep the job waiting, even if GPUs are free."""
+    notes: Sequence[str]
+    """Reasons why the answer may be incomplete or wrong."""
 
     def policy_json(self) -> dict[str, Any] | None:
         """Return the policy's verdict with the keys in docs/commands.md."""
@@ -64,9 +69,10 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
             f"Slurm has no partition {partition!r}; its partitions are {', '.join(sorted(limits))}"
         )
     try:
-        policy_verdict = judge_by_policy(site, settings, request, submitter, defaults, partitions, nodes)
-    except OutsideError:
-        policy_verdict = None
+        answer = judge_by_policy(site, read_active(site), request, submitter, defaults, partitions, nodes)
+        policy_verdict, notes = answer.verdict, list(answer.notes)
+    except OutsideError as error:
+        policy_verdict, notes = None, [f"the policy was not checked: {error}"]
     qos = None if policy_verdict is None else policy_verdict.desc.get("qos")
     cluster = read_cluster(site, settings, nodes, partitions, request, submitter[1], defaults, qos)
     never = ""
@@ -80,6 +86,9 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     account = str(job.get("account") or defaults.account or "")
     amounts = requested_amounts(job)
     minutes = set_number(job, "time_limit")
+    if (begin_s := set_number(job, "begin_time") or 0) > site.wall():
+        begin = time.strftime("%Y-%m-%d %H:%M", time.localtime(begin_s))
+        notes.append(f"the forecast is for a job that may start now, but --begin is {begin}")
     full: Sequence[str] = ()
     if policy_verdict is not None and not never:
         requested = {f"{name}_running": amounts[amount] for name, amount in _RUNNING_AMOUNTS.items()}
@@ -97,4 +106,5 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
         never=never,
         policy=policy_verdict,
         used_up=full,
+        notes=notes,
     )

@@ -7,26 +7,23 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from slurm_gpu.cli.output import print_table
 from slurm_gpu.cli.policy.explain_job import explain_submitted
+from slurm_gpu.cli.policy.judgement import judge_by_policy
 from slurm_gpu.cli.policy.slurm_refusal import read_cluster
+from slurm_gpu.cli.policy.usage import read_active
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.errors import UsageError
-from slurm_gpu.policy.explain.explain import explain as explain_job
-from slurm_gpu.policy.explain.explain import read_installed
 from slurm_gpu.policy.explain.placement_text import zones_in_words
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.explain.slurm_refusals import refusals_of_slurm, waits_of_slurm
-from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.script import Considered
-from slurm_gpu.slurm.client import has_slurmdbd
 from slurm_gpu.slurm.gpu_count import known_gpu_types
-from slurm_gpu.slurm.submission import UserDefaults, read_partitions, read_user_defaults
+from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
 from slurm_gpu.text.units import parse_whole
 
 
@@ -60,33 +57,21 @@ def explain(
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
     request = parse_command(words, os.environ, stdin)
     uid, name = uid_and_name(user, "--as (--user)")
-    settings = site.slurm.settings()
-    script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
-    nodes, partitions = site.slurm.nodes(), read_partitions()
-    gpu_types = known_gpu_types(nodes)
-    defaults = read_user_defaults(name, request.options.get("account"))
-    result = explain_job(
-        script,
-        request,
-        (uid, name),
-        defaults,
-        site.slurm.jobs(),
-        partitions,
-        gpu_types,
-    )
+    active = read_active(site)
+    nodes, partitions = site.slurm.nodes(), read_partitions(site.run)
+    defaults = read_user_defaults(name, request.options.get("account"), site.run)
+    result = judge_by_policy(site, active, request, (uid, name), defaults, partitions, nodes)
+    verdict = result.verdict
     cluster = read_cluster(
-        site, settings, nodes, partitions, request, name, defaults, result.verdict.desc.get("qos")
+        site, active.settings, nodes, partitions, request, name, defaults, verdict.desc.get("qos")
     )
-    description = request.description(uid, name, gpu_types)
+    description = request.description(uid, name, known_gpu_types(nodes))
     refusals = refusals_of_slurm(request, description, cluster)
     notes = list(result.notes)
     for reason in waits_of_slurm(request, description, cluster):
         notes.append(
             f"Slurm itself would accept the job, but would currently let it wait indefinitely: {reason}"
         )
-    if not defaults.from_slurmdbd and has_slurmdbd(settings):
-        notes.append(_without_slurmdbd(name, defaults))
-    verdict = result.verdict
     accepted = verdict.accepted and not refusals
     if as_json:
         answer = {
@@ -113,15 +98,6 @@ def explain(
             click.echo(f"note: {zones_in_words(verdict.placed)}", err=True)
         click.echo("accepted" if accepted else "refused")
     raise click.exceptions.Exit(0 if accepted else 1)
-
-
-def _without_slurmdbd(user: str, defaults: UserDefaults) -> str:
-    """Return the note to print if slurmdbd does not answer."""
-    account = "no default account" if defaults.account is None else f"account {defaults.account}"
-    return (
-        f"slurmdbd does not answer, so the job was checked for {user} with {account}, and with QOS normal "
-        "unless --qos names a QOS"
-    )
 
 
 def _print_limits(considered: Sequence[Considered]) -> None:

@@ -1,48 +1,42 @@
-"""Check a job against the active policy, for commands other than `explain`."""
+"""Check a job that is not submitted yet against the active policy."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 from slurm_gpu.cli.policy.limit_amount import limit_amount
-from slurm_gpu.cli.policy.usage import PolicyAbsentError, read_use
+from slurm_gpu.cli.policy.usage import ActivePolicy, PolicyAbsentError, read_active, read_use
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
-from slurm_gpu.policy.explain.explain import explain, read_installed
+from slurm_gpu.policy.explain.explain import Explanation, explain
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
 from slurm_gpu.policy.language.limits import Scope
-from slurm_gpu.policy.lua.install import SCRIPT_NAME
-from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.gpu_count import known_gpu_types
 from slurm_gpu.slurm.submission import Partition, UserAssociations, UserDefaults
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyVerdict:
-    """The verdict, and the lines that sbatch would print."""
-
-    accepted: bool
-    messages: Sequence[str]
-    desc: Mapping[str, Any]
-    """The job as the policy would pass it to Slurm."""
-
-
 def judge_by_policy(
     site: CommandSite,
-    settings: SlurmSettings,
+    active: ActivePolicy,
     request: SbatchRequest,
     submitter: tuple[int, str],
     defaults: UserDefaults,
     partitions: Sequence[Partition],
     nodes: Sequence[SlurmNode],
-) -> PolicyVerdict:
-    """Run the installed job_submit.lua on a job; raise OutsideError if this host lacks it."""
-    script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
-    verdict = explain(script, request, submitter, defaults, site.slurm.jobs(), partitions, known_gpu_types(nodes)).verdict
-    return PolicyVerdict(verdict.accepted, verdict.messages, verdict.desc)
+) -> Explanation:
+    """Run job_submit.lua on a job; the notes end with the caveats."""
+    found = explain(
+        active.bundle, request, submitter, defaults, site.slurm.jobs(), partitions, known_gpu_types(nodes)
+    )
+    assumed = None if defaults.from_slurmdbd else _assumed(submitter[1], defaults)
+    return replace(found, notes=(*found.notes, *active.caveats(submitter[0], assumed)))
+
+
+def _assumed(user: str, defaults: UserDefaults) -> str:
+    account = "no default account" if defaults.account is None else f"account {defaults.account}"
+    return f"the job was checked for {user} with {account}, and with QOS normal unless --qos names a QOS"
 
 
 def used_up(
@@ -62,11 +56,14 @@ def used_up(
     MiB or a count); None stands for an unknown amount.
     """
     try:
-        policy, snapshot, _, by_kind = read_use(site)
+        active = read_active(site)
     except PolicyAbsentError:
         return
+    if not active.policy.rules:
+        return
+    snapshot, by_kind = read_use(site, active)
     places = UserAssociations(accounts=frozenset({account.lower()}), qos=frozenset({qos.lower()}))
-    for line in quota_of(policy, snapshot, submitter[1], submitter[0], places, site.wall(), by_kind):
+    for line in quota_of(active.policy, snapshot, submitter[1], submitter[0], places, site.wall(), by_kind):
         wanted = amounts.get(line.kind.key)
         if (
             line.kind.scope is Scope.RUNNING

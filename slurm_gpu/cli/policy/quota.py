@@ -12,12 +12,11 @@ import click
 from slurm_gpu.cli.options import json_option
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.limit_amount import limit_amount
-from slurm_gpu.cli.policy.usage import read_use
+from slurm_gpu.cli.policy.usage import read_active, read_use
 from slurm_gpu.cli.site import CommandSite, with_site
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.controller.queue.lending import LendingLine, lending_of
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
-from slurm_gpu.policy.language.limits import Scope
 from slurm_gpu.slurm.submission import read_user_associations
 from slurm_gpu.text.cells import GAP, time_of_day
 from slurm_gpu.text.units import format_duration, format_mgpu
@@ -39,15 +38,27 @@ def quota(site: CommandSite, user: str | None, as_json: bool) -> None:
     the use is not known on this host.
     """
     uid, name = uid_and_name(user)
-    policy, snapshot, source, by_kind = read_use(site)
+    active = read_active(site)
+    policy, (snapshot, by_kind) = active.policy, read_use(site, active)
     places = read_user_associations(name, site.run)
     lines = quota_of(policy, snapshot, name, uid, places, site.wall(), by_kind)
     lending = lending_of(policy.lending, snapshot.usage) if policy.lending is not None else []
+    assumed = f"limits of accounts and QOS that {name} may not use are listed, too"
+    notes = list(active.caveats(uid, None if places.from_slurmdbd else assumed))
     if as_json:
-        document = {"user": name, "as_of_s": snapshot.as_of_s, "from": source}
-        limits = [line.to_json() for line in lines]
-        print_json(document | {"limits": limits, "lending": [_owner_json(line) for line in lending]})
+        print_json(
+            {
+                "user": name,
+                "as_of_s": snapshot.as_of_s,
+                "from": "queue" if active.snapshot is None else "snapshot",
+                "limits": [line.to_json() for line in lines],
+                "lending": [_owner_json(line) for line in lending],
+                "notes": notes,
+            }
+        )
         return
+    for note in notes:
+        remark(f"note: {note}")
     _print_limits(lines, name, site)
     if lending:
         if lines:
@@ -62,8 +73,6 @@ def _print_limits(lines: Sequence[QuotaLine], name: str, site: CommandSite) -> N
     zone = ZoneInfo(site.config.timezone if site.config_path.exists() else "UTC")
     rows = [_row(line, name, zone) for line in lines]
     print_table(COLUMNS, rows, right=COLUMNS[3:6], whole=("rule",), spare=("for", "used"))
-    if any(line.kind.scope is Scope.PERIOD and line.of and line.used is None for line in lines):
-        remark("GPU-hours are known only on hosts where slurm-gpuctld runs")
 
 
 def _row(line: QuotaLine, user: str, zone: ZoneInfo) -> Sequence[str]:

@@ -36,9 +36,8 @@ def read_cluster(
     slurmdbd is queried only if it is available.
     """
     options = request.options
-    places = (
-        UserAssociations() if options.keys().isdisjoint(("account", "qos")) else read_user_associations(user)
-    )
+    names_place = not options.keys().isdisjoint(("account", "qos"))
+    places = read_user_associations(user, site.run) if names_place else UserAssociations()
     store = site.limits if defaults.from_slurmdbd and has_slurmdbd(settings) else None
     qos = policy_qos or options.get("qos") or (None if store is None else defaults.qos or "normal")
     account = options.get("account") or defaults.account

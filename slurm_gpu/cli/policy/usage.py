@@ -1,21 +1,23 @@
-"""Read the active policy of this host, and the use that its limits count."""
+"""Read the active policy of this host, the use that its limits count, and the caveats of both."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.controller.queue.usage import Usage, kinds_summed_up, usage_by_kind, usage_of
 from slurm_gpu.controller.snapshot import snapshot_file as snapshots
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.controller.watcher import facts_of
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, STUB_MARK
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import PolicyInForce, read_policy_in_force
+from slurm_gpu.policy.lua.peers import newer_elsewhere, this_host
+from slurm_gpu.slurm.client import SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.queue import QueueReader
 from slurm_gpu.slurm.submission import read_partitions
 
@@ -24,47 +26,83 @@ class PolicyAbsentError(OutsideError):
     """No job_submit.lua of slurm-gpu is next to slurm.conf on this host, so limits are unknown."""
 
 
-def read_use(site: CommandSite) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
-    """Return the active policy, the use, the source of the use, and the use by kind of job.
+@dataclass(frozen=True, slots=True)
+class ActivePolicy:
+    """The policy in job_submit.lua on this host, and the current snapshot of slurm-gpuctld."""
 
-    The use comes from slurm-gpuctld's snapshot, or from the queue if there is no valid snapshot. The use by
-    kind of job always comes from the queue, and is empty if no rule needs it. Raise PolicyAbsentError if
-    this host has no active policy.
-    """
+    settings: SlurmSettings
+    script: Path
+    bundle: str
+    policy: PolicyInForce
+    # None if all use is counted from the queue.
+    snapshot: Snapshot | None
+
+    def caveats(self, uid: int, assumed: str | None) -> Iterator[str]:
+        """Yield the reasons why an answer about a user may be incomplete or differ from Slurm's.
+
+        `assumed` is the assumption that replaces the user's data in slurmdbd; None if slurmdbd answers.
+        """
+        rules, snapshot, lends = self.policy.rules, self.snapshot, self.policy.lending is not None
+        if assumed is not None and has_slurmdbd(self.settings):
+            yield f"slurmdbd does not answer, so {assumed}"
+        newer = newer_elsewhere(self.settings, this_host(), self.script)
+        if newer is not None:
+            yield f"{self.script} differs from the file on {newer.host}, so Slurm may decide differently"
+        if snapshot is None and (lends or any(rule.per != "job" for rule in rules)):
+            yield "this host has no current snapshot of slurm-gpuctld, so jobs were counted in Slurm's queue"
+        if self.policy.counts_gpu_hours and (snapshot is None or snapshot.hours is None):
+            yield "GPU-hours are not known on this host"
+        counts_others = lends or any(rule.per == "group" for rule in rules) or uid != os.getuid()
+        counts_queue = snapshot is None or kinds_summed_up(self.policy)
+        if counts_queue and counts_others and _hides_jobs(self.settings):
+            yield "Slurm shows you only your own jobs (PrivateData), so jobs of other users were not counted"
+
+
+def read_active(site: CommandSite) -> ActivePolicy:
+    """Return the active policy; raise PolicyAbsentError if this host has none."""
     settings = site.slurm.settings()
     script = Path(settings.conf_path).parent / SCRIPT_NAME
     policy = read_policy_in_force(script)
+    bundle = script.read_text(encoding="utf-8", errors="replace") if script.exists() else ""
+    if bundle.startswith(STUB_MARK):
+        policy = PolicyInForce()
     if policy is None:
         raise PolicyAbsentError(_why_unknown(site, script))
-    now_s = site.wall()
     directory = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY)
     # The script names its snapshot, except in earlier versions.
     file = directory / snapshots.FILE_NAME if policy.snapshot is None else policy.snapshot
-    found = snapshots.read_fresh(file, now_s)
+    found = snapshots.read_fresh(file, site.wall())
     if found is not None and (found.groups_id is None or found.groups_id != policy.groups_id):
         found = None
+    return ActivePolicy(settings, script, bundle, policy, found)
+
+
+def read_use(site: CommandSite, active: ActivePolicy) -> tuple[Snapshot, Mapping[str, Usage]]:
+    """Return the use and, if a rule needs it, the use by kind of job.
+
+    The use comes from the snapshot or, without one, from the queue; the use by kind always comes from the
+    queue.
+    """
+    policy, found = active.policy, active.snapshot
     if found is not None and not kinds_summed_up(policy):
-        return policy, found, "snapshot", {}
-    if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:
-        remark("Slurm shows you only your own jobs, so the use of groups is incomplete")
+        return found, {}
     jobs = QueueReader(site.run).read()
     facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
     by_kind = usage_by_kind(policy, jobs, facts)
-    if found is not None:
-        return policy, found, "snapshot", by_kind
-    usage = usage_of(jobs, policy.groups, facts)
-    return policy, Snapshot(0, int(now_s), policy.groups_id, usage), "queue", by_kind
+    if found is None:
+        found = Snapshot(0, int(site.wall()), policy.groups_id, usage_of(jobs, policy.groups, facts))
+    return found, by_kind
+
+
+def _hides_jobs(settings: SlurmSettings) -> bool:
+    """Return whether Slurm hides the jobs of other users from the caller."""
+    hidden = settings.raw.get("PrivateData", "").split(",")
+    return "jobs" in hidden and os.geteuid() not in (0, settings.slurm_user_uid)
 
 
 def _why_unknown(site: CommandSite, script: Path) -> str:
-    """Describe what is missing, and the remedies for users and for operators."""
-    if script.exists():
-        missing = f"{script} is not slurm-gpu's: this host has no active policy of slurm-gpu"
-    else:
-        missing = f"this host has no limits: {script} does not exist"
+    """Describe what is missing, and where the user can see the limits instead."""
+    missing = "is not slurm-gpu's" if script.exists() else "does not exist"
     web = site.config.web if site.config_path.exists() else None
-    page = "" if web is None else f", or see My limits on {web} (sign in with slurm-gpu web)"
-    return (
-        f"{missing}. Run quota on slurmctld's host{page}. Operators: run slurm-gpu policy apply on that host "
-        "to activate policy.yaml; quota then also works on login nodes that share its Slurm configuration"
-    )
+    page = "" if web is None else f"; see My limits on {web} (sign in with slurm-gpu web)"
+    return f"the policy is not known on this host, because {script} {missing}{page}"

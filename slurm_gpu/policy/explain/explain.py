@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
-from slurm_gpu.policy.lua.bundle import MARK
 from slurm_gpu.policy.lua.script import INFINITE, NO_VAL, PolicyScript, ScalarFields, ScriptDecision
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.submission import Partition, UserDefaults
@@ -24,22 +21,6 @@ class Explanation:
 
     verdict: ScriptDecision
     notes: tuple[str, ...]
-
-
-def read_installed(script: Path) -> str:
-    """Return the installed bundle; raise OutsideError if there is none or the script is the site's own."""
-    try:
-        text = script.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise OutsideError(
-            f"{script} does not exist; explain runs the installed script. `slurm-gpu policy apply` creates "
-            "it on the host of slurmctld; other hosts need a copy of it or access to its directory"
-        ) from None
-    except OSError as error:
-        raise OutsideError(f"{script} cannot be read: {error.strerror}") from error
-    if not text.startswith(MARK):
-        raise OutsideError(f"{script} is not slurm-gpu's; explain can run only scripts that slurm-gpu wrote")
-    return text
 
 
 def explain(
