@@ -14,7 +14,8 @@ _SHOWN = {text.partition("\n")[0]: text for _, text in fences(_PAGE, "console")}
 
 
 def test_output_is_copied_from_pages_with_tested_output():
-    elsewhere = "".join((DOCS / name).read_text() for name in ("cookbook.md", "forecast.md", "diagnose.md"))
+    pages = ("policies/course.jobs", "forecast.md", "diagnose.md")
+    elsewhere = "".join((DOCS / name).read_text() for name in pages)
     for first, text in _SHOWN.items():
         if first not in ("$ slurm-gpu quota", "$ slurm-gpu job 17"):
             assert text.partition("\n")[2] in elsewhere, first

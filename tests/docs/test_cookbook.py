@@ -1,4 +1,4 @@
-"""The cookbook's recipes are valid policies, and its refusals are their answers."""
+"""The policies of the cookbook are valid, and its refusals are their answers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.dead_rules import find_doubts
 from slurm_gpu.policy.language.check import check_policy
-from slurm_gpu.policy.language.names import resolve_names
+from slurm_gpu.policy.language.names import resolve_names, unmanaged_accounts
 from slurm_gpu.slurm.client import SlurmClient
 
-from .explaining import MONDAY_AT_TEN, People, printed_answer
+from .explaining import MONDAY_AT_TEN, ExampleCluster, People
 from .pages import DOCS, fences
+from .submissions import ACCEPTED, JOB_SCRIPT, POLICIES
 
 _PAGE = DOCS / "cookbook.md"
 _TITLE = re.compile(r'title="(\w+)\.yaml(?: with mode: (\w+))?"')
@@ -34,7 +35,8 @@ def _titled(language: str) -> list[tuple[str, str | None, str]]:
     return found
 
 
-RECIPES = {name: text for name, _, text in _titled("yaml")}
+ON_PAGE = {name: text for name, _, text in _titled("yaml")}
+RECIPES = ON_PAGE | {name: path.read_text(encoding="utf-8") for name, path in POLICIES.items()}
 REFUSALS = _titled("console")
 
 
@@ -61,19 +63,18 @@ def test_no_recipe_has_ineffective_parts(name: str) -> None:
     source = parse_yaml(RECIPES[name], "policy.yaml")
     policy = check_policy(source)
     names = resolve_names(policy, source, People())
-    assert names.unknown == ()
-    assert [str(doubt) for doubt in find_doubts(policy, names, source, MONDAY_AT_TEN.date())] == []
+    doubts = find_doubts(policy, names, source, MONDAY_AT_TEN.date())
+    assert [str(one) for one in (*names.unknown, *unmanaged_accounts(policy, source), *doubts)] == []
 
 
 @pytest.mark.parametrize(("name", "mode", "shown"), REFUSALS, ids=[name for name, _, _ in REFUSALS])
 def test_the_refusals_are_those_of_the_policies(
     name: str, mode: str | None, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for script in ("train.sh", "prepare.sh"):
-        (tmp_path / script).write_text("#!/bin/sh\n")
+    (tmp_path / "train.sh").write_text(JOB_SCRIPT)
     monkeypatch.chdir(tmp_path)
     policy = RECIPES[name] if mode is None else RECIPES[name].replace("mode: observe", f"mode: {mode}")
     first, _, answer = shown.partition("\n")
     assert first.startswith("$ ")
-    assert answer == printed_answer(policy, first.removeprefix("$ "))
     assert answer
+    assert ExampleCluster(policy).submit("bob", first.removeprefix("$ ")) == answer + ACCEPTED
