@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
+from lab.configuration import slurm_version
 from lab.polling import wait_for
 
 from .seconds import leave_no_job
@@ -73,6 +74,16 @@ OTHERS = (
 )
 # With these, Slurm chooses the number of nodes.
 UNCOUNTED = frozenset({"min_cpus=64", "bitflags=0x100"})
+# From 24.11 on, Slurm also adds nodes for tasks, and tasks or a GPU for each node.
+UNCOUNTED_SINCE_24_11 = UNCOUNTED | {
+    "num_tasks=64",
+    "num_tasks=3 cpus_per_task=20",
+    "tres_per_task=gres:gpu:1 min_cpus=3",
+    "ntasks_per_tres=1 min_cpus=3",
+    "ntasks_per_tres=1 req_nodes=n[1-3]",
+    "ntasks_per_tres=1 features=[zone1*1&zone2*2]",
+    "tres_per_job=gres:gpu:2 features=[zone1*1&zone2*2]",
+}
 DEADLINE_S = 300
 
 
@@ -143,7 +154,9 @@ def over_limit(lab: Lab, client: Path, lines: Sequence[str]) -> list[str]:
 
 def is_counted(line: str) -> bool:
     """Return whether the request determines the number of nodes and sockets."""
-    return "per_socket" not in line and UNCOUNTED.isdisjoint(line.split())
+    uncounted = UNCOUNTED_SINCE_24_11 if slurm_version() >= (24, 11) else UNCOUNTED
+    words = set(line.split())
+    return "per_socket" not in line and not any(words.issuperset(fields.split()) for fields in uncounted)
 
 
 @pytest.mark.long
