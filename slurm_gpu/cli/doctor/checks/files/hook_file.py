@@ -14,11 +14,8 @@ PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
 # The file names that `place` gives the hooks: our prolog runs last, our epilog first.
 NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}
 
-# The verb in the second line of a hook, and that of earlier releases.
-_VERBS = "notify|tell"
-_HEAD = re.compile(
-    rf"#!.*\n# Slurm (?:prolog|epilog): (?:(?:{_VERBS}) slurm-gpud |(?P<stub>slurm-gpu was removed ))"
-)
+# The second line of a hook; earlier releases have another verb.
+_HEAD = re.compile(r"#!.*\n# Slurm (?:prolog|epilog): (?:\w+ slurm-gpud |(?P<stub>slurm-gpu was removed ))")
 _EVENT = re.compile(r"^event=(prolog|epilog)\s*(?:#.*)?$", re.MULTILINE)
 _WRITES = 'mv -f -- "$jobs/.$file" "$jobs/$file"'
 _ENDS = re.compile(r"^(?:exit|return|exec)\b", re.MULTILINE)
