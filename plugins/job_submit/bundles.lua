@@ -59,7 +59,8 @@ return function(job)
     return findings
   end
   local rule = as_rule(bundle)
-  local with = job.mgpu > 0 and " with " .. amounts.format_mgpu(job.mgpu) .. " GPUs" or " without GPUs"
+  local n_gpus = amounts.format_mgpu(job.mgpu)
+  local with = job.mgpu > 0 and " with " .. n_gpus .. (n_gpus == "1" and " GPU" or " GPUs") or " without GPUs"
   local function check(key, label, allowed, requested, before, text)
     if allowed == nil or not other and requested <= before then
       return

@@ -32,7 +32,7 @@ local function explain_finding(lines, finding, job, before)
   local bound = finding.limit and "limit " .. finding.limit or "allowed " .. finding.allowed
   numbers = numbers .. bound .. ", requested " .. finding.requested
   if rule.per == "group" then
-    numbers = numbers .. " (all of group " .. policy.groups[rule.group].name .. " together)"
+    numbers = numbers .. " (limit shared by group " .. policy.groups[rule.group].name .. ")"
   end
   wrap(lines, numbers .. ".", "  ")
   local explained = before and before.label:find("GPUs ")

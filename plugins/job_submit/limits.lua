@@ -136,7 +136,7 @@ local function check_names(rule, key, names, job)
     end
     for name in string.gmatch(#named == 0 and job.partition or "", "[^,]+") do
       for kind in pairs(policy.partition_gpu_types and policy.partition_gpu_types[name] or {}) do
-        wrong = wrong or (not names[kind] and "any type of " .. name)
+        wrong = wrong or (not names[kind] and "any type in partition " .. name)
       end
     end
   end

@@ -14,6 +14,6 @@ return function(lines, loan)
     lib.wording.wrap(lines, "This job " .. borrows, "")
   end
   local ending = loan.cancelled and "cancelled; " .. loan.cancelled or "requeued"
-  local text = "Their owner can reclaim them within %.0f min; the job is then %s."
+  local text = "Owners can reclaim them within %.0f min; the job is then %s."
   lib.wording.wrap(lines, string.format(text, loan.within_s / 60, ending), "  ")
 end

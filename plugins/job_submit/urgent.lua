@@ -39,7 +39,7 @@ local function names(value)
 end
 
 local function not_for()
-  local text = "Urgent jobs (--qos=%s) are allowed for: %s. At most %.0f run at once; further ones wait."
+  local text = "Urgent jobs (--qos=%s) are allowed for: %s. At most %.0f may run at once; others wait."
   return { finding("who", string.format(text, urgent.qos, urgent.who, urgent.jobs_running)) }
 end
 
@@ -71,7 +71,7 @@ local function run(job)
   if not may(job) then
     return not_for()
   elseif job.qos ~= urgent.qos then
-    return { finding("qos", "An urgent job must not name another QOS; use only --qos=" .. urgent.qos) }
+    return { finding("qos", "An urgent job must not name another QOS; use only --qos=" .. urgent.qos .. ".") }
   elseif not job.urgent:find("%S") then
     return { finding("comment", "An urgent job needs a reason, which is recorded: add --comment='the reason'.") }
   end

@@ -29,7 +29,7 @@ def _number(*names):
 
 
 def _take(file):
-    """Lock the file if its file system supports locks, so that two trainings do not mix their lines."""
+    """Lock the file if its file system supports locks, so that two training runs do not mix their lines."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

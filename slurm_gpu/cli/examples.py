@@ -40,7 +40,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("slurm-gpu diagnose 4711 --groups pp=4", "Compare GPUs within each of four pipeline stages:"),
         ("slurm-gpu diagnose 4711 --steps steps.parquet", "Use step timings that the job recorded:"),
     ),
-    "quota": (("slurm-gpu quota", "Show your use and limits:"),),
+    "quota": (("slurm-gpu quota", "Show your usage and limits:"),),
     "policy": (
         ("slurm-gpu policy check draft.yaml", "Check a draft:"),
         (

@@ -23,7 +23,7 @@ DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
 
 # Import the module of a command only when it is called: the libraries of one would slow down all.
 COMMANDS = {
-    "job": ("slurm_gpu.cli.runs.job", "Show the runs of a job, and the use of each GPU."),
+    "job": ("slurm_gpu.cli.runs.job", "Show the runs of a job, and the usage of each GPU."),
     "jobs": ("slurm_gpu.cli.runs.jobs", "List runs with state, waiting time and GPU use."),
     "nodes": ("slurm_gpu.cli.cluster.nodes", "Show nodes with free GPUs, jobs and their ends."),
     "top": (
@@ -34,7 +34,7 @@ COMMANDS = {
     "explain": ("slurm_gpu.cli.policy.explain", "Check a job against the policy before you submit it."),
     "forecast": ("slurm_gpu.cli.forecast.group", "Predict when a job starts, even before you submit it."),
     "diagnose": ("slurm_gpu.cli.runs.diagnose", "Find out why a distributed job is slow."),
-    "quota": ("slurm_gpu.cli.policy.quota", "Show your use and limits."),
+    "quota": ("slurm_gpu.cli.policy.quota", "Show your usage and limits."),
     "policy": ("slurm_gpu.cli.policy.group", "Check, apply and show policy.yaml."),
     "placement": ("slurm_gpu.cli.placement.group", "Show and compare how jobs are placed on nodes."),
     "colocation": (

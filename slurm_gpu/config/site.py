@@ -162,7 +162,7 @@ class Priority:
 
 @dataclass(frozen=True, slots=True)
 class Reservations:
-    """Reservations for medium and large trainings."""
+    """Reservations for medium and large training jobs."""
 
     required_gpus: Annotated[
         int | None, _COUNT, "Jobs with at least this many GPUs require a reservation; default: none."

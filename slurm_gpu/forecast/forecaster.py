@@ -24,7 +24,7 @@ INTERVAL = 0.8
 TABLES, LEARNED = "tables", "learned"
 # Number of hours with samples that an evaluation requires.
 MIN_HOURS = 4
-# Groups of like jobs required for a regression, and with known outcomes for an estimate of accuracy.
+# Groups of similar jobs required for a regression, and with known outcomes for an estimate of accuracy.
 MIN_GROUPS = 30
 
 # Number of blocks in the evaluation; each requires one training.
@@ -32,7 +32,7 @@ BLOCKS = 4
 _EVALUATED_SHARE = 0.5
 # A thousand tasks of one array give little more information than a few of them.
 _MAX_ALIKE = 8
-# n like jobs have n to this power times the weight of one.
+# n similar jobs have n to this power times the weight of one.
 _ALIKE_POWER = 0.3
 _HALF_LIFE_DAYS = 60.0
 # Errors of the last days correct forecasts; the choice of the source and the interval need more of them.
@@ -135,7 +135,7 @@ class _Forecasts:
 
 
 def _corrected(forecasts: _Forecasts, errors: ErrorTables, samples: QueueSamples) -> Floats:
-    """Return distributions (n, N_BINS): the mean of those of like jobs and of those from recent errors.
+    """Return distributions (n, N_BINS): the mean of those of similar jobs and of recent errors.
 
     The first can have two peaks; the second reflects how much the last days differ from earlier ones.
     """

@@ -77,7 +77,7 @@ def read_partitions(
 def read_licenses(
     run: CommandRunner = run_command, environ: Mapping[str, str] = os.environ
 ) -> Mapping[str, int]:
-    """Return the number of each licence, whether free or not; raise SlurmError if Slurm does not answer."""
+    """Return the total number of each licence, free or in use; raise SlurmError if Slurm does not answer."""
     text = run(["scontrol", "--oneliner", "show", "licenses"], environ, QUERY_TIMEOUT_S)
     return {name: int(total) for name, total in _LICENSE.findall(text)}
 

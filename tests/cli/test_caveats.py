@@ -36,7 +36,7 @@ rules:
   - {id: share, for: vision, per: group, why: "Others.", limits: {gpus_total: 64}}
   - {id: week, for: vision, per: user, why: "Others.", limits: {gpu_hours: {week: 500}}}
 """
-QUEUE = "this host has no current snapshot of slurm-gpuctld, so jobs were counted in Slurm's queue"
+QUEUE = "this host has no current snapshot from slurm-gpuctld, so jobs were counted in Slurm's queue"
 HOURS = "GPU-hours are not known on this host"
 PRIVATE = "Slurm shows you only your own jobs (PrivateData), so jobs of other users were not counted"
 ASK = ("--", "sbatch", "--gpus=1", "--time=10", "--wrap=true")
@@ -163,7 +163,7 @@ def test_while_slurmdbd_is_down_the_assumption_is_named(host: Host) -> None:
     host.has_slurmdbd = False
     me = getpass.getuser()
     job = f"the job was checked for {me} with account vision, and with QOS normal unless --qos names a QOS"
-    limits = f"limits of accounts and QOS that {me} may not use are listed, too"
+    limits = f"limits of accounts and QOS that {me} may not use are also listed"
     assert host.notes() == [[f"slurmdbd does not answer, so {text}"] for text in (job, limits, job)]
 
 

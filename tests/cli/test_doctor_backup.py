@@ -157,4 +157,4 @@ def test_an_old_copy_on_another_host_is_reported(hosts: Installation):
     script(hosts).unlink()
     finding = worst(job_submit.script(hosts.at("login")))
     assert (finding.level.value, finding.remedy) == ("skipped", None)
-    assert finding.message.endswith(f"; for explain and quota on this host, {copy}")
+    assert finding.message.endswith(f"; to use explain and quota on this host, {copy}")

@@ -128,7 +128,7 @@ def test_a_start_on_another_day_names_the_day(slurm_gpu: CommandLine):
 def test_an_old_model_prints_a_remark(slurm_gpu: CommandLine):
     answering(slurm_gpu, dataclasses.replace(FORECAST, created_s=NOW_S - 9 * 86400))
     slurm_gpu("forecast", "17")
-    assert "note: the model is 9d00h old, so the forecast may be wrong\n" in slurm_gpu.err
+    assert "note: the model is 9d00h old, so the forecast may be inaccurate\n" in slurm_gpu.err
 
 
 def test_json_has_the_whole_forecast(slurm_gpu: CommandLine):

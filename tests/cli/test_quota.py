@@ -240,7 +240,7 @@ def test_without_a_policy_in_force_users_get_no_instructions_of_operators(quota:
     assert quota.err == f"slurm-gpu: {reason} does not exist\n"
     quota.script.write_text("function slurm_job_submit() return slurm.SUCCESS end\n")
     assert quota() == 3
-    assert quota.err == f"slurm-gpu: {reason} is not slurm-gpu's\n"
+    assert quota.err == f"slurm-gpu: {reason} was not written by slurm-gpu\n"
 
 
 def test_without_a_policy_in_force_the_web_page_is_named(quota: Command) -> None:

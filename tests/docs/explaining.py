@@ -1,4 +1,4 @@
-"""Submit jobs to a policy on a simulated cluster like that of the lab, with job_submit.lua in Lua."""
+"""Submit jobs to a policy on a simulated cluster like that of the lab, by running its job_submit.lua."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ExampleCluster:
         )
 
     def submit(self, user: str, command: str, at: dt.datetime | None = None) -> str:
-        """Return the output, with ACCEPTED as its last line if so; the job script must exist."""
+        """Return the output, with ACCEPTED as the last line of an accepted job; the job script must exist."""
         self._at = at or MONDAY_AT_TEN
         request = parse_command(shlex.split(command), {}, None)
         given = {"default_account": _ACCOUNTS[user], "default_qos": "normal"}

@@ -71,7 +71,7 @@ def test_a_request_beyond_all_known_ones_is_not_forecast_beyond_known_waits():
     regression = learn(past, samples.names, np.ones(len(past.wait_s)))
     for factor in (100.0, -100.0):
         said = regression.log2_wait(replace(past.samples, features=past.samples.features * factor))
-        # A job that still waits counts with twice its wait.
+        # A job that is still waiting counts with twice its wait.
         assert np.all((said >= 0) & (said <= np.log2(past.wait_s).max() + 1))
 
 

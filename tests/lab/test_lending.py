@@ -84,7 +84,7 @@ def lending(lab: Lab) -> tuple[float, float]:
 def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: Lab) -> None:
     bob, message = submit(lab, "bob", "--gpus=8")
     assert "borrows idle GPUs of vision (QOS sg-loans)" in " ".join(message.split())
-    assert "Their owner can reclaim them within 1 min; the job is then requeued." in " ".join(message.split())
+    assert "Owners can reclaim them within 1 min; the job is then requeued." in " ".join(message.split())
     wait_for(lambda: queued(lab, bob) == "RUNNING None", 30, "bob's job starts")
     # Four of its 8 GPUs have no owner.
     wait_for(lambda: lending(lab) == (0, 4), 60, "the loan is counted", lambda: str(lending(lab)), 0.5)

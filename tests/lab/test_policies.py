@@ -63,12 +63,12 @@ def create_names(lab: Lab, policy: str) -> None:
 
 
 def apply(lab: Lab, policy: str) -> None:
-    """Apply the policy, and wait until slurm-gpuctld counts by it."""
+    """Apply the policy, and wait until slurm-gpuctld uses it."""
     path = lab.layout.root / "published-policy.yaml"
     path.write_text(policy)
     command = ["slurm-gpu", "policy", "apply", str(path)]
     if lab.run_as("root", command, check=False).returncode != 0:
-        lab.daemons["slurmdbd"].restart()  # 22.05 sees a loop of preemption with the policy before
+        lab.daemons["slurmdbd"].restart()  # 22.05 finds a preemption loop with the previous policy
         lab.run_as("root", command)
     settle(lab)
     if "gpu_hours: {" in policy:
@@ -77,7 +77,7 @@ def apply(lab: Lab, policy: str) -> None:
 
 
 def submit(lab: Lab, one: Submission, jobs: list[int]) -> str:
-    """Return the answer without prefixes, with places in `jobs` as job IDs; add an accepted job to `jobs`."""
+    """Return the answer without prefixes, with positions in `jobs` as job IDs; append an accepted job."""
     argv = shlex.split(one.command)
     if argv[0] == "salloc":
         argv.insert(1, "--no-shell")
@@ -92,7 +92,7 @@ def submit(lab: Lab, one: Submission, jobs: list[int]) -> str:
     assert found is not None, result
     jobs.append(int(found[1]))
     next_second()
-    # Slurm renews the job table of the script only after a change of a job.
+    # Slurm refreshes the script's job table only after a job has changed.
     lab.run_as("root", ["scontrol", "update", f"JobId={jobs[-1]}", "Comment=seen"])
     settle(lab)
     return "\n".join([text, ACCEPTED]) if text else ACCEPTED

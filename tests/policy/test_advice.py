@@ -155,7 +155,7 @@ def test_each_limit_states_its_numbers_and_an_accepted_option() -> None:
         mark + "--qos=sg-long ...",
     ]
     assert lines({"gpu_types": frozenset({"v100"})}, "-p", "long", "--gpus=2") == [
-        "GPU type: allowed v100, requested any type of long.",
+        "GPU type: allowed v100, requested any type in partition long.",
         mark + "--gpus=v100:2 ...",
     ]
     assert lines({"gpus:a100": 2000}, "--gpus=a100:4") == [
@@ -211,7 +211,7 @@ def test_a_job_that_alone_exceeds_a_limit_on_running_jobs_is_refused(
     limit: dict[str, float], words: list[str], numbers: str, advised: str | None, per: str
 ) -> None:
     _, *lines, _ = refused(RuleModel("turns", per, limits=limit), *words)
-    together = " (all of group group-turns together)" if per == "group" else ""
+    together = " (limit shared by group group-turns)" if per == "group" else ""
     advice = "" if advised is None else f" Try: sbatch {advised} ..."
     assert " ".join(line.strip() for line in lines) == f"{numbers}{together}.{advice}"
 

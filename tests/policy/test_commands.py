@@ -93,7 +93,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return Cluster(tmp_path, FakeSlurm(tmp_path / "slurm.conf"))
 
 
-QUEUE_NOTE = "this host has no current snapshot of slurm-gpuctld, so jobs were counted in Slurm's queue"
+QUEUE_NOTE = "this host has no current snapshot from slurm-gpuctld, so jobs were counted in Slurm's queue"
 
 
 def queued(gpus: int, **more: Any) -> QueuedJob:
@@ -368,7 +368,7 @@ def test_explain_without_a_policy_says_what_is_missing(
     assert capsys.readouterr().err == f"slurm-gpu: {reason} does not exist\n"
     script.write_text("function slurm_job_submit() return 0 end\n")
     assert cluster.run("explain", "--", "sbatch", "--wrap=true") == 3
-    assert capsys.readouterr().err == f"slurm-gpu: {reason} is not slurm-gpu's\n"
+    assert capsys.readouterr().err == f"slurm-gpu: {reason} was not written by slurm-gpu\n"
 
 
 def test_the_example_policy_is_valid() -> None:

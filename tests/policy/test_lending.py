@@ -146,7 +146,7 @@ def test_a_borrowing_job_gets_a_message_with_the_consequences() -> None:
     verdict = submit(replace(BOB, per_job=8))
     assert text_of(verdict) == (
         "This job requests more GPUs than its account owns (0) and more than are unowned (6), so it "
-        "borrows idle GPUs of vision, nlp (QOS sg-loans). Their owner can reclaim them within "
+        "borrows idle GPUs of vision, nlp (QOS sg-loans). Owners can reclaim them within "
         "30 min; the job is then requeued."
     )
     assert " l=vision,nlp " in f"{verdict.desc['admin_comment']} "
@@ -168,7 +168,7 @@ def test_a_job_that_names_several_qos_gets_a_message_that_it_may_borrow() -> Non
     """
     asked = submit(Request(uid=1001, account="vision", per_job=2), qos="sg-vision,SG-loans")
     assert text_of(asked).startswith(
-        "This job may borrow idle GPUs of vision, nlp (QOS sg-loans). Their owner"
+        "This job may borrow idle GPUs of vision, nlp (QOS sg-loans). Owners can"
     )
     assert "l=" not in str(asked.desc["admin_comment"])
     only_loans = submit(replace(BOB, per_job=1), qos="sg-loans,sg-loans")

@@ -188,7 +188,7 @@ def test_advice_keeps_the_spelling_of_a_type() -> None:
 def test_use_of_a_whole_group_is_labeled_as_such() -> None:
     rule = RuleModel("together", "group", limits={"gpus_total": 8000})
     lines = refusal(ALICE, rule, queue=(replace(ALICE, uid=1002, per_job=8),))
-    assert lines[1] == ("  GPUs running + pending: used 8, limit 8, requested 4 (all of group group-together")
+    assert lines[1] == ("  GPUs running + pending: used 8, limit 8, requested 4 (limit shared by group")
 
 
 def test_mode_advise_accepts_the_job_with_a_message() -> None:

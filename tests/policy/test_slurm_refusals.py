@@ -94,7 +94,7 @@ def test_requests_that_slurm_accepts_have_no_refusals(words: str) -> None:
         ("--gpus=h100", "--gpus: no eligible node has GPUs of type 'h100'; available: a100"),
         ("--gres=gpu:v100:1", "--gres: no eligible node has GPUs of type 'v100'; available: a100"),
         ("--gres=foo:1", "--gres: 'foo' is not in GresTypes; available: gpu, shard"),
-        ("--gpus=9", "--gpus: 9 requested, gpu has 8"),
+        ("--gpus=9", "--gpus: 9 requested, but gpu has 8"),
         ("-N9", "--nodes=9: gpu has 2 nodes"),
         ("-w n9", "--nodelist: 'n9' is not a node of this cluster; available: n1, n2, n3, c1"),
         ("--gpus=9 --gpus-per-node=4", "--gpus=9 is not a multiple of --gpus-per-node=4; use --gpus=8"),
@@ -273,7 +273,7 @@ RESERVED = replace(
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        ("--reservation=sg_1 --gpus=5", "--gpus: 5 requested, reservation sg_1 has 4"),
+        ("--reservation=sg_1 --gpus=5", "--gpus: 5 requested, but reservation sg_1 has 4"),
         ("--reservation=sg_1 -N2", "--nodes=2: reservation sg_1 has 1 node"),
         (
             "--reservation=sg_1 --gpus-per-node=8",
@@ -341,7 +341,7 @@ def test_configured_licences_are_accepted(words: str) -> None:
             "matlb:2",
             "'matlb' is not a licence of this cluster; did you mean matlab? available: ansys@flex, matlab",
         ),
-        ("matlab:6,matlab:5", "11 of matlab requested, the cluster has 10"),
+        ("matlab:6,matlab:5", "11 of matlab requested, but the cluster has 10"),
     ],
 )
 def test_licences_that_the_cluster_lacks_are_reported(value: str, refusal: str) -> None:

@@ -1,4 +1,4 @@
-"""explain reports limits in slurmdbd that the job alone exceeds, whether a policy or an operator set them."""
+"""explain reports limits in slurmdbd that a job exceeds by itself, set by a policy or an operator."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_refused_urgent_job_names_the_allowed_users_and_the_limit() -> None:
     assert opening == "Refused by rule urgent: Deadlines, and outages."
     assert " ".join(" ".join(numbers).split()) == (
         "Urgent jobs (--qos=urgent) are allowed for: alice; members of undergrad in account nlp. "
-        "At most 2 run at once; further ones wait."
+        "At most 2 may run at once; others wait."
     )
     assert contact == "  Questions: gpu-help"
 
@@ -217,7 +217,7 @@ def test_the_page_names_the_allowed_users_and_the_limit() -> None:
     page = render_text(make_page(check(POLICY)))
     message = " ".join(page.split())
     assert "alice; members of undergrad in account nlp" in message
-    assert "At most 2 urgent jobs may run at once; further ones wait" in message
+    assert "At most 2 urgent jobs may run at once; others wait" in message
     assert "jobs in QOS normal are requeued to make room" in message
     assert json.loads(json.dumps(to_json(check(POLICY))))["urgent"]["jobs_running"] == 2
 

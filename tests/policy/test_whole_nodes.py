@@ -236,4 +236,4 @@ def test_advice_removes_cpus_that_come_with_whole_nodes(
 def test_no_advice_is_given_for_whole_nodes_with_the_wrong_gpus() -> None:
     verdict = try_limit("--exclusive", "gpu_types", frozenset({"v100"}))
     assert advice(verdict) is None
-    assert "GPU type: allowed v100, requested any type of gpu" in verdict.messages[1]
+    assert "GPU type: allowed v100, requested any type in partition gpu" in verdict.messages[1]

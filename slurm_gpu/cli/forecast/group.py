@@ -111,7 +111,7 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
         remark(f"note: {forecast.remark}")
     age_s = forecast.at_s - forecast.created_s
     if age_s > _OLD_S:
-        remark(f"note: the model is {span(age_s)} old, so the forecast may be wrong")
+        remark(f"note: the model is {span(age_s)} old, so the forecast may be inaccurate")
 
 
 def _print_policy(wanted: ForecastQuestion | None) -> None:

@@ -88,7 +88,7 @@ def asked(site: CommandSite, words: Sequence[str]) -> ForecastQuestion:
     minutes = set_number(job, "time_limit")
     if (begin_s := set_number(job, "begin_time") or 0) > site.wall():
         begin = time.strftime("%Y-%m-%d %H:%M", time.localtime(begin_s))
-        notes.append(f"the forecast is for a job that may start now, but --begin is {begin}")
+        notes.append(f"the forecast assumes that the job may start now, but --begin is {begin}")
     full: Sequence[str] = ()
     if policy_verdict is not None and not never:
         requested = {f"{name}_running": amounts[amount] for name, amount in _RUNNING_AMOUNTS.items()}

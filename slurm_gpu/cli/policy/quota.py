@@ -31,11 +31,11 @@ _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 @json_option
 @with_site
 def quota(site: CommandSite, user: str | None, as_json: bool) -> None:
-    """Show your use and each limit of the active policy that applies to you.
+    """Show your usage and each limit of the active policy that applies to you.
 
     Run this command on a host whose Slurm configuration directory contains job_submit.lua: a host of
     slurmctld, or one that shares the directory. A dash means that the limit applies to single jobs, or that
-    the use is not known on this host.
+    the usage is not known on this host.
     """
     uid, name = uid_and_name(user)
     active = read_active(site)
@@ -43,7 +43,7 @@ def quota(site: CommandSite, user: str | None, as_json: bool) -> None:
     places = read_user_associations(name, site.run)
     lines = quota_of(policy, snapshot, name, uid, places, site.wall(), by_kind)
     lending = lending_of(policy.lending, snapshot.usage) if policy.lending is not None else []
-    assumed = f"limits of accounts and QOS that {name} may not use are listed, too"
+    assumed = f"limits of accounts and QOS that {name} may not use are also listed"
     notes = list(active.caveats(uid, None if places.from_slurmdbd else assumed))
     if as_json:
         print_json(

@@ -1,4 +1,4 @@
-"""Read the active policy of this host, the use that its limits count, and the caveats of both."""
+"""Read the active policy of this host, the usage that its limits count, and the caveats of both."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class PolicyAbsentError(OutsideError):
 
 @dataclass(frozen=True, slots=True)
 class ActivePolicy:
-    """The policy in job_submit.lua on this host, and the current snapshot of slurm-gpuctld."""
+    """The policy in job_submit.lua on this host, and the current snapshot from slurm-gpuctld."""
 
     settings: SlurmSettings
     script: Path
     bundle: str
     policy: PolicyInForce
-    # None if all use is counted from the queue.
+    # None if all usage is counted in Slurm's queue.
     snapshot: Snapshot | None
 
     def caveats(self, uid: int, assumed: str | None) -> Iterator[str]:
@@ -49,7 +49,8 @@ class ActivePolicy:
         if newer is not None:
             yield f"{self.script} differs from the file on {newer.host}, so Slurm may decide differently"
         if snapshot is None and (lends or any(rule.per != "job" for rule in rules)):
-            yield "this host has no current snapshot of slurm-gpuctld, so jobs were counted in Slurm's queue"
+            missing = "this host has no current snapshot from slurm-gpuctld"
+            yield f"{missing}, so jobs were counted in Slurm's queue"
         if self.policy.counts_gpu_hours and (snapshot is None or snapshot.hours is None):
             yield "GPU-hours are not known on this host"
         counts_others = lends or any(rule.per == "group" for rule in rules) or uid != os.getuid()
@@ -78,9 +79,9 @@ def read_active(site: CommandSite) -> ActivePolicy:
 
 
 def read_use(site: CommandSite, active: ActivePolicy) -> tuple[Snapshot, Mapping[str, Usage]]:
-    """Return the use and, if a rule needs it, the use by kind of job.
+    """Return the usage and, if a rule needs it, the usage by kind of job.
 
-    The use comes from the snapshot or, without one, from the queue; the use by kind always comes from the
+    The usage comes from the snapshot or, without one, from the queue; the usage by kind always comes from the
     queue.
     """
     policy, found = active.policy, active.snapshot
@@ -102,7 +103,7 @@ def _hides_jobs(settings: SlurmSettings) -> bool:
 
 def _why_unknown(site: CommandSite, script: Path) -> str:
     """Describe what is missing, and where the user can see the limits instead."""
-    missing = "is not slurm-gpu's" if script.exists() else "does not exist"
+    missing = "was not written by slurm-gpu" if script.exists() else "does not exist"
     web = site.config.web if site.config_path.exists() else None
     page = "" if web is None else f"; see My limits on {web} (sign in with slurm-gpu web)"
     return f"the policy is not known on this host, because {script} {missing}{page}"

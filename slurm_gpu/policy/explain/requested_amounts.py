@@ -1,4 +1,4 @@
-"""Compute the amounts that a job description requests, as far as they do not depend on the chosen nodes."""
+"""Compute the amounts that a job description requests, insofar as they do not depend on the nodes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class RunningSlurm:
     submitter: Submitter = field(default_factory=Submitter)
     # None if they are not known, or if the job names none.
     reservations: namedreservation.KnownReservations | None = None
-    # Number of each licence; likewise.
+    # Total number of each licence; None in the same cases.
     licenses: Mapping[str, int] | None = None
 
     @property
@@ -211,7 +211,7 @@ def _licenses(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
         if name not in names:
             yield f"--licenses: {name!r} is not a licence of this cluster; {_available(name, sorted(known))}"
         elif not accepts_more and count > known.get(name, count):
-            yield f"--licenses: {count} of {name} requested, the cluster has {known[name]}"
+            yield f"--licenses: {count} of {name} requested, but the cluster has {known[name]}"
 
 
 def _gres(request: SbatchRequest, nodes: Sequence[SlurmNode], cluster: RunningSlurm) -> Iterator[str]:
@@ -260,7 +260,7 @@ def _amounts(
     """Yield a message for each requested amount that exceeds the amount that the nodes have."""
     in_all, there = gpu_count(description, "tres_per_job"), sum(node.n_gpus for node in nodes)
     if in_all > there:
-        yield f"--gpus: {in_all} requested, {requested} has {there}"
+        yield f"--gpus: {in_all} requested, but {requested} has {there}"
     else:
         allocates_memory = "MEMORY" in cluster.settings.raw.get("SelectTypeParameters", "").upper()
         yield from unmet_needs(request, description, nodes, requested, allocates_memory=allocates_memory)

@@ -1,8 +1,8 @@
-"""Find limits in slurmdbd that a job alone exceeds, whether slurm-gpu or an operator set them.
+"""Find limits in slurmdbd that a job exceeds by itself, whether slurm-gpu or an operator set them.
 
-The limits of the partition's QOS count before those of the job's QOS (unless the latter has the flag
-OverPartQOS), and these before those of associations. Limits on each job are inherited from parent accounts;
-limits on all jobs of an account (Grp…) apply on each level.
+The limits of the partition's QOS take precedence over those of the job's QOS (unless the latter has the flag
+OverPartQOS), and both over those of associations. Limits on each job are inherited from parent accounts;
+limits on all jobs of an account (Grp…) apply at each level.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _DENY = LimitField("Flags", DENY_ON_LIMIT)
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:
-    """A limit that is less than a job requests."""
+    """A limit that is lower than the amount that a job requests."""
 
     text: str
-    # Whether Slurm refuses the job at its submission; otherwise, the job waits.
+    # Whether Slurm refuses the job at submission; otherwise, the job waits.
     refuses: bool
 
 
 def ordered_qos(of_partition: Qos | None, of_job: Qos) -> list[Qos]:
-    """Return the QOS of a partition and of a job, the one whose limits count first."""
+    """Return the QOS of a partition and of a job in order of precedence."""
     if of_partition is None or of_partition == of_job:
         return [of_job]
     return [of_job, of_partition] if _OVER_PARTITION in of_job.limits else [of_partition, of_job]
@@ -62,7 +62,7 @@ def exceeded_limits(
 
 
 def _requested(description: Mapping[str, object]) -> dict[LimitField, int]:
-    """Return the amount that the job alone counts for each field of associations."""
+    """Return the amount that the job by itself adds to each limit of associations."""
     amounts = requested_amounts(description)
     requested = {
         LimitField(field, tres): amount

@@ -2,7 +2,7 @@
 
 Each host has its own copy, unless the hosts share the directory of slurm.conf. Without the script, a backup
 slurmctld does not start. All hosts of slurmctld share StateSaveLocation, so `policy apply` writes a report
-there. On any host that can read it, `slurm-gpu doctor`, `explain` and `quota` compare the reports.
+there. On any host that can read the reports, `slurm-gpu doctor`, `explain` and `quota` compare them.
 """
 
 from __future__ import annotations

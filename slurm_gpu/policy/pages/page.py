@@ -38,7 +38,7 @@ ONE_GPU = (
 CLOSING = (
     "A job must comply with every rule that applies to it. Each task of a job array counts as one job; "
     "shards count as fractions of a GPU. `slurm-gpu explain -- sbatch ...` checks a command before you "
-    "submit it, and `slurm-gpu quota` shows your use."
+    "submit it, and `slurm-gpu quota` shows your usage."
 )
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -219,7 +219,7 @@ def _urgent(urgent: Urgent, policy: Policy) -> Section:
         f"for {describe_urgent_users(urgent, policy.groups)}",
         urgent.why,
         remarks=(
-            f"At most {counted(urgent.jobs_running, 'urgent job')} may run at once; further ones wait. All "
+            f"At most {counted(urgent.jobs_running, 'urgent job')} may run at once; others wait. All "
             "other rules apply.",
             *((requeued,) if urgent.preempts else ()),
             "Each urgent job is logged with its reason and the jobs that it overtook.",

@@ -14,7 +14,7 @@ PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
 # The file names that `place` gives the hooks: our prolog runs last, our epilog first.
 NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}
 
-# The second line of a hook; earlier releases have another verb.
+# The second line of a hook; its verb depends on the release.
 _HEAD = re.compile(r"#!.*\n# Slurm (?:prolog|epilog): (?:\w+ slurm-gpud |(?P<stub>slurm-gpu was removed ))")
 _EVENT = re.compile(r"^event=(prolog|epilog)\s*(?:#.*)?$", re.MULTILINE)
 _WRITES = 'mv -f -- "$jobs/.$file" "$jobs/$file"'

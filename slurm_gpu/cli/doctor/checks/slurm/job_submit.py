@@ -116,8 +116,8 @@ def _copy(at: DoctorContext, installed: Path) -> CheckResult:
         message = f"{installed} differs from the file on {newer.host}, so explain and quota may be wrong"
         return warn(message, copy)
     if installed.exists():
-        return skipped("job_submit.lua is checked on the hosts of slurmctld, and this host is not one")
-    return skipped(f"{installed} does not exist; for explain and quota on this host, {copy}")
+        return skipped("job_submit.lua is checked only on hosts of slurmctld, and this host is not one")
+    return skipped(f"{installed} does not exist; to use explain and quota on this host, {copy}")
 
 
 def _chain_own(installed: Path, policy_file: Path) -> str:
