@@ -37,7 +37,7 @@ class PlannerGpu:
 
     running: tuple[Member, ...] = ()
     name: str | None = None
-    """Name that identifies the GPU across views; if None, its position in the views identifies it."""
+    """Name that identifies the GPU across views; if it is None, the GPU's position in the views does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Belief(Protocol):
     most_together: int
     """Maximum number of jobs that share a GPU."""
     cap: float
-    """Maximum slowdown of any job: 1.10 with `considerate`; math.inf for no cap.
+    """Maximum slowdown of any job: 1.10 by default with `considerate`; math.inf for no cap.
 
-    The cap applies to the whole run: single phases may be slower.
+    The cap applies to the whole run: individual phases may be slower.
     """
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:

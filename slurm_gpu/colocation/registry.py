@@ -24,7 +24,10 @@ class Setting:
 
     belief: Belief
     profiles: Sequence[ApplicationProfile]
-    """Profiles of the applications, by index. Some planners pack jobs by them; others use only `belief`."""
+    """Profiles of the applications, by index.
+
+    Some planners pack jobs by these profiles; others use only `belief`.
+    """
     capacity_mib: float
     """Memory of one GPU."""
     seed: int = 0

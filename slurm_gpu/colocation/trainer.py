@@ -26,13 +26,13 @@ from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.learned.training import Method, Progress, TrainedNet, TrainingSettings, train
 from slurm_gpu.colocation.registry import Setting
 
-# Maximum number of applications for training, sampled at random from more: training does not depend on single
-# applications.
+# Maximum number of applications for training; more are sampled at random, since training does not depend on
+# individual applications.
 MOST_APPLICATIONS = 48
 
 
 def settings_of(name: str, *, seed: int = 0, again: bool = False) -> TrainingSettings:
-    """Return training settings for a planner; with `again`, those for retraining a net on new data."""
+    """Return training settings for a planner; with `again`, return those for retraining a net on new data."""
     if name == "dqngpu":
         settings = TrainingSettings(seed=seed)
     else:

@@ -6,5 +6,5 @@ which simulates many queues at once, each on one GPU. `torch_gradients` trains o
 and requires torch.
 """
 
-# Planners that choose by a net; `slurm-gpu colocation train` trains them.
+# Planners that choose with a neural net; `slurm-gpu colocation train` trains them.
 LEARNED_PLANNERS = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")

@@ -13,13 +13,14 @@ from slurm_gpu.colocation.planner import Belief, Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 Places = NDArray[np.intp]
-# Maximum jobs per GPU, even if a belief permits more: four and more were never measured.
+# Maximum number of jobs per GPU, even if a belief permits more: groups of four or more were never measured.
 MOST = 3
 # Sharing pays if the sum of speeds exceeds 1 by this margin, since predicted speeds have errors.
 MARGIN = 0.03
-# Maximum applications in the arrays, which then take 32 MiB: more than a decision considers.
+# Maximum number of applications in the arrays, which then take 32 MiB; no decision considers as many.
 ROOM = 128
-# Maximum groups of three that are looked up before the first decision: as many as sixteen applications form.
+# Maximum number of groups of three that are looked up before the first decision: seventeen applications form
+# 969.
 _ASKED_BEFORE = 1000
 _UNKNOWN = -1
 _ORDERS = [list(order) for order in permutations(range(3))]
@@ -49,7 +50,7 @@ class ApplicationPlaces:
         """The application of each place."""
         self._place: dict[int, int] = {}
         self._members: dict[int, Member] = {}
-        """A job of each place that starts now."""
+        """For each place, a job that starts now."""
         self._speeds = np.full((n, n, n, 3), np.nan, dtype=np.float32)
         self._speeds[self.empty, self.empty, self.empty] = 0
         self._pays = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
@@ -90,7 +91,7 @@ class ApplicationPlaces:
         self._fill_pairs(np.array([self._place[one] for one in new], dtype=np.intp))
 
     def _free(self, wanted: set[int]) -> int:
-        """Return a place without an application; if all have one, clear the place that was assigned first."""
+        """Return a free place; if there is none, clear the place that was assigned first."""
         at = len(self.applications)
         if at < self.empty:
             self.applications.append(-1)
@@ -106,7 +107,7 @@ class ApplicationPlaces:
         return at
 
     def _fill_pairs(self, new: Places) -> None:
-        """Query all pairs of the new places, and each new place alone, so that no decision has to do it."""
+        """Query all pairs of the new places, and each new place alone, before any decision needs them."""
         if self.most < 2:
             return
         known = np.arange(len(self.applications))
@@ -118,7 +119,7 @@ class ApplicationPlaces:
         self.pair_may[inner] = self.pair_may.T[inner] = may
 
     def ask_threes(self) -> None:
-        """Look up all groups of three in advance, if there are few enough, to make decisions faster."""
+        """Look up all groups of three in advance to make decisions faster, unless there are too many."""
         n = len(self.applications)
         if self.most >= 3 and n * (n + 1) * (n + 2) // 6 <= _ASKED_BEFORE:
             threes = np.array(list(combinations_with_replacement(range(n), 3)), dtype=np.intp).reshape(-1, 3)
@@ -152,15 +153,15 @@ class ApplicationPlaces:
     def pays(self, groups: Places) -> NDArray[np.bool_]:
         """Return for groups (..., 3) of places whether each pair, and the whole group, outpaces a single job.
 
-        If this is the case, sharing is never slower than running the jobs one after the other, regardless of
-        which job ends first.
+        If so, sharing is never slower than running the jobs one after the other, regardless of which job ends
+        first.
         """
         return self._looked_up(self._pays, groups, self._ask_pays)
 
     def _looked_up(
         self, table: NDArray[np.int8], groups: Places, ask: Callable[[Places], NDArray[np.bool_]]
     ) -> NDArray[np.bool_]:
-        """Return the values of the groups, after asking for the unknown ones, each group once."""
+        """Return the values of the groups; query each unknown group once."""
         flat = self._flat(groups)
         out = table.take(flat)
         unknown = out == _UNKNOWN
@@ -173,7 +174,7 @@ class ApplicationPlaces:
         return np.asarray(out == 1)
 
     def _flat(self, groups: Places) -> Places:
-        """Return the indices of groups (..., 3) of places in a flat array."""
+        """Return the flat-array index of each group (..., 3) of places."""
         n = self.empty + 1
         return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
 
@@ -190,7 +191,7 @@ class ApplicationPlaces:
         pays: NDArray[np.bool_] = n_jobs < 2
         for n in range(2, self.most + 1):
             some = np.flatnonzero(n_jobs == n)
-            if n > 2:  # fast groups have fast pairs
+            if n > 2:  # a group can be fast only if all its pairs are
                 some = some[np.logical_and.reduce([self.pays(self._pair(groups[some], at)) for at in _PAIRS])]
             pays[some] = self.speeds(groups[some]).sum(axis=1) >= 1 + MARGIN
         return pays
@@ -219,7 +220,7 @@ class ApplicationPlaces:
         )
 
     def _pair(self, groups: Places, at: tuple[int, int]) -> Places:
-        """Return one pair of each of the groups (n, 3), padded with the empty place."""
+        """Return one pair from each group (n, 3), padded with the empty place."""
         return np.column_stack([groups[:, at], np.full(len(groups), self.empty)])
 
 

@@ -2,7 +2,7 @@
 
 Each planner has one net, whose inputs are images of resource use. The thesis leaves most details open. This
 module chooses the size of the hidden layer (20, as in DeepRM), the steps and levels of the images (`images`),
-and DeepRM's reward. It trains by REINFORCE with the advantage return - baseline; the thesis writes the
+and DeepRM's reward. It trains by REINFORCE with the advantage `return - baseline`; the thesis gives the
 opposite difference, with which a net would learn the worst decisions. As in the thesis, there are three
 slots, filled in the order of submission, and a backlog. DeepRM starts one job at a time; the thesis treats
 each group of slots as a virtual slot. Both planners may also choose to wait.
@@ -81,9 +81,9 @@ class DeepRmEncoder:
         slots: tuple[Places, Floats, Floats],
         of_slots: Floats,
     ) -> Mask:
-        """Return whether each option is within the planner's own bound, (n, S).
+        """Return whether the assumed use of each option fits on the GPU, (n, S).
 
-        Since the bound can be wrong, jobs of an allowed option may run out of memory.
+        Since the assumed use can be too low, jobs of an allowed option may run out of memory.
         """
         n = len(of_slots)
         padded = np.concatenate([of_slots, np.zeros((n, 1, *of_slots.shape[2:]), np.float32)], axis=1)
@@ -156,7 +156,7 @@ class ImageMethod:
         return episodes.delay[kept.episode] - kept.delay
 
     def judged(self, episodes: Episodes) -> float:
-        """Return the mean time of a job in the system ÷ its duration alone; see training.Method."""
+        """Return the mean of time in the system ÷ duration alone over all jobs; see training.Method."""
         there = episodes.queues.place != episodes.beliefs.empty
         return float((episodes.delay / there.sum(axis=1)).mean())
 

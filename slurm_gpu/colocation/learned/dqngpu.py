@@ -47,7 +47,8 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 # Number of waiting jobs that are considered, in the order of submission.
 WINDOW = 32
 HIDDEN = (32, 16)
-# Number of waiting jobs, the best by price, for which a decision asks the belief whether they may join.
+# Maximum number of waiting jobs per decision, best by price first, for which the belief is asked whether they
+# may join.
 _ASKED = 24
 
 _BY_PRICE = np.zeros(len(NAMES), dtype=np.float32)
@@ -169,7 +170,7 @@ class DqnGpu:
         *,
         slowed: float = 1 / 6,
     ) -> None:
-        """Create a planner; `slowed` is the fraction of jobs that may be noticeably slower under a cap."""
+        """Create a planner; under a cap, the fraction `slowed` of the jobs may be slowed noticeably."""
         self._net, self._belief = net, belief
         room = min(len(profiles), ROOM)
         self._beliefs = ApplicationPlaces(belief, profiles, capacity_mib, room=room)
@@ -190,7 +191,7 @@ class DqnGpu:
         window = view.waiting[:WINDOW]
         idle = [index for index, gpu in enumerate(view.gpus) if not gpu.running]
         if idle:
-            # The maximum number of jobs per GPU that leaves one for each other idle GPU.
+            # The maximum number of jobs for this GPU that leaves one job for each other idle GPU.
             most = max(1, len(view.waiting) - len(idle) + 1)
             _, members = self._best((), window, min(most, self._beliefs.most))
             return [Start(idle[0], tuple(one.job for one in members))]
@@ -206,9 +207,9 @@ class DqnGpu:
     def _best(
         self, running: tuple[Member, ...], window: Sequence[Member], most: int
     ) -> tuple[float, tuple[Member, ...]]:
-        """Return the score of the best group for one GPU relative to waiting, and its jobs.
+        """Return the jobs of the best group for one GPU, and its score relative to waiting.
 
-        There are no jobs if it is best to wait.
+        If waiting is best, there are no jobs.
         """
         moment, counts = self._moment(running, window)
         best = best_pair(self._beliefs, moment, counts)
@@ -236,7 +237,7 @@ class DqnGpu:
         return 0.0, ()
 
     def _joining(self, running: tuple[Member, ...], window: Sequence[Member], fit: Floats) -> Indices:
-        """Return the waiting jobs with the best prices that may join the running ones, (1, SLOTS)."""
+        """Return the waiting jobs that may join the running ones and fit best by price, (1, SLOTS)."""
         found: list[int] = []
         for i in np.argsort(-fit[0], kind="stable")[:_ASKED]:
             if len(found) == SLOTS or not fit[0, i] > -np.inf:

@@ -26,9 +26,9 @@ class Queues:
     place: Places
     """(n, N) place of each job's application, padded with the empty place."""
     work_s: Floats
-    """(n, N) each job's work, in seconds of running alone."""
+    """(n, N) work of each job, in seconds of running alone."""
     submit_s: Floats
-    """(n, N) each job's submit time."""
+    """(n, N) submit time of each job."""
 
     def __len__(self) -> int:
         return len(self.place)

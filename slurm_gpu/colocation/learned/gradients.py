@@ -18,7 +18,7 @@ from slurm_gpu.colocation.learned.net import Floats, Net
 # The device that needs no torch.
 HERE = "cpu"
 # Parameters of Adam: the decay rates of its two means, the constant against division by 0, and the maximum
-# length of a gradient.
+# norm of a gradient.
 RATES, TINY, LONGEST = (0.9, 0.999), 1e-8, 1.0
 
 
@@ -27,7 +27,7 @@ class Lesson:
     """Training data from n decisions: the chosen options, and how much more likely they should become."""
 
     inputs: NDArray[np.float32] | NDArray[np.bool_]
-    """Inputs of the net: (n, S, F) if it has one output, or (n, F) if it has S outputs."""
+    """Inputs of the net: (n, S, F) if the net has one output, or (n, F) if it has S outputs."""
     allowed: NDArray[np.bool_]
     """(n, S) whether each option is allowed."""
     choice: NDArray[np.intp]

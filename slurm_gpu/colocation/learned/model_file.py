@@ -1,7 +1,7 @@
 """Store trained nets with their provenance, and checkpoints of a training, in small files.
 
 The format is numpy's .npz. A file is read without pickle and fully validated: reading returns a net of this
-version that evaluates to numbers, or raises an error with the reason.
+version whose outputs are numbers, or raises an error with the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.files.bounded_read import read_bytes
 
 FORMAT = "slurm-gpu colocation model 1"
-# Maximum bytes of all arrays; the nets of the project's planners are far smaller.
+# Maximum size of all arrays in bytes; the nets of the project's planners are far smaller.
 _LARGEST = 16 * 2**20
 _MOST_LAYERS = 8
 # A checkpoint has at most about 50 parts; zipfile takes 700 bytes of memory for each.

@@ -71,7 +71,8 @@ def write_if_better(path: Path, model: PlannerModel) -> bool:
     """Write a model unless the existing one is at least as good; return whether it was written.
 
     An existing model is kept only if it was trained on the same data. A model of another version, or a
-    damaged one, is replaced. Several processes may call this at once. Raise OSError if writing fails.
+    damaged one, is replaced. Several processes may call this function at once. Raise OSError if writing
+    fails.
     """
     with path.with_name(f".{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -15,15 +15,15 @@ import numpy as np
 
 from slurm_gpu.colocation.learned.net import Floats
 
-# Initial price: a pair of jobs with this price gains as much as is usual.
+# Initial price: that of jobs in a pair with a typical gain.
 FIRST_PRICE = 0.6
-# Steps for the initial prices, which apply to all queues of the same applications.
+# Number of steps for the initial prices, which apply to all queues of the same applications.
 FIRST_STEPS = 24
-# Steps at each decision, which begin at the previous prices.
+# Number of steps at each decision, starting from the previous prices.
 NEXT_STEPS = 4
 
 _SOFTNESS = np.float32(0.03)
-# Fraction of a queue's time that a pair with a value of exactly 1 gets.
+# Fraction of a queue's time for which a pair with a value of exactly 1 runs.
 _SPREAD = np.float32(0.02)
 # Step size: undamped steps (1) oscillate.
 _STEP = np.float32(0.9) * _SOFTNESS

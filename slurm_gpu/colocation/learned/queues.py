@@ -14,12 +14,12 @@ _LONGEST = 2.0
 
 
 def draw_queues(beliefs: ApplicationPlaces, rng: np.random.Generator, n: int) -> Queues:
-    """Draw queues of jobs of the applications that have places in `beliefs`.
+    """Draw queues of jobs whose applications have places in `beliefs`.
 
     Queues differ in the number of jobs, and in the number of applications, which ranges from two to all. In
-    one third of the queues, all jobs are as long as their profiles. In the others, each length is multiplied
-    by a factor that is log-uniform within bounds. In one quarter of the queues, jobs arrive while others run.
-    In the others, all jobs wait from the beginning.
+    one third of the queues, all jobs are as long as their profiles. In the other queues, each length is
+    multiplied by a factor that is log-uniform within bounds. In one quarter of the queues, jobs arrive while
+    others run. In the other queues, all jobs wait from the beginning.
     """
     n_applications = len(beliefs.applications)
     seconds = np.array([beliefs.profiles[one].seconds for one in beliefs.applications])

@@ -17,7 +17,7 @@ from slurm_gpu.colocation.learned.net import Floats
 
 # Number of waiting jobs from which groups are formed: those with the best fit by price.
 SLOTS = 8
-# Names of the numbers in a row; all are ratios, from about -1 to 1.
+# Names of the inputs in a row; all are ratios, from about -1 to 1.
 NAMES = (
     "hold",
     "starts_1",
@@ -99,7 +99,7 @@ def work_of(beliefs: ApplicationPlaces, moment: Moment) -> tuple[Floats, Floats]
 
 
 def square(table: Floats, some: Places) -> Floats:
-    """Return the part of a table that belongs to the A places in `some`, (A, A); np.ix_ is slower."""
+    """Return the entries of a table for the A places in `some`, (A, A); np.ix_ is slower."""
     out: Floats = table[some[:, None], some]
     return out
 
@@ -122,8 +122,8 @@ def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
 
     If jobs are running, it is the value of the job together with them. Otherwise, it is the value of the job
     with its best waiting partner, from `best`, the result of best_pair. The value is -inf for the empty
-    place, and for a job for which sharing with the running jobs does not pay. The longest two jobs of each
-    application rank first.
+    place, and for a job whose sharing with the running jobs does not pay. The two longest jobs of each
+    application rank before all others.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
@@ -136,7 +136,7 @@ def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
     else:
         group[..., 1 : 1 + r] = moment.running[:, None, :]
         here = here & beliefs.pays(group)
-        group[~here] = beliefs.empty  # other speeds have no effect
+        group[~here] = beliefs.empty  # jobs that may not join need no speed
         value = (beliefs.speeds(group) * moment.price[each[..., None], group]).sum(axis=-1)
     longest = np.maximum(moment.waiting_left.max(axis=1, keepdims=True), np.float32(1e-9))
     value = value + np.float32(0.02) * moment.waiting_left / longest
@@ -183,8 +183,8 @@ def rows(
 ) -> GroupRows:
     """Return all groups that can be formed from `slots`, which are (n, M) as returned by `slots_of`.
 
-    With `as_if_new`, a group is allowed if it could share with the running jobs if all jobs started now.
-    Otherwise the caller must query the belief, which considers the progress of each job.
+    With `as_if_new`, a group is allowed if it could share with the running jobs, assuming that all jobs
+    started now. Otherwise the caller must query the belief, which considers the progress of each job.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
@@ -216,7 +216,7 @@ def _numbers(
     here: NDArray[np.bool_],
     allowed: NDArray[np.bool_],
 ) -> Floats:
-    # The arrays are small, and a decision waits for them: this code uses operations that are fast in numpy.
+    # A decision waits for these small arrays, so this code uses operations that are fast in numpy.
     total, most, least = np.add.reduce, np.maximum.reduce, np.minimum.reduce
     tiny = np.float32(1e-6)
     n, n_groups, _ = group.shape

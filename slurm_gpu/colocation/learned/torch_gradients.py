@@ -13,7 +13,7 @@ from slurm_gpu.errors import UsageError
 
 
 def checked_device(name: str) -> None:
-    """Raise UsageError if torch does not have this device."""
+    """Raise UsageError if torch cannot use this device."""
     try:
         # The device `meta` has shapes but no numbers.
         float(torch.zeros(1, device=name))

@@ -69,7 +69,7 @@ class Progress:
     stage: str
     """"imitation" or "reinforcement"."""
     score: float | None
-    """Score of the last evaluation by the method's objective; lower is better."""
+    """Score in the last evaluation, by the method's objective; lower is better."""
     best: float
 
 
@@ -130,7 +130,7 @@ class TrainedNet:
     history: tuple[tuple[int, float], ...]
     """The epochs with an evaluation, each with its score."""
     seconds: float
-    """Duration of training in this process."""
+    """Duration of the training in this process."""
 
 
 def train(

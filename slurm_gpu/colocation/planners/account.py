@@ -1,4 +1,4 @@
-"""Track the time that sharing has gained, and risk at most this time.
+"""Track the time that sharing has gained, and risk no more than this time.
 
 Some predicted speeds are far off. A group is a risk if, at the lowest likely speeds, it would take longer
 than running its jobs one after the other. It is admitted only if sharing has already gained at least the time
@@ -16,14 +16,14 @@ _NOTHING_S = 1e-6
 
 
 class Account:
-    """The account of all GPUs, which must receive every view before a decision is made."""
+    """The account of all GPUs; it must receive every view before a decision is made."""
 
     def __init__(self, belief: Belief) -> None:
         self._belief = belief
         self.gained_s = 0.0
         """Completed work, in seconds of running alone, minus busy time, summed over all GPUs."""
         self._running: dict[object, tuple[float, tuple[Member, ...]]] = {}
-        """The time of the last view of each GPU, and the jobs that ran on it then."""
+        """The time of each GPU's last view, and the jobs that were running on the GPU."""
 
     def update(self, view: PlannerView) -> None:
         """Update the account with the jobs that ran since the last view.

@@ -19,13 +19,14 @@ from slurm_gpu.colocation.planners.rollout import Rollout
 from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, OrderSearch
 from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 
-# Evaluations for a new plan without a time limit: they take a fifth of a second for thirty jobs.
+# Number of evaluations for a new plan without a time limit; for thirty jobs, they take a fifth of a second.
 EVALUATIONS = 16_000
 # Penalty of a slowed job above the limit, in units of the mean work of a job.
 _PRICE = 2.0
-# Factor by which evaluations take longer if more than two jobs share a GPU; their number is divided by it.
+# Factor by which evaluations take longer if more than two jobs share a GPU, which divides the number of
+# evaluations.
 _GROUPS_TAKE = 4
-# Factor on the evaluations for a continued plan if phases are known, since events then occur as planned.
+# Factor on the number of evaluations for a continued plan if phases are known: events then occur as planned.
 _SHARE_AS_PREDICTED = 1 / 8
 # Minimum time until the next call.
 _SOONEST_S = 1e-3
@@ -49,14 +50,14 @@ class Annealing:
     ) -> None:
         """Create a planner that evaluates `evaluations` orders of a GPU for a new plan.
 
-        To improve an existing plan, it evaluates `evaluations` times `again` orders. `slowed` is the fraction
-        of jobs that may be noticeably slower if the belief has a cap.
+        To improve an existing plan, it evaluates `evaluations` × `again` orders. `slowed` is the fraction of
+        jobs that may be noticeably slower if the belief has a cap.
         """
         self._belief, self._rng = belief, random.Random(seed)
         self._evaluations = evaluations if belief.most_together <= 2 else evaluations // _GROUPS_TAKE
         self._again, self._slowed = again, slowed
         self._plan: dict[str | int, list[int]] = {}
-        """Numbers of the planned jobs by the GPU's name or position, including the jobs to be started."""
+        """Numbers of the planned jobs, including those to start now, by the GPU's name or position."""
         self._apart: set[int] = set()
         """The planned jobs that are kept apart from others."""
         self._history = StartHistory()
@@ -65,7 +66,7 @@ class Annealing:
         """The state after the last decision; no new decision is necessary until it changes."""
 
     def choose(self, view: PlannerView) -> Sequence[Start]:
-        """Start the jobs at the beginning of each order that may join the running jobs."""
+        """Start jobs from the beginning of each order as long as they may join the running jobs."""
         self._history.update(view)
         running = [gpu.running for gpu in view.gpus]
         if not view.waiting or all(0 < len(some) >= self._belief.most_together for some in running):

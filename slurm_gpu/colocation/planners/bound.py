@@ -44,7 +44,7 @@ Indices = NDArray[np.intp]
 # Indices of parts that run together, and their speeds.
 TimedSet = tuple[tuple[int, ...], tuple[float, ...]]
 
-# A job that takes more than this factor times its time alone is slowed down.
+# A job is slowed down if it takes more than this factor times its duration alone.
 NOTICED = 1.02
 # A set that gains no more work per second than this can be replaced by jobs that alternate.
 _EVEN = 1e-9
@@ -70,7 +70,7 @@ class Considerate:
     cap: float
     """Maximum duration of each job, relative to its duration when running alone."""
     most_slowed: float
-    """Maximum number of jobs that take more than NOTICED times as long as when running alone."""
+    """Maximum number of jobs that may take more than NOTICED times as long as when running alone."""
 
 
 @dataclass(frozen=True, slots=True)

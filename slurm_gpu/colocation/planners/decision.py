@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from slurm_gpu.colocation.planner import Belief, Member, PlannerView, Start
 
 # Sharing pays if it completes this much more work per second, relative to one job alone. Speeds are mostly
-# predicted, and a gain below their error may as well be a loss.
+# predicted, and a gain smaller than their error may in fact be a loss.
 LEAST_GAIN = 0.03
 
 
 class PlannerDecision:
-    """The starts that are decided at one moment; each waiting job starts at most once."""
+    """The starts decided at one moment; each waiting job starts at most once."""
 
     def __init__(self, view: PlannerView, belief: Belief) -> None:
         self.belief = belief

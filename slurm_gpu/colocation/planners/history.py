@@ -61,7 +61,7 @@ class StartHistory:
         self._sees_ends = bool(view.waiting)
 
     def start(self, now_s: float, members: Iterable[Member], still_wait: bool) -> None:
-        """Record that these jobs start; `still_wait` says whether other jobs continue to wait."""
+        """Record that these jobs start; `still_wait` indicates whether other jobs continue to wait."""
         self._runs.update(
             (member.job, _PlannedRun(now_s, member.done_s + member.left_s)) for member in members
         )

@@ -79,7 +79,7 @@ class LinearProgram:
         return [Counter(sets[at][0]) for at in order[: int((seconds > _SHORTEST_S).sum())]]
 
     def _sets(self, kinds: _Kinds) -> Iterator[TimedSet]:
-        """Yield each kind alone, and the sets of kinds that may share a GPU and gain from it."""
+        """Yield each kind alone, and the sets of kinds that may share a GPU and gain from sharing."""
         for n in range(1, max(self._belief.most_together, 1) + 1):
             for chosen in combinations_with_replacement(range(len(kinds.members)), n):
                 group = kinds.some(chosen)

@@ -28,7 +28,7 @@ class Outlook(ABC):
         self.members: list[Member] = [*waiting, *(one for gpu in running for one in gpu)]
         self.left_s = [member.left_s for member in self.members]
         self.apart = [False] * len(self.members)
-        """Whether each job must begin alone on an empty GPU, or is kept apart in another way."""
+        """Whether each job is kept apart: it must start alone on an empty GPU or, in phased.py, be spared."""
         self.took_s = [0.0] * len(self.members)
         """Total duration of each job's run in the orders that were evaluated last."""
         n = len(waiting)
@@ -43,8 +43,8 @@ class Outlook(ABC):
         self._kind = [kinds.setdefault(self._alike(at, len(waiting)), len(kinds)) for at in range(n)]
         """The kind of each job.
 
-        Jobs of one kind are interchangeable. Each running job is its own kind, since its GPU may be able to
-        accept another job when other GPUs are not.
+        Jobs of one kind are interchangeable. Each running job is its own kind, since its GPU may accept
+        another job when other GPUs do not.
         """
         self._of_kind = dict(zip(self._kind, self.members, strict=True))
 

@@ -22,13 +22,13 @@ from slurm_gpu.colocation.speeds.groups import keeps
 if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
     from slurm_gpu.colocation.simulation.world import World
 
-# Speed of jobs that run together although the belief excludes it.
+# Speed of jobs that run together although the belief does not permit it.
 _SLOWEST = 0.01
 # Additional delay of a join that waits for the end of a phase, since times are not exact.
 _LATER_S = 0.02
 # Maximum number of times that a join is delayed to the end of a conflicting phase.
 _TRIES = 12
-# A spared job takes at most this factor times its time alone, which is not noticeable.
+# A spared job takes at most this factor times its duration alone, which is not noticeable.
 _SPARED = NOTICED - 1e-4
 # A smaller amount of work counts as 0.
 _DONE_S = 1e-9
@@ -37,7 +37,7 @@ _DIGITS = 3
 
 
 # For each job on a GPU: its sort, the index of its current phase among the remaining ones, the seconds left
-# in that phase, and the seconds that others may still cost it.
+# in that phase, and the seconds by which other jobs may still delay it.
 State = tuple[tuple[int, int, float, float], ...]
 
 
@@ -241,10 +241,10 @@ class PhasedRollout(Outlook):
         return math.inf
 
     def _course(self, running: Sequence[tuple[int, int, float, float]]) -> tuple[float, float, float]:
-        """Simulate that the last of these jobs joins now and that no job joins later.
+        """Simulate the jobs to their ends if the last one joins now and no job joins later.
 
-        Return by how many seconds it joins too early (0 if there is no conflict), when all jobs are done, and
-        for how long the last job shares the GPU.
+        Return by how many seconds the last job joins too early (0 if there is no conflict), when all jobs are
+        done, and for how long the last job shares the GPU.
         """
         codes, seconds = self._codes, self._seconds
         kinds = [one for one, _, _, _ in running]

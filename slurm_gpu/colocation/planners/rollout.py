@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from slurm_gpu.colocation.planner import Belief, Member
 from slurm_gpu.colocation.planners.outlook import Outlook
 
-# Speed of jobs that run together although the belief excludes it.
+# Speed of jobs that run together although the belief does not permit it.
 _SLOWEST = 0.01
 
 

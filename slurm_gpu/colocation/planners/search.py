@@ -20,15 +20,15 @@ _COLD = 0.0002
 _MEAN_WEIGHT = 0.1
 # Cumulative probabilities of changes within an order: swap two jobs, or move one; otherwise reverse a part.
 _SWAP, _MOVE = 0.4, 0.85
-# Probability of setting a job apart, or of no longer doing so.
+# Probability of changing whether a job is kept apart.
 _PART = 0.1
-# Penalty of a permitted slowed job, as a fraction of the penalty above the limit.
+# Penalty of any slowed job, as a fraction of the additional penalty of one above the limit.
 _NOTICED_PRICE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Consideration:
-    """The penalty for slowed jobs: `price_s` for each job above the permitted number, less for the others."""
+    """The penalty for slowed jobs: `price_s` for each above `allowed`, and a small part of it for each."""
 
     price_s: float
     allowed: int
@@ -37,8 +37,8 @@ class Consideration:
 class OrderSearch:
     """A search that makes small changes to the orders.
 
-    The cost is the time at which the last GPU becomes idle, plus a small fraction of the mean over all GPUs,
-    plus the penalty for slowed jobs. The mean rewards progress on the other GPUs.
+    The cost is the time at which the last GPU becomes idle, plus a small fraction of the mean of these times
+    over all GPUs, plus the penalty for slowed jobs. The mean rewards progress on the other GPUs.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OrderSearch:
     def anneal(self, evaluations: int, hot: float, rng: random.Random) -> Orders:
         """Return the best orders found within `evaluations` evaluations of one GPU's order.
 
-        Set `rollout.apart` to the value that belongs to these orders.
+        Also set `rollout.apart` to the value that belongs to these orders.
         """
         rollout, random_ = self._rollout, rng.random
         orders, ends_s, slowed = self._orders.copy(), self._ends_s.copy(), self._slowed.copy()

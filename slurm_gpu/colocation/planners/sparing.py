@@ -1,8 +1,8 @@
 """Limit the number of jobs that are noticeably slower than when they run alone.
 
 Under a cap, at most a fraction of all jobs may be slowed down noticeably. A group is admitted only if, at the
-assumed speeds, the number of slowed jobs then remains within this limit. Jobs that ended count by the
-duration of their runs.
+assumed speeds, the number of slowed jobs remains within this limit. Whether an ended job was slowed is
+determined by the duration of its run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOTHING_S = 1e-6
 
 
 class SlowedJobs:
-    """The slowed jobs of all GPUs, which must receive every view before a decision is made."""
+    """Counts the slowed jobs of all GPUs; must receive every view before a decision is made."""
 
     def __init__(self, belief: Belief, fraction: float) -> None:
         self._belief, self._fraction = belief, fraction
@@ -76,7 +76,7 @@ class SlowedJobs:
 
 
 class _Sparing:
-    """A planner.Belief that excludes sharing that slows down too many jobs."""
+    """A planner.Belief that excludes sharing if it would slow down too many jobs."""
 
     def __init__(self, belief: Belief, slowed: SlowedJobs) -> None:
         self._belief, self._slowed = belief, slowed

@@ -36,7 +36,7 @@ def transferred(profile: ApplicationProfile, there: GpuModel, here: GpuModel) ->
     While kernels run (the fraction `util` of the time), their speed scales with two ratios: multiprocessors
     times clock, and memory bandwidth. The geometric mean of both ratios is used, or the known ratio if only
     one is known. All other time remains the same, as do the number of active SMs and the bytes over PCIe.
-    Memory use remains the same unless it was nearly all of the old GPU's memory. It is then the same share of
+    Memory use remains the same; if it was nearly all of the old GPU's memory, it becomes the same share of
     the new GPU's memory. If no property is known, only the name of the model changes.
     """
     return replace(

@@ -14,10 +14,10 @@ from slurm_gpu.colocation.profiles.gpu_models import GpuModel, transferred
 from slurm_gpu.colocation.profiles.phases import MOST_PHASES, segments
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePhase, scaled
 
-# Number of steps into which each run is divided when several are merged.
+# Number of steps into which each run is divided when profiles are merged.
 _STEPS = 64
 _USES = ("util", "memory_mib", "sm", "pcie")
-# Minimum distances of profiles of another application of the same kind, and of another kind.
+# Minimum distances to a profile of another application: of the same kind, and of another kind.
 OTHER_APPLICATION, OTHER_KIND = 8.0, 16.0
 _OTHER_CARD = 0.5
 _UNKNOWN_SIZE = 2.0
@@ -151,10 +151,10 @@ class Library:
     ) -> Match | None:
         """Return the profile of the same application with the nearest input.
 
-        If there is none, return the nearest profile of the same kind, otherwise of any kind. Return None if
-        there are no profiles. A profile of another GPU model is converted if both models are known. Among
-        equally near profiles, the one with the most runs is returned; if several have equally many runs, the
-        first of them.
+        If there is none, return the nearest profile of the same kind or, failing that, of any kind. Return
+        None if there are no profiles. A profile of another GPU model is converted if both models are known.
+        Among equally near profiles, the one with the most runs is returned; if several have equally many
+        runs, the first of them.
         """
         wanted = ApplicationProfile(
             application, gpu_model, (ProfilePhase(seconds=1),), kind, input_size, parameters

@@ -66,7 +66,8 @@ def segments(series: Floats, most: int) -> list[int]:
         every = before[:, None] + cost
         came.append(np.argmin(every, axis=0))
         best.append(every[came[-1], np.arange(n)])
-    # Each stretch adds a level in every row and a boundary, so it must reduce the cost by at least this.
+    # Each stretch adds a level in every row and a boundary, so it must reduce the cost by at least this
+    # amount.
     penalty = (rows + 1) * math.log(max(n, 2))
     chosen = int(np.argmin([row[-1] + penalty * k for k, row in enumerate(best)]))
     ends = [n]

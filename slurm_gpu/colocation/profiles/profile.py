@@ -24,7 +24,7 @@ class ProfilePhase:
     sm: float | None = None
     """Fraction of the multiprocessors that had work."""
     pcie: float | None = None
-    """Fraction of the PCIe link's maximum throughput, over both directions together."""
+    """Fraction of the PCIe link's maximum throughput, both directions combined."""
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:

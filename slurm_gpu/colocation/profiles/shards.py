@@ -22,10 +22,10 @@ class Shards(NamedTuple):
 
 
 def shards_of(match: Match, input_size: float | None, of: int, capacity_mib: float) -> Shards:
-    """Return how many of a GPU's `of` shards the memory of a job with this input needs.
+    """Return how many of a GPU's `of` shards a job with this input needs for its memory.
 
-    There is no estimate if the profile is of another application, has a smaller input, or lacks part of its
-    memory values, since the job may need more memory.
+    There is no estimate if the profile belongs to another application, has a smaller or unknown input, or
+    lacks some memory values, since the job may need more memory.
     """
     profile = match.profile
     if match.distance >= OTHER_APPLICATION:

@@ -52,7 +52,7 @@ class Likeness:
     uses: Floats
     """(n, n) distance between their uses, in standard deviations; an unknown use counts as the mean."""
     odd: Floats
-    """(n, uses) deviation of each use from its family's line over sizes, in standard deviations.
+    """(n, uses) deviation of each use from its family's linear fit over sizes, in standard deviations.
 
     For example, a step may take longer alone than smaller and larger inputs suggest. If a step with
     co-runners nevertheless takes as long as expected, the application loses less speed than similar ones. The

@@ -34,7 +34,7 @@ class ContestResult:
     """Fraction of the jobs that took at most 1.02 times as long as when running alone."""
     worst_slowdown: float
     together: float
-    """Mean number of jobs on a GPU, without the time in which it had no job."""
+    """Mean number of jobs on a GPU while it has at least one."""
     out_of_memory: int
     decision_ms_p50: float
     decision_ms_p99: float

@@ -18,7 +18,7 @@ class _Compared:
     alone: Annotated[str, _INSTANCE, "The instance of jobs that do not share."]
     shared: Annotated[str, _INSTANCE, "The instance of jobs that share."]
     parts: Annotated[
-        int, whole_number(1, 1000, "2"), "The number of equal parts of the shared instance; each job has one."
+        int, whole_number(1, 1000, "2"), "The number of equal parts of the shared instance; a job uses one."
     ]
 
 

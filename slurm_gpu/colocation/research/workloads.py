@@ -13,7 +13,7 @@ from slurm_gpu.colocation.tables.measured import Measured
 
 # Number of jobs in each workload.
 JOBS = 30
-# Pair tables contain no durations of jobs, which are therefore drawn log-uniformly between these.
+# Pair tables contain no durations of jobs, which are therefore drawn log-uniformly between these bounds.
 TABLE_WORK_S = (60.0, 600.0)
 # Number of applications in a sweep.
 TABLE_KINDS = 3
@@ -42,7 +42,7 @@ def weights_on_others(measured: Measured) -> list[float]:
     """Return the mean additional time that each application costs its co-runners; inf if unknown.
 
     The additional time is relative to the co-runner's duration when it runs alone. It is at most 1, as if
-    both ran one after the other, and it is 1 if they cannot run together.
+    both ran one after the other, and 1 if the two cannot run together.
     """
     lost: list[list[float]] = [[] for _ in measured.names]
     for (_, others), speed in measured.speeds.items():

@@ -76,8 +76,8 @@ class KnownBelief:
         """See planner.Belief; the cap holds until the end of each job if no other job joins.
 
         Later joins are checked in the same way, so the cap always holds. Jobs do not share if every overlap
-        of their phases exceeds the cap. If applications have no phases, a pair above the cap therefore never
-        runs together.
+        of their phases exceeds the cap. A pair of applications with a single phase each therefore never runs
+        together above the cap.
         """
         if len(members) < 2:
             return True

@@ -68,7 +68,7 @@ class SharingOutcome:
     memory_peak_mib: float | None
     """Maximum memory in use on any GPU at any time; None if unknown."""
     together: float
-    """Mean number of jobs on a GPU, without the time in which it had no job."""
+    """Mean number of jobs on a GPU while it has at least one."""
     most_together: int
     log: tuple[SharingEvent, ...]
 

@@ -49,11 +49,11 @@ class SharingStretch(NamedTuple):
     ran: tuple[RanPart, ...]
     """The jobs, in the order of their starts."""
     memory_mib: float | None
-    """Memory of all jobs together, as a GPU reports it; None if unknown."""
+    """Combined memory of all jobs, as a GPU reports it; None if unknown."""
 
 
 class SharingObserver(Protocol):
-    """An observer of simulated GPUs, which measures or learns as a monitor of real GPUs does."""
+    """An observer of simulated GPUs that measures or learns like a monitor of real GPUs."""
 
     def ran(self, stretch: SharingStretch) -> None:
         """Record a stretch that has ended."""
@@ -65,7 +65,7 @@ class SharingObserver(Protocol):
 
 
 class SharingGuard(Protocol):
-    """A check of jobs that share a GPU, as in slurm-gpuctld."""
+    """A check of jobs that share a GPU, like the one in slurm-gpuctld."""
 
     after_s: float
     """Time from the last start or end on a GPU to the check."""
@@ -79,7 +79,7 @@ class SharingGuard(Protocol):
 class PhaseProgress:
     """The progress of a job through its phases.
 
-    Work after the end of its profile is done in the last phase.
+    Work after the profile's end belongs to the last phase.
     """
 
     member: Member

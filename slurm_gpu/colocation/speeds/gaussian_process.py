@@ -1,13 +1,13 @@
 """Fit a Gaussian process over pairs of applications that share a GPU.
 
-The speed of one application with another is the sum of its own sensitivity, the other's effect on any
-co-runner, and an effect of this pair. Each of these parts is similar for similar applications. Applications
-are similar if they belong to one family and have similar sizes, or if they use a GPU similarly when running
-alone. Applications with similar learned speeds, or with similar effects on others, also count as similar
-(Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
+The speed of one application with another is the sum of the sensitivity of the first, the effect of the second
+on any co-runner, and an effect of this pair. Each of these parts is similar for similar applications.
+Applications are similar if they belong to one family and have similar sizes, or if they use a GPU similarly
+when running alone. Applications with similar learned speeds, or with similar effects on others, also count as
+similar (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
 
-A use that deviates from its family's line changes the speed in proportion (`odd`). An example is a step that
-takes longer than smaller and larger inputs suggest.
+A use that deviates from its family's linear fit changes the speed in proportion (`odd`). An example is a step
+that takes longer than smaller and larger inputs suggest.
 
 A measured speed of 1 is only a bound: it hides how much capacity two applications leave each other. The fit
 is therefore a Tobit regression. Outliers have less weight, because the noise has Student's t distribution.
@@ -27,13 +27,13 @@ from slurm_gpu.colocation.profiles.traits import Floats, Likeness
 
 # Minimum predicted speed.
 SLOWEST = 0.02
-# From this speed on, an application is not slowed down, and how much faster it could be is unknown.
+# An application at this speed or above is not slowed down; how much faster it could run is unknown.
 _BOUND = 0.999
 # Maximum speed in the fit, where speeds may exceed the bound.
 _FARTHEST = 2.0
 # Degrees of freedom of Student's t noise.
 _FREEDOM = 6.0
-# Number of iterations of a fit; more change no prediction measurably.
+# Number of iterations of a fit; further iterations do not change predictions measurably.
 _STEPS = 8
 # Prior variance of speeds; it counts like _AS_MANY measurements.
 USUAL_VARIANCE = 0.04
@@ -42,7 +42,7 @@ _AS_MANY = 10
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """Variances relative to that of all speeds, and distances within which applications are similar.
+    """Variances relative to the variance of all speeds, and distances within which applications are similar.
 
     The values were chosen by five-fold cross-validation, over pairs and over applications, on Gavel's table
     of the P100 only. `uses_family` and `odd` were added later: they improve the predictions for the V100, and
@@ -65,7 +65,7 @@ class Scales:
     uses_family: float = 2.5
     """Distance in `Likeness.uses` within which two applications of one family are similar."""
     odd: float = 1.0
-    """Variance added by a deviation from the family's line, per unit of `Likeness.odd` squared."""
+    """Variance added by a deviation from the family's linear fit, per unit of `Likeness.odd` squared."""
     own: float = 0.04
     speed_distance: float = 0.44
     """Root mean square difference of speeds within which applications are similar in slowdowns or effects."""
@@ -96,7 +96,7 @@ class Entries:
     """The co-runner of this application."""
     speed: Floats
     count: Floats
-    """Number of measurements of which `speed` is the mean."""
+    """Number of measurements that `speed` averages."""
 
     def at(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> Entries:
         """Return a selection of the measurements."""
@@ -234,7 +234,7 @@ def fitted(
     """Fit entries by the traits of applications, then also by learned speeds.
 
     At most `most` of the entries are fitted; there must be at least one. The cost is cubic in `most`, and
-    quadratic for each further entry and each pair of applications.
+    quadratic in `most` for each further entry and each pair of applications.
     """
     residual = entries.speed - prior_mean[entries.one, entries.other]
     scales = scales.of((USUAL_VARIANCE * _AS_MANY + (residual**2).sum()) / (_AS_MANY + len(residual)))
@@ -297,7 +297,7 @@ def _alike(rows: Floats, distance: float) -> Floats:
 def _conditioned(
     covariance: Covariance, entries: Entries, own_only: Entries, prior_mean: Floats, scales: Scales
 ) -> GaussianProcess:
-    """Fit by expectation-maximisation, which estimates speeds above the bound and weights of entries."""
+    """Fit by expectation-maximisation, estimating the speeds above the bound and the entries' weights."""
     prior = covariance.across(entries.one, entries.other, entries)
     mean = prior_mean[entries.one, entries.other]
     bound = entries.speed >= _BOUND

@@ -1,7 +1,7 @@
 """Complete a matrix of speeds by a truncated singular value decomposition.
 
-If many pairs were measured, few factors per application describe how it suffers from co-runners and how it
-slows them down, whatever the traits of the applications are.
+If many pairs were measured, a few factors per application describe how much its co-runners slow it down and
+how much it slows them down, regardless of the applications' traits.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from slurm_gpu.colocation.profiles.traits import Floats
 Bools = NDArray[np.bool_]
 
 # Rank, reduction of the singular values after the first, and whether the logarithms are completed, since
-# independent slowdowns multiply. The completion is the mean of the best options for held-out pairs.
+# independent slowdowns multiply. The completion averages the options that predict held-out pairs best.
 _OPTIONS = tuple(product((1, 2, 3, 4, 6, 8), (0.0, 0.03), (False, True)))
 _BEST = 2
-# Folds of the pairs. As few of them as contain this many pairs select the options.
+# Folds of the pairs. The smallest number of folds with at least this many pairs selects the options.
 _FOLDS = 5
 _SELECTING = 250
-# Fewer pairs are not completed.
+# A table with fewer measured pairs is not completed.
 _FEWEST = 40
-# An application has enough measurements for a completion from this number on, per factor.
+# Minimum number of measurements of an application, per factor of a completion.
 _PER_FACTOR = 2
 _STEPS = 60
 # Weight of the mean in the effects of an application, in measurements.
@@ -40,9 +40,9 @@ class Completion:
 
     everywhere: Floats
     left_out: Floats
-    """(n, n) of measured pairs, each completed without the pair in either direction."""
+    """(n, n) speeds of measured pairs, each completed without the measurements of that pair."""
     folds: tuple[Bools, ...]
-    """(n, n) each, the pairs that were left out together."""
+    """For each fold, (n, n) whether the pair was left out."""
     n_selecting: int
     """Number of folds that selected the options."""
 
@@ -50,7 +50,7 @@ class Completion:
 def complete(speeds: Floats) -> Completion | None:
     """Complete `speeds` (n, n), which are positive, or NaN if unmeasured.
 
-    Return None if too few are measured.
+    Return None if too few pairs were measured.
     """
     measured = ~np.isnan(speeds)
     pairs = np.argwhere(np.triu(measured | measured.T))
@@ -111,7 +111,7 @@ def _mean(speeds: Floats, options: Sequence[tuple[int, float, bool]]) -> Floats:
 
 
 def _folds(speeds: Floats, pairs: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the fold of each pair, by speeds, so that the order of the applications does not matter."""
+    """Return the fold of each pair, assigned by speed, so that the applications' order does not matter."""
     measured = ~np.isnan(speeds)
     values = np.where(measured, speeds, 0.0)
     total = (values + values.T)[tuple(pairs.T)]

@@ -24,12 +24,12 @@ from slurm_gpu.colocation.speeds.low_rank import Completion, complete
 log = logging.getLogger(__name__)
 
 _NOTHING_KNOWN = 0.7
-# Maximum number of fitted speeds, in which the cost of a fit is cubic: 1,000 of 52 applications take 2 s of
-# processor time.
+# Maximum number of fitted speeds; the cost of a fit is cubic in this number: 1,000 speeds of 52 applications
+# take 2 s of processor time.
 MOST_FITTED = 1000
-# Minimum number of folds that select the weight: each takes another fit.
+# Minimum number of folds that select the weight; each requires another fit.
 _SELECTING = 2
-# Weights of the completion next to the Gaussian process.
+# Candidate weights of the completion in its mean with the Gaussian process.
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # More measurements of one pair do not reduce the uncertainty further, because the remaining error is
 # systematic.
@@ -49,7 +49,7 @@ class Predicted:
     The prediction uses only other pairs.
     """
     n_not_fitted: int = 0
-    """Number of measured speeds above the limit of a fit; each corrects only its own pair."""
+    """Number of measured speeds that were not fitted; each corrects only its own pair."""
 
     def lower(self, confidence: float) -> Floats:
         """Return lower bounds that speeds exceed with this probability (0 to 1), given past errors."""
@@ -81,7 +81,7 @@ def predict(
     measurements in each mean. `prior` is the prediction without data; by default, it is the mean of all
     speeds. Two jobs of one application are a pair like any other.
 
-    At most `most` speeds are fitted, the most informative ones. If there are more, a warning is logged once.
+    At most `most` speeds are fitted, the most informative ones; if there are more, a warning is logged once.
     The cost is cubic in the number of fitted speeds: 600 take half a second. Raise ValueError if a shape or
     value is invalid.
     """
@@ -120,7 +120,7 @@ def predict(
 
 
 def _weight(completion: Completion, fit: Callable[[Entries], GaussianProcess], entries: Entries) -> float:
-    """Return the weight of the completion with the least error for left-out pairs (Breiman 1996)."""
+    """Return the completion's weight that minimises the error for left-out pairs (Breiman 1996)."""
     errors = np.zeros(len(_WEIGHTS))
     for out in completion.folds[: max(_SELECTING, completion.n_selecting)]:
         of_fold = out[entries.one, entries.other]
@@ -134,7 +134,7 @@ def _weight(completion: Completion, fit: Callable[[Entries], GaussianProcess], e
 
 
 def _blended(speed: Floats, low: Floats, weight: float) -> Floats:
-    """Return the weighted mean where `low` is known."""
+    """Return the weighted mean where `low` is known, otherwise `speed`."""
     return np.where(np.isnan(low), speed, (1 - weight) * np.clip(speed, SLOWEST, 1.0) + weight * low)
 
 

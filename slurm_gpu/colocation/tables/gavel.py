@@ -2,9 +2,9 @@
 
 {"v100": {"('ResNet-18 (batch size 16)', 1)": {"null": 32.35, "('LM (batch size 5)', 1)": [30.1, 99.0]}}}
 
-A row belongs to one application on a number of GPUs. The value of `null` is its steps per second when it runs
-alone; 0 means that it cannot run on this GPU. The value of another application is the steps per second of
-both when they run together; [0, 0] means that they cannot run together.
+A row belongs to one application on a number of GPUs. The value of `null` is the application's steps per
+second when it runs alone; 0 means that it cannot run on this GPU. The value of another application contains
+the steps per second of both applications when they run together; [0, 0] means that they cannot.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Reader:
             if steps != (0, 0):
                 raise self._error(
                     f"{mine}: {other}",
-                    f"must be [0, 0], not {list(steps)}, because one of the two does not run alone",
+                    f"must be [0, 0], not {list(steps)}, because one of the two cannot run alone",
                 )
             return
         one, co_runner = runs[mine], runs[other]

@@ -11,10 +11,11 @@ from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
 if TYPE_CHECKING:  # slurm-gpuctld writes learned speeds as a table on hosts that may lack numpy
     from slurm_gpu.colocation.tables.pair_table import PairTable
 
-# Minimum speed except 0, which means that the applications cannot run together.
+# Minimum speed other than 0, which means that the applications cannot run together.
 LEAST_SPEED = 1e-6
 
-# Keys of slurm-gpuctld may have 481 bytes: the user and the job name have up to 80 bytes each, all encoded.
+# Keys of slurm-gpuctld have up to 481 bytes: the user and the job name have up to 80 bytes each, and each
+# byte may be encoded as three.
 LONGEST_NAME = 512
 
 
@@ -87,7 +88,7 @@ class Measured:
         return tuple(self.speeds.get((one, others)) for one, others in views_of(group))
 
     def table(self) -> PairTable:
-        """Return the table for simulators and planners, with pairs and measured larger groups."""
+        """Return the table of all pairs and the measured larger groups, for simulators and planners."""
         import numpy as np
 
         from slurm_gpu.colocation.tables.pair_table import PairTable

@@ -12,7 +12,7 @@ from slurm_gpu.files.bounded_read import read_text, refuse_many_values
 
 
 def read_rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Return the rows of a file with their last line numbers; raise InputError if the file is invalid."""
+    """Return each row of a file with the number of its last line; raise InputError if the file is invalid."""
     return rows_of(read_text(path, MOST_BYTES, "utf-8-sig"), path)
 
 
