@@ -40,8 +40,8 @@ class TrialRules:
         """Return whether two jobs with unknown speeds may share a GPU for at most `trial_s` seconds.
 
         `speeds` and `lowest` contain each job's expected speed and the lower end of its interval. `chance` is
-        the probability that both speeds keep the cap. A job that had to leave a GPU before takes part in no
-        trial.
+        the probability that both speeds stay within the cap. A job that had to leave a GPU before takes part
+        in no trial.
         """
         if len(members) != 2 or any(one.killed for one in members) or not all(speed > 0 for speed in speeds):
             return False

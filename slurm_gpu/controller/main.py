@@ -190,7 +190,7 @@ def _watch(
     report_at = clock.monotonic() + _REPORT_EVERY_S
     try:
         log.info("slurm-gpuctld %s writes %s", slurm_gpu.__version__, watcher.path)
-        # Ready even if slurmctld does not answer: slurm-gpuctld cannot fix that.
+        # Report readiness even if slurmctld does not answer: slurm-gpuctld cannot fix that.
         notifier.ready()
         while True:
             pause_s = watcher.run_once()
@@ -220,7 +220,7 @@ def _rest(watcher: QueueWatcher, pause_s: float, clock: Clock) -> None:
 
 
 def _only_one(run_directory: Path) -> _Lock:
-    """Lock the run directory so that no second process overwrites the snapshots of this one."""
+    """Lock the run directory so that no second process overwrites this process's snapshots."""
     try:
         return _Lock(run_directory / _LOCK)
     except BlockingIOError:

@@ -30,7 +30,7 @@ from slurm_gpu.wire.answers.runs import AuditEvent
 log = logging.getLogger("slurm-gpuctld")
 
 ACT = "urgent job started"
-# Delay after a start: slurmdbd then has the preempted jobs, and slurm-gpudbd the reason.
+# Delay after a start, by which time slurmdbd has the preempted jobs and slurm-gpudbd has the reason.
 SETTLES_S = 15.0
 _EVERY_S = 600.0
 _RETRY_S = 60.0
@@ -38,13 +38,13 @@ _BACK_S = 7 * 86400
 _REASON_WITHIN_S = 300.0
 # Maximum time between the end of a preempted job and the start of the urgent one.
 _GAVE_WAY_WITHIN_S = 300
-# Maximum number of overtaken jobs listed; the event also has their total.
+# Maximum number of overtaken jobs that are listed; the event also contains the total.
 _NAMED = 50
 _AT_ONCE = 100
 _MAX_KNOWN = 1000
 _TOKEN = re.compile(r"slurm-gpu/1 t=([0-9a-zA-Z]+)")
 
-# (job ID, start time): a requeued job has several.
+# (job ID, start time): a requeued job has several start times.
 _Start = tuple[int, int]
 
 

@@ -56,7 +56,7 @@ _TOKEN = re.compile(r"slurm-gpu/1 t=([0-9a-zA-Z]+)")
 def cpu_seconds() -> float:
     """Return the CPU time of the calling thread and of this process's finished commands.
 
-    Work in other threads has its own limits, and must not delay that of this thread.
+    Work in other threads has its own limits, and must not delay the work of this thread.
     """
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time() + children.ru_utime + children.ru_stime

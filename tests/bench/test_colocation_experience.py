@@ -1,4 +1,4 @@
-"""Experience of shared jobs: means, deviations, numbers of runs, and groups that cannot run together."""
+"""Experience of jobs that share GPUs: means, deviations, runs, and groups that cannot run together."""
 
 from __future__ import annotations
 

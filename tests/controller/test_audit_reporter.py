@@ -80,7 +80,7 @@ def test_dropped_events_are_logged(
     monkeypatch.setattr(module, "_KEPT", 2)
     acts = AuditReporter(Clock(), listener)
     add(acts, "a", "b", "c")
-    assert "audit event dropped, too many are unsent: done: a" in caplog.text
+    assert "audit event dropped because too many are unsent: done: a" in caplog.text
     acts.close()
     assert listener.subjects == ["b", "c"]
 

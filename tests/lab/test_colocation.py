@@ -250,7 +250,7 @@ def test_a_shared_job_that_runs_out_of_memory_runs_again_alone(lab: Lab) -> None
     (again,) = (course for course in mine if course.restart == 1)
     assert [others for _, others, _ in again.stretches] == [[]]
     assert frozenset(("fox",)) in store(lab).apart
-    assert "it failed with fox, and jobs like it do not fail alone" in lab.output(["slurm-gpu", "audit"])
+    assert "it failed next to fox, and jobs like it do not fail alone" in lab.output(["slurm-gpu", "audit"])
 
 
 def together(lab: Lab, jobs: list[int]) -> list[int]:

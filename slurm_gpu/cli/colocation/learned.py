@@ -1,4 +1,4 @@
-"""Write the speeds that slurm-gpuctld measured for sharing jobs as a table for learned planners."""
+"""Write the speeds that slurm-gpuctld measured for jobs that share GPUs as a table for learned planners."""
 
 from __future__ import annotations
 

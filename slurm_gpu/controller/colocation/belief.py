@@ -53,8 +53,8 @@ class StoreBelief:
     ) -> None:
         """Update the belief from the store; the GPUs of the `closed` jobs accept no further jobs.
 
-        No trial may start for a pair of keys in `not_tried`, or with a job in `unobserved`, because the time
-        that such a job has lost is unknown.
+        No trial may start for a pair of keys in `not_tried`, or with a job in `unobserved`, whose lost time
+        is unknown.
         """
         self._closed, self.not_tried = frozenset(closed), set(not_tried)
         self._unobserved = frozenset(unobserved)
@@ -88,7 +88,7 @@ class StoreBelief:
     def may_share(self, members: Sequence[Member]) -> bool:
         """Return whether the jobs' number, memory use and slowdown allow them to share a GPU.
 
-        The cap applies to whole runs, so a job that has lost time in a trial may share less.
+        The cap applies to whole runs, so a job that has lost time in a trial may lose less from now on.
         """
         if len(members) < 2:
             return True
@@ -105,7 +105,7 @@ class StoreBelief:
         return known and self._keep_cap(members)
 
     def is_unmeasured(self, applications: tuple[int, ...]) -> bool:
-        """Return whether these jobs may share only for a trial, because of a cap and an unknown speed."""
+        """Return whether these jobs may share only for a trial: there is a cap, and a speed is unknown."""
         if math.isinf(self.cap):
             return False
         known = self._measured.get(applications)
@@ -130,7 +130,7 @@ class StoreBelief:
         )
 
     def _keep_cap(self, members: Sequence[Member]) -> bool:
-        """Return whether whole runs stay within the cap; without lost time, the speeds already show that."""
+        """Return whether whole runs stay within the cap; if no time was lost, the speeds have shown this."""
         if not any(one.lost_s for one in members):
             return True
         applications = [one.application for one in members]

@@ -1,4 +1,4 @@
-"""Query slurm-gpudbd about shared jobs in the background."""
+"""Query slurm-gpudbd in the background about jobs that share GPUs."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class DatabaseQueries:
         self._asking = BackgroundTask[QueryResults](background)
         self._outage = OutageLog(
             log,
-            "speeds of shared jobs could not be updated: %s",
+            "speeds of jobs that share GPUs could not be updated: %s",
             SystemClock(),
-            over="speeds of shared jobs are updated again",
+            over="speeds of jobs that share GPUs are updated again",
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Query slurm-gpudbd for measurements of shared jobs: the results of ended runs, and current utilisation."""
+"""Query slurm-gpudbd for the results of ended runs, and the utilisation of jobs that share GPUs."""
 
 from __future__ import annotations
 

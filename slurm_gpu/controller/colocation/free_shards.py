@@ -38,14 +38,14 @@ class CorunGpu:
     free: int
     """Free shards."""
     sharers: list[int] = field(default_factory=list)
-    """IDs of the jobs on the GPU that agreed to share, in order of arrival."""
+    """IDs of the GPU's jobs that agreed to share, in order of arrival."""
     is_others: bool = False
     """Whether a job that did not agree to share uses the GPU."""
 
 
 @dataclass(slots=True)
 class SharedNode:
-    """A node and its free resources for shared jobs."""
+    """A node and its free resources for jobs that share GPUs."""
 
     node: SlurmNode
     gpus: list[CorunGpu]

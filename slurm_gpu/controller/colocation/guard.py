@@ -1,4 +1,4 @@
-"""Use GPU utilisation to check whether shared jobs stay within the guaranteed slowdown."""
+"""Use GPU utilisation to check whether jobs that share a GPU stay within the guaranteed slowdown."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile
 
 # Minimum duration of a utilisation measurement.
 LEAST_S = SHORTEST_S
-# Delay after a co-runner started or ended: a measurement during it belongs to neither group of jobs.
+# Delay after a co-runner started or ended: a measurement in this time belongs to neither group of jobs.
 SETTLES_S = 5.0
 # Longest period for which the minimum utilisation of a key is known (see idlest.py), in doublings of LEAST_S.
 _MOST_DOUBLINGS = 5
-# A job alone with at most this utilisation may be loading data, so its speed is unknown.
+# A job that runs alone with at most this utilisation may be loading data, so its speed is unknown.
 _IDLE = 0.02
-# Tolerance over the guaranteed slowdown, because the estimate by utilisation varies.
+# Tolerance over the guaranteed slowdown, because the estimate from utilisation varies.
 _TOLERANCE = 1.10
 
 
@@ -100,12 +100,12 @@ def parting(together: Sequence[CoRunner], slowdown: float | None, store: Colocat
                     key,
                     _other(key, together),
                     f"{key} is {how}, above the guaranteed {slowdown:g}",
-                    f"{_numbered([one])} was {how} with {others}, above the guaranteed {slowdown:g}",
+                    f"next to {others}, {_numbered([one])} was {how}, above the guaranteed {slowdown:g}",
                 )
     elif len(measured) == len(together) and sum(speed for _, speed in measured) < 1 / _TOLERANCE:
         done = sum(speed for _, speed in measured)
         slowest = min(measured, key=lambda one: one[1])[0].course.key
-        what = f"{done:.2f} of the work of one job alone"
+        what = f"{done:.2f} of the work that one job does alone"
         return Parting(
             newcomer.run,
             slowest,
@@ -148,7 +148,7 @@ def exceeding(
         one.course.key,
         other.course.key,
         f"{one.course.key} would be {how}, above the guaranteed {slowdown:g}",
-        f"{_numbered([one])} would have been {how} with {_numbered([other])}, "
+        f"next to {_numbered([other])}, {_numbered([one])} would have been {how}, "
         f"above the guaranteed {slowdown:g}",
     )
 
@@ -168,8 +168,8 @@ def unmeasured(together: Sequence[CoRunner], elapsed_s: float, slowdown: float) 
 
 
 def _numbered(some: Sequence[CoRunner]) -> str:
-    numbers = ", ".join(str(one.run.job_id) for one in some)
-    return f"job{'s' if len(some) > 1 else ''} {numbers}"
+    *first, last = (str(one.run.job_id) for one in some)
+    return f"jobs {', '.join(first)} and {last}" if first else f"job {last}"
 
 
 def _other(key: str, together: Sequence[CoRunner]) -> str:
@@ -182,7 +182,7 @@ def _other(key: str, together: Sequence[CoRunner]) -> str:
 
 
 def observed(course: CorunHistory, speed: float, store: ColocationStore) -> Mapping[str, float]:
-    """Split a speed measured with several co-runners into the speeds next to each of them.
+    """Split a speed measured with several co-runners into a speed with each of them.
 
     All speeds are assumed to deviate from their predictions by the same factor.
     """

@@ -32,7 +32,7 @@ def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
     found = []
     seconds = SHORTEST_S
     while seconds <= min(len(util) * width_s, _LONGEST_S):
-        n = min(math.ceil(seconds / width_s) + 1, len(util))  # bins that it may overlap
+        n = min(math.ceil(seconds / width_s) + 1, len(util))  # bins that the period may overlap
         most_s = max(idle_s[at + n] - idle_s[at] for at in range(len(util) - n + 1))
         found.append(usual * max(seconds - most_s, 0.0) / seconds)
         seconds *= 2

@@ -1,4 +1,4 @@
-"""Record which co-runners a shared job has during its run, and when."""
+"""Record which co-runners a job has during its run, and when."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NamedTuple
 # Returns the predicted speed of a job with this key next to co-runners.
 Speed = Callable[[str, Sequence[str]], float]
 
-# Minimum time with a co-runner for a conclusion: Slurm reports starts and ends in whole seconds.
+# Minimum time with co-runners to infer speeds from, since Slurm reports starts and ends in whole seconds.
 _MIN_SHARED_S = 5.0
-# Minimum share of a run for a conclusion, which would otherwise reflect the variation between runs.
+# Minimum part of a run with co-runners to infer speeds from; less would reflect the variation between runs.
 _LEAST_PART = 0.2
 
 
@@ -29,7 +29,7 @@ class CorunProgress(NamedTuple):
     done_s: float
     left_s: float
     lost_s: float = 0.0
-    """The time that the job has lost to its co-runners; only counted if the slowdown is limited."""
+    """The time that the job has lost to its co-runners; counted only if the slowdown is limited."""
     is_whole: bool = True
     """See CorunHistory; if False, the job may have lost more time than `lost_s`."""
 

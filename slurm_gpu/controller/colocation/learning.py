@@ -13,11 +13,11 @@ from slurm_gpu.slurm.queue import JobPhase
 
 log = logging.getLogger("slurm-gpuctld")
 
-# Time after a run's end from which no more reports of its node are expected.
+# Time after a run's end in which its node is expected to report the results.
 _FORGOTTEN_AFTER_S = 600.0
-# Minimum run time for a conclusion about time.
+# Minimum run time from which the duration of the work is learned.
 _LEAST_ALONE_S = 2
-# Ratio of the speeds by time and by utilisation above which the run had other work to do.
+# Maximum ratio of the usual work to the work estimated from utilisation, or the reverse, for the same work.
 _SAME_WORK = 1.25
 
 
@@ -66,7 +66,7 @@ class Learning:
         self.over[RunKey(one.job.job_id, one.job.start_s)] = course
 
     def settle(self, states: Mapping[int, str]) -> dict[RunKey, CorunHistory]:
-        """Process ended runs according to their state in Slurm; return those that failed next to others."""
+        """Process ended runs by their state in Slurm; return those that failed next to co-runners."""
         failed: dict[RunKey, CorunHistory] = {}
         for key, course in self.over.items():
             state = states.get(key.job_id)
@@ -109,8 +109,8 @@ class Learning:
 def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
     """Return the work of a run in seconds of running alone.
 
-    This is the mean run time of jobs with its key when they run alone. If the run apparently did a different
-    amount of work, the result is an estimate from utilisation.
+    This is the mean run time of jobs with the same key when they run alone. If the run apparently did a
+    different amount of work, the result is an estimate from utilisation.
     """
     if ran.util_frac is None or not alone.util_frac:
         return alone.alone_s

@@ -27,7 +27,8 @@ log = logging.getLogger("slurm-gpuctld")
 Speeds = Mapping[tuple[str, str], PairPrediction]
 
 EVERY_S = 60.0
-# Keys of current jobs, most jobs first, then keys most often measured with others.
+# A fit uses at most this many keys: keys of current jobs, most jobs first, then keys most often measured with
+# others.
 MOST_KEYS = 32
 # A fit uses at most this many speeds, the most informative ones (see predictor.predict).
 MOST_SPEEDS = 300
@@ -64,7 +65,7 @@ class PairFit:
                 self._failed = False
             except (ImportError, ArithmeticError, ValueError) as error:  # numpy's LinAlgError is a ValueError
                 if not self._failed:
-                    log.warning("speeds of unmeasured pairs are estimated from utilisation alone: %s", error)
+                    log.warning("speeds of unmeasured pairs are estimated only from utilisation: %s", error)
                 self._failed = True
         if not self._fit.is_free or self._clock.monotonic() < self._next_s:
             return
@@ -73,7 +74,7 @@ class PairFit:
         if n_left_out and not self._has_left_out:
             log.warning(
                 "%d keys have jobs but a fit uses at most %d; unmeasured speeds of the %d keys "
-                "with the fewest jobs are estimated from utilisation alone",
+                "with the fewest jobs are estimated only from utilisation",
                 n_left_out + len(profiles),
                 MOST_KEYS,
                 n_left_out,

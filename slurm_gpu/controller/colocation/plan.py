@@ -13,7 +13,7 @@ from slurm_gpu.controller.colocation.job_history import CorunProgress
 from slurm_gpu.controller.colocation.serving import Server
 from slurm_gpu.controller.colocation.store import ColocationStore
 
-# Maximum decisions per cycle of a planner that decides about one GPU at a time, as each scans all GPUs.
+# Maximum decisions per cycle of a planner that decides about one GPU at a time; each decision scans all GPUs.
 _MOST_ANSWERS = 4
 # A job that has just started counts as started before any waiting job.
 _STARTED_S = 1e-9
@@ -37,7 +37,7 @@ class StartAction(NamedTuple):
     shards: int
     co_runners: tuple[int, ...]
     is_trial: bool
-    """Whether the job shares with another for a trial, because their speeds together are unknown."""
+    """Whether the job shares the GPU for a trial, because the jobs' speeds together are unknown."""
 
 
 def choose(
@@ -53,9 +53,9 @@ def choose(
     """Return the jobs to start now, at most one per node.
 
     The GPU that a node's next job gets is known only after the previous job has started. The server's belief
-    must contain the keys of all jobs (see Planners.server). `running` contains each job on a GPU. `busy`
-    names the nodes on which a job is about to start. No trial starts for a pair of keys in `not_tried`. A
-    planner also receives full GPUs, because it plans which jobs will follow on them.
+    must contain the keys of all jobs (see Planners.server). `running` contains the progress of every job on a
+    GPU. `busy` names the nodes on which a job is about to start. No trial starts for a pair of keys in
+    `not_tried`. A planner also receives full GPUs, because it plans which jobs will run on them later.
     """
     known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in store.profiles}
     gpus = [

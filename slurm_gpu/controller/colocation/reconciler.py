@@ -42,8 +42,8 @@ from slurm_gpu.slurm.queue import CountedJob, JobPhase
 log = logging.getLogger("slurm-gpuctld")
 
 _CPU_SHARE = 0.02
-# Maximum share of a core while a job waits for its place, because GPUs are idle meanwhile, or during a trial,
-# because it must end in time.
+# Maximum share of a core while a job waits for its place (GPUs are idle meanwhile) and during a trial (which
+# must end in time).
 _CPU_SHARE_IN_A_HURRY = 0.10
 # Time after which a job that was assigned a place but has not started may start anywhere.
 _LANDS_WITHIN_S = 20.0
@@ -61,7 +61,10 @@ class _Landing:
 
 
 class ColocationReconciler(Duty):
-    """Places shared jobs, monitors them and learns from them; `table` provides the snapshot's data."""
+    """Places jobs that share GPUs, monitors them and learns from them.
+
+    `table` provides the snapshot's data.
+    """
 
     def __init__(
         self,
@@ -77,8 +80,8 @@ class ColocationReconciler(Duty):
     ) -> None:
         super().__init__(
             clock,
-            "shared jobs could not be placed: %s",
-            "shared jobs are placed again",
+            "jobs that share GPUs could not be placed: %s",
+            "jobs that share GPUs are placed again",
             cpu=cpu,
         )
         self._client, self._control, self._queries, self._pair_fit = client, control, queries, pair_fit
@@ -112,7 +115,7 @@ class ColocationReconciler(Duty):
         return self._store.table(self._shards_per_gpu)
 
     def prepare(self, view: QueueView) -> bool:
-        """Drop all state if this host is not active or the policy does not configure co-location.
+        """Drop all state if slurmctld is not active here or the policy does not configure co-location.
 
         Return whether there is work.
         """
@@ -122,7 +125,7 @@ class ColocationReconciler(Duty):
         return view.answered and view.policy.colocation is not None and view.in_charge
 
     def work(self, view: QueueView) -> None:
-        """Monitor the shared jobs, and place those that wait."""
+        """Monitor the jobs that share GPUs, and place those that wait."""
         assert view.policy.colocation is not None
         self._works = False
         self._reconcile(view.jobs, view.policy.colocation, view.facts)
@@ -208,7 +211,7 @@ class ColocationReconciler(Duty):
                 learning.missed(one, [agreed[job].key for job in landing.act.co_runners if job in agreed])
 
     def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], store: ColocationStore) -> None:
-        """Requeue jobs that failed while sharing, once each, if jobs with their key have completed alone."""
+        """Requeue each job that failed while sharing, once, if jobs with its key have completed alone."""
         if not learning.over:
             return
         states = {job.job_id: job for job in self._client.jobs([key.job_id for key in learning.over])}
@@ -224,8 +227,8 @@ class ColocationReconciler(Duty):
             self._terminations.send_back(
                 one,
                 (),
-                f"it failed with {', '.join(others)}, and jobs like it do not fail alone",
-                "it failed next to another job, and jobs like it do not fail alone: probably out of memory",
+                f"it failed next to {', '.join(others)}, and jobs like it do not fail alone",
+                "it failed next to another job, probably out of memory, and jobs like it do not fail alone",
                 {"keys": list(others)},
             )
 
@@ -243,7 +246,7 @@ class ColocationReconciler(Duty):
         answers, used = self._queries.answers(), {}
         if answers is not None:
             learning.learn(answers.ran, now_s)
-            # A job whose co-runners have changed was not measured with the new ones yet.
+            # A job whose co-runners have changed has not been measured with the new ones yet.
             used = {
                 run: one
                 for run, one in answers.utilisation.items()
@@ -375,7 +378,7 @@ class ColocationReconciler(Duty):
         """Give a job a GPU of its own if its wait ended before it was placed.
 
         This includes jobs whose wait is over because they were requeued, or because slurm-gpuctld had placed
-        them and was then killed. The node of such a placement may no longer exist.
+        them and was then killed. The node where a job was placed may no longer exist.
         """
         for one in agreed.values():
             job = one.job
@@ -418,7 +421,7 @@ class ColocationReconciler(Duty):
 def _together(
     learning: Learning, found: Mapping[str, SharedNode], agreed: Mapping[int, Agreed]
 ) -> list[Together]:
-    """Return the jobs on each GPU that are not suspended, in order of arrival."""
+    """Return the jobs on each GPU in order of arrival, without suspended jobs."""
     courses = {
         run.job_id: (run, course)
         for run, course in learning.running.items()

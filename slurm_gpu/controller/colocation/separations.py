@@ -79,7 +79,7 @@ class Separations:
             self._send_back(ends, together, evidence, agreed)
             return
         log.info(
-            "%s succeeded after %.0f s: at speeds of %s, both whole runs keep the guaranteed slowdown of %g",
+            "%s succeeded after %.0f s: at speeds of %s, both runs stay within the guaranteed slowdown of %g",
             trial,
             trial.elapsed_s,
             " and ".join(f"{one.speed:.2f}" for one in together),

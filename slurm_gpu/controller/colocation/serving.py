@@ -26,10 +26,10 @@ if TYPE_CHECKING:  # only learned planners, and those that use profiles, need nu
 
 log = logging.getLogger("slurm-gpuctld")
 
-# Evaluations of annealing per plan: 64 GPUs and 200 waiting jobs take some 30 ms, and the next cycle
+# Evaluations of annealing per plan: 64 GPUs and 200 waiting jobs take about 30 ms, and the next cycle
 # continues from the result.
 EVALUATIONS = 4_000
-# Maximum number of keys in a belief; it is rebuilt when it has more.
+# Maximum number of keys in a belief; a belief with more is rebuilt.
 _MOST_KEYS = 1000
 _WITHOUT_PROFILES = frozenset({"sjf", "greedy", "blossom", "lp", "annealing"})
 

@@ -37,7 +37,7 @@ class Started:
     speed: float
     """The predicted speed, relative to running alone."""
     is_trial: bool = False
-    """Whether the job shares with another for a trial."""
+    """Whether the job shares the GPU for a trial."""
 
 
 class Sharing(NamedTuple):

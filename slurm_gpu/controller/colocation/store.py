@@ -1,4 +1,4 @@
-"""Store data about shared jobs: resource use when alone, speeds with others, and pairs to keep apart.
+"""Store data about jobs that share GPUs: resource use when alone, speeds together, and pairs to keep apart.
 
 The file is in slurmctld's StateSaveLocation, which all slurmctld hosts share, so that slurm-gpuctld on
 another host can take over. Jobs with the same key are assumed to do the same work.
@@ -22,15 +22,15 @@ from slurm_gpu.slurm.client import SlurmSettings
 log = logging.getLogger("slurm-gpuctld")
 
 FILE_NAME = "colocation.json"
-# Share of each job's memory that must remain free in addition.
+# Additional memory that must remain free, as a share of each job's memory.
 HEADROOM = 0.10
 _VERSION = 1
 _MOST_KEYS = 5000
 # Maximum weight of earlier runs in a mean, in runs, because the work of a key may change.
 _COUNTED_RUNS = 10
 _LEAST_SPEED = 0.02
-# Probability that the estimate of one speed from utilisation is right, before the first fit: both speeds are
-# assumed to be right in half of all pairs.
+# Probability that one speed estimated from utilisation is right, before the first fit: in half of all pairs,
+# both speeds are assumed to be right.
 _EVEN_ODDS = math.sqrt(0.5)
 
 
@@ -54,9 +54,9 @@ class PairPrediction(NamedTuple):
 
     speed: float
     lower: float
-    """The lower end of its interval (see colocation.trials.CONFIDENCE)."""
+    """The lower end of the speed's interval (see colocation.trials.CONFIDENCE)."""
     chance: float
-    """The probability that the speed keeps the guaranteed slowdown; 0 without a guarantee."""
+    """The probability that the speed stays within the guaranteed slowdown; 0 without a guarantee."""
 
 
 def time_sliced(one: KeyProfile | None, other: KeyProfile | None) -> float:
@@ -66,7 +66,7 @@ def time_sliced(one: KeyProfile | None, other: KeyProfile | None) -> float:
 
 
 class ColocationStore:
-    """Contains everything learned about shared jobs, by the keys that job_submit.lua assigns."""
+    """Contains all that was learned about jobs that share GPUs, by the keys that job_submit.lua assigns."""
 
     def __init__(self) -> None:
         self.profiles: dict[str, KeyProfile] = {}
@@ -121,9 +121,11 @@ class ColocationStore:
                 util,
                 tuple(_updated(before.idlest, idlest, part)),
             )
-        while len(self.profiles) > _MOST_KEYS:  # drop those not seen for the longest time
+        while len(self.profiles) > _MOST_KEYS:  # drop the least recently seen keys
             if not self._forgets:
-                log.warning("more than %d keys share GPUs: the least recently seen are dropped", _MOST_KEYS)
+                log.warning(
+                    "more than %d keys share GPUs: the least recently seen keys are dropped", _MOST_KEYS
+                )
             self._forgets = True
             gone = next(iter(self.profiles))
             del self.profiles[gone]
@@ -131,7 +133,7 @@ class ColocationStore:
             self.apart = {pair for pair in self.apart if gone not in pair}
 
     def ran_with(self, key: str, other: str, speed: float) -> None:
-        """Add the measured speed of a job next to another, relative to running alone."""
+        """Add the measured speed of a job with a co-runner, relative to running alone."""
         speed = min(max(speed, _LEAST_SPEED), 1.0)
         mean, times = self.speeds.get((key, other), (speed, 0))
         times = min(times + 1, _COUNTED_RUNS)
@@ -180,7 +182,7 @@ class ColocationStore:
         """Return the predicted speed with these co-runners, relative to running alone.
 
         The speed with each co-runner is measured, or predicted by a fit, or else estimated from utilisation.
-        With several co-runners, the time that each adds to a second of work is summed up.
+        With several co-runners, the times that they add to a second of work are summed.
         """
         return 1 / (1 + sum(1 / self._pair_speed(key, other) - 1 for other in others))
 
@@ -271,7 +273,7 @@ def path_of(settings: SlurmSettings) -> Path:
 
 
 def read(path: Path) -> ColocationStore:
-    """Return the store, or an empty one without the file; raise OutsideError if it cannot be read."""
+    """Return the store, empty if there is no file; raise OutsideError if the file cannot be read."""
     found = read_state(path, ColocationStore.from_json, "; move it away to learn from the beginning")
     return ColocationStore() if found is None else found
 

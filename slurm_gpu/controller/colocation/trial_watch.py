@@ -48,7 +48,7 @@ class RunningTrial:
     """The jobs in order of arrival."""
     keys: tuple[str, ...]
     longest_s: float
-    """The time in which the speeds should be measured."""
+    """The time within which the speeds should be measured."""
     since_s: float | None
     """The wall-clock time from which utilisation reflects both jobs; None if this process saw the start."""
     elapsed_s: float = 0.0
@@ -100,10 +100,10 @@ class TrialWatch:
     def update(
         self, groups: Collection[Together], running: Collection[RunKey], store: ColocationStore, wall_s: float
     ) -> None:
-        """Add the time since the last call, and end the trials whose jobs parted or whose speeds are known.
+        """Add the time since the last call; end trials whose jobs no longer share or whose speeds are known.
 
-        `groups` contains the jobs on each GPU that are not suspended, in order of arrival, and `running` all
-        running jobs.
+        `groups` contains the jobs on each GPU in order of arrival, without suspended jobs; `running` contains
+        all running jobs.
         """
         now_s = self._clock.monotonic()
         is_first, passed_s = self._seen_s is None, now_s - (now_s if self._seen_s is None else self._seen_s)
@@ -132,13 +132,13 @@ class TrialWatch:
                 continue
             if not trial.is_over:
                 is_together = runs in self._groups
-                why = "other jobs provided its speeds" if is_together else "the jobs no longer share a GPU"
+                why = "other jobs provided the speeds" if is_together else "the jobs no longer share a GPU"
                 log.info("%s ended after %.0f s: %s", trial, trial.elapsed_s, why)
             self.end(trial, store)
         store.keep_lost(self.lost_s.keys())
 
     def end(self, trial: RunningTrial, store: ColocationStore) -> None:
-        """End a trial; subtract from the lost time the progress that the measured speeds show."""
+        """End a trial; subtract from the lost time the progress implied by the measured speeds."""
         del self.running[trial.runs]
         for run, key, other in zip(trial.runs, trial.keys, reversed(trial.keys), strict=True):
             if run in self.lost_s:

@@ -134,7 +134,7 @@ def message(
 
 
 def outlook(judgment: Judgment, settings: Settings, zone: ZoneInfo) -> list[OutlookEntry]:
-    """Describe each finding and its consequence for operators."""
+    """Describe to operators each finding and its consequence."""
     rule = judgment.rule
     lines = []
     for outcome in judgment.outcomes:

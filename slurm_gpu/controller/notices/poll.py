@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 _RUNS = frozenset({"RUNNING", "SUSPENDED"})
-# Alerts about every GPU of a job: values of all of them are required.
+# Alerts that concern all GPUs of a job, and therefore require values of each GPU.
 _OF_ALL_GPUS = frozenset({AlertKind.NEVER_USED, AlertKind.USED_THEN_IDLE})
 _SECONDARY = frozenset({AlertKind.MEMORY_IDLE, AlertKind.UNHEALTHY})
 # Maximum age of a value that shows the current use of a device.

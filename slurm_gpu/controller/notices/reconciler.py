@@ -39,7 +39,7 @@ log = logging.getLogger("slurm-gpuctld")
 
 # Poll interval: nodes with jobs post every 10 s for slurm-gpuctld, and a value covers 30 s.
 POLL_EVERY_S = 15.0
-# Maximum age of a poll on which jobs are ended.
+# Jobs are ended only if the poll is at most this old.
 _STALE_S = 60.0
 
 

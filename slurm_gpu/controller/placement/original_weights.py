@@ -111,7 +111,7 @@ def as_known(
 def set_by_hand(
     memory: OriginalWeights, nodes: Mapping[str, RecordedWeights], weights: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Return the Weight of each node if it is neither the original one nor one that slurm-gpuctld set."""
+    """Return, by node, each Weight that is neither the original one nor one that slurm-gpuctld set."""
     found = {}
     for name, known in nodes.items():
         before, weight = memory.nodes.get(name, known), weights[name]

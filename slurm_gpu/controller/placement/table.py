@@ -16,7 +16,7 @@ FILE_NAME = "placement.json"
 # A table is outdated after this many cycles of its writer.
 STALE_CYCLES = 3
 _VERSION = 2
-# Maximum number of classes of the mix in the table.
+# Maximum number of classes of the job mix in the table.
 _MAX_CLASSES = 5
 
 
@@ -41,7 +41,7 @@ class NodeLine:
     useful: float | None = None
     """Number of free GPUs that jobs in the recent mix can use; None before any jobs were seen."""
     strands: float | None = None
-    """Expected number of GPUs that the next small job strands; None if unknown or no such job fits."""
+    """Expected number of GPUs that the next small job strands; None if unknown or if no small job fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class PlacementTable:
     nodes: tuple[NodeLine, ...] = ()
     last_action: LastAction | None = None
     mix: tuple[MixLine, ...] = ()
-    """The largest classes of the job mix, the most popular first; empty before any jobs were seen."""
+    """The most frequent classes of the job mix, in descending order; empty before any jobs were seen."""
 
     @property
     def whole_free(self) -> int:
@@ -148,7 +148,7 @@ def lines_of(
 
 
 def mix_lines(jobs: JobMix) -> tuple[MixLine, ...]:
-    """Return the largest classes of the job mix."""
+    """Return the most frequent classes of the job mix."""
     mix = jobs.mix()
     ranked = sorted(zip(mix.requests, mix.popularity, strict=True), key=lambda one: -one[1])
     return tuple(

@@ -47,7 +47,7 @@ class NodePlan:
 
 
 class Managed:
-    """Selects the nodes to manage by the site file; raises UsageError if its hostlist is invalid."""
+    """Selects the nodes to manage by the site file; raises UsageError if the file's hostlist is invalid."""
 
     def __init__(self, placement: Placement) -> None:
         self._partitions = None if placement.partitions is None else frozenset(placement.partitions)
@@ -68,7 +68,7 @@ class Managed:
 
 
 def kind_and_room(node: SlurmNode) -> tuple[NodeKind, FreeCapacity]:
-    """Return the kind of a node and its free resources; allocations in excess of the node are ignored."""
+    """Return the kind of a node and its free resources; allocations above its resources are ignored."""
     types, free_mgpu = gpus_by_type(
         {kind.lower(): n for kind, n in node.gpus.items()},
         {kind.lower(): n for kind, n in node.gpus_allocated.items()},
@@ -90,7 +90,7 @@ class RunningOnNode:
 
 
 def running_on(jobs: Iterable[CountedJob]) -> dict[str, RunningOnNode]:
-    """Return the running jobs on each node that has any."""
+    """Return the running jobs by node; nodes without jobs are left out."""
     found: dict[str, RunningOnNode] = {}
     for job in jobs:
         if job.phase is not JobPhase.RUNNING:

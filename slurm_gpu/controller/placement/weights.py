@@ -35,17 +35,17 @@ from slurm_gpu.text.hostlist import compress
 
 log = logging.getLogger("slurm-gpuctld")
 
-# Maximum interval between cheap cycles: the time in which lost weights are restored.
+# Maximum interval between cheap cycles, within which lost weights are restored.
 CYCLE_S = 10.0
 _LEAST_S = 1.0
 _LATEST_S = 60.0
-# Delay after a job's end, because it leaves its node only after the epilog.
+# Delay after a job's end, because the job leaves its node only after the epilog.
 _AFTER_CHANGE_S = 3.0
 # Maximum share of a core that the cycles may use, unless they would be more than _LATEST_S apart.
 _CPU_SHARE = 0.01
 _SETTINGS_EVERY_S = 600.0
 _ADVICE_EVERY_S = 60.0
-# Maximum characters of a hostlist in a log line or audit event; the evidence has all of it.
+# Maximum characters of a hostlist in a log line or audit event; the evidence contains the complete hostlist.
 _MOST_NAMED = 200
 
 
@@ -114,7 +114,7 @@ class WeightController(Duty):
         """Restore the original weights if any were changed; log a warning if that fails."""
         try:
             if self._mode == "enforce" and self._memory is not None and self._memory.nodes:
-                self._client.ping()  # each following call would wait long for an unreachable slurmctld
+                self._client.ping()  # each further call would wait long for an unreachable slurmctld
                 self._release("slurm-gpuctld ends")
         except SlurmGpuError as error:
             log.warning(
@@ -212,7 +212,7 @@ class WeightController(Duty):
     def _release_others(self, nodes: Sequence[SlurmNode], settings: SlurmSettings) -> bool:
         """Restore the original Weight of nodes that are no longer managed; forget nodes that no longer exist.
 
-        Return whether there were any such nodes.
+        Return whether the record contained any of these nodes.
         """
         assert self._memory is not None
         managed = {node.name for node in self._managed.of(nodes)}

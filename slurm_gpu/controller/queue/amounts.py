@@ -13,7 +13,7 @@ from slurm_gpu.slurm.tres import GPU_GRES, Gres, SharesPerGpu, amount, count_mgp
 from slurm_gpu.text.hostlist import expand
 
 _GRES = "gres/"
-# The number recommended by Slurm's documentation; job_submit.lua assumes it too.
+# The number recommended by Slurm's documentation, which job_submit.lua also assumes.
 _MPS_PER_GPU = 100
 
 
@@ -75,8 +75,8 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts)
     # Slurm's total assumes the minimum number of nodes; for a range the job may get the maximum.
     times = nodes / max(_whole(tres, "node"), 1)
     mgpu, typed = _asked(job, nodes, facts)
-    # Requests by task or by socket: Slurm's total includes their number. GPUs by task may have another type
-    # than those requested in another form; then both are counted.
+    # For requests per task or per socket, only Slurm's total includes the number of tasks or sockets. GPUs
+    # per task may have another type than GPUs requested in another form; both are then counted.
     if mgpu == 0 or any(word in job.per_task for word in GPU_GRES):
         gpu_times = times if job.per_socket else 1
         for name, count in _types_of_total(job, tres, facts).items():

@@ -6,7 +6,7 @@ import os
 from enum import IntEnum
 from pathlib import Path
 
-# How long a recent admission counts: the job may not exist, so it counts until a snapshot contains it.
+# Time for which an admission raises the demand: a new snapshot must show whether its job exists.
 _LASTS_S = 3.0
 # Maximum bytes of the log that are read; more arrives only when demand is high anyway.
 _AT_ONCE = 1 << 20

@@ -1,8 +1,8 @@
 """Track the recent mix of job requests, which determines which free GPUs are usable.
 
-Each job counts once, when it is first seen, pending or running. Its weight decays over time. An array task
-counts once it is a job of its own. All data comes from slurmctld. The mix survives restarts of slurm-gpuctld;
-after a reboot, it starts with the jobs in the queue.
+Each job counts once, when it is first seen, pending or running. Its weight decays over time. An array task is
+counted when it becomes a job of its own. All data comes from slurmctld. The mix survives restarts of
+slurm-gpuctld; after a reboot, it starts with the jobs in the queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ log = logging.getLogger("slurm-gpuctld")
 FILE_NAME = "jobmix.json"
 # Time after which a job counts half.
 HALF_LIFE_S = 3 * 86400.0
-# Maximum number of classes kept, those with the greatest counts; a request made once a month is dropped.
+# Maximum number of classes; those with the greatest counts are kept, and a request made once a month is
+# dropped.
 MOST_CLASSES = 256
 # slurmctld lists jobs for minutes after their end (MinJobAge), so none is missed.
 _UPDATE_EVERY_S = 10.0

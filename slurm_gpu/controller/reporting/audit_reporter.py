@@ -27,9 +27,9 @@ FILE_NAME = "acts.json"
 _RETRY_S = 60.0
 # Maximum number of unsent events.
 _KEPT = 1000
-# Maximum number that slurm-gpudbd accepts at once.
+# Maximum number of events that slurm-gpudbd accepts at once.
 _AT_ONCE = 100
-# Maximum characters that slurm-gpudbd accepts.
+# Maximum lengths that slurm-gpudbd accepts, in characters.
 _LONGEST_NAME, _LONGEST_TEXT = 255, 10_000
 _AT_THE_END_S = 5.0
 
@@ -85,7 +85,9 @@ class AuditReporter(Duty):
             self._waiting.append(made)
             if len(self._waiting) > _KEPT:
                 lost = self._waiting.pop(0)
-                log.warning("audit event dropped, too many are unsent: %s: %s", lost.action, lost.subject)
+                log.warning(
+                    "audit event dropped because too many are unsent: %s: %s", lost.action, lost.subject
+                )
             self._write()
         self._due_s = 0.0
 

@@ -124,7 +124,7 @@ class DecisionShipper(Duty):
         for key, count in refusals.items():
             if count > REFUSALS_OF_A_USER >= self._refusals[key]:
                 log.warning(
-                    "uid %d was rejected more than %d times within an hour: only %s contains the others",
+                    "uid %d was rejected more than %d times within an hour: only %s contains all rejections",
                     key[0],
                     REFUSALS_OF_A_USER,
                     self._path,

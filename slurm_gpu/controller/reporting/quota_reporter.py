@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("slurm-gpuctld")
 
 EVERY_S = 15.0
-# Maximum users per message: with dozens of limits each it is far below slurm-gpudbd's limit.
+# Maximum number of users per message; with dozens of limits each, a message is far below slurm-gpudbd's
+# limit.
 _AT_ONCE = 20
 # Cache time of a user's accounts and QOS: only an administrator changes them.
 _PLACES_KEPT_S = 600.0
@@ -59,7 +60,7 @@ class QuotaReporter(Duty):
         try:
             self._connect(lambda database: self.report(database, in_use))
         except NotFoundError as error:
-            raise NotFoundError(f"{error}; slurm-gpudbd is an earlier version") from error
+            raise NotFoundError(f"{error}; slurm-gpudbd is too old") from error
 
     def report(self, database: DatabaseClient, in_use: InUse) -> None:
         """Report the limits of all users who view them."""

@@ -34,7 +34,7 @@ log = logging.getLogger("slurm-gpuctld")
 
 # Interval of requests to slurm-gpudbd; Slurm is checked after each answer, or after a while if none arrives.
 EVERY_S = 10.0
-# Maximum time between cycles that counts as idle: after a longer one slurmctld was down.
+# Maximum time between cycles that counts as idle: in a longer time, slurmctld was down.
 _MOST_BETWEEN_S = 60.0
 # Time before a reservation's end at which jobs that may outlast it are removed from it.
 _LET_GO_S = 300
@@ -185,7 +185,7 @@ class ReservationReconciler(Duty):
                 why_over = self._why_released(row, use, was_used=was_used)
                 if why_over is not None:
                     report = replace(report, state=ReservationState.RELEASED, why=why_over)
-                    if row.id not in self._released:  # slurm-gpudbd may refuse it: see store_reports
+                    if row.id not in self._released:  # slurm-gpudbd may refuse the report: see store_reports
                         self._released.add(row.id)
                         self._acts.add(
                             "reservation released", row.name, why_over, row.state, ReservationState.RELEASED
@@ -201,9 +201,9 @@ class ReservationReconciler(Duty):
         assert row.end_s is not None
         if row.end_s - now_s < _LEAST_LEFT_S:
             return row.error
-        # Slurm stores a user name, and would admit whichever uid has it now.
+        # Slurm stores the user's name, and would admit any uid that has this name now.
         if row.uid is not None and (uid := self._uid_of(row.user)) is not None and uid != row.uid:
-            return f"{row.user} has uid {uid} now, but had uid {row.uid} when this was requested"
+            return f"{row.user} has uid {uid} now, but had uid {row.uid} when the reservation was requested"
         start_s = max(row.start_s, now_s)
         ignores_jobs = False
         try:

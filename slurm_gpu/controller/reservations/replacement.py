@@ -77,6 +77,6 @@ class ReservationRepairer:
         return without(row, lost, nodes, self._jobs(), in_slurm, rows, self._zones, now_s, self._timezone)
 
     def is_repaired(self, row: Reservation, found: SlurmReservation) -> bool:
-        """Return whether Slurm's reservation differs only by replacements of nodes out of service."""
+        """Return whether Slurm's reservation differs from the row only in replaced nodes out of service."""
         before, after = set(expand(row.nodes or "")), set(expand(found.nodes))
         return row.user in found.users and len(before) == len(after) and before - after <= self._since.keys()

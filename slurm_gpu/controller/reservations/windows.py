@@ -160,7 +160,7 @@ def is_reserved(
     but_for: Reservation,
     timezone: ZoneInfo,
 ) -> bool:
-    """Return whether another reservation, in Slurm or approved, uses any of the nodes at that time."""
+    """Return whether another reservation, in Slurm or approved, uses any of the nodes in this period."""
     mine, until = set(nodes), int(min(until_s, FOREVER))
     others = [one for one in in_slurm if one.name != but_for.name and not mine.isdisjoint(expand(one.nodes))]
     taken = itertools.chain(_by_slurm(others, until, timezone), _by_promises(promised, but_for.id))

@@ -55,6 +55,6 @@ def feature_table(placement: Placement, nodes: Iterable[SlurmNode], order_of: Or
     order = order_of(sum(groups.values(), Counter())) if partitions and len(groups) > 1 else None
     if order is None:
         return None
-    # A job that names a type of GPU has its type of node.
+    # A job that requests a type of GPU can use only nodes with this type.
     untyped = (job for job in order.common if not job.gpu_type)
     return FeatureTable(partitions, {job: tuple(order.ranked(job, groups)) for job in untyped})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ShareTable:
-    """The lines of a snapshot about shared jobs (docs/contracts.md, section 4)."""
+    """The lines of a snapshot about jobs that share GPUs (docs/contracts.md, section 4)."""
 
     shards_per_gpu: int
     shares: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Shared jobs are placed, run as fast as promised, and are never stuck."""
+"""Jobs that share GPUs are placed, run as fast as promised, and are never stuck."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_pair_over_the_promise_is_ended_and_not_repeated(site: Site, cluster: 
     assert [[line.fields["gone"] for line in one] for one in said] == [[str(gone.job_id)]] * 2
     assert said[0][0].fields["co_runners"] == str(stays)
     assert said[1][0].fields["why"] in (
-        f"job {one} was slowed down by a factor of 1.67 with job {other}, above the guaranteed 1.1"
+        f"next to job {other}, job {one} was slowed down by a factor of 1.67, above the guaranteed 1.1"
         for one, other in ((gone.job_id, stays), (stays, gone.job_id))
     )
     site.until_all_end()
@@ -109,7 +109,7 @@ def test_without_a_promise_a_pair_ends_that_does_less_than_one_alone(site: Site,
     jobs = [cluster.submit("c", 6, 300), cluster.submit("c", 6, 300), cluster.submit("a", 2, 300)]
     site.pass_s(80)
     assert sum(job.restarts for job in jobs) == 1
-    assert "together they do 0.70 of the work of one job alone" in site.audited[0][2]
+    assert "together they do 0.70 of the work that one job does alone" in site.audited[0][2]
 
 
 def test_a_job_that_fails_with_another_gets_one_more_run_alone(site: Site, cluster: Cluster) -> None:
@@ -118,7 +118,7 @@ def test_a_job_that_fails_with_another_gets_one_more_run_alone(site: Site, clust
     assert [job.state for job in jobs] == ["COMPLETED"] * 3
     assert (jobs[2].restarts, jobs[2].shards) == (1, OF)
     assert frozenset(("a", "b")) in site.controller._store.apart  # type: ignore[union-attr]
-    assert "it failed with a, and jobs like it do not fail alone" in site.audited[0][2]
+    assert "it failed next to a, and jobs like it do not fail alone" in site.audited[0][2]
     (line,) = find_endings(Path(cluster.directory), f"x{jobs[2].job_id}")
     assert (line.fields["gone"], "probably out of memory" in line.fields["why"]) == (
         str(jobs[2].job_id),

@@ -1,4 +1,4 @@
-"""The store of learned properties of shared jobs."""
+"""The store of learned properties of jobs that share GPUs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_dropping_the_oldest_key_drops_its_speeds_too(
     assert set(store.speeds) == {("b", "c")}
     assert store.apart == {frozenset("b")}
     store.ran_alone("e", 100, 0.3, 0.5)
-    assert caplog.messages == ["more than 3 keys share GPUs: the least recently seen are dropped"]
+    assert caplog.messages == ["more than 3 keys share GPUs: the least recently seen keys are dropped"]
 
 
 @given(memory=FRACTIONS, of=st.integers(1, 32))

@@ -42,7 +42,7 @@ def test_a_measurement_elsewhere_ends_a_trial(caplog: pytest.LogCaptureFixture) 
     assert watch.lost_s == dict.fromkeys(runs, pytest.approx(4.0))
     assert watch.not_tried == frozenset()
     assert store.lost_s == watch.lost_s
-    assert caplog.messages == ["trial of job 2 with job 1 ended after 20 s: other jobs provided its speeds"]
+    assert caplog.messages == ["trial of job 2 with job 1 ended after 20 s: other jobs provided the speeds"]
     clock.advance(10)
     watch.update([group], runs, store, clock.wall())
     assert watch.lost_s == dict.fromkeys(runs, pytest.approx(6.0))

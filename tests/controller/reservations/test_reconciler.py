@@ -36,7 +36,7 @@ def test_a_reservation_is_not_created_for_another_uid_with_the_same_name() -> No
     site.uids["alice"] = 2001
     site.run_for()
     assert "sg_3" not in site.slurm.there
-    assert site.rows[3].error == "alice has uid 2001 now, but had uid 1001 when this was requested"
+    assert site.rows[3].error == "alice has uid 2001 now, but had uid 1001 when the reservation was requested"
     site.uids["alice"] = 1001
     site.run_for()
     site.run_for()
