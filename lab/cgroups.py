@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -100,21 +100,16 @@ def thaw(groups: Sequence[Path]) -> None:
                 continue
 
 
-def remove(groups: Sequence[Path], deadline_s: float = 30.0) -> None:
-    """Remove these groups and their descendants; their processes must have ended."""
-    end = time.monotonic() + deadline_s
+def remove(groups: Sequence[Path]) -> bool:
+    """Remove these groups and their descendants; return whether all of them are gone.
+
+    A group is busy for a moment after its last process has died. A daemon that is killed while it starts a
+    job may also leave a new process or group, so the caller kills and removes again.
+    """
     for directory in _deepest_first(groups):
-        while True:
-            try:
-                directory.rmdir()
-            except FileNotFoundError:
-                pass
-            except OSError:  # busy for a moment after its last process died
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.02)
-                continue
-            break
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+    return not any(group.exists() for group in groups)
 
 
 def _deepest_first(groups: Sequence[Path]) -> Iterator[Path]:

@@ -236,8 +236,11 @@ class Lab:
             cgroups.thaw(groups())
             return lab_processes(self.layout, people.lab_uids(), cgroups.processes(groups()))
 
-        kill_all(alive)
-        cgroups.remove(groups())
+        def is_emptied() -> bool:
+            kill_all(alive)
+            return cgroups.remove(groups())
+
+        wait_for(is_emptied, 30, "all cgroups are removed", lambda: "\n".join(map(str, groups())))
         people.remove()
         devices.remove(self.layout)
         if ours:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lab.cgroups import remove
 from lab.cluster import Lab
 from lab.layout import REPOSITORY
 from lab.polling import wait_for
@@ -76,6 +77,18 @@ def test_down_twice_is_fine(no_lab: Lab) -> None:
     no_lab.down()
     no_lab.down()
     assert traces().since(before) == []
+
+
+def test_a_busy_group_and_groups_made_since_are_removed_by_the_next_call(tmp_path: Path) -> None:
+    group = tmp_path / "slurm_n1"
+    (group / "job_1").mkdir(parents=True)
+    keeps_it = group / "job_1" / "process"
+    keeps_it.touch()  # rmdir fails, as with a process in the group
+    assert not remove([group])
+    (group / "job_1" / "step_0").mkdir()
+    keeps_it.unlink()
+    assert remove([group])
+    assert not group.exists()
 
 
 @pytest.mark.parametrize("victim", rarely([*DAEMONS, "slurmstepd", "all"], {"slurm-gpud-n1", "all"}))
