@@ -33,15 +33,15 @@ class DeviceFacts:
     driver: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without None, since a missing key means null on the wire."""
+        """Return a dict for json.dumps without None values, since a missing key means null on the wire."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> DeviceFacts:
         """Return validated facts from decoded JSON, ignoring unknown fields.
 
-        If `dropped` is given, invalid fields are omitted and added to `dropped`, except for the key and
-        `at_s`. Any other missing or invalid field raises RecordError, which names it.
+        A missing or invalid key or `at_s` raises RecordError, which names the field. So does any other
+        invalid field if `dropped` is None; otherwise, the field is omitted and added to `dropped`.
         """
         return cls(**fields.checked("a device", wire, _CHECKS, ("uuid", "node", "at_s"), dropped))
 

@@ -36,7 +36,7 @@ class Event:
         """Return a validated event from decoded JSON, ignoring unknown fields.
 
         A missing or invalid key, `at_s` or `kind` raises RecordError, which names the field. So does any
-        other invalid field, unless `dropped` is given: then the field is omitted and added to `dropped`.
+        other invalid field if `dropped` is None; otherwise, the field is omitted and added to `dropped`.
         """
         required = ("node", "boot_id", "n", "at_s", "kind")
         return cls(**fields.checked("an event", wire, _CHECKS, required, dropped))

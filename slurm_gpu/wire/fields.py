@@ -1,6 +1,6 @@
 """Validate single fields.
 
-Each function takes the field's name and its decoded JSON, and returns the value. If it is invalid, the
+Each function takes the field's name and its decoded JSON, and returns the value. If the value is invalid, the
 function raises RecordError with the field, the value and the valid values. The ranges of measured quantities
 are in slurm_gpu.plausible. The other limits keep sums finite and times printable.
 """
@@ -37,7 +37,7 @@ _PLAIN = frozenset({str, int, float, bool})
 
 
 def to_wire(item: DataclassInstance) -> dict[str, Any]:
-    """Return a dataclass as a dict for json.dumps without None: a missing key means null on the wire."""
+    """Return a dataclass as a dict for json.dumps, without None values: a missing key means null."""
     values = ((name, getattr(item, name)) for name in _names(type(item)))
     return {name: _inner(value) for name, value in values if value is not None}
 
@@ -63,9 +63,9 @@ def checked(
 ) -> dict[str, Any]:
     """Return the fields that are present in an item, such as "a record", ignoring unknown ones.
 
-    If `dropped` is given, invalid fields that are not required are omitted and added to `dropped`. Any other
-    missing or invalid field raises RecordError, which names it. An item that is not an object raises
-    RecordError as well.
+    An item that is not an object raises RecordError. So does a missing or invalid required field, which the
+    error names. Any other invalid field also raises it if `dropped` is None; otherwise, the field is omitted
+    and added to `dropped`.
     """
     an_object(what, wire)
     values: dict[str, Any] = {}
@@ -146,12 +146,12 @@ def word(name: str, value: Any) -> str:
 def text(name: str, value: Any) -> str:
     """Return one printable line, without control characters or lone surrogates."""
     if not isinstance(value, str) or not is_text(value):
-        raise RecordError(f"{name}: {shown(value)} must be a text of 1 to {MAX_TEXT} printable characters")
+        raise RecordError(f"{name}: {shown(value)} must be text of 1 to {MAX_TEXT} printable characters")
     return value
 
 
 def segment(name: str, value: Any) -> str:
-    """Return a segment id: 64 bits in hexadecimal."""
+    """Return a segment ID: 64 bits in hexadecimal."""
     if not isinstance(value, str) or not _HEX.fullmatch(value):
         raise RecordError(f"{name}: {shown(value)} must be 16 hexadecimal digits")
     return value

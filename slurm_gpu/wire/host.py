@@ -17,7 +17,7 @@ class Host:
     """The cumulative values of one segment, and the recognised application. None means not measured.
 
     `uptime_s` is the start of the segment in seconds since the boot `boot_id`; an older slurm-gpud sends
-    None. The net_ and ib_ counters are those of the node, measured only while no other job ran on it.
+    None. The net_ and ib_ counters are those of the node and are measured only if no other job ran on it.
     `app_params` contains named captures of the rule that recognised `app`, and never a command line.
     """
 
@@ -47,15 +47,15 @@ class Host:
     container: bool | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without None, since a missing key means null on the wire."""
+        """Return a dict for json.dumps without None values, since a missing key means null on the wire."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Host:
         """Return a validated host record from decoded JSON, ignoring unknown fields.
 
-        If `dropped` is given, invalid fields are omitted and added to `dropped`, except for the identity
-        fields. Any other missing or invalid field raises RecordError, which names it.
+        A missing or invalid identity field raises RecordError, which names the field. So does any other
+        invalid field if `dropped` is None; otherwise, the field is omitted and added to `dropped`.
         """
         host = cls(**fields.checked("a host record", wire, _CHECKS, IDENTITY, dropped))
         check_times(host.first_s, host.last_s)

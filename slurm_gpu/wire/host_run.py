@@ -18,7 +18,7 @@ _MAX_DEVICES = 512
 class HostRun:
     """A run with the key (cluster, job_id); the version with the greatest seq is current.
 
-    `end_s` is None while it runs.
+    `end_s` is None while the run continues.
     """
 
     cluster: str
@@ -40,15 +40,15 @@ class HostRun:
         return replace(self, seq=self.seq + 1, end_s=None)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without None."""
+        """Return a dict for json.dumps without None values."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> HostRun:
         """Return a validated run from decoded JSON, ignoring unknown fields.
 
-        If `dropped` is given, invalid `devices` are omitted and added to `dropped`. Any other missing or
-        invalid field raises RecordError, which names it.
+        An invalid field, or a missing one except `end_s` and `devices`, raises RecordError, which names the
+        field. If `dropped` is given, however, invalid `devices` are omitted and added to `dropped`.
         """
         required = _CHECKS.keys() - {"devices"}
         if isinstance(wire, dict) and wire.get("end_s") is None:

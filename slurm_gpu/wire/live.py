@@ -13,13 +13,15 @@ MAX_DEVICES = 512
 MAX_JOBS = 1000
 MAX_REASONS = 64
 MAX_HOST_VALUES = 64
-# The host value for exits of the process that calls NVML in the last ten minutes, and its name in version 1.
+# The host value that counts the exits, in the last ten minutes, of the process that calls NVML, and the
+# value's name in version 1.
 READER_EXITS = "reader_exits"
 READER_EXITS_IN_WIRE_1 = "reader_deaths"
 # Seconds between the posts of a node's live values: while a reader requests them, and otherwise.
 LIVE_INTERVAL_S = 10.0
 IDLE_LIVE_INTERVAL_S = 60.0
-# Older values are outdated. This is the sum of the longer interval, its jitter and a slow answer.
+# Older values are outdated. This is the sum of the longer interval, its jitter and the duration of a slow
+# answer.
 LIVE_VALID_S = 90.0
 # The nodes that must post every LIVE_INTERVAL_S for a reader: all, those with jobs on GPUs, or none.
 Refresh = Literal["all", "jobs", "none"]
@@ -53,7 +55,7 @@ class LiveDevice:
     jobs: Sequence[int] = ()
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without None."""
+        """Return a dict for json.dumps without None values."""
         return fields.to_wire(self)
 
 
@@ -66,15 +68,15 @@ class Live:
     host: Mapping[str, float] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without None."""
+        """Return a dict for json.dumps without None values."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Live:
         """Return validated live values from decoded JSON, ignoring unknown fields.
 
-        If `dropped` is given, invalid values of devices and of the host are omitted and added to `dropped`.
-        Any other invalid field raises RecordError, which names it.
+        An invalid field raises RecordError, which names the field. If `dropped` is given, however, invalid
+        values of devices and of the host are omitted and added to `dropped`.
         """
         fields.an_object("live", wire)
         if wire.get("at_s") is None:

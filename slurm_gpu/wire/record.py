@@ -67,15 +67,15 @@ class Record:
     timeline: Timeline | None = None
 
     def to_wire(self) -> dict[str, Any]:
-        """Return a dict for json.dumps without None, since a missing key means null on the wire."""
+        """Return a dict for json.dumps without None values, since a missing key means null on the wire."""
         return fields.to_wire(self)
 
     @classmethod
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Record:
         """Return a validated record from decoded JSON, ignoring unknown fields.
 
-        If `dropped` is given, invalid fields are omitted and added to `dropped`, except for the identity
-        fields. Any other missing or invalid field raises RecordError, which names it.
+        A missing or invalid identity field raises RecordError, which names the field. So does any other
+        invalid field if `dropped` is None; otherwise, the field is omitted and added to `dropped`.
         """
         values = fields.checked("a record", with_current_names(wire), _CHECKS, _IDENTITY, dropped)
         if dropped is not None and "sampled_s" in dropped:
@@ -108,7 +108,7 @@ def with_current_names(wire: Any) -> Any:
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the fields that cover more than the allocated time, each with the reason."""
-    # One second of tolerance for rounded clocks.
+    # One second of tolerance for rounded times.
     most_s = values["allocated_s"] + 1.0
     for name in ("util_hist_ms", "mem_hist_ms"):
         histogram = values.get(name)

@@ -1,1 +1,1 @@
-"""Answers of the read API."""
+"""Define the answers of the read API."""

@@ -1,4 +1,4 @@
-"""The answer of GET /v1/cluster; docs/api.md explains each key."""
+"""The answer to GET /v1/cluster; docs/api.md explains each key."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ClusterState:
 def live_of_slurm(cluster: ClusterState, live: Mapping[str, Live]) -> dict[str, Live]:
     """Return live values without jobs that Slurm does not run on the reporting node.
 
-    A machine without Slurm numbers its jobs itself, so its numbers can coincide with ids of Slurm's jobs.
+    A machine without Slurm numbers its jobs itself, so its numbers can coincide with Slurm's job IDs.
     """
     here = {node.node: frozenset(holder.job_id for holder in node.holders) for node in cluster.nodes}
     return {name: _with_jobs(values, here.get(name, frozenset())) for name, values in live.items()}

@@ -24,7 +24,7 @@ def from_json(kind: type[T], value: Any) -> T:
     try:
         return msgspec.convert(value, kind, str_keys=True)
     except msgspec.ValidationError as error:
-        raise DatabaseError(f"the answer of slurm-gpudbd cannot be read: {error}") from error
+        raise DatabaseError(f"the answer from slurm-gpudbd cannot be read: {error}") from error
 
 
 def decode(kind: type[T], body: bytes) -> T:
@@ -32,4 +32,4 @@ def decode(kind: type[T], body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise DatabaseError(f"the answer of slurm-gpudbd cannot be read: {error}") from error
+        raise DatabaseError(f"the answer from slurm-gpudbd cannot be read: {error}") from error

@@ -1,4 +1,4 @@
-"""The answer of GET /v1/forecast: how long a job is expected to wait."""
+"""The answer to GET /v1/forecast: how long a job is expected to wait."""
 
 from __future__ import annotations
 

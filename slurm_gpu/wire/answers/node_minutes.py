@@ -19,7 +19,7 @@ class NodeMinutes:
     series: Mapping[str, tuple[float | None, ...]]
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the times are not ascending, or if a series has another length."""
+        """Raise ValueError if the times are not ascending, or if a series has a different length."""
         lengths = {name: len(items) for name, items in self.series.items() if len(items) != len(self.at_s)}
         for before, after in pairwise(self.at_s):
             if not after > before:

@@ -1,4 +1,4 @@
-"""The answer of GET /v1/quota/USER, reported by slurm-gpuctld; docs/api.md explains each key."""
+"""The answer to GET /v1/quota/USER, reported by slurm-gpuctld; docs/api.md explains each key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A user's limits, with the keys of `slurm-gpu quota --json`; if None, `why` is the reason."""
+    """A user's limits, with the keys of `slurm-gpu quota --json`; if they are None, `why` is the reason."""
 
     user: str
     as_of_s: float

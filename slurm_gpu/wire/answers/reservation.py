@@ -11,7 +11,7 @@ from slurm_gpu.text.hostlist import expand
 
 MOST_REPORTS = 100
 MOST_IDS = 500
-"""The maximum numbers of reports and of ids in one request."""
+"""The maximum numbers of reports and of IDs in one request."""
 CLOCK_AHEAD = "slurm-gpuctld's clock is"
 """The first words of the error if slurm-gpudbd rejects the time of reports (store.store_reports)."""
 _NAME = re.compile(r"sg_([1-9]\d{0,17})")
@@ -66,10 +66,10 @@ class Reservation:
     start_s: int | None = None
     """The promised start."""
     end_s: int | None = None
-    """The end of the window in Slurm: the duration plus the allowed delay of the start."""
+    """The end of the window in Slurm, which is longer than the duration by the allowed delay of the start."""
     nodes: str | None = None
     error: str | None = None
-    """The reason why slurm-gpuctld cannot create or delete it in Slurm."""
+    """The reason why slurm-gpuctld cannot create or delete the reservation in Slurm."""
     first_job_id: int | None = None
     first_eligible_s: int | None = None
     first_start_s: int | None = None
@@ -77,7 +77,7 @@ class Reservation:
     ended_why: str | None = None
     full: bool = True
     uid: int | None = None
-    """The user's uid at the request; None if an earlier release stored the request."""
+    """The user's uid at the time of the request; None if an earlier release stored the request."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a promised reservation lacks its start, end or nodes."""
@@ -103,14 +103,14 @@ class Report:
     id: int
     at_s: int
     state: ReservationState
-    """approved or active while the reservation continues, ended or released afterwards."""
+    """approved or active while the reservation continues, and ended or released afterwards."""
     why: str | None = None
     error: str | None = None
     first_job_id: int | None = None
     first_eligible_s: int | None = None
     first_start_s: int | None = None
     nodes: str | None = None
-    """Its nodes, after those that went out of service were replaced; None if unchanged."""
+    """The nodes, after those that went out of service have been replaced; None if unchanged."""
 
 
 def in_words(nodes: str, start_s: int, end_s: int) -> str:
@@ -120,6 +120,6 @@ def in_words(nodes: str, start_s: int, end_s: int) -> str:
 
 
 def id_of(name: str) -> int | None:
-    """Return the id in the name of a reservation in Slurm; None if slurm-gpu did not create it."""
+    """Return the ID in the name of a reservation in Slurm; None for one that slurm-gpu did not create."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None

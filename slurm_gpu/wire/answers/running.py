@@ -1,11 +1,11 @@
-"""The answer of GET /v1/running; docs/api.md explains each key."""
+"""The answer to GET /v1/running; docs/api.md explains each key."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-# The largest difference between Slurm's and slurm-gpudbd's times of the same start.
+# The maximum difference between Slurm's and slurm-gpudbd's times of the same start.
 _SAME_START_S = 2
 
 
@@ -29,7 +29,7 @@ class RunningUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentXid:
-    """An Xid error of a GPU while it was allocated to a job."""
+    """An XID error of a GPU that was allocated to a job."""
 
     job_id: int
     device: str
@@ -39,7 +39,7 @@ class RecentXid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The GPU use and the recent Xid errors of all running jobs."""
+    """The GPU use and the recent XID errors of all running jobs."""
 
     as_of_s: float
     jobs: Sequence[RunningUse]

@@ -1,4 +1,4 @@
-"""Answers of the read API on runs, nodes and health; docs/api.md explains each key."""
+"""Answers of the read API about runs, nodes and health; docs/api.md explains each key."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     nodes: str
     gpu_type: str | None
     server_type: str | None = None
-    """The server types of its nodes at its start, joined by commas; None if unknown."""
+    """The server types of the nodes at the run's start, joined by commas; None if unknown."""
     zone: str | None = None
     n_nodes: int
     n_gpus: float | None
@@ -66,7 +66,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename=_KEYS):
     submit_wait_h: float | None
     run_h: float | None
     lender: str | None = None
-    """The owners whose idle GPUs it borrowed, joined by commas; in lists only after the end of the run."""
+    """The owners whose idle GPUs the run borrowed, joined by commas; in lists only after the run's end."""
     returned_to: str | None = None
     """The job that received the GPUs which this run returned; only in the answer for one job."""
     returned_in_s: int | None = None
@@ -151,7 +151,7 @@ class AuditEvent:
     """A change that slurm-gpu made to the cluster."""
 
     id: str
-    """32 hexadecimal digits that the acting program chooses. An event that is sent again keeps its id."""
+    """32 hexadecimal digits that the acting program chooses. An event that is sent again keeps its ID."""
     at_s: int
     host: str
     action: str
@@ -162,7 +162,7 @@ class AuditEvent:
     new: str | None = None
     evidence: Any = None
     reported_by: str | None = None
-    """The user that reported the event, authenticated by slurm-gpudbd."""
+    """The user who reported the event, authenticated by slurm-gpudbd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +170,13 @@ class Decision:
     """A line of decisions.log: a decision of job_submit.lua, or the end of a job's GPU sharing."""
 
     id: str
-    """32 hexadecimal digits that the sender chooses. A decision that is sent again keeps its id."""
+    """32 hexadecimal digits that the sender chooses. A decision that is sent again keeps its ID."""
     at_s: int
     host: str
     operation: str
     """submit, modify or share."""
     verdict: str
-    """allow or deny; end for a share."""
+    """allow or deny, or end for a share."""
     uid: int
     token: str | None = None
     """The reference in the job's AdminComment; None for a rejected job."""
@@ -192,8 +192,8 @@ class Decision:
 class Health:
     """The state of slurm-gpudbd: versions, progress of the accounting import, rejected items.
 
-    `rejected` contains the numbers of items rejected since the start, by kind. It and `unmatched_jobs` are
-    None in answers of an older slurm-gpudbd.
+    `rejected` contains the numbers of items rejected since the start, by kind. `rejected` and
+    `unmatched_jobs` are None in answers from an older slurm-gpudbd.
     """
 
     version: str
@@ -209,7 +209,7 @@ class Health:
     watermark_lag_s: float | None
     unmatched: int
     unmatched_jobs: Sequence[int] | None = None
-    """Up to ten jobs, newest first, without any run, whose final records ended 1 h to 7 days ago."""
+    """Up to ten jobs, newest first, that have no run although their final records ended 1 h to 7 days ago."""
     stale_nodes: Sequence[str] = ()
     rejected: Mapping[str, int] | None = None
     last_rejected_s: float | None = None
@@ -264,7 +264,7 @@ class NodeReport:
         return [item for item in self.devices if item.parent is None]
 
     def slurm_gpus(self) -> set[int]:
-        """Return the numbers of GPUs that Slurm may report: it counts either GPUs or their MIG instances."""
+        """Return the possible numbers of GPUs in Slurm, which counts either GPUs or their MIG instances."""
         parents = {item.parent for item in self.devices if item.parent is not None}
         return {len(self.gpus), sum(item.uuid not in parents for item in self.devices)}
 

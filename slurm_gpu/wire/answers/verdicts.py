@@ -1,4 +1,4 @@
-"""The answer of GET /v1/verdicts; docs/api.md explains each key."""
+"""The answer to GET /v1/verdicts; docs/api.md explains each key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobVerdict:
     last_s: int
     """The time of the last confirmation."""
     verdict: Mapping[str, Any]
-    """The whole verdict, as described in docs/diagnose.md, except `groups`."""
+    """The verdict, as described in docs/diagnose.md, without `groups`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
