@@ -74,7 +74,7 @@ _PLACEHOLDERS = {
     "number of GPUs ≥ 0; or table by GPU type as in gres.conf": "gpus",
     "letters, digits, _ . - (up to 40)": "id",
     "day written as YYYY-MM-DD": "day",
-    "name, or a list of at most 64, of at most 64 characters each": "patterns",
+    "name, or a list of at most 64 names, of at most 64 characters each": "patterns",
     "regular expression of at most 300 characters": "regex",
 }
 _EXAMPLE = re.compile(r", such as `[^`]*`")

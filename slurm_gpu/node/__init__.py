@@ -1,5 +1,5 @@
 """slurm-gpud: sample the GPUs of one node and ship the statistics of each job to slurm-gpudbd.
 
-The hooks and slurmd report allocations; `measure` turns samples into records, and `shipping` stores and sends
-the records.
+The hooks report allocations, and `slurmd -G` reports the order of the GPUs. `measure` turns samples into
+records, and `shipping` stores and sends the records.
 """

@@ -258,8 +258,8 @@ class NodeDaemon:
     def _follow(self, now_s: float) -> None:
         """Let the reader take the samples until the next checkpoint if only memory samples are due."""
         follower, watches = self._follower, self._sampled_watches()
-        # With a shorter interval, detailed samples are due earlier; with a longer one, there are too few
-        # samples.
+        # With a shorter interval, detailed samples are due before the checkpoint; with a longer one, too few
+        # samples remain.
         at_memory_alone = CHECKPOINT_S / DETAIL_SHARE <= self._interval_s <= CHECKPOINT_S / 2
         if follower is None or follower.follows or not at_memory_alone:
             return
@@ -395,7 +395,7 @@ class NodeDaemon:
     def _report_device_event(
         self, uuid: str, kind: str, at_s: float | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Record an event for each job on the device, or for the device alone if it has no jobs."""
+        """Record an event for each job on the device, or one without a job if there is none."""
         jobs: list[int | None] = [*self._life.jobs_on(uuid)]
         for job_id in jobs or [None]:
             self._events.record(kind, device=uuid, job_id=job_id, at_s=at_s, data=data)

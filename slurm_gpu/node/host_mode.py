@@ -25,12 +25,11 @@ from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import HOST_CLUSTER, HostRun
 
 POLL_S = 1.0
-# Listing processes is expensive, so it is done only after a change of memory or processes, and at this
+# Listing processes is expensive, so it is done only after a change in memory or processes, and at this
 # interval.
 LIST_S = 10.0
 SETTLE_S = 3.0
-# A user counts as gone only after this time without a process, since a program may end and start its next
-# part.
+# A user counts as gone only after this time without a process, since a script may start its next program.
 LEFT_S = 2.5
 GONE_S = 60.0
 _NO_FILE = Path("/nonexistent")
@@ -101,12 +100,12 @@ class _UserSession:
             self.pids.pop(device, None)
 
     def is_settled(self, now_s: float) -> bool:
-        """Return whether all new devices have been in use long enough; no others are expected after that."""
+        """Return whether all new devices have been in use for SETTLE_S, so that no more are expected."""
         return all(now_s - self.first_s[device] >= SETTLE_S for device in self.last_s.keys() - self.allocated)
 
 
 class HostJobs:
-    """A source of hook events (HookEvents), created from the processes that NVML lists."""
+    """A source of hook events (HookEvents), which it creates from the processes that NVML lists."""
 
     def __init__(
         self,
@@ -121,7 +120,7 @@ class HostJobs:
         self._processes, self._spool = processes, spool
         self._sessions: dict[int, _UserSession] = {}
         self._pids: Mapping[int, frozenset[int]] = {}
-        # The reading with the last list of processes, by device; it also has the memory at that time.
+        # The last reading with a list of processes, by device; it also contains the used memory.
         self._listed: dict[str, Reading] = {}
         self.due_s = 0.0
         for allocation in spool.allocations():
@@ -183,7 +182,7 @@ class HostJobs:
                 # After a restart, the driver may not be loaded yet.
                 session.last_s = dict.fromkeys(session.last_s, now_s)
             for uuid in session.pids.keys() - shown:
-                # The device cannot be read now; its users are still there while their processes run.
+                # The device cannot be read now; its users count as present while their processes run.
                 for pid in [pid for pid in session.pids[uuid] if self._processes.origin(pid) is not None]:
                     session.add(uuid, pid, now_s)
         for uuid, processes in shown.items():
@@ -229,7 +228,7 @@ class HostJobs:
         else:
             session.job = HostRun(
                 cluster=HOST_CLUSTER + self._name,
-                # If the spool was lost, the ids in it are unknown, but they are less than the current time.
+                # If the spool was lost, the IDs in it are unknown, but they are less than the current time.
                 job_id=self._spool.next_job_id(int(self._clock.wall())),
                 node=self._name,
                 seq=1,

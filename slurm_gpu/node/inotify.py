@@ -16,7 +16,7 @@ _IN_DELETE_SELF = 0x400
 
 
 class DirectoryWaiter:
-    """Ends a wait when a file is moved into a directory, even after the directory was recreated."""
+    """Ends a wait when a file is moved into a directory, even after the directory has been recreated."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

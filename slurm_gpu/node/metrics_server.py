@@ -1,4 +1,4 @@
-"""Answer GET /metrics in a separate thread for each client, so that slow clients do not block others.
+"""Answer GET /metrics in a separate thread for each client, so that a slow client blocks no other client.
 
 The threads do not access the daemon's data. They request the text, wake the main loop, and send the text that
 the main loop creates. Importing http.server would take 7 MB.
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # The timeout for receiving a client's request, and for sending the answer.
 _CLIENT_WITHIN_S = 2.0
-# The maximum number of concurrent clients; others wait.
+# The maximum number of concurrent clients; further clients wait.
 _CLIENTS = 8
 _LEAST_WAIT_S = 1e-3
 # Maximum wait for the text from the main loop.

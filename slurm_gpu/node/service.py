@@ -45,7 +45,7 @@ from slurm_gpu.wire.live import READER_EXITS
 
 log = logging.getLogger(__name__)
 
-# No job has this id.
+# No job has this ID.
 _NO_JOB = 0
 
 
@@ -151,7 +151,7 @@ class Service:
         if (dying := self._reader.exits.take()) is not None:
             self._node.report_reader_failing(dying)
         self._heap.tend()
-        # An answer of slurm-gpudbd may make work due at once, so the scheduler runs first.
+        # After an answer from slurm-gpudbd, work may be due at once, so the scheduler runs first.
         due_s = min(self._scheduler.step(), self._report_status(), self._node.due_s())
         if self._host_jobs is not None:
             # Other users' processes run here without jobs, so the machine's counters belong to no job.

@@ -70,7 +70,7 @@ def test_while_files_cannot_be_read_the_previous_gpu_order_is_used(
         assert order.uuids([0], devices) == {0: "GPU-3"}
     assert mount.n_asked == n_asked + 1, "only one thread may hang"
     assert [item.getMessage() for item in caplog.records] == [
-        f"{tmp_path / 'slurm.conf'} does not answer; the previous order of GPUs is used"
+        f"{tmp_path / 'slurm.conf'} cannot be checked; the previous order of GPUs is used"
     ]
     changed(gres, 2)
     slurmd.text = SHUFFLED.replace("nvidia3", "nvidia9").replace("nvidia2", "nvidia3")

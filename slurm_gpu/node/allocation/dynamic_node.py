@@ -65,7 +65,7 @@ class DynamicNode:
     def n_changes(self) -> int:
         """Return how many times slurmd has restarted with different options; 0 if slurm.conf lists the node.
 
-        The list of all processes is searched only after a known slurmd has ended.
+        /proc is searched only after a known slurmd has ended.
         """
         before = self._slurmd
         if before is not None and not self._runs(before) and self.options() != before.options:

@@ -26,7 +26,7 @@ class ChangeStamp:
         worker: WorkerThread | None = None,
         n_changes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`n_changes` returns a count that becomes part of the stamp; the separate thread calls it."""
+        """`n_changes`, called in the separate thread, returns a count that becomes part of the stamp."""
         self._paths, self._n_changes = paths, n_changes
         self._worker = WorkerThread("slurm.conf") if worker is None else worker
         self._checked = threading.Event()
@@ -34,7 +34,7 @@ class ChangeStamp:
         self._hangs = False
 
     def now(self) -> Stamp:
-        """Return a stamp that changes with the files; it stays the same while they cannot be checked."""
+        """Return a stamp that changes with the files, and stays the same while the file system hangs."""
         if self._worker.idle:
             self._check_now()
         return self._stamp
@@ -47,11 +47,11 @@ class ChangeStamp:
         except RuntimeError:  # the system cannot start a thread
             hangs = True
         if hangs and not self._hangs:
-            log.warning("%s does not answer; the previous order of GPUs is used", self._paths[0])
+            log.warning("%s cannot be checked; the previous order of GPUs is used", self._paths[0])
         self._hangs = hangs
 
     def _check(self) -> None:
-        """Read the stamp in the worker thread."""
+        """Update the stamp in the worker thread."""
         try:
             self._stamp = (*map(_modified, self._paths), self._n_changes())
         finally:

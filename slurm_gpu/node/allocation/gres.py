@@ -37,7 +37,7 @@ _MIG_LINE = re.compile(r"gpu(?P<gpu>\d+)/gi(?P<gi>\d+)/(?:ci(?P<ci>\d+)/)?access
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """A MIG instance on the GPU with minor number `gpu`; a GPU instance if `compute_instance` is None."""
+    """A GPU instance, or one of its compute instances, on the GPU with minor number `gpu`."""
 
     gpu: int
     gpu_instance: int
@@ -165,9 +165,9 @@ def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> De
 class GresOrder:
     """Resolves positions to UUIDs; runs `slurmd -G` again when its configuration or the devices change.
 
-    Only `ask` waits for slurmd; until slurmd answers, no position is resolved. Unreadable configuration files
-    count as unchanged. `can_be_shared` is true if Slurm can allocate one GPU to several jobs (`shard` or
-    `mps`).
+    Only `ask` waits for slurmd; until slurmd answers, no position is resolved. Configuration files on a file
+    system that hangs count as unchanged. `can_be_shared` is true if Slurm can allocate one GPU to several
+    jobs (`shard` or `mps`).
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class GresOrder:
         # Changes are numbered, so that answers to queries made before the last change can be discarded.
         self._changes = self._asked_at_change = self._answered_at_change = 0
         self._asked_of: frozenset[int] = frozenset()
-        # Positions above those in the last answer, for which slurmd has been queried since.
+        # Positions that slurmd did not report although it was queried for them.
         self._nowhere: frozenset[int] = frozenset()
         self._places: Sequence[DevicePosition | None] = ()
         self._n_positions = 0
@@ -240,7 +240,8 @@ class GresOrder:
 
         Until slurmd answers, no position is resolved, because a guess might attribute a GPU to the wrong job.
         If the answer contains no device files, positions are assumed to follow minor numbers, and `assumed`
-        is set. In this case, MIG instances are not resolved, because they have no such order.
+        is true. In this case, no position is resolved on a node with MIG instances, because they have no such
+        order.
         """
         self._notice(devices)
         self._receive()
@@ -275,7 +276,7 @@ class GresOrder:
             for facts in devices
             if facts.minor is not None
         )
-        # The first answer of the driver is not a change.
+        # The first answer from the driver is not a change.
         if stamp != self._stamp or (self._present and present and present != self._present):
             self._changes += 1
             self._nowhere = frozenset()
@@ -311,7 +312,7 @@ class GresOrder:
         capabilities = read_capabilities(self._mig_minors) if any(len(f) > 1 for f in files) else {}
         self._places = [place_of(of_position, capabilities) for of_position in files]
         self._n_positions = len(files) or _count_without_files(text)
-        # An answer from before a change of the files does not delay the query about the new ones.
+        # An answer that predates a change of the files does not delay the query that follows the change.
         is_current = self._answered_at_change == self._changes
         self._nowhere = self._unreported(self._nowhere | self._asked_of) if is_current else frozenset()
         if self._nowhere:

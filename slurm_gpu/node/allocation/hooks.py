@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 * 1024
 MAX_POSITIONS = 1024
-# Like the directory, they take memory (tmpfs).
+# Rejected files take memory, because they are on a tmpfs, like the directory.
 MAX_REJECTED = 1000
 _UPTIME_STEP_S = 0.01
 _ROUNDING_S = 1e-4
@@ -113,7 +113,7 @@ def parse_positions(text: str) -> tuple[int, ...]:
 
 
 def _content(path: Path) -> tuple[str, float]:
-    # Do not block on a fifo or a link to one.
+    # Do not block on a FIFO, and do not follow a link to one.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -195,7 +195,7 @@ class HookDirectory:
 
     def _new_events(self) -> Iterator[HookEvent]:
         try:
-            # Files with a leading dot are still being written.
+            # Files whose names begin with a dot are still being written.
             names = [name for name in os.listdir(self.jobs) if not name.startswith(".")]  # noqa: PTH208
         except FileNotFoundError:
             self.create()
@@ -220,12 +220,12 @@ class HookDirectory:
         return replace(event, uptime_s=self._finer(event))
 
     def _finer(self, event: HookEvent) -> float:
-        """Return the event's uptime to within 10 ms, using the wall clock unless it has been set since."""
+        """Return the event's uptime, refined by the wall clock unless the clock has been set since."""
         if event.boot_id != self._clock.boot_id():
             return event.uptime_s
         by_wall_s = event.at_s - wall_ahead_s(self._clock)
         late_s = by_wall_s - event.uptime_s
-        # A larger difference means that `date` started late on a busy node.
+        # If the difference is larger, `date` started late on a busy node, or the clock was set.
         within = -_ROUNDING_S <= late_s <= _UPTIME_STEP_S
         return by_wall_s if within else event.uptime_s + _UPTIME_STEP_S / 2
 
@@ -243,5 +243,5 @@ class HookDirectory:
                 log.warning("%s: %s; removed, because %s is full", path, why, self._rejected)
                 path.unlink()
         except OSError as error:
-            log.warning("%s: %s; moving it failed: %s", path, why, error)
+            log.warning("%s: %s; moving or removing it failed: %s", path, why, error)
             self._seen.add(path.name)

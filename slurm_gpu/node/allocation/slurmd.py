@@ -30,7 +30,7 @@ CACHED_CONF = Path("/run/slurm/conf/slurm.conf")
 # Maximum duration of a query; `is_silent` reports a slow query earlier.
 DEADLINE_S = 20.0
 SILENT_S = 2.0
-# The pause after a useless answer; it doubles each time.
+# The pause after a failed query or an unhelpful answer; it doubles each time.
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 _ENDS_WITHIN_S = 1.0
 # These directories are not on every user's PATH.
@@ -43,7 +43,7 @@ _ENV = "/usr/bin/env"
 def run_slurmd(command: Sequence[str], ends_within_s: float | None = _ENDS_WITHIN_S) -> str:
     """Run slurmd and return its output, including stderr, to which -G prints; raise SlurmError on failure.
 
-    `ends_within_s` limits the wait for a killed process to end, in seconds; None means no limit.
+    `ends_within_s` limits the wait (in seconds) for a killed process to end; None means no limit.
     """
     command_line = " ".join(command)
     path = f"{os.environ.get('PATH', os.defpath)}:{SBIN}"
@@ -86,7 +86,7 @@ def _end(process: subprocess.Popen[bytes], within_s: float | None) -> None:
 
 
 def _conf_variable(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return an environment in which `slurmd -G` reads the configuration of this node's slurmd."""
+    """Return the variable with which `slurmd -G` reads the configuration of this node's slurmd, if needed."""
     conf = conf_of_slurmd(environ)
     return {} if conf is None else {"SLURM_CONF": str(conf)}
 
@@ -112,8 +112,8 @@ def _has_conf_server(proc: Path) -> bool:
 class SlurmdQuery:
     """Runs `command` in a separate thread, one query at a time.
 
-    The pause before the next query grows with each failed or unhelpful answer. The thread calls `wake` when
-    an answer is available.
+    The pause before the next query grows with each failed query or unhelpful answer. The thread calls `wake`
+    when an answer is available.
     """
 
     def __init__(

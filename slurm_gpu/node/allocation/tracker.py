@@ -22,11 +22,11 @@ def new_segment() -> str:
 class Allocation:
     """A job's GPUs on this node, observed without interruption since `start_s`.
 
-    `start_s` is Clock.monotonic() in the boot `key.boot_id`, and `start_wall_s` is the wall clock at that
-    time. Both are taken at the prolog, or when slurm-gpud restarts. `begun_s` is Clock.monotonic() at the
+    `start_s` is Clock.monotonic() in the boot `key.boot_id`, and `start_wall_s` is the same time on the wall
+    clock: the time of the prolog, or of a restart of slurm-gpud. `begun_s` is Clock.monotonic() at the
     prolog. `prolog_at_s` is the prolog's wall-clock time in the hook file, which distinguishes the runs of a
-    job. `devices` maps positions to UUIDs; unknown devices are absent. `is_reported` is true while only Slurm
-    has reported the run. `recorded_until_s` (Clock.monotonic()) is the end of the records of earlier
+    job. `devices` maps positions to UUIDs; unknown devices are absent. `is_reported` is true while Slurm, but
+    no hook, has reported the run. `recorded_until_s` (Clock.monotonic()) is the end of the records of earlier
     segments, or None in the first segment.
     """
 

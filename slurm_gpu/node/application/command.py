@@ -30,7 +30,7 @@ _SOME_LIBRARIES = 8
 _MOST_PROCESSES = 512
 _NO_BREAK = "\u00a0"
 
-_EXIT_CODES = "exit code: 0 all recognised, 1 one not recognised, 2 invalid rules, 3 a process cannot be read"
+_EXIT_CODES = "exit code: 0 all recognised, 1 not all recognised, 2 invalid rules, 3 unreadable process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
             return 3
         if len(pids) > _MOST_PROCESSES:
             print(
-                f"the job has more than {_MOST_PROCESSES} processes; the others are not checked",
+                f"the job has more than {_MOST_PROCESSES} processes; only {_MOST_PROCESSES} are checked",
                 file=sys.stderr,
             )
         pids = without_slurms_own(processes, list(dict.fromkeys(pids))[:_MOST_PROCESSES])
@@ -159,7 +159,7 @@ def _uid(processes: Processes, pid: int) -> int | None:
 
 
 def judge(processes: Processes, pid: int, rules: ApplicationRules) -> ProcessVerdict:
-    """Check one process in the same way as slurm-gpud."""
+    """Check one process in the same way as slurm-gpud does."""
     evidence = gather(processes, pid)
     if evidence.executable is None:
         return ProcessVerdict(pid, None)
@@ -183,7 +183,7 @@ def best_of(verdicts: Sequence[ProcessVerdict]) -> ProcessVerdict:
 
 
 def explained_job(verdicts: Sequence[ProcessVerdict]) -> Iterator[Iterator[str]]:
-    """Yield the output for a job: the best process, and the number of other processes."""
+    """Yield the output for a job: the best process, and the number of other processes by application."""
     best = best_of(verdicts)
     yield explained(best)
     others = Counter(_name_of(verdict) for verdict in verdicts if verdict is not best)

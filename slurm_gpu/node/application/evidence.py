@@ -43,8 +43,9 @@ _MODULE = re.compile(r"\s*([A-Za-z_]\w{0,63})")
 class ProcessEvidence:
     """The evidence of one process; file names do not include directories.
 
-    `arguments` has at most 4,096 characters. `libraries` are mapped files, `packages` are the Python packages
-    that contain mapped files, and `imports` are the packages that the script imports or `-m` names.
+    `arguments` has at most 4,096 characters. `libraries` are mapped shared libraries, `packages` are the
+    Python packages that contain mapped files, and `imports` are the packages that the script imports or `-m`
+    names.
     """
 
     pid: int
@@ -169,10 +170,10 @@ def _mapped(processes: Processes, pid: int) -> tuple[frozenset[str], frozenset[s
 
 
 def _script_text(processes: Processes, pid: int, script: str) -> str:
-    """Return the script's first 64 KiB if its process's user owns it or everyone can read it, else ""."""
+    """Return the first 64 KiB of a script that the process's user owns or everyone can read, else ""."""
     below = "root" if script.startswith("/") else "cwd"
     try:
-        # This is checked before opening, because opening a device or a pipe can have side effects.
+        # O_PATH allows checks before the file is opened; opening a device or a pipe can have side effects.
         place = os.open(f"{processes.path(pid, below)}/{script}", os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
         return ""

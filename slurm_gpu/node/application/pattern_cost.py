@@ -1,8 +1,8 @@
-"""Bound the time that an admin's regular expression takes on a text that a job's user chose.
+"""Bound the time that an admin's regular expression takes on text that a job's user chose.
 
 Python's `re` has no time limit and blocks the interpreter during a search, so slow patterns are rejected when
 the rules are read. The measure is the number of ways in which a pattern can match from one position. A search
-tries at most all of these ways at each position of the text, whose length is bounded.
+tries at most this many ways at each position of the text, whose length is bounded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import importlib
 import re
 from typing import Any
 
-# The number of characters of a job's arguments that are searched.
+# At most this many characters of a job's arguments are searched.
 LONGEST_TEXT = 4096
 
 # A search takes about 0.1 s in the worst case. The limit allows one `+` or `*`, or several bounded repeats.

@@ -1,6 +1,6 @@
 """Recognise the application of a job by the most specific rule that matches one of its processes.
 
-Only the rule's name and field, and the parameters that the rule names, leave this module.
+Records contain only the rule's name and field, and the parameters that the rule names.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def tidy(value: str) -> str | None:
 
 
 def file_size(processes: Processes, pid: int, name: str) -> int | None:
-    """Return the size in bytes of a regular file, resolved as in that process; None for other users' files.
+    """Return the size in bytes of the regular file that the process names; None for other users' files.
 
     slurm-gpud runs as root, so it must not reveal even the size of files that the user cannot access.
     """
@@ -166,7 +166,7 @@ class Recognition:
                 status = self._processes.stat(pid)
             except OSError:
                 continue
-            # Loading a library grows the address space.
+            # Loading a library enlarges the address space.
             yield pid, (status.started, status.virtual_bytes)
 
     def _scan_process(self, pid: int) -> None:

@@ -100,7 +100,7 @@ def _parse_parameter(value: Any) -> re.Pattern[str]:
     return pattern
 
 
-_NAMES = f"a name, or a list of at most {_MOST_NAMES}, of at most {_LONGEST_NAME} characters each"
+_NAMES = f"a name, or a list of at most {_MOST_NAMES} names, of at most {_LONGEST_NAME} characters each"
 _GLOBS = ValueType(_NAMES, "lmp*", _parse_globs)
 _PATTERN_WHAT = f"a regular expression of at most {_LONGEST_PATTERN} characters"
 _PATTERN = ValueType(_PATTERN_WHAT, r"'--batch-size[= ](\d{1,7})'", _parse_pattern)
@@ -176,8 +176,8 @@ class ApplicationsFile:
 class ApplicationRules:
     """All rules by descending priority, then in file order.
 
-    `libraries` is a pattern that matches every library named by a rule; it quickly excludes the hundreds of
-    others.
+    `libraries` is a pattern that matches every library named by a rule; it quickly excludes all other
+    libraries.
     """
 
     path: str

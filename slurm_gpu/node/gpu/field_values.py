@@ -29,7 +29,7 @@ _ALL_LINKS = 0xFFFFFFFF
 _EACH_LINK = 0xFFFFFFFE
 _NVLINK_COUNT = _Field(91)  # NVLINK_LINK_COUNT
 
-# Fields by their name in Reading; of several, the first that the device has is used.
+# Fields by their name in Reading; the first field that the device has is used.
 _FIELDS: Mapping[str, tuple[_Field, ...]] = {
     "energy_mj": (_Field(83),),  # TOTAL_ENERGY_CONSUMPTION
     "pcie_rx_bytes": (_Field(198),),  # PCIE_COUNT_RX_BYTES
@@ -50,7 +50,7 @@ _TYPES = {
 }
 
 
-# A field is dropped after this many misses in a row, since a single one may be an error.
+# A field is dropped after this many consecutive misses, since a single miss may be a driver error.
 _MISSES = 3
 
 

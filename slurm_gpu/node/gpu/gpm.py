@@ -27,7 +27,8 @@ _RATES = {"pcie_tx_bytes_per_s": 20, "pcie_rx_bytes_per_s": 21}
 _METRICS = {**_PARTS, **_RATES}
 # The quantity, with its unit as suffix, by the name in Activity.
 _QUANTITIES = {name: f"{name}_frac" for name in _PARTS} | {name: name for name in _RATES}
-# Tolerance (rates in MiB/s): values computed from two counters may be slightly below 0, fractions above 1.
+# Tolerance, for rates in MiB/s: a value computed from two counters may be slightly below 0, and a fraction
+# slightly above 1.
 _ROUNDING = 1e-3
 
 

@@ -1,4 +1,4 @@
-"""Find and read GPUs through NVML, and reinitialise it after a driver restart."""
+"""Find and read GPUs through NVML, and reinitialise NVML after a driver restart."""
 
 from __future__ import annotations
 

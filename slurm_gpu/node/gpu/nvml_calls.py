@@ -1,6 +1,7 @@
 """Call NVML's functions without pynvml's wrappers, and interpret return codes.
 
-The wrappers allocate, convert and raise, so the calls made for each sample use the functions directly.
+The wrappers allocate memory, convert values and raise exceptions, so each sample calls the functions
+directly.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ _NO_GPM = (
 _WITHOUT = {
     "GPM": _NO_GPM,
     "nvmlGpmQueryDeviceSupport": _NO_GPM,
-    "nvmlDeviceGetSamples": "has no utilization samples, only a current value;",
+    "nvmlDeviceGetSamples": "has no utilisation samples, only a current value;",
     "nvmlDeviceGetProcessUtilization": (
-        "does not report utilization by process: jobs that share it have no utilization of their own;"
+        "does not report utilisation by process: the utilisation of jobs that share it is unknown;"
     ),
     "nvmlDeviceGetComputeRunningProcesses_v3": "does not list its processes;",
 }
@@ -171,7 +172,7 @@ class NvmlCalls:
         return bool(self.call(name, *arguments) == SUCCESS)
 
     def failed(self, what: str, code: int) -> None:
-        """Log the failure of a function or feature; if it is unsupported, pause its calls."""
+        """Log the failure of a function or feature; if it is unsupported, pause the calls to it."""
         lacks = "has no"
         if code in NEVER:
             _, pause = self._pauses.get(what, (0, 0))
@@ -181,7 +182,7 @@ class NvmlCalls:
         self._log(INFO, f"GPU {self._uuid} {lacks} {what}: {meaning(code)}")
 
     def leave_out(self, *names: str) -> None:
-        """Skip all calls of these functions from now on."""
+        """Skip all calls to these functions from now on."""
         self._never = frozenset(names)
 
     def skips(self, what: str) -> bool:
@@ -194,7 +195,7 @@ class NvmlCalls:
         return left > 0
 
     def is_out(self, what: str) -> bool:
-        """Return whether calls of this function or feature are paused or excluded."""
+        """Return whether calls to this function or feature are paused or excluded."""
         return what in self._never or what in self._pauses
 
     def try_again(self) -> None:

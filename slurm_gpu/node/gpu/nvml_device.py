@@ -48,7 +48,7 @@ _SAMPLES: Mapping[int, Struct] = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: Struct("=QQ"),
     pynvml.NVML_VALUE_TYPE_DOUBLE: Struct("=Qd"),
 }
-# nvml.h: nvmlClocksEventReason…; low clocks of an idle GPU are not throttling.
+# nvml.h: nvmlClocksEventReason…; low clocks of an idle GPU do not count as throttling.
 _REASONS = {
     0x002: "applications_clocks_setting",
     0x004: "sw_power_cap",

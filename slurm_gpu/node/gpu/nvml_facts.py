@@ -30,7 +30,7 @@ _NVLINK_SPEED, _NVLINK_COUNT, _NVLINK_SPEED_OF = 90, 91, 164
 
 
 def gpu_facts(handle: Any, index: int) -> DeviceProperties:
-    """Read the properties of a GPU; raise GoneError, or NvmlError if it has no UUID."""
+    """Read the properties of a GPU; raise GoneError if it is gone, or NvmlError if it has no UUID."""
     milliwatts = _of(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     return DeviceProperties(
         uuid=_uuid(handle),
@@ -83,7 +83,7 @@ def _of(ask: Callable[..., T], *arguments: Any) -> T | None:
         return twice(ask, *arguments)
     except pynvml.NVMLError as error:
         check_gone(error.value)
-    except Exception:  # for example, if a text is not UTF-8: the field is unknown
+    except Exception:  # for example, if text is not UTF-8: the field is unknown
         pass
     return None
 
@@ -141,7 +141,7 @@ def _nvlink(handle: Any) -> float | None:
         return None
     states = [_of(pynvml.nvmlDeviceGetNvLinkState, handle, link) for link in range(count)]
     links = [link for link, state in enumerate(states) if state != pynvml.NVML_FEATURE_DISABLED]
-    # Read each link if the links differ, or if a newer GPU does not report a common speed.
+    # Read the speed of each link if the speeds differ, or if a newer GPU does not report a common speed.
     each = [common] * len(links) if common else _fields(handle, [(_NVLINK_SPEED_OF, link) for link in links])
     megabytes = sum(speed for speed in each if speed is not None)
     return megabytes * 1e6 if megabytes else None

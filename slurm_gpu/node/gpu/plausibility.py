@@ -54,7 +54,7 @@ class PlausibilityFilter:
         except GoneError:
             raise
         except Exception as error:
-            # An error in one field must not affect others, nor end the reader.
+            # An error in one field must neither affect other fields nor end the reader.
             field = getattr(get, "__name__", "").strip("_")
             self._log(WARNING, f"GPU {self._uuid}: {field} cannot be read: {type(error).__name__}")
             return None

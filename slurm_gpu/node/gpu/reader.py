@@ -47,7 +47,7 @@ from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.nvml_device import since_boot_s
 from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Failure, Reading, ReadRequest
 
-# Maximum delay of answers that wait to be sent together with others.
+# Maximum time that an answer waits to be sent together with later answers.
 PATIENCE_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _MAX_CAUSE = 500

@@ -39,13 +39,13 @@ class ReaderChild:
     """A process that calls NVML. It first searches for all devices, or only for those at index `only`.
 
     `found` contains the devices by NVML's index of the GPU; it is complete once `ready` is true. `followed`
-    contains the readings that the process made by itself and sent, each with its UUID. `unfollowed` is true
-    if such a reading failed because a device did not answer. The constructor raises NvmlError if the NVML
+    contains the readings that the process made by itself and sent, each with the device's UUID. `unfollowed`
+    is true if this failed because a device did not answer. The constructor raises NvmlError if the NVML
     binding is missing, and OSError if the process cannot be started.
     """
 
     def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:
-        # Shared memory in which the process writes the GPU of its current call.
+        # Shared memory to which the process writes the index of the GPU in its current call.
         file = os.memfd_create("progress", os.MFD_CLOEXEC)
         os.ftruncate(file, PROGRESS_BYTES)
         self._progress = mmap.mmap(file, PROGRESS_BYTES)
@@ -108,7 +108,7 @@ class ReaderChild:
         self.ask("find", sorted(leave_out))
 
     def advance(self, timeout_s: float) -> bool:
-        """Receive search results for at most `timeout_s`; return True once all have arrived.
+        """Receive search results for at most `timeout_s`; return whether all have arrived.
 
         Raise ReaderFailedError if the process fails, or NvmlError if it reports that the driver does not
         work.
@@ -180,7 +180,7 @@ class ReaderChild:
         return f" ({signal.Signals(-status).name})" if status < 0 else f" (exit status {status})"
 
     def kill(self) -> None:
-        """Kill the process; `is_gone` remains false while it is stuck in the driver."""
+        """Kill the process; `is_gone` remains false while the process is stuck in the driver."""
         self._process.kill()
         self._stdin.close()
         self._stdout.close()

@@ -10,7 +10,7 @@ from slurm_gpu.clock import Clock
 
 log = logging.getLogger(__name__)
 
-# This number of exits or more within this time is reported, once an hour.
+# At least this many exits within this time are reported, at most once an hour.
 MANY, WITHIN_S = 3, 60.0
 AGAIN_S = 3600.0
 # Exits within this time are recent. A process that always exits is restarted every minute

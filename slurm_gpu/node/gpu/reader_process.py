@@ -29,7 +29,7 @@ from slurm_gpu.node.gpu.reading import (
 
 log = logging.getLogger(__name__)
 
-# Maximum time for an answer of a device. It is longer at the start, when the driver may have to load.
+# Maximum time in which a device must answer. It is longer at the start, when the driver may have to load.
 DEADLINE_S = 2.0
 START_DEADLINE_S = 20.0
 # Maximum wait of devices() for a starting process.
@@ -213,7 +213,7 @@ class ReaderProcess:
                     index = child.index_in_call
                     if index is None:
                         raise ReaderFailedError("the NVML reader does not respond")
-                    # Pending answers of other devices are lost; these devices are requested again.
+                    # Pending answers from other devices are lost; these devices are requested again.
                     failure = Failure(
                         ReadError.HUNG, self._leave_out(index, f"no answer within {self._deadline_s:g} s")
                     )
@@ -281,7 +281,7 @@ class ReaderProcess:
         return True
 
     def _abandon_finding(self, child: ReaderChild) -> None:
-        """Exclude the device at which the search hangs, and raise NvmlError."""
+        """Exclude the device at which the search hangs, if known, and raise NvmlError."""
         if child.next_index is not None:
             self._count = child.count
             why = self._leave_out(child.next_index, f"not found within {self._finding_deadline_s:g} s")
@@ -314,7 +314,7 @@ class ReaderProcess:
             log.warning("%s", error)
 
     def _crash(self, why: str, index: int | None = None) -> None:
-        """Prepare the start of another process; `index` is the device at which the last one exited."""
+        """Prepare the start of another process; the last one exited during a call to the device `index`."""
         log.warning("%s; another one is started", why)
         self.exits.add(why)
         self._crashed_at = [at for at in self._crashed_at if at == index]

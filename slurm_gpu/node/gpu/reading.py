@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from slurm_gpu.errors import NvmlError
 
-# The reader process writes NVML's index of the GPU that it calls to shared memory, as a big-endian number.
+# The reader process writes a big-endian number to shared memory: NVML's index of the GPU that it calls.
 PROGRESS_BYTES = 2
 ASKS_NONE = 0xFFFF
 
@@ -41,7 +41,7 @@ class DeviceProperties(NamedTuple):
 
 
 class DeviceMemory(NamedTuple):
-    """The memory in bytes; `used` includes jobs and driver contexts, but not the driver's reserve."""
+    """The memory in bytes; `used` includes that of jobs and driver contexts, but not the driver's reserve."""
 
     used: int
     total: int

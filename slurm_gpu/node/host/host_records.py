@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 STUCK_S = 30.0
 _MOST_STUCK = 4
 _NODE_FRESH_S = 0.2
-# A round takes milliseconds, so its end is polled at this interval.
+# A round usually takes milliseconds; its end is polled at this interval.
 _ASK_S = 0.5
 # The cgroups of this many recently ended jobs are remembered.
 _GROUPS_MOST = 1_000
@@ -84,10 +84,10 @@ class HostRecorder:
         self._reading: NodeReading | None = None
         self._worker = WorkerThread("host") if worker is None else worker
         self._entries: dict[str, _WatchedHost] = {}
-        # By job: a cgroup may outlive its run and continue to count in the job's next run.
+        # The last cgroup of each job: it may outlive its run and continue to count in the job's next run.
         self._groups: dict[int, int] = {}
         self._round: _Round | None = None
-        # Stuck rounds, each with the user of the job whose sample blocks.
+        # Stuck rounds, each with the ID of the user whose job blocks it.
         self._lost: list[tuple[_Round, int | None]] = []
 
     def begin(self, allocation: Allocation) -> None:
@@ -187,7 +187,7 @@ class HostRecorder:
             self._worker.start(lambda: self._run_round(this))
 
     def _run_round(self, this: _Round) -> None:
-        """Sample the jobs of a round in the worker thread; the main thread does not use them meanwhile."""
+        """Sample the jobs of a round in the worker thread; the main thread does not access them meanwhile."""
         try:
             if self._reading is None or this.began_s - self._reading.at_s >= _NODE_FRESH_S:
                 self._reading = self._counters.sample(this.began_s)

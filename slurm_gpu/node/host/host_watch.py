@@ -19,11 +19,11 @@ PAUSE_S = 10.0
 LARGE_PAUSE_S = 30.0
 LARGE_JOB = 100
 _SHARE_OF_AGE = 0.05
-# Reading storage traffic costs as much as the rest, so older jobs read it in every third sample.
+# Reading storage traffic doubles the cost of a sample, so it is read in every third sample of older jobs.
 _STORAGE_PAUSES = 2.5
 
-# Job ages at which applications are scanned, and the interval after that. Scans continue, since notebooks
-# import late.
+# Job ages at which processes are scanned for applications, and the interval of later scans, which are needed
+# since notebooks import packages late.
 RECOGNITION_AGES_S = (1.0, 5.0, 30.0, 120.0, 600.0)
 RECOGNITION_PAUSE_S = 1800.0
 

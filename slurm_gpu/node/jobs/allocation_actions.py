@@ -58,7 +58,7 @@ class AllocationActions(ABC):
         self.segments = SegmentRegistry(spool)
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
-        # By device, the time until which an unwatched job had it or may have had it. The key None means any
+        # The time until which an unobserved job had, or may have had, each device. The key None means any
         # device.
         self._unobserved_until_s: dict[str | None, float] = {}
         self.returning = RequeuedJobs(cgroups, clock)
@@ -95,7 +95,7 @@ class AllocationActions(ABC):
         return is_open or self._ended.began_at(prolog.job_id, prolog.at_s)
 
     def is_of_reported_run(self, prolog: HookEvent) -> bool:
-        """Return whether Slurm reported the run before its prolog was seen."""
+        """Return whether Slurm reported the run before its prolog was received."""
         allocation = self.allocations.of_job(prolog.job_id)
         return allocation is not None and allocation.is_reported and is_of_run(prolog, allocation)
 
@@ -106,7 +106,7 @@ class AllocationActions(ABC):
         return bool(epilog.positions) and epilog.restart > last
 
     def runs_again(self, epilog: HookEvent) -> bool:
-        """Return whether the start of the run that ends now was detected by its cgroup."""
+        """Return whether a new cgroup has shown the start of the run that ends now."""
         return bool(epilog.positions) and self.returning.is_seen(epilog.job_id)
 
     def runs_again_and_is_requeued(self, epilog: HookEvent) -> bool:
@@ -181,7 +181,7 @@ class AllocationActions(ABC):
         self._update_unknown_jobs()
 
     def exclude_unknown_jobs(self, epilog: HookEvent) -> None:
-        """Set whether other jobs may have used the devices of a run that returned after a requeue.
+        """Set whether other jobs may have used the devices of a run that followed a requeue.
 
         If so, the run's own use is unknown, because ended processes cannot be attributed to jobs.
         """
@@ -334,7 +334,7 @@ class AllocationActions(ABC):
             watch.set_unknown_jobs_until(until_s)
 
     def _mark_unobserved(self, allocation: Allocation, until_s: float) -> None:
-        """Mark the use of the allocation's devices until `until_s` as possibly that of an unobserved job."""
+        """Record that an unobserved job may have used the allocation's devices until `until_s`."""
         if allocation.key.boot_id != self._clock.boot_id():
             return
         devices: set[str | None] = set(allocation.devices.values())
@@ -353,7 +353,7 @@ class AllocationActions(ABC):
         return allocation
 
     def _wall_s_of(self, event: HookEvent) -> float:
-        """Return the event's wall-clock time, converted to the current clock if the clock was set since."""
+        """Return the event's wall-clock time, converted if the clock has been set since."""
         if event.boot_id != self._clock.boot_id():
             return event.at_s
         now_s = event.uptime_s + wall_ahead_s(self._clock)

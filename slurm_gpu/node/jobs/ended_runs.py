@@ -1,4 +1,4 @@
-"""Remember recently ended runs, so that outdated reports do not start them again.
+"""Remember recently ended runs, so that outdated reports do not reopen their allocations.
 
 If slurmctld is killed and restarted, it may report a run as running long after the run's epilog ran here. The
 ended runs are stored in the spool, so that they survive a restart of slurm-gpud.
@@ -16,11 +16,11 @@ from slurm_gpu.node.shipping.spool import Spool
 
 log = logging.getLogger(__name__)
 
-# slurmctld may report an ended run as running for this time. Nodes report their jobs when they register
+# For this time, slurmctld may report an ended run as running. Nodes report their jobs when they register
 # again, every 20 pings: half an hour at the default SlurmdTimeout of 300 s.
 REMEMBERED_S = 3600.0
 MOST = 10_000
-# slurmctld does not report a run as running for longer than this after its epilog.
+# Unless it restarts, slurmctld reports a run as running for at most this time after the epilog.
 _EPILOG_UNCERTAIN_S = 10.0
 
 
@@ -100,7 +100,7 @@ class EndedRuns:
         return ended.certain or restart < ended.restart or as_of_s < ended.at_s + _EPILOG_UNCERTAIN_S
 
     def began_at(self, job_id: int, prolog_at_s: float) -> bool:
-        """Return whether the prolog is that of the ended run; a killed slurm-gpud may have left its file."""
+        """Return whether the prolog belongs to the ended run; a killed slurm-gpud may have left the file."""
         ended = self._ended.get(job_id)
         return ended is not None and ended.prolog_at_s == prolog_at_s
 

@@ -1,4 +1,4 @@
-"""Store the share of its GPUs that each job was granted according to slurm-gpudbd."""
+"""Store each job's granted share of its GPUs, as reported by slurm-gpudbd."""
 
 from __future__ import annotations
 

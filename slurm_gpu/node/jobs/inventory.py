@@ -14,13 +14,13 @@ from slurm_gpu.node.shipping.events import EventRecorder
 
 log = logging.getLogger(__name__)
 
-# Maximum number of remembered reports of lost GPUs, so that each is made only once.
+# Maximum number of remembered reports of lost GPUs; each loss is reported only once.
 _REMEMBERED = 1000
 EVENT_OF = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}
 
 
 class DeviceOrder(Protocol):
-    """Finds the UUID at each position. It can take some time until slurmd answers a query.
+    """Finds the UUID at each position. slurmd may take some time to answer a query.
 
     `assumed` is true if the last answer was a guess; `can_be_shared` is true if several jobs can share a GPU.
     """
@@ -57,7 +57,7 @@ class Inventory:
         self._no_driver = False
         self._assumed_reported = False
         self._silence_reported: set[int] = set()
-        # NVML's indices of GPUs that have answered, and of GPUs that were reported because they never have.
+        # NVML's indices of GPUs that have answered, and of GPUs reported because they have never answered.
         self._named: set[int] = set()
         self._unnamed: set[int] = set()
         # GPUs that were reported as lost, by job, restart count, and name of the device.
@@ -117,7 +117,7 @@ class Inventory:
             self._order.ask()
 
     def news(self) -> bool:
-        """Return whether Slurm's order has changed since the last call."""
+        """Return whether slurmd has answered since the last call."""
         return self._order.news()
 
     @property

@@ -38,7 +38,7 @@ class LifeCycle(AllocationActions):
         event: AllocationEvent,
         subject: _Subject,
     ) -> AllocationState:
-        """Apply the first row that matches the state, the event and its condition; return the new state."""
+        """Apply the first row whose state, event and condition match; return the new state."""
         rows = (row for row in table if row.state is state and row.event is event)
         found = next(row for row in rows if row.condition is None or row.condition(self, subject))
         for action in found.actions:

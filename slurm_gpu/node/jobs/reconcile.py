@@ -35,7 +35,7 @@ _MOST_POSITIONS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedJob:
-    """Slurm's report on a job with GPUs here, made `age_s` ago; `start_s` is from the controller's clock."""
+    """Slurm's report on a job with GPUs here, made `age_s` ago; `start_s` is by the controller's clock."""
 
     job_id: int
     restart: int
@@ -145,7 +145,7 @@ class Reconciliation:
     def begun(
         self, reported: Iterable[ReportedJob], allocations: Allocations, now_s: float, wall_s: float
     ) -> list[ReportedJob]:
-        """Return reported jobs without a known prolog. `now_s` is Clock.monotonic(), the time since boot."""
+        """Return confirmed reports on jobs without a known prolog; `now_s` is the time since boot."""
         found: list[ReportedJob] = []
         reported_at_s: dict[tuple[int, int], float] = {}
         booted_s = wall_s - now_s
@@ -178,8 +178,8 @@ class Reconciliation:
                 continue
             younger = restart is not None and allocation.key.restart > restart
             ago_s = wall_s - ended_at_s
-            # This may be the end of an earlier run, without a restart count, or of an earlier job with this
-            # id.
+            # The report may be on the end of an earlier run (without a restart count) or of an earlier job
+            # with this ID.
             earlier = ago_s > now_s - allocation.begun_s + _CLOCKS_DIFFER_S
             if not younger and not earlier and ago_s >= EPILOG_LATE_S:
                 end_s = min(now_s, max(allocation.begun_s, now_s - ago_s))

@@ -19,8 +19,8 @@ from slurm_gpu.wire import Record
 # Checkpoints at these ages are kept permanently, since a segment may end before the first regular one.
 YOUNG_S = (1.0, 2.0, 4.0, 8.0)
 # All checkpoints of the last three minutes are kept, since slurm-gpudbd waits two minutes before it reports
-# an end. Older checkpoints are kept longer the more often their number is divisible by two: three for each
-# power of two.
+# an end. The more often the number of an older checkpoint is divisible by two, the longer it is kept: three
+# remain for each power of two.
 _ALL_OF = 18
 _KEPT = 6
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 4
@@ -56,7 +56,7 @@ class Checkpoints:
         self._young.append((0, at_s, _packed(record)))
 
     def at(self, moment_s: float) -> Record | None:
-        """Return the record of the last checkpoint up to that time, or None if there is none."""
+        """Return the record of the last checkpoint up to `moment_s`, or None if there is none."""
         until = [kept for kept in (*self._young, *self._kept) if kept[1] <= moment_s]
         packed = max(until, key=lambda kept: kept[1], default=None)
         return None if packed is None else Record.from_wire(json.loads(zlib.decompress(packed[2])), {})
@@ -120,8 +120,8 @@ class SegmentRegistry:
     def begin(self, segment: OpenSegment, facts: DeviceProperties, now_s: float) -> DeviceTally:
         """Start sampling a device of the segment and return its tally.
 
-        The first record is saved immediately. If slurm-gpud is killed, only this record shows when the
-        segment started and its minimum duration.
+        The first record is saved immediately. If slurm-gpud is killed, only this record shows the segment's
+        start and minimum duration.
         """
         segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
         segment.histories[facts.uuid] = Checkpoints()

@@ -1,8 +1,8 @@
 """Detect suspended jobs (`scontrol suspend`, gang scheduling) by means that users cannot influence.
 
 The cgroup freezer of a job's steps shows a suspension within POLL_S. If there is no freezer, because cgroups
-are not used or the job has no steps, Slurm's reports show it up to a minute late. Stopped processes are not
-evidence, because users can stop their own processes.
+are not used or the job has no steps, Slurm's reports show a suspension up to a minute late. Stopped processes
+are not evidence, because users can stop their own processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurm_gpu.node.process.job_cgroups import JobCgroups, JobName
 from slurm_gpu.wire.live import LIVE_VALID_S
 
 POLL_S = 2.0
-# Each answer of slurm-gpudbd contains the job's state in Slurm; states older than this are ignored.
+# Each answer from slurm-gpudbd contains the states of jobs in Slurm; states older than this are ignored.
 _REPORT_VALID_S = LIVE_VALID_S
 
 

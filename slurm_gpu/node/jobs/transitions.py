@@ -36,12 +36,12 @@ class AllocationEvent(StrEnum):
     PROLOG = "prolog"
     EPILOG = "epilog"
     EXPIRED = "expired"  # A requeued job has not returned in time.
-    RUNNING = "reported running"  # Slurm has reported a run without a known prolog twice.
-    OVER = "reported over"  # Slurm reports an end whose epilog is overdue.
-    RESTARTED = "restarted"  # An earlier slurm-gpud left it open.
+    RUNNING = "reported running"  # Slurm has twice reported a run without a known prolog.
+    OVER = "reported over"  # Slurm reports the end of a job whose epilog is overdue.
+    RESTARTED = "restarted"  # An earlier slurm-gpud left the allocation open.
     REBOOTED = "rebooted"  # The open allocation is from an earlier boot.
     REPLACED = "replaced"  # An earlier slurm-gpud had opened the job's next allocation.
-    ENDED = "ended"  # An epilog or the next run's prolog ended it.
+    ENDED = "ended"  # An epilog or the next run's prolog ended the allocation.
     LOOKED_UP = "devices looked up"
     WAITED = "devices known or overdue"
     SETTLED = "last samples counted"

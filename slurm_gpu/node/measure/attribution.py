@@ -1,4 +1,4 @@
-"""Attribute a device's utilization to jobs, after hooks and the driver's process samples have arrived.
+"""Attribute a device's utilisation to jobs, after hooks and the driver's process samples have arrived.
 
 Times in seconds are Clock.monotonic(). Times in µs are wall-clock times, like the driver's timestamps.
 """
@@ -24,7 +24,7 @@ from slurm_gpu.node.measure.shares import (
 from slurm_gpu.node.measure.tally import DeviceTally
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, UtilizationSpan, UtilizationSpans
 
-# Samples are counted after this delay, so that an epilog that ends the job before them can arrive first.
+# Samples are counted after this delay, so that the epilog of a job that ended earlier can arrive first.
 LAG_S = 0.04
 
 
@@ -41,10 +41,10 @@ class Others:
 
 
 class Attribution:
-    """Attributes the use of one device: read its ring's samples after `after_us`, and pass them to `take`.
+    """Attributes the use of one device, whose ring's samples after `after_us` are to be passed to `take`.
 
-    The driver's timestamps before `placed_since_s` cannot be converted. `settled_s` is the time up to which
-    all utilization has been attributed.
+    The driver's timestamps before `placed_since_s` cannot be converted to Clock.monotonic(). `settled_s` is
+    the time up to which all utilisation has been attributed.
     """
 
     def __init__(self, clock: Clock, others: Others, placed_since_s: float = -math.inf) -> None:
@@ -96,7 +96,7 @@ class Attribution:
         return self._spans.covered_s < self._others.unknown_jobs_until_s + PROCESSES_LATE_S
 
     def clock_was_set(self, at_s: float) -> bool:
-        """Return whether the wall clock was set since the last sample; call this before each `take`."""
+        """Return whether the wall clock has been set since the last sample; call this before each `take`."""
         was_set = self._spans.clock_was_set(at_s)
         if was_set:
             self._job_samples.begin(self._to_us(at_s))
@@ -155,7 +155,7 @@ class Attribution:
         return span._replace(start_s=unobserved_until_s)
 
     def _count_alone(self, until_s: float, tallies: Sequence[DeviceTally]) -> None:
-        """Count pending spans up to `until_s` if one job alone has had the device since they started."""
+        """Count pending spans up to `until_s` if only one job has had the device since they started."""
         if len(tallies) != 1 or not self._waiting:
             return
         tally = tallies[0]

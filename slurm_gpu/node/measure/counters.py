@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_gpu.node.gpu.reading import DeviceCounter
 from slurm_gpu.wire import Total
 
-# Drivers update their counters with a delay.
+# Drivers update their counters with at most this delay.
 _LATE_S = 0.5
 
 
@@ -47,9 +47,9 @@ class CounterSum:
     def see(self, counter: DeviceCounter | None, between_s: float, allocated_s: float) -> float | None:
         """Count a reading, `between_s` after the previous one; return the growth per second, if known.
 
-        Only `allocated_s` of that time and a proportional part of the growth count. A reading of None means
-        that the time is unmeasured. Readings may be any time apart, because the counters continue to count in
-        between.
+        Only `allocated_s` of `between_s`, and a proportional part of the growth, count. A reading of None
+        means that the time is unmeasured. Readings may be any time apart, because the counters continue to
+        count in between.
         """
         before, self._before = self._before, counter
         if before is None or counter is None or allocated_s <= 0:

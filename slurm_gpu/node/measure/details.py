@@ -1,4 +1,4 @@
-"""Collect the detailed samples of one segment: all values except utilization and memory.
+"""Collect the detailed samples of one segment: all values except utilisation and memory.
 
 The activity, energy and traffic of a device count for a segment only if no other segment has had the device
 since the last sample. Temperature, clocks and throttle reasons count for all segments that share the device.
@@ -19,14 +19,14 @@ from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.node.measure.timeline import TimelineSum
 from slurm_gpu.node.measure.window import WindowRecorder
 
-# Links, by the prefix of their fields, which is also the name of their series in the timeline.
+# Links, named by the prefix of their fields; their series in the timeline have the same names.
 LINKS = ("pcie", "nvlink")
 
 # Two readings of the same moment may have slightly different times.
 _SAME_S = 0.01
 
-# A sample of 10 s does not describe a job that had the device only during its last few ms: earlier stray
-# processes would appear as a full GPU.
+# A sample over 10 s does not describe a job that had the device only in the last few ms: because of earlier
+# stray processes, the GPU would appear fully used.
 _LEAST_ALLOCATED_PART = 0.05
 
 # A GPU that computed for this long must have received kernels over PCIe.
@@ -43,7 +43,7 @@ _GAUGES = {"mem_util_pct": True, "temp_c": False, "sm_clock_mhz": False}
 
 
 class DetailCollector:
-    """Collects detailed samples, and fills their series in the timeline and window."""
+    """Collects detailed samples, and adds their values to the timeline and window."""
 
     def __init__(self, facts: DeviceProperties | None, timeline: TimelineSum, window: WindowRecorder) -> None:
         self._timeline, self._window = timeline, window
@@ -249,7 +249,7 @@ class DetailCollector:
 
 
 def _prefers_gpm_pcie(reading: Reading, *, frozen: bool) -> bool:
-    """Return whether to use GPM's rates instead of 32-bit counters, which wrap many times per second.
+    """Return whether to use GPM's rates instead of 32-bit counters, which can wrap many times per second.
 
     GPM's rates are also used if they show traffic while the counters are `frozen`.
     """

@@ -20,8 +20,8 @@ from slurm_gpu.node.measure.links import SLACK
 from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.wire import Total
 
-# A counter stalls if it grew by less than this part of the energy that the power samples add up to. The
-# samples cover a quarter of the time at worst (A100, H100), so smaller differences prove nothing.
+# A counter counts as stalled if it grew by less than this fraction of the sampled energy. The samples cover a
+# quarter of the time at worst (A100, H100), so smaller differences prove nothing.
 _STALLED_PART = 0.1
 # Drivers update their counters within this time.
 _LATEST_S = 1.0

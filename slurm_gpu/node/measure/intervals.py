@@ -96,7 +96,7 @@ class Gauge:
         return covered
 
     def peek(self, value: float | None, interval: Interval, *, ended: bool = False) -> CoveredMean | None:
-        """Take a reading like `see`, but without counting it."""
+        """Take a reading and return the same as `see`, without counting the reading."""
         before, self._before = self._before, value
         if not interval.continues:
             before = None

@@ -1,4 +1,4 @@
-"""Extract a segment's part of a reading: all of it or, on a shared device, its processes' usage."""
+"""Extract a segment's part of a reading: on a shared device, only the usage of the segment's processes."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ Expensive values are read only in every tenth sample; these samples are called d
 
 from __future__ import annotations
 
-# A young segment is sampled often, since a full interval would be a third of a job of 3 s. A change of memory
-# is placed in the middle between two samples, so the error is at most half of this share of the segment's
+# A young segment is sampled often, since a full interval would be a third of a job of 3 s. A change in memory
+# is assumed to occur midway between two samples, so the error is at most half of this share of the segment's
 # age.
 YOUNG_SHARE = 0.005
 YOUNGEST_S = 0.01
@@ -16,7 +16,7 @@ EARLY_SHARE = 0.25
 # cost more; the driver's ring covers 20 s, and counters cover any time.
 DETAIL_SHARE = 10
 DETAIL_MAX_S = 10.0
-# A pause that lasts for this many samples or detailed samples, and at least GAP_S, counts as unmeasured.
+# A pause counts as unmeasured if it exceeds GAP_S and this many intervals of samples or detailed samples.
 GAP_SAMPLES, GAP_DETAILS = 5, 2
 GAP_S = 0.5
 # The delay before a failed sample is retried, since the reader restarts.
@@ -101,7 +101,7 @@ class SamplingPace:
         self.asked_s, self._skipped = now_s, False
 
     def detailed(self) -> None:
-        """Record that the last request was answered in detail."""
+        """Record that the last sample was detailed."""
         self._detailed_s = self.asked_s
 
     def skip(self) -> None:

@@ -1,4 +1,4 @@
-"""Split a device's utilization among its jobs."""
+"""Split a device's utilisation among its jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Holder = TypeVar("Holder")
 
 # Process samples arrive at most this much later than the samples of the device.
 PROCESSES_LATE_S = 1.0
-# Utilization up to this percentage may come from processes that are each too small to be reported.
+# Utilisation up to this percentage may come from processes that are each too small to be reported.
 _UNSEEN_PERCENT = 5.0
 # The timestamps of one driver tick may differ slightly between its two rings, and between readings.
 _SAME_S = 1e-3
@@ -67,9 +67,9 @@ class JobSamples:
     def __init__(self, after_us: int) -> None:
         self.known: list[JobSample] | None = []
         self._last_us = after_us
-        # Whether a reading of the ring has ever had a process twice.
+        # Whether a reading of the ring has ever listed a process twice.
         self._has_ticks = False
-        # Timestamps that were ahead of the clock at the first reading, because the clock was set back since.
+        # Timestamps that were ahead of the clock at the first reading, because the clock had been set back.
         self._from_before: set[int] = set()
         self._is_first = True
 
@@ -98,7 +98,7 @@ class JobSamples:
         timestamp.
 
         Some drivers reportedly list each process once, with the time of its last work and its mean since the
-        last read. Such samples get the same timestamp, because they are means over the same time. They show
+        last read. These samples get the same timestamp, because they are means over the same time. They show
         only the proportion in which jobs used the device.
         """
         if ring is None:
@@ -159,9 +159,9 @@ def shared(
     samples at all although the device was busy.
 
     If the job of a process is unknown and only one job has the device, the process counts for that job. If
-    there are several jobs, or `unknown_jobs` are possible, such a process makes all shares unknown. The sum
-    over all jobs never exceeds the utilization of the device. Means over a longer time divide the device's
-    usage among all processes in proportion to these means.
+    there are several jobs, or `unknown_jobs` are possible, a process whose job is unknown makes all shares
+    unknown. The sum over all jobs never exceeds the utilisation of the device. Means over a longer time
+    divide the device's usage among all processes in proportion to these means.
     """
     only = next(iter(parts)) if len(parts) == 1 and not unknown_jobs else None
     if samples is None:

@@ -39,7 +39,7 @@ class SegmentKey:
 
 
 class _Utilization(NamedTuple):
-    """A job's own utilization in percent, or None if unknown, and the device's utilization."""
+    """A job's own utilisation in percent, or None if unknown, and the device's utilisation."""
 
     start_s: float
     end_s: float
@@ -62,7 +62,7 @@ class DeviceSample:
 
     `memory_used`, in bytes, and the number of `processes` are the segment's own, or None if unknown. `alone`
     is true if no other segment has had the device since the last sample. `free_after` is true if no segment
-    has had it since this segment's end. If `detailed` is false, only memory was read.
+    has had the device since this segment's end. If `detailed` is false, only memory was read.
     """
 
     reading: Reading
@@ -99,14 +99,14 @@ class DeviceTally:
         self._util = HistogramSum()
         self._device_util = MeanSum()
         self._memory_interval, self._detail_interval = Interval(start_s), Interval(start_s)
-        # Whether the device reports utilization, or None until the first detailed reading.
+        # Whether the device reports utilisation, or None until the first detailed reading.
         self._has_utilization: bool | None = None
         self._memory, self._memory_part, self._memory_hist = Gauge(), MeanSum(), HistogramSum()
         self._details = DetailCollector(facts, self._timeline, self._window)
         self._suspended_s, self._is_suspended = 0.0, False
         # The time of the last suspension report, if any.
         self._reported_s: float | None = None
-        # Suspended intervals up to `_reported_s`; utilization that arrives late for these intervals does not
+        # Suspended intervals up to `_reported_s`; utilisation that arrives late for these intervals does not
         # count.
         self._pauses: deque[tuple[float, float]] = deque()
         # The usage in the last TAKEN_BACK_S, which may have to be subtracted.
@@ -117,7 +117,7 @@ class DeviceTally:
     def end_s(self) -> float | None:
         """Return when the segment ended, or None while it continues.
 
-        If the end is set late, the utilization and memory that were counted after it are subtracted.
+        If the end is set late, the utilisation and memory that were counted after it are subtracted.
         """
         return self._end_s
 
@@ -129,7 +129,7 @@ class DeviceTally:
             self._take_back_memory(at_s)
 
     def utilization(self, begin_s: float, end_s: float, own: float | None, device: float) -> None:
-        """Add an interval with its utilization in percent; `own` is None if the job's share is unknown.
+        """Add an interval with its utilisation in percent; `own` is None if the job's share is unknown.
 
         The share does not count while the job is suspended. Calls must be made in chronological order.
         """
@@ -152,7 +152,7 @@ class DeviceTally:
         return max(kept, default=since_s) - since_s <= TAKEN_BACK_S
 
     def _take_back_utilization(self, since_s: float) -> None:
-        """Subtract later utilization; a sample that spans `since_s` counts fully for the time before it."""
+        """Subtract later utilisation; a sample that spans `since_s` counts in full before `since_s`."""
         before = None
         while self._utilizations and self._utilizations[-1].end_s > since_s:
             start_s, end_s, own, device = before = self._utilizations.pop()
@@ -166,7 +166,7 @@ class DeviceTally:
             self._count_utilization(before.start_s, since_s, own, min(100.0, before.device * denser))
 
     def utilization_alone(self, spans: Sequence[UtilizationSpan]) -> None:
-        """Add spans in chronological order whose utilization is entirely the job's own (the common case)."""
+        """Add spans in chronological order whose utilisation is all the job's own (the common case)."""
         if self._pauses or self._is_suspended:
             for start_s, end_s, percent in spans:
                 self.utilization(start_s, end_s, percent, percent)
@@ -286,7 +286,7 @@ class DeviceTally:
         details = self._details.fields()
         links = {link: [details[f"{link}_rx_bytes"], details[f"{link}_tx_bytes"]] for link in LINKS}
         unmeasured = [link for link, totals in links.items() if totals == [None, None]]
-        # Without utilization, sampled_s comes from memory, which is also sampled during suspensions.
+        # Without utilisation, sampled_s comes from memory, which is also sampled during suspensions.
         suspended_s = self._suspended_until(stop_s)
         return Record(
             **self._named,

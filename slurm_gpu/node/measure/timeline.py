@@ -54,7 +54,7 @@ class _Bins:
 class TimelineSum:
     """Collects series starting at `start_s` (Clock.monotonic()), when the wall clock was `wall_s`.
 
-    Bins are aligned to the wall clock at that time, even if the clock is set later.
+    Bins are aligned to the wall clock as of `start_s`, even if the clock is set later.
     """
 
     def __init__(self, start_s: float, wall_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Convert a device's utilization to contiguous spans, using the driver's ring if there is one.
+"""Convert a device's utilisation to contiguous spans, using the driver's ring if there is one.
 
 Each sample of the ring covers the time since the previous one. Its wall-clock timestamps are converted to
 Clock.monotonic() with the clock offset at the time of reading. If the wall clock has been set since the last
@@ -25,7 +25,7 @@ _US = 1_000_000
 
 
 class UtilizationSpan(NamedTuple):
-    """The utilization in percent from `start_s` to `end_s` (Clock.monotonic())."""
+    """The utilisation in percent from `start_s` to `end_s` (Clock.monotonic())."""
 
     start_s: float
     end_s: float
@@ -48,11 +48,11 @@ class UtilizationSpans:
         self.has_ring = True
         self._last_us = self._to_us(self.covered_s)
         self._anchored = False
-        # The time of the last answer, and since when the device has answered without a pause.
+        # The time of the last answer, and the time since which the device has answered without a pause.
         self._answered_s: float | None = None
         self._answers_since_s = since_s
         # Timestamps that were ahead of the clock at the first reading, or at the first one after a step,
-        # because the clock was set back since.
+        # because the clock had been set back.
         self._from_before: set[int] = set()
         self._is_first, self._was_set = True, was_set
 
@@ -81,7 +81,8 @@ class UtilizationSpans:
         if ring and self._is_first:
             self._from_before.update(sample.at_us for sample in ring if sample.at_us > latest_us)
             if self._from_before or self._was_set:
-                # Earlier samples are also from before the step; for the other samples, this is unknown.
+                # Samples before these are also from before the step; for samples after these, this is
+                # unknown.
                 self._begin_at(now_s)
                 ring = ()
             self._is_first = self._was_set = False
@@ -113,7 +114,7 @@ class UtilizationSpans:
         self._answered_s = None
 
     def clock_was_set(self, now_s: float) -> bool:
-        """Return whether the wall clock was set since the last sample; call this before each `take`.
+        """Return whether the wall clock has been set since the last sample; call this before each `take`.
 
         If it was set, the ring of that reading is useless, because it was requested with a time of the old
         clock. Read the ring again immediately: timestamps ahead of the clock identify the old samples.
@@ -121,7 +122,7 @@ class UtilizationSpans:
         offset_s = wall_ahead_s(self._clock)
         moved = abs(offset_s - self._offset_s) > _CLOCK_STEP_S
         was_set_back = offset_s < self._offset_s
-        # A slewed clock drifts by less than this between two samples; follow it.
+        # A slewed clock drifts by less than _CLOCK_STEP_S between two samples; adopt its offset.
         self._offset_s = offset_s
         if moved:
             self._begin_at(now_s)
@@ -130,7 +131,7 @@ class UtilizationSpans:
         return moved
 
     def was_set_back(self) -> bool:
-        """Return whether the wall clock was set back since the last sample."""
+        """Return whether the wall clock has been set back since the last sample."""
         return self._offset_s - wall_ahead_s(self._clock) > _CLOCK_STEP_S
 
     def _begin_at(self, now_s: float) -> None:

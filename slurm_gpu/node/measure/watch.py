@@ -51,7 +51,7 @@ class DeviceWatch:
     """Samples one device while it has segments: `request` returns a request, and `take` counts its reading.
 
     Times are Clock.monotonic() seconds; `interval_s` is the sampling interval. `failure` is the reason for an
-    outage, which lasts until `recover` is called and is unmeasured. Utilization before `placed_since_s` is
+    outage, which lasts until `recover` is called and is unmeasured. Utilisation before `placed_since_s` is
     also unmeasured, because the wall clock may have been set after the driver's timestamps were made.
     """
 
@@ -75,7 +75,8 @@ class DeviceWatch:
         self._read_s = -math.inf
         # Whether a read has failed since the last sample, or since the last detailed one.
         self._no_memory_before = self._no_details_before = False
-        # Since when the device has been unallocated, as far as known, and the time of the last GPM reading.
+        # The time since which the device has been unallocated, as far as known, and the time of the last GPM
+        # reading.
         self._free_since_s = -math.inf
         self._activity_s: float | None = None
 
@@ -221,7 +222,7 @@ class DeviceWatch:
             self._pace.detailed()
 
     def is_steady(self, now_s: float) -> bool:
-        """Return whether, as long as jobs do not change, only memory samples at the full interval are due."""
+        """Return whether only memory samples at the full interval are due until jobs change."""
         return (
             self.failure is None
             and len(self._segments) == 1
@@ -262,7 +263,7 @@ class DeviceWatch:
         self.request_detail()
 
     def _settles_by(self, now_s: float) -> bool:
-        """Return whether a sample at `now_s` is the last one of any segment."""
+        """Return whether a sample at `now_s` is the last one of a segment."""
         return self._pace.settling and any(
             h.settle_by_s is not None and now_s >= h.settle_by_s for h in self._segments
         )

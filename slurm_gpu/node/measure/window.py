@@ -1,6 +1,6 @@
 """Record the window of one segment on one device: one value per field and second for ten minutes.
 
-Seconds are aligned to the wall clock at the segment's start. Utilization is the mean over each second; other
+Seconds are aligned to the wall clock at the segment's start. Utilisation is the mean over each second; other
 fields are interpolated between the two samples around the middle of the second. Each field that has been
 measured takes 2,400 bytes: about 50 KB for all fields, or 20 KB on a shared device.
 """
@@ -103,11 +103,11 @@ class WindowRecorder:
         self._start_wall_s = math.floor(wall_s)
         self._zero_s = start_s - (wall_s - self._start_wall_s)
         self._utilization, self._memory, self._details = Columns(), Columns(), Columns()
-        # Utilization is measured several times a second; `_second` is the current one.
+        # Utilisation is measured several times a second; `_second` is the current second.
         self._own, self._device, self._second = _Average(), _Average(), 0
 
     def utilization(self, start_s: float, end_s: float, own: float | None, device: float) -> None:
-        """Add the utilization of the job (None if unknown) and the device, in percent, between two times."""
+        """Add the utilisation of the job (None if unknown) and the device, in percent, between two times."""
         begin_s, end_s = start_s - self._zero_s, end_s - self._zero_s
         if begin_s < self._second:
             begin_s = float(self._second)

@@ -67,7 +67,7 @@ def job_in_environment(environment: bytes) -> int | None:
 
 
 def raw_id(found: CgroupJob, jobs: Mapping[int, JobOwner]) -> int | None:
-    """Return the raw ID of the job, or None if only its SLUID is known and missing from `jobs`."""
+    """Return the raw ID of the job, or None if only its SLUID is known and `jobs` does not contain it."""
     if found.job_id is not None:
         return found.job_id
     return next((job for job, owner in jobs.items() if owner.sluid == found.sluid), None)

@@ -21,7 +21,7 @@ _ENVIRONMENT_LIMIT = 1 << 18
 _MOST_PROCESSES = 65_536
 # A process forked from slurmstepd has the job's environment only after exec.
 _TIMES_ASKED = 3
-# A process that belonged to another user in two scans is checked only in every sixth scan.
+# A process that belonged to a user without jobs in two scans is checked only in every sixth scan.
 _WALKS_BETWEEN = 6
 
 

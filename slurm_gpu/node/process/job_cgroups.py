@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from slurm_gpu.node.process.procfs import read
 
-# The hierarchy of each contains the job's processes; the first that exists is used.
+# Each controller's hierarchy contains the job's processes; the first that exists is used.
 _V1_WITH_PROCESSES = ("freezer", "cpuacct", "memory", "devices", "cpuset")
 # Anonymous and shared memory, counted once: RSS without mapped files.
 _V1_MEMORY = (b"total_rss", b"total_shmem")
@@ -71,7 +71,7 @@ class JobCgroups:
         self._v1_roots = (f"slurm_{node}", "slurm")
         self._v2_roots = (f"{node}_slurmstepd.scope", "slurmstepd.scope")
         self._known: dict[tuple[str, JobName], str] = {}
-        # The jobs of directories that have a SLUID as their name.
+        # The job IDs of directories that are named after a SLUID.
         self._titled: dict[str, int] = {}
         # For each job, the state file of a step that was not frozen in the last poll.
         self._running: dict[JobName, str] = {}

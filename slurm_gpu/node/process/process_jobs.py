@@ -1,4 +1,4 @@
-"""Find the job of a process; the job is read from /proc once, and cached beyond the process's end.
+"""Find the job of a process; it is read from /proc once, and remains cached after the process ends.
 
 The cgroup, owner and program come from the kernel and are trusted. The environment, which a process can
 change, is used only if the process is not in a job's cgroup, and only for jobs of the same user.
@@ -22,17 +22,17 @@ log = logging.getLogger(__name__)
 # MPS's processes serve all clients on a GPU. Outside a job's cgroup, they do not belong to any job.
 MPS_PROGRAMS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"})
 
-# Lower uids are system accounts: root's monitoring, the display, nvidia-persistenced.
+# Lower uids belong to system accounts, such as those of monitoring, the display and nvidia-persistenced.
 FIRST_USER_UID = 1000
 
-# No job has this id.
+# No job has this ID.
 NO_JOB = 0
 
 # This suffices for the processes on a node's GPUs in the 20 s that the driver's samples cover.
 _REMEMBERED = 2_000
 # For this time, a pid is assumed to identify the same process.
 _FRESH_S = 0.5
-# Interval for rereading the cgroup of a process without a job; Slurm may still add it to one.
+# Interval for rereading the cgroup of a process without a job; Slurm may still add the process to a job.
 _REREAD_S = 10.0
 _FILE_BYTES = 1 << 16
 _ENVIRONMENT_BYTES = 1 << 20
@@ -190,7 +190,7 @@ class ProcessJobs:
 
 
 class _Environments:
-    """Reads each environment in a separate thread; if a read blocks, its user is skipped from then on."""
+    """Reads environments in separate threads; if a read blocks, that user's environments are ignored."""
 
     def __init__(self) -> None:
         self._stuck: set[int] = set()

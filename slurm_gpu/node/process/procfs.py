@@ -1,7 +1,7 @@
 """Read files in /proc with size limits, because jobs control their content.
 
-`read` blocks only where the kernel blocks. Reads of `maps`, `environ` and `cmdline` wait for a lock that a
-stuck process can keep indefinitely. Callers that must not wait read these files in a thread.
+`read` blocks only if the kernel blocks. Reads of `maps`, `environ` and `cmdline` wait for a lock that a stuck
+process can keep indefinitely. Callers that must not wait read these files in a thread.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _CHUNK = 1 << 16
-# The kernel generates small files for each read, so the first one returns everything.
+# The kernel generates a small file at each read, so the first read returns all of it.
 _SMALL = 4096
 _LAST_FIELD = 21
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")

@@ -5,8 +5,8 @@ Each line is one change: the CRC-32 of its JSON in eight hexadecimal digits, a s
 off at the next start. Memory contains only the offsets of values, and the values that are not on disk yet,
 because a day's records of thousands of jobs may be waiting here.
 
-On a full disk, changes remain in memory. A reserve file is then deleted to free space, and the log is
-rewritten without outdated and low-priority values.
+On a full disk, changes remain in memory. To free space, a reserve file is deleted, and the log is rewritten
+without outdated and low-priority values.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from slurm_gpu.node.allocation.state_lock import StateLock, is_same_file
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# The log is compacted when it has this much outdated data, or as much as current data, up to the limit below.
+# The log is compacted when it has at least this much outdated data, and as much as current data or the limit
+# below.
 COMPACT_BYTES = 1 << 20
 _GARBAGE_MAX_BYTES = 32 << 20
 # The reserve suffices to rewrite the usual amount of waiting data.
 RESERVE_BYTES = 1 << 20
 # The reserve is created only if the disk has this much free space.
 ROOMY_BYTES = 16 * RESERVE_BYTES
-# On a full disk, the log is rewritten only if this frees at least so many bytes.
+# On a full disk, the log is rewritten only if this frees at least this many bytes.
 _GAIN_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 _SMALL_PIECE_BYTES = 1 << 14

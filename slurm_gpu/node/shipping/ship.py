@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 PERIOD_S = 300.0
 JITTER_S = 60.0
 LIVE_S = LIVE_INTERVAL_S
-# After a start or a change of open jobs, live values are sent every LIVE_S for this time.
+# After a start or a change in open jobs, live values are sent every LIVE_S for this time.
 BUSY_S = 60.0
 # The first record of a running job covers at least this time: a record of its first second would show almost
-# no utilization, and slurm-gpudbd gets no other until the next period.
+# no utilisation, and slurm-gpudbd receives no other until the next period.
 FIRST_RECORD_S = 5.0
 # Maximum random delay of urgent items, so that a job on 1,000 nodes does not cause a burst.
 URGENT_DELAY_S = 1.0
-# The same delay if many jobs have ended on this node.
+# The same delay if at least this many items are urgent.
 MANY = 50
 URGENT_DELAY_MANY_S = 5.0
 BACKOFF_MAX_S = 60.0
@@ -46,7 +46,7 @@ MAX_ITEMS = 100
 # Missing items are sent again at most this often, since slurm-gpudbd may have stored them meanwhile.
 AGAIN_S = 60.0
 AGAIN_MAX_S = 3600.0
-# For this time only records are sent to a slurm-gpudbd that rejected the rest.
+# For this time, only records are sent to a slurm-gpudbd that rejected other data.
 PLAIN_S = 300.0
 
 

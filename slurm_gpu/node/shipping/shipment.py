@@ -81,7 +81,7 @@ class OutgoingShipment:
             wire["live"] = self.live
         if self.has is not None:
             wire["has"] = self.has
-        # The best compression takes five times as long and saves a tenth.
+        # The best compression takes five times as long and saves another tenth.
         return gzip.compress(json.dumps(wire, separators=(",", ":")).encode(), 1, mtime=0)
 
 
@@ -115,7 +115,7 @@ class ShipmentReply:
 def read_answer(reply: Reply, items: Sequence[Item]) -> ShipmentReply | None:
     """Parse the body of a response with status 200; leave out malformed parts.
 
-    Return None if the body contains no count of stored items: the answer of another server, such as a proxy,
+    Return None if the body contains no count of stored items: an answer from another server, such as a proxy,
     must not cause items to be dropped.
     """
     try:

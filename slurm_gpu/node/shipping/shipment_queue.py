@@ -49,8 +49,8 @@ class Item:
 class ShipmentQueue:
     """The items in a journal that have to be shipped, oldest first; `len` returns their number.
 
-    Final records, runs and events are urgent: they are shipped immediately. `open_segments` are the segments
-    whose allocations are open. `Spool.commit` commits the changes.
+    Final records, runs and events are urgent: they are shipped within seconds. `open_segments` are the
+    segments whose allocations are open. `Spool.commit` commits the changes.
     """
 
     def __init__(

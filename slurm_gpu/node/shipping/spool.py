@@ -52,7 +52,7 @@ class Spool:
         max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY,
         mark: Path | None = None,
     ) -> None:
-        """`mark` is a file outside the spool, created with it; it shows whether the spool was lost."""
+        """`mark` is a file outside the spool, created with the spool; it shows whether the spool was lost."""
         self._journal = DurableMap(directory)
         self._is_whole = self._journal.is_whole and _OPENED in self._journal
         self.was_lost = mark is not None and _was_lost(directory, mark, is_new=_OPENED not in self._journal)
