@@ -23,7 +23,8 @@ IDLE_LIVE_INTERVAL_S = 60.0
 # Older values are outdated. This is the sum of the longer interval, its jitter and the duration of a slow
 # answer.
 LIVE_VALID_S = 90.0
-# The nodes that must post every LIVE_INTERVAL_S for a reader: all, those with jobs on GPUs, or none.
+# The nodes that must post live values every LIVE_INTERVAL_S for a reader: all, those with jobs on GPUs, or
+# none.
 Refresh = Literal["all", "jobs", "none"]
 # Utilisation up to this counts as idle.
 IDLE_PCT = 1.0

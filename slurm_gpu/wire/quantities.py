@@ -1,4 +1,4 @@
-"""Define means, totals and histograms that contain the time they cover, so that they merge without bias."""
+"""Define means, totals and histograms that contain the time they cover, for merging without bias."""
 
 from __future__ import annotations
 
