@@ -67,8 +67,8 @@ class ClockSteps:
     def was_unchanged(self, events: Iterable[Stamped]) -> bool:
         """Return whether the wall clock has certainly not been set since an earlier process saved its offset.
 
-        Hook events since then (`events`) have timestamps of both clocks, so steps that were later undone are
-        also detected. Call this when slurm-gpud starts. If the result is false, the reason is logged.
+        Hook events (`events`) have timestamps of both clocks, so steps that were later undone are also
+        detected. Call this when slurm-gpud starts. If the result is false, the reason is logged.
         """
         if self._written is None:
             log.info("it is unknown whether the wall clock was set recently: %s", _LEFT_OUT)

@@ -90,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--no-slurm",
         action="store_true",
-        help="run on a machine without Slurm: the processes of each user form a job",
+        help="run on a machine without Slurm: record users' processes on GPUs as jobs",
     )
     add("--once", action="store_true", help="take one sample, send pending records, print a table and exit")
     add(

@@ -27,7 +27,7 @@ def sample_all(seen: CachingReader, clock: Clock) -> None:
 
 
 def observer_summary(clock: Clock) -> str:
-    """Return the table while another slurm-gpud is running.
+    """Return the table for a node on which another slurm-gpud is running.
 
     It shows only those jobs that have processes on a GPU.
     """

@@ -68,7 +68,7 @@ class ServiceOptions:
 
 
 class Service:
-    """slurm-gpud as a whole: all its parts and the main loop."""
+    """All parts of slurm-gpud, and its main loop."""
 
     def __init__(self, options: ServiceOptions, config: SiteConfig, clock: Clock, notifier: Notifier) -> None:
         """Assemble all parts; raise OutsideError (AlreadyRunningError) if slurm-gpud cannot run here."""

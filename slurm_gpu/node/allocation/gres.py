@@ -2,8 +2,8 @@
 
 SLURM_JOB_GPUS contains positions in the order of the `Name=gpu` lines that `slurmd -G` prints. They are
 neither minor numbers nor NVML indices: gres.conf can list files in any order, and AutoDetect uses its own
-order. A line with `Count=1` and several files (MultipleFiles, as for MIG instances) is one position;
-otherwise each file is a position.
+order. A line with `Count=1` and several files (MultipleFiles, as for MIG instances) stands for one position;
+otherwise, each file does.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 * 1024
 MAX_POSITIONS = 1024
-# Rejected files take memory, because they are on a tmpfs, like the directory.
+# Rejected files take memory, because the run directory is on a tmpfs.
 MAX_REJECTED = 1000
 _UPTIME_STEP_S = 0.01
 _ROUNDING_S = 1e-4
@@ -185,7 +185,7 @@ class HookDirectory:
         lock_directory(self.jobs)
 
     def take(self) -> list[HookEvent]:
-        """Return new events in chronological order, even if the wall clock was set."""
+        """Return new events in chronological order, even if the wall clock has been set."""
         events = list(self._new_events())
         boots: dict[str, float] = {}
         for event in events:

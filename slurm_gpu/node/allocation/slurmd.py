@@ -1,4 +1,4 @@
-"""Run `slurmd -G`, which prints the order of a node's GPUs, in the foreground or the background.
+"""Run `slurmd -G`, in the foreground or the background, to obtain the order of a node's GPUs.
 
 The command can take a long time, or never end. For example, if Slurm is on a file system that hangs, the
 process cannot even be killed. The main loop of slurm-gpud never waits for it.

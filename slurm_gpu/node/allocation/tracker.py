@@ -118,7 +118,7 @@ class Allocation:
     def ended_before(self, end_s: float) -> Allocation:
         """Return the allocation that ends at `end_s`, which may precede this segment if the epilog is late.
 
-        In that case the allocation starts where the previous segment ended, so that it covers the time until
+        In that case, the allocation starts where the previous segment ended, so that it covers the time until
         `end_s`.
         """
         if self.recorded_until_s is None or end_s >= self.start_s:

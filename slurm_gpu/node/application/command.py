@@ -97,7 +97,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
     parser = argparse.ArgumentParser(
         prog="slurm-gpud applications",
-        description="Show which application is recognised in running processes, and why; or check the rules.",
+        description="Show which application each process runs and why, or check the rules.",
         epilog=_EXIT_CODES,
     )
     what = parser.add_mutually_exclusive_group(required=True)

@@ -85,7 +85,7 @@ def gather(processes: Processes, pid: int) -> ProcessEvidence:
 
 
 def script_of(executable: str | None, words: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return the script's path and the module (`python -m`) given in an interpreter's command line."""
+    """Return the script's path, or the module (`python -m`), from an interpreter's command line."""
     if executable is None:
         return None, None
     if _PYTHON.fullmatch(executable):

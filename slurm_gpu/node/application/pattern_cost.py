@@ -1,8 +1,8 @@
 """Bound the time that an admin's regular expression takes on text that a job's user chose.
 
 Python's `re` has no time limit and blocks the interpreter during a search, so slow patterns are rejected when
-the rules are read. The measure is the number of ways in which a pattern can match from one position. A search
-tries at most this many ways at each position of the text, whose length is bounded.
+the rules are read. The cost of a pattern is the number of ways in which it can match from one position. A
+search tries at most this many ways at each position of the text, whose length is bounded.
 """
 
 from __future__ import annotations

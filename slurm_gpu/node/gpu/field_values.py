@@ -25,7 +25,7 @@ class _Field(NamedTuple):
 
 
 _ALL_LINKS = 0xFFFFFFFF
-# Placeholder for one field per link.
+# Placeholder for the scope of a counter that has one field per link.
 _EACH_LINK = 0xFFFFFFFE
 _NVLINK_COUNT = _Field(91)  # NVLINK_LINK_COUNT
 

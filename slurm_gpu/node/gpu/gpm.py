@@ -49,7 +49,7 @@ def _asking(metrics: Any, before: Any, after: Any) -> Any:
 
 
 class Gpm:
-    """Takes GPM samples of one device into two alternating buffers of the driver.
+    """Takes GPM samples of one device, alternately into two buffers of the driver.
 
     `calls` calls NVML's functions for the GPU; `gpu_instance` is the ID of the MIG instance, if any.
     """

@@ -121,7 +121,7 @@ def main() -> None:
     """Execute commands until standard input ends."""
     parent, leave_out, only, progress_file = (json.loads(argument) for argument in sys.argv[1:5])
     _die_with(parent)
-    # Signals of a terminal or systemd are for slurm-gpud, which takes a last sample.
+    # Signals from a terminal or systemd are for slurm-gpud, which takes a last sample.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     answers = ReplyWriter(os.dup(1))

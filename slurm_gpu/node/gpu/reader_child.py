@@ -40,8 +40,8 @@ class ReaderChild:
 
     `found` contains the devices by NVML's index of the GPU; it is complete once `ready` is true. `followed`
     contains the readings that the process made by itself and sent, each with the device's UUID. `unfollowed`
-    is true if this failed because a device did not answer. The constructor raises NvmlError if the NVML
-    binding is missing, and OSError if the process cannot be started.
+    is true if such readings ended because a device did not answer. The constructor raises NvmlError if the
+    NVML binding is missing, and OSError if the process cannot be started.
     """
 
     def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:

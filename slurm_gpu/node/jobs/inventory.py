@@ -20,7 +20,7 @@ EVENT_OF = {ReadError.LOST: "gpu_lost", ReadError.HUNG: "gpu_hung"}
 
 
 class DeviceOrder(Protocol):
-    """Finds the UUID at each position. slurmd may take some time to answer a query.
+    """Finds the UUID of the device at each position. slurmd may take some time to answer a query.
 
     `assumed` is true if the last answer was a guess; `can_be_shared` is true if several jobs can share a GPU.
     """

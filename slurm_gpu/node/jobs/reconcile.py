@@ -35,7 +35,7 @@ _MOST_POSITIONS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedJob:
-    """Slurm's report on a job with GPUs here, made `age_s` ago; `start_s` is by the controller's clock."""
+    """Slurm's report on a job with GPUs here, made `age_s` ago; `start_s` is on the controller's clock."""
 
     job_id: int
     restart: int

@@ -79,7 +79,7 @@ class RequeuedJobs:
         return self._poll_at_s if any(job.began_s is None for job in self._expected.values()) else None
 
     def may_run_with(self, job_id: int) -> bool:
-        """Return whether another expected job may be running here now; a job without a cgroup is not."""
+        """Return whether another expected job may be running here now, which requires a cgroup."""
         before_s = self._clock.monotonic()
         self._poll_at_s = 0.0
         self.poll()
@@ -100,6 +100,6 @@ class RequeuedJobs:
             age_s = self._cgroups.age_s(job.name, self._clock.wall())
             if age_s is None:
                 job.absent_s = now_s
-            # Until the cgroup was absent once, it may belong to the earlier run.
+            # Until the job has once had no cgroup, the cgroup may belong to the earlier run.
             elif job.absent_s is not None:
                 job.began_s = min(now_s, max(job.absent_s, now_s - age_s))

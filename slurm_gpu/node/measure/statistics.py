@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from slurm_gpu.wire import Mean
 
-# Intervals: start and end (s), and the value in each.
+# Intervals, each with its start, its end (s) and its value.
 Values = Iterable[tuple[float, float, float]]
 
 _US = 1_000_000

@@ -74,7 +74,7 @@ class DeviceSample:
 
 
 class DeviceTally:
-    """The statistics of one segment on one device, from `start_s` until `end_s` if it has ended.
+    """The statistics of one segment on one device, from `start_s` to `end_s` (None while it continues).
 
     `start_wall_s` is the wall clock at `start_s`; later times follow from it and the monotonic clock. The
     timeline contains values as fractions of the maxima in `facts`; series without a maximum are left out.

@@ -116,8 +116,8 @@ class UtilizationSpans:
     def clock_was_set(self, now_s: float) -> bool:
         """Return whether the wall clock has been set since the last sample; call this before each `take`.
 
-        If it was set, the ring of that reading is useless, because it was requested with a time of the old
-        clock. Read the ring again immediately: timestamps ahead of the clock identify the old samples.
+        If so, the ring of the new reading is useless, because it was requested with a time of the old clock.
+        Read the ring again immediately: timestamps ahead of the clock identify the old samples.
         """
         offset_s = wall_ahead_s(self._clock)
         moved = abs(offset_s - self._offset_s) > _CLOCK_STEP_S

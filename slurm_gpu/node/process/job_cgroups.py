@@ -110,7 +110,7 @@ class JobCgroups:
         including the external one, 2 s later. It never freezes the job's directory. Resuming thaws the steps
         immediately. Only root can suspend or resume jobs.
         """
-        # A single step that is not frozen decides; usually it is the same one as last time.
+        # One step that is not frozen shows that the job runs; usually, it is the same step as last time.
         if (known := self._running.get(job)) is not None and _is_frozen(known) is False:
             return False
         self._running.pop(job, None)

@@ -12,7 +12,7 @@ from slurm_gpu.node.process.procfs import read
 _LIMIT = 1 << 16
 # InfiniBand counters are in words of four bytes.
 _PORT_WORD_BYTES = 4
-# ARPHRD_INFINIBAND: the port counters already include its traffic.
+# ARPHRD_INFINIBAND, the type of IPoIB interfaces; the port counters already include their traffic.
 _IPOIB = 32
 # Added or removed hardware is detected within this time.
 _DEVICES_FRESH_S = 60.0

@@ -29,7 +29,7 @@ from slurm_gpu.node.allocation.state_lock import StateLock, is_same_file
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# The log is compacted when it has at least this much outdated data, and as much as current data or the limit
+# The log is compacted when its outdated data reach this size and either that of the current data or the limit
 # below.
 COMPACT_BYTES = 1 << 20
 _GARBAGE_MAX_BYTES = 32 << 20

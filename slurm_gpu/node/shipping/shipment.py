@@ -20,7 +20,7 @@ from slurm_gpu.wire.record import with_current_names
 
 _JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
 
-# slurm-gpudbd's reports on jobs by raw job ID; docs/api.md has the fields.
+# slurm-gpudbd's reports on jobs by raw job ID; docs/api.md describes the fields.
 JobFacts = Mapping[int, Mapping[str, Any]]
 
 

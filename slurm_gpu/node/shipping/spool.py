@@ -41,8 +41,8 @@ class NewerSpoolError(OutsideError):
 class Spool:
     """The spool directory of slurm-gpud; changes are durable once `commit` has returned True.
 
-    `queue` contains the items that have to be shipped. The constructor raises OSError like DurableMap, and
-    NewerSpoolError if a newer release wrote the spool in a newer format.
+    `queue` contains the items that have to be shipped. The constructor raises OSError in the same cases as
+    DurableMap, and NewerSpoolError if a newer release wrote the spool in a newer format.
     """
 
     def __init__(
