@@ -39,5 +39,5 @@ def restored(read: Callable[[Any, dict[str, str]], T], value: dict[str, Any]) ->
     dropped: dict[str, str] = {}
     item = read(value, dropped)
     for why in dropped.values():
-        log.warning("segment %s: a field of a record in the spool is dropped: %s", value["segment"], why)
+        log.warning("a field of segment %s's record in the spool is dropped: %s", value["segment"], why)
     return item
