@@ -39,14 +39,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def _as_on_site(text: str, source: Path, page: Path) -> str:
-    """Replace links to docs/ and CONTRIBUTING.md by links between pages of the site."""
+    """Replace links to docs/ and CONTRIBUTING.md with links between pages of the site."""
     root, site = ("../" * len(path.parent.parts) for path in (source, page))
     text = text.replace(f"]({root}docs/", f"]({site}")
     return text.replace(f"]({root}CONTRIBUTING.md", f"]({site}contributing.md")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Point links to those pages at their place on the site."""
+    """Point links to pages from other folders at their location on the site."""
     for source, page in _OUTSIDE.items():
         markdown = markdown.replace(f"](../{source}", f"]({page}")
         markdown = markdown.replace(f"]({source}", f"]({page}")
