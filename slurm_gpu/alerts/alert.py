@@ -24,16 +24,16 @@ class AlertKind(StrEnum):
     PARTLY_UNUSED = "partly_unused"
     """Some GPUs are used, and others have never been used."""
     THROTTLED = "throttled"
-    """Heat or the power supply slows a GPU's clocks."""
+    """Heat or the power supply throttles a GPU."""
 
 
-# Reasons that indicate faults; the power cap and requested clocks do not.
+# Throttle reasons that indicate faults; the power cap and requested clocks do not.
 BAD_THROTTLES = frozenset(
     {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
 )
 
 
-# Maximum difference between Slurm's clock and a node's.
+# Maximum difference between the clocks of slurmctld and a node.
 CLOCKS_S = 5.0
 
 
@@ -44,15 +44,15 @@ class AlertThresholds:
     window_s: float = 240.0
     """Minimum duration of a condition. With values every 10 s, an alert appears within five minutes."""
     idle_pct: float = IDLE_PCT
-    """A GPU with a utilisation up to this value is idle."""
+    """A GPU whose utilisation is at most this value is idle."""
     min_coverage: float = 0.8
     """Minimum observed share of `window_s`; below it, no alert is reported."""
     value_for_s: float = 30.0
-    """A value covers at most this time before its sample."""
+    """Maximum time before its sample that a value covers."""
     memory_frac: float = 0.5
-    """Fraction of used memory from which the memory counts as full."""
+    """Memory counts as full if at least this fraction is used."""
     throttled_share: float = 0.5
-    """Share of the observed time for which a GPU must be throttled."""
+    """Minimum share of the observed time for which a GPU must be throttled."""
 
     def __post_init__(self) -> None:
         for name in ("window_s", "value_for_s"):
@@ -103,7 +103,7 @@ _WORDS = {
 
 
 def in_words(alert: Alert) -> str:
-    """Describe the condition in a few words, without the job's owner and the start."""
+    """Describe the condition in a few words, without the job's owner and start."""
     if (found := alert.diagnosis) is not None:
         kind = f" ({found.kind})" if found.kind else ""
         return f"{found.cause}{kind}: {found.text}, {found.confidence:.0%} confidence"

@@ -1,4 +1,4 @@
-"""Keep the recent values of a device that only one job uses, for the length of a window."""
+"""Keep the values of the last window of a device that only one job uses."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 from slurm_gpu.alerts.alert import BAD_THROTTLES, CLOCKS_S, AlertThresholds
 from slurm_gpu.wire import LiveDevice
 
-# Maximum age of a reported reading; `idle_s` is more exact if it is known.
+# Maximum age of a reading in a live value; used if `idle_s`, which is more exact, is unknown.
 _READ_S = 15.0
 
 
 class _HistoryValue(NamedTuple):
-    """One value, and the number of seconds before it that it covers."""
+    """A value and the number of seconds that it covers, which end at its sample."""
 
     at_s: float
     for_s: float
@@ -24,7 +24,7 @@ class _HistoryValue(NamedTuple):
 
 
 class IdlePeriod(NamedTuple):
-    """A period of at least one window in which a device was not used, and the observed share of it."""
+    """A period of at least one window in which a device was not used, and its observed share."""
 
     since_s: float
     coverage: float
@@ -32,7 +32,7 @@ class IdlePeriod(NamedTuple):
 
 @dataclass(slots=True)
 class _Stretch:
-    """A period without use of the device: its start, and the number of observed seconds."""
+    """The start of a period in which the device was not used, and its observed seconds."""
 
     since_s: float
     known_s: float = 0.0
@@ -54,12 +54,12 @@ class DeviceHistory:
         """Whether the job has ever used the device; None if this is only known from the job's records."""
         self._began_s = self._at_s = since_s
         self._unused = _Stretch(since_s)
-        """The period since the last use or, if there was none, since the start of the watch."""
+        """The period since the device was last used or, if it was never used, since the watch began."""
         self._watched = _Stretch(since_s)
-        """The part of this period since observation was last interrupted for longer than tolerated."""
+        """The part of this period after observation was last interrupted for longer than tolerated."""
         self._recent: deque[_HistoryValue] = deque()
         self._n_throttled = 0
-        """Number of throttled values; no sum is computed while it is 0, which is the usual case."""
+        """Number of throttled values; while it is 0, the usual case, no sum is computed."""
 
     def add(self, at_s: float, value: LiveDevice, rules: AlertThresholds) -> None:
         """Add a value; ignore a value that is not newer than the last value."""
@@ -76,7 +76,7 @@ class DeviceHistory:
             if computed_s is not None and computed_s > stretch.since_s:
                 stretch.since_s = computed_s
                 stretch.known_s = min(for_s, at_s - computed_s) + max(0.0, before_s - computed_s)
-        # Work right after the start may belong to the previous job.
+        # Use right after the start may belong to the previous job.
         if computed_s is not None and computed_s > self._began_s + CLOCKS_S:
             self.used = True
         throttled = None if value.throttle is None else not BAD_THROTTLES.isdisjoint(value.throttle)
@@ -89,9 +89,9 @@ class DeviceHistory:
     def _computed_s(
         self, at_s: float, before_s: float, value: LiveDevice, rules: AlertThresholds
     ) -> float | None:
-        """Return the time of the last use since the previous value; None if there was none.
+        """Return the time of the last use since the previous value; None if the device was not used.
 
-        Use shortly before that value is included, because nodes may detect use late.
+        Use shortly before the previous value is included, because nodes may detect use late.
         """
         if value.idle_s is not None:
             return at_s - value.idle_s if value.idle_s <= at_s - before_s + rules.value_for_s else None
@@ -108,7 +108,7 @@ class DeviceHistory:
         return whole if whole is not None or unused else self._watched.idle(now_s, rules)
 
     def memory_is_full(self, now_s: float, rules: AlertThresholds) -> bool:
-        """Return whether every value within the window shows full memory."""
+        """Return whether every value in the window shows full memory."""
         since_s = now_s - rules.window_s
         latest = itertools.takewhile(lambda seen: seen.at_s > since_s, reversed(self._recent))
         return next((seen.memory_full for seen in latest), False) and all(seen.memory_full for seen in latest)

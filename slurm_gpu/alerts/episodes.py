@@ -1,6 +1,6 @@
 """Turn a sequence of findings into episodes.
 
-A fault is reported when the evidence of its finding is strong enough, or the finding is repeated.
+A fault is reported if its evidence is strong enough, or if it is found again.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# Strength from which a verdict is reported at once; others when found a second time.
+# A fault of at least this strength is reported at once; a weaker one is reported if it is found again.
 REPORTED_AT_ONCE = 0.8
-# Number of other findings after which a reported episode ends.
+# A reported episode ends after this many successive findings without its cause.
 TIMES = 2
 
 
@@ -49,11 +49,11 @@ class RunEpisodes(Generic[T]):
 
     @property
     def unsure(self) -> bool:
-        """Whether another diagnosis could settle an open question."""
+        """Whether it is unclear if a fault exists or continues; another diagnosis could settle this."""
         return self._maybe is not None or self._others > 0
 
     def add(self, found: EpisodeFinding[T], now_s: float) -> list[Episode[T]]:
-        """Add a finding; return the episodes to report, which have begun, continue, or have ended."""
+        """Add a finding; return the episodes that it begins, continues or ends."""
         is_fault = found.cause is not None
         if self.reported is not None and is_fault and found.cause == self.reported.found.cause:
             self._others, self._maybe = 0, None
@@ -78,7 +78,7 @@ class RunEpisodes(Generic[T]):
         return changes
 
     def over(self, now_s: float) -> list[Episode[T]]:
-        """End the reported episode, because the job is healthy again or has ended; return it, if any."""
+        """End the reported episode, if there is one, and return it."""
         if self.reported is None:
             return []
         ended = replace(self.reported, ended_s=now_s)

@@ -1,7 +1,7 @@
 """Choose which jobs to diagnose next.
 
-The number of simultaneous diagnoses is limited. For each diagnosis, the nodes of the job send windows, which
-slurm-gpudbd must read.
+The number of simultaneous diagnoses is limited, because the job's nodes send windows for each diagnosis, and
+slurm-gpudbd must read them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class RotationIntervals:
     at_once: int = 12
     """Maximum number of simultaneous diagnoses."""
     again_s: float = 30.0
-    """Initial interval after a diagnosis without a fault; it doubles each time."""
+    """Interval after the first diagnosis without a fault; each further one doubles the interval."""
     longest_s: float = 900.0
     found_s: float = 60.0
     """Interval while a fault is reported."""
     worse: float = 1.5
-    """A score is a change if it exceeds the highest score of a healthy diagnosis by this factor."""
+    """A score counts as a change if it exceeds the highest score of a healthy diagnosis by this factor."""
     news_s: float = 240.0
-    """Time after a change in which the job is diagnosed every `again_s`, since faults emerge gradually."""
+    """For this time after a change, the job is diagnosed every `again_s`, because faults emerge gradually."""
     calm_s: float = 30.0
     """Interval at which one job without a suspicious score is diagnosed."""
     calm_again_s: float = 900.0
@@ -38,7 +38,7 @@ class _JobSchedule:
     judged_s: float = -math.inf
     pause_s: float = 0.0
     well: float = 0.0
-    """The highest score of a diagnosis without a fault, except soon after a change of the score."""
+    """The highest score of a diagnosis without a fault, excluding diagnoses soon after a change of score."""
     news_s: float | None = None
     score: float = 0.0
     """The score of the job when its last diagnosis began."""
@@ -68,8 +68,8 @@ class JudgingRotation:
         """Return the jobs to diagnose now, the highest score first.
 
         `scores` contains all jobs; jobs with a score of at least 1 are diagnosed. `found` contains the jobs
-        with a reported or unsettled fault. `wanted` contains the jobs whose diagnosis other decisions
-        require.
+        with a reported or unsettled fault. `wanted` contains the jobs whose diagnosis is required for other
+        decisions.
         """
         self._schedules = {job: schedule for job, schedule in self._schedules.items() if job in scores}
         self._going = {job: since for job, since in self._going.items() if job in scores}

@@ -16,7 +16,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """The statement of one run about GPUs: they were at fault (`accuses`), or it ran well on them."""
+    """The statement of one run about GPUs: they were at fault (`accuses`), or the run went well on them."""
 
     job: str
     user: str
@@ -36,7 +36,7 @@ class SuspectThresholds:
     users: int = 2
     within_s: float = 14 * 86400.0
     most_of_job: float = 0.5
-    """Maximum share of a job's GPUs that it may accuse; above it, the fault is in the job or the site."""
+    """Maximum share of its GPUs that a job may accuse; above it, the fault is in the job or the site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,10 @@ class Suspect:
 def suspects(
     statements: Iterable[Statement], now_s: float, rule: SuspectThresholds | None = None
 ) -> list[Suspect]:
-    """Return the devices and nodes that enough jobs of enough users accuse, the most accused first.
+    """Return the devices and nodes that enough jobs of enough users accuse, the most often accused first.
 
     Each job that later ran well on the accused GPUs counts against one accusation. A node is reported if it
-    is accused often enough, but no GPU of it is by itself.
+    is accused often enough, but no single GPU of the node is.
     """
     rule = rule or SuspectThresholds()
     accusing: dict[Place, list[Statement]] = defaultdict(list)

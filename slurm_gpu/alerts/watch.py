@@ -21,7 +21,7 @@ class RunningJob:
 
     job_id: int
     start_s: float
-    """Start of this run; a requeued job is watched from the beginning."""
+    """Start of this run; when a job is requeued, the history of its earlier run is discarded."""
     suspended: bool = False
     used_before: bool | None = None
     """Whether the job's records show use of its GPUs; None if they are inconclusive.
@@ -91,7 +91,7 @@ class Watch:
             if job_id in running and running[job_id].start_s == watched.start_s
         }
         for job_id, watched in self._jobs.items():
-            # For example after losing a node: later values do not describe this job.
+            # The job may have lost a node, whose later values do not describe this job.
             others = [uuid for uuid in watched.histories if not _has(devices.get(uuid), job_id)]
             for uuid in others:
                 del watched.histories[uuid]
@@ -103,7 +103,8 @@ class Watch:
                 watched.used_before, watched.unused_before = job.used_before, job.unused_before
             history = watched.histories.get(uuid)
             if history is None or job.suspended:
-                # Use before the first value was not observed; records answer for the time before the watch.
+                # Use before the first value was not observed; the job's records cover the time before the
+                # watch.
                 late = now_s - job.start_s > self.rules.value_for_s
                 used = history.used if history is not None else None if late else False
                 since_s = at_s if job.suspended else max(job.start_s, at_s - self.rules.value_for_s)
@@ -135,7 +136,7 @@ class Watch:
         }
         unused = [uuid for uuid in idle if watched.is_unused(uuid)]
         if len(idle) == len(histories) and idle:
-            # Only records include bursts between two values, if slurm-gpud does not report them.
+            # Live values without `idle_s` miss short use between two samples, but records include it.
             never = len(unused) == len(histories) and watched.used_before is not True
             yield _idle_alert(job_id, AlertKind.NEVER_USED if never else AlertKind.USED_THEN_IDLE, idle, idle)
         full = [uuid for uuid in idle if histories[uuid].memory_is_full(now_s, self.rules)]
