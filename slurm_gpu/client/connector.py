@@ -22,7 +22,7 @@ class DatabaseConnector:
 
     def __call__(self, use: Callable[[DatabaseClient], T]) -> T:
         """Call `use` with a new connection, and return its result."""
-        # Imported here: httpx takes memory that many sites' slurm-gpuctld never needs.
+        # Imported here to save memory: on many sites, slurm-gpuctld never needs httpx.
         from slurm_gpu.client.database_client import DatabaseClient
 
         with DatabaseClient(self.config) as database:

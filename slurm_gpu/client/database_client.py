@@ -130,7 +130,8 @@ class DatabaseClient:
         self._headers = {READS_HEADER: READS_ALL} if needs_all else {}
         if _connectable(path):
             self.where = str(path)
-            # Without TLS, no trusted authorities: reading them takes ten times as long as a request.
+            # A Unix socket needs no certificate authorities, and loading them takes ten times as long as a
+            # request.
             transport = httpx.HTTPTransport(uds=str(path), verify=False)
             self._http = httpx.Client(transport=transport, base_url="http://slurm-gpudbd", timeout=timeout_s)
         else:
@@ -145,7 +146,7 @@ class DatabaseClient:
             )
 
     def health(self) -> Health:
-        """Return the versions, and the progress of the import of Slurm's accounting."""
+        """Return the versions and the progress of importing Slurm's accounting."""
         return self._get(Health, "/v1/health")
 
     def runs(
@@ -208,7 +209,7 @@ class DatabaseClient:
         return self.run_page(job).runs
 
     def run_page(self, job: str) -> RunPage:
-        """Return the runs of JOBID, JOBID_TASK or JOBID+OFFSET with devices, newest first."""
+        """Return the runs of JOBID, JOBID_TASK or JOBID+OFFSET and their devices, newest first."""
         missing: dict[str, Any] = {}
         answer = self._get(dict[str, Any], _job_path(job), missing=missing)
         return RunPage(runs=(), cursor=None) if answer is missing else RunPage.from_json(answer)
@@ -226,7 +227,7 @@ class DatabaseClient:
         return self._list(tuple[NodeWindow, ...], "windows", _job_path(job, "/window"))
 
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
-        """Return the last ten minutes of host metrics of the job's nodes while no other job was on them.
+        """Return host metrics of the part of the last ten minutes in which the job did not share its nodes.
 
         The result is () if the job is not running, shares a node, or is unknown. It is also () if
         slurm-gpudbd is too old to support this request.
@@ -242,19 +243,19 @@ class DatabaseClient:
         return self._get(_LiveNodes, "/v1/live", {"refresh": refresh}).nodes
 
     def nodes(self) -> Sequence[NodeReport]:
-        """Return the nodes with slurm-gpud, with the time of their last shipment and their devices."""
+        """Return the nodes with slurm-gpud, their devices, and the times of their last shipments."""
         return self._list(tuple[NodeReport, ...], "nodes", "/v1/nodes")
 
     def cluster(self) -> ClusterState:
-        """Return all nodes, the jobs on them and the pending jobs, as recently reported by slurmctld."""
+        """Return all nodes, the jobs on them and the pending jobs, as last reported by slurmctld."""
         return self._get(ClusterState, "/v1/cluster")
 
     def running(self) -> Running:
-        """Return the GPU use of the caller's running jobs, or of all running jobs for operators."""
+        """Return the GPU use of the caller's running jobs or, for operators, of all running jobs."""
         return self._get(Running, "/v1/running")
 
     def verdicts(self) -> Verdicts:
-        """Return the current verdicts on the caller's running jobs, or on all running jobs for operators."""
+        """Return the current verdicts on the caller's running jobs or, for operators, on all running jobs."""
         return self._get(Verdicts, "/v1/verdicts")
 
     def forecast(self, job: str) -> Forecast | str:
@@ -270,7 +271,7 @@ class DatabaseClient:
         return self._forecast("/v1/forecast", query)
 
     def acts(self, limit: int = 100) -> Sequence[AuditEvent]:
-        """Return the last changes to the cluster, newest first; only operators may call this."""
+        """Return the latest audit events, newest first; only operators may call this."""
         return self._list(tuple[AuditEvent, ...], "audit", "/v1/audit", {"limit": str(limit)})
 
     def send_audit_events(self, acts: Sequence[AuditEvent]) -> None:
@@ -294,7 +295,7 @@ class DatabaseClient:
         return self._reserve(f"/{number}", {"act": act, **more})
 
     def send_reservation_reports(self, reports: Sequence[Report]) -> None:
-        """Report the state of reservations; only root and SlurmUser may call this.
+        """Report the states of reservations; only root and SlurmUser may call this.
 
         A repeated call is harmless.
         """
@@ -311,7 +312,7 @@ class DatabaseClient:
         return self._list(tuple[Decision, ...], "decisions", path, or_none=True)
 
     def refusals(self, rule: str | None = None, limit: int = 100) -> Sequence[Decision]:
-        """Return the last refusals, or only those by `rule`, newest first; only operators may call this."""
+        """Return the latest refusals, or only those by `rule`, newest first; only operators may call this."""
         query = {"limit": str(limit), **({} if rule is None else {"rule": rule})}
         return self._list(tuple[Decision, ...], "decisions", "/v1/decisions", query)
 
@@ -324,9 +325,9 @@ class DatabaseClient:
         return "decisions" in self._post_controller(decisions=decisions, decisions_after=after).lacks
 
     def quota(self, user: str) -> Quota:
-        """Return a user's limits and their use if slurm-gpuctld has sent them; otherwise, request them.
+        """Return a user's limits with usage if slurm-gpuctld has sent them; otherwise, request them.
 
-        Operators may call this for all users.
+        Operators may call this for any user.
         """
         return self._get(Quota, f"/v1/quota/{quote(user, safe='')}")
 
@@ -378,7 +379,7 @@ class DatabaseClient:
     def _ask(self, kind: type[T], method: str, path: str, missing: T | None = None, **request: Any) -> T:
         response, left_s = self._response(method, path, **request), self._timeout_s
         while response.status_code == 429 and (after_s := _retry_after_s(response)) <= left_s:
-            # Clients that were rejected together do not all return together.
+            # The random part prevents clients that were rejected together from retrying together.
             wait_s = after_s + random.random() * _RETRY_JITTER_S
             self._sleep(wait_s)
             left_s -= wait_s
@@ -403,7 +404,7 @@ class DatabaseClient:
                 f"slurm-gpudbd at {self.where} temporarily rejects requests of this user: {why}"
             )
         if (retry_after_s := response.headers.get("retry-after")) is not None:
-            # The cause is last: `slurm-gpu doctor` uses it to name the daemon to start.
+            # The cause comes last, because `slurm-gpu doctor` uses it to name the daemon to start.
             raise DatabaseError(
                 f"slurm-gpudbd at {self.where} cannot answer at the moment; try again in {retry_after_s} s, "
                 f"and if this persists, run slurm-gpu doctor: {why}"
@@ -433,7 +434,7 @@ def _job_path(job: str, part: str = "", of: str = "runs") -> str:
 
 
 def _connectable(path: Path) -> bool:
-    """Return whether a daemon listens on the socket, since a killed daemon leaves its socket behind."""
+    """Return whether a daemon listens on the socket; a killed daemon leaves its socket behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_S)
         try:

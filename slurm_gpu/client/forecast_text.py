@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.forecast import Forecast
 
-# Fewer forecasts are too few for a percentage.
+# With fewer forecasts, their numbers are shown instead of a percentage.
 _FEW = 20
 
 
