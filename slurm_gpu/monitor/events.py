@@ -31,7 +31,7 @@ _HEADERS = (
 async def _until_disconnected(stream: Coroutine[Any, Any, None], receive: Receive) -> None:
     """Send the stream until it ends or the client disconnects.
 
-    The function also receives messages, because sending alone does not detect a disconnected client.
+    The function also receives messages, because sending does not detect a disconnected client.
     """
 
     async def disconnected() -> None:

@@ -37,7 +37,7 @@ from slurm_gpu.monitor.viewer import viewer_of
 log = logging.getLogger("slurm-gpuweb")
 
 _BEAT_S = 1.0
-# All requests of a poll together take less time; a poll that takes longer hangs.
+# All requests of a poll together take less time, so a longer poll is stuck.
 _STUCK_S = 300.0
 _TIMEOUT_S = 20.0
 

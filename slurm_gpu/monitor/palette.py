@@ -64,7 +64,7 @@ _Three = tuple[float, float, float]
 
 
 def style_rules() -> str:
-    """Return CSS custom properties for light and dark backgrounds. Paper uses the light ones."""
+    """Return CSS custom properties for light and dark backgrounds. Printed pages use the light background."""
     light, dark = (reports.variables(INKS[ground]) for ground in GROUNDS)
     return f":root{{{light}}}\n@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
 

@@ -27,7 +27,7 @@ class Visibility(NamedTuple):
         return self.everything or self.owns(user, uid)
 
     def owns(self, user: str, uid: int | None = None) -> bool:
-        """Return whether a user's jobs are the viewer's own, by uid as in slurm-gpudbd.
+        """Return whether a user's jobs are the viewer's own; uids are compared, as in slurm-gpudbd.
 
         A reassigned name gives no access to jobs of its previous owner. Names are compared only for a viewer
         whose name comes from a reverse proxy and who has no uid on this host.

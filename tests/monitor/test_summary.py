@@ -142,12 +142,12 @@ def test_nodes_that_are_out_of_service_come_first_with_the_reason() -> None:
     ("reason", "begins"),
     [
         ("Resources", "next in line"),
-        ("QOSMaxGRESPerUser", "alone or with other jobs over a limit per user of its QOS"),
-        ("MaxCpuPerAccount", "alone or with other jobs over a limit per account of its QOS"),
-        ("MaxGRESPerAccount", "alone or with other jobs over a limit per account of its QOS"),
-        ("QOSGrpGRES", "alone or with other jobs over a limit of its QOS"),
+        ("QOSMaxGRESPerUser", "would exceed a limit per user of its QOS, alone or with other jobs"),
+        ("MaxCpuPerAccount", "would exceed a limit per account of its QOS, alone or with other jobs"),
+        ("MaxGRESPerAccount", "would exceed a limit per account of its QOS, alone or with other jobs"),
+        ("QOSGrpGRES", "would exceed a limit of its QOS, alone or with other jobs"),
         ("QOSMaxNodePerJob", "larger than its QOS allows on the nodes that Slurm tried"),
-        ("AssocGrpGRES", "alone or with other jobs over a limit of its account"),
+        ("AssocGrpGRES", "would exceed a limit of its account, alone or with other jobs"),
         ("ReqNodeNotAvail, UnavailableNodes:n1", "nodes that it needs"),
         (
             "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",

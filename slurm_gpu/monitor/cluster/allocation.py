@@ -1,6 +1,6 @@
 """Find the squares of each job.
 
-Slurm reports the number of the job's GPUs on each node, and slurm-gpud reports their devices.
+Slurm reports how many GPUs each job has on each node, and slurm-gpud reports which devices these are.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _reported(place: NodeSquares, live: Live | None) -> dict[int, list[int]]:
 def _fill(
     reported: Sequence[int], wanted: int, positions: Iterable[int], place: NodeSquares, taken: set[int]
 ) -> list[int]:
-    """Choose `wanted` squares from slurm-gpud's report, then from Slurm's positions, then from all others."""
+    """Choose `wanted` squares: first from slurm-gpud's report, then from Slurm's positions, then others."""
     found = list(reported[:wanted])
     theirs = [place.by_position[at] for at in positions if at < len(place.by_position)]
     for at in (*theirs, *range(len(place.squares))):
@@ -111,7 +111,7 @@ def _fill(
 
 
 def _fill_shared(reported: Sequence[int], holder: ClusterAllocation, place: NodeSquares) -> list[int]:
-    """Choose squares of GPUs that jobs may share from slurm-gpud's report, then from Slurm's positions."""
+    """Choose squares of shareable GPUs, first from slurm-gpud's report, then from Slurm's positions."""
     found = list(reported[: len(holder.shared_gpus)])
     for position in holder.shared_gpus:
         if len(found) == len(holder.shared_gpus):

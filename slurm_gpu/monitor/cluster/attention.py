@@ -78,10 +78,10 @@ def verdict_alerts(seen: DatabaseState) -> list[Alert]:
 
 
 def recorded_alerts(now_s: float, seen: DatabaseState, rules: AlertThresholds) -> list[Alert] | None:
-    """Return alerts that follow from the records alone: GPU errors, and jobs that never used their GPUs.
+    """Return the alerts that can be derived from records: GPU errors, and jobs that never used their GPUs.
 
-    Return None if the records could not be read. Because records arrive every five minutes, an idle job has
-    an alert only if all of its GPUs are also idle now.
+    Return None if the records could not be read. Because records arrive every five minutes, an idle job
+    causes an alert only if all of its GPUs are also idle now.
     """
     if seen.running is None:
         return None

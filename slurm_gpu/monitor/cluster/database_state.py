@@ -31,7 +31,7 @@ class DatabaseState:
 
     @property
     def as_of_s(self) -> float:
-        """Return the time of `live` or `cluster`, whichever is older. Both change every second."""
+        """Return the older of the times of `live` and `cluster`. Both change every second."""
         return min(self.live_s, self.cluster.as_of_s)
 
     def uses(self) -> Mapping[int, RunningUse]:

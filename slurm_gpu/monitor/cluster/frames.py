@@ -60,8 +60,8 @@ def state_frame(
 def _surplus(place: NodeSquares, node: ClusterNode | None, allocation: SquareAllocation) -> list[int]:
     """Return as many squares as the node has GPUs that are unknown to Slurm.
 
-    No job can use these GPUs. They cannot be identified, so the last squares without a job in Slurm's likely
-    order are returned.
+    No job can use these GPUs. They cannot be identified, so this function returns the last squares, in
+    Slurm's likely order, that have no job.
     """
     n_more = 0 if node is None else len(place.squares) - sum(node.gpus.values())
     if n_more <= 0:
@@ -127,7 +127,7 @@ def _by_square(layout: SquareLayout, live: Mapping[str, Live]) -> list[tuple[int
 
 
 def _clock(layout: SquareLayout, values: list[tuple[int, LiveDevice]]) -> bytes:
-    """Return the frame of clocks in % of the device's maximum or, if unknown, of the highest of its type."""
+    """Return clocks in % of the device's maximum or, if it is unknown, of its type's highest clock now."""
     greatest: dict[str, float] = {}
     for square, value in values:
         if value.sm_clock_mhz is not None:

@@ -44,7 +44,7 @@ class NodeSquares:
     first: int
     squares: Sequence[Square]
     by_position: Sequence[int]
-    """The square at each position in Slurm's likely order, which is that of minor numbers."""
+    """The square at each position in Slurm's likely order, which is the order of minor numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,7 +167,7 @@ def _number(value: int | None) -> int:
 
 
 def _type(types: Sequence[str], index: int, name: str | None) -> str:
-    """Return the GPU type of the node that occurs in the GPU's name.
+    """Return the one of the node's GPU types that occurs in the GPU's name.
 
     If not exactly one type occurs in the name, return the type at the GPU's index.
     """

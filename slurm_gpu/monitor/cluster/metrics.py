@@ -58,10 +58,10 @@ def metrics_for(power_limits_w: Iterable[float | None]) -> list[SquareMetric]:
         SquareMetric("power", "Power", "W", top_w, max(1, math.ceil(top_w / MOST))),
         SquareMetric("temp", "Temperature", "°C", 100, 1),
         SquareMetric("clock", "SM clock", "%", 100, 1),
-        SquareMetric("p25_util", "Utilisation since the job began, p25", "%", 100, 1),
-        SquareMetric("p95_util", "Utilisation since the job began, p95", "%", 100, 1),
-        SquareMetric("p25_mem", "Memory since the job began, p25", "%", 100, 1),
-        SquareMetric("p95_mem", "Memory since the job began, p95", "%", 100, 1),
+        SquareMetric("p25_util", "Utilisation since the job began (p25)", "%", 100, 1),
+        SquareMetric("p95_util", "Utilisation since the job began (p95)", "%", 100, 1),
+        SquareMetric("p25_mem", "Memory since the job began (p25)", "%", 100, 1),
+        SquareMetric("p95_mem", "Memory since the job began (p95)", "%", 100, 1),
         STATE,
     ]
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 T = TypeVar("T")
-# The interval of reads of devices, which rarely change, and of records, which arrive every five minutes.
+# The interval for reading devices, which rarely change, and records, which arrive every five minutes.
 SELDOM_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """The data of slurm-gpudbd at one time by the wall clock of this host, and the resulting alerts."""
+    """The data read from slurm-gpudbd at `at_s` (this host's wall clock), and the resulting alerts."""
 
     at_s: float
     seen: DatabaseState
@@ -61,7 +61,7 @@ class Observer:
                 verdicts = _or_none(source.verdicts)
                 if self._seldom_s is None or now - self._seldom_s >= SELDOM_S:
                     reports, self._running = _or_none(source.nodes), _or_none(source.running)
-                    if reports is not None:  # else keep the last ones and retry at the next poll
+                    if reports is not None:  # otherwise, keep the last reports and retry at the next poll
                         self._reports, self._seldom_s = reports, now
         except SlurmGpuError as error:
             if self.last is None:

@@ -58,7 +58,7 @@ class Overview:
     nodes: Sequence[StateOfNodes]
     waits: Sequence[WaitReason]
     users: Sequence[tuple[str, float]]
-    """The number of GPUs allocated to each user's jobs, with shards as fractions, in descending order."""
+    """The number of GPUs allocated to each user's jobs, the largest first; shards count as fractions."""
     rows: Sequence[ShownRow]
     alerts: Sequence[JobAlert] | None
     """The most serious first; None if the cluster has not been watched for long enough."""
@@ -159,7 +159,7 @@ def make_overview(
 
 
 def _allocated_by_user(state: ClusterState, shown: Iterable[GpuRow]) -> dict[str, float]:
-    """Return the GPUs in the rows `shown` of each user; `state` has all nodes of their jobs."""
+    """Return each user's number of GPUs in the rows `shown`; `state` has all nodes of the users' jobs."""
     shards_per_gpu = {node.node: node.shards_per_gpu for node in state.nodes}
     whole, shared, of = Counter[int](), Counter[int](), dict[int, int | None]()
     for row in gpu_rows(state):
@@ -171,7 +171,7 @@ def _allocated_by_user(state: ClusterState, shown: Iterable[GpuRow]) -> dict[str
         if (job := row.job) is not None:
             part = Fraction(1)
             if row.shared and job.n_gpus is not None:
-                # Shards are the rest of a job's GPUs, in thousandths unless the number of shards is known.
+                # The rest of the job's GPUs are shards or, if the shards per GPU are unknown, thousandths.
                 unit = of[job.job_id] or 1000
                 rest = Fraction(round((job.n_gpus - whole[job.job_id]) * unit), unit)
                 part = min(part, max(Fraction(0), rest / shared[job.job_id]))

@@ -26,7 +26,7 @@ T = TypeVar("T")
 log = logging.getLogger("slurm-gpuweb")
 
 NODES_EVERY_S = 60.0
-# The shorter interval after a failure: without the devices, only the jobs on GPUs are known.
+# The interval after a failure is shorter, because without the devices, only the jobs on GPUs are known.
 NODES_AGAIN_S = 5.0
 RESERVATIONS_EVERY_S = 15.0
 RUNNING_EVERY_S = 60.0
@@ -55,7 +55,7 @@ class _Part(Generic[T]):
             self._due = now + self._every_s
 
     def expire(self) -> None:
-        """Let the next poll request a new answer."""
+        """Request a new answer at the next poll."""
         self._due = 0.0
 
 

@@ -31,18 +31,18 @@ _MEANINGS = {
 _SPELT_OUT = ("Nodes required for job", "Nodes_required_for_job")
 # slurmctld writes this reason as a sentence.
 _NODES_RESERVED = "ReqNodeNotAvail"
-# The beginnings and ends of reasons that are limits; the first match counts.
+# Reasons that name a limit, by their beginning and end; the first match applies.
 _LIMITS = (
-    ("QOSMax", "PerUser", "alone or with other jobs over a limit per user of its QOS"),
+    ("QOSMax", "PerUser", "would exceed a limit per user of its QOS, alone or with other jobs"),
     ("QOSMax", "PerJob", "larger than its QOS allows on the nodes that Slurm tried"),
     ("QOSMax", "", "limited by its QOS"),
-    ("QOSGrp", "", "alone or with other jobs over a limit of its QOS"),
+    ("QOSGrp", "", "would exceed a limit of its QOS, alone or with other jobs"),
     ("QOSMin", "", "never starts, since it is smaller than its QOS allows"),
     ("QOS", "", "limited by its QOS"),
-    ("AssocGrp", "", "alone or with other jobs over a limit of its account"),
+    ("AssocGrp", "", "would exceed a limit of its account, alone or with other jobs"),
     ("AssocMax", "PerJob", "larger than its account allows on the nodes that Slurm tried"),
     ("Assoc", "", "limited by its account"),
-    ("Max", "PerAccount", "alone or with other jobs over a limit per account of its QOS"),
+    ("Max", "PerAccount", "would exceed a limit per account of its QOS, alone or with other jobs"),
 )
 
 

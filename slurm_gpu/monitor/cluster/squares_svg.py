@@ -1,7 +1,7 @@
 """Draw all squares as one SVG with one path per colour, for browsers without scripts and for paper.
 
-The document has a twentieth of the size of a document with one element per square. It uses the colours of the
-canvas on a light background, since paper is light.
+The document is a twentieth of the size of one with one element per square. It uses the colours that the
+canvas has on a light background, because paper is light.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class StateOfNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitReason:
-    """The jobs that wait for one of Slurm's reasons. Each array task counts as a job."""
+    """The jobs that are pending for one of Slurm's reasons. Each array task counts as a job."""
 
     reason: str
     n_jobs: int
@@ -148,7 +148,7 @@ def gpus_in_all(amounts: Sequence[float | None]) -> float | None:
 
 
 def in_partition(state: ClusterState, partition: str) -> ClusterState:
-    """Return the partition's nodes, the pending jobs that requested it, and all running jobs."""
+    """Return the partition's nodes, the pending jobs that requested the partition, and all running jobs."""
     return replace(
         state,
         nodes=[node for node in state.nodes if partition in node.partitions],
@@ -187,7 +187,7 @@ def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
 
 
 def with_whole_gpus(state: ClusterState) -> ClusterState:
-    """Return all nodes, on which a job that has all shards of its GPUs has whole GPUs."""
+    """Return the state with whole GPUs for jobs to which all shards of their GPUs are allocated."""
     n_positions = Counter[int]()
     for node in state.nodes:
         for holder in node.holders:

@@ -17,10 +17,10 @@ _THIS_HOST = ip_network("127.0.0.0/8"), ip_network("::1/128")
 # One address can take at most a third of 4,000 connections, and five such addresses still leave 500.
 LIMITS = ConnectionLimits(
     request_within_s=10.0,
-    # An application that reads the body has answered 408 before.
+    # An application that reads the body has already answered 408 by then.
     body_within_s=15.0,
     keep_alive_s=75,
-    # As many connections as one or two browsers open.
+    # The number of connections that one or two browsers open.
     always_of_sender=16,
     share_of_sender=2,
     is_unlimited=lambda sender: is_among(str(sender), _THIS_HOST),

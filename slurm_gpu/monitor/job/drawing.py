@@ -1,6 +1,6 @@
-"""Draw pages that need numpy and seconds of processor time, each in its own process.
+"""Draw pages that require numpy and seconds of processor time, each in its own process.
 
-At most two processes run at once, and only a few requests may wait. Even many pages therefore delay neither
+At most two processes run at once, and only a few requests may wait. Therefore, even many pages delay neither
 answers to other users nor the heartbeat of slurm-gpuweb.
 """
 
@@ -22,10 +22,10 @@ log = logging.getLogger("slurm-gpuweb")
 AT_ONCE = 2
 MOST_WAITING = 8
 OF_A_USER = 2
-# The time limit of one drawing. A job of 128 GPUs and 24 hours takes two seconds.
+# The time limit of one drawing. Drawing a job of 128 GPUs and 24 hours takes two seconds.
 WITHIN_S = 60.0
 _RETRY = {"Retry-After": "5"}
-# A command instead of an import, so that only the new process loads numpy.
+# This is a command instead of an import, so that only the new process loads numpy.
 DIAGNOSIS = (sys.executable, "-S", "-P", "-m", "slurm_gpu.reports.diagnosed.process")
 
 

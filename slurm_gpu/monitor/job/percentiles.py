@@ -13,7 +13,7 @@ from slurm_gpu.wire.timeline import FULL, GAP
 
 EXACT, FROM_BINS = "exact", "from bins"
 _LOW, _HIGH = 0.25, 0.95
-# Metrics without histograms. They are in % of a maximum, like the bins of the timeline.
+# Metrics without histograms, whose values are percentages of a maximum, like the bins of the timeline.
 _OF_TIMELINE = ("sm_active", "tensor", "pcie", "nvlink", "power", "sm_clock")
 
 
@@ -24,7 +24,7 @@ class Percentiles:
     p25: float | None
     p95: float | None
     how: str
-    """EXACT for percentiles of measured whole percents, or FROM_BINS for percentiles of the means of bins."""
+    """EXACT for percentiles of whole percentages, or FROM_BINS for percentiles of the means of bins."""
     unit: str = "%"
 
 

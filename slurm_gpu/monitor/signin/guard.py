@@ -96,7 +96,7 @@ class Guard:
 
     def _may_be_another_sites(self, scope: Scope) -> bool:
         if scope["method"] in _HARMLESS or (scope["path"] == SIGN_IN and scope["method"] == "POST"):
-            # A POST to SIGN_IN has a MUNGE credential, which browsers do not have.
+            # A POST to SIGN_IN carries a MUNGE credential, which browsers cannot create.
             return False
         return not any(name == _ACTS and value == b"1" for name, value in scope["headers"])
 
@@ -112,7 +112,7 @@ class Guard:
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = message.get("headers", ())
-                # A response to a sign-in or sign-out has its own cookie. A response that shared caches may
+                # A response to a sign-in or sign-out sets its own cookie. A response that shared caches may
                 # store must never contain a user's session.
                 has_cookie = any(name.lower() == b"set-cookie" for name, _ in own)
                 if not has_cookie and any(_is_private(name, value) for name, value in own):

@@ -33,8 +33,8 @@ def right_of(user: str, operators: Operators) -> Right:
 class Rights:
     """Caches the result of `ask`, which may wait for a directory server.
 
-    A slightly old result is used while a thread refreshes it. Only a user's first request therefore waits, or
-    the first one after a pause of some minutes.
+    A slightly old result is used while a thread refreshes it. Therefore, only a user's first request, or the
+    first after a pause of some minutes, waits.
     """
 
     def __init__(self, ask: Callable[[str], Right], monotonic: Callable[[], float]) -> None:

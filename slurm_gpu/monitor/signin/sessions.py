@@ -25,7 +25,7 @@ _RENEWED_EACH = 0.1
 # The maximum time by which a cookie may be ahead of the clock, which may have been set back.
 _AHEAD_S = 60.0
 _MOST_GENUINE = 10_000
-# The maximum length of a cookie; real cookies have a tenth of that.
+# The maximum length of a cookie; real cookies are a tenth as long.
 _LONGEST = 2048
 
 
@@ -57,7 +57,7 @@ class Sessions:
         self.lifetime_s, self._idle_s = lifetime_s, idle_s
         self._ended = RevokedSessions(wall) if ended is None else ended
         self._genuine: dict[str, Session] = {}
-        """Sessions by cookies with a verified signature. All requests of a page send the same cookie."""
+        """Sessions by cookies whose signatures were verified; all requests of a page send the same cookie."""
 
     def begin(self, user: str, uid: int) -> Session:
         """Return a new session of a user."""

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 GOOD_FOR_S = 60.0
 TOKENS_OF_A_USER = 5
-# The maximum number of unused tokens. When one is used, all are compared, so that the duration reveals
-# nothing.
+# The maximum number of unused tokens. A received token is compared with all of them, so that the duration
+# reveals nothing.
 MOST_TOKENS = 1000
 _BYTES = 32
 _LONGEST = 128

@@ -30,7 +30,13 @@ METRICS = [
     {"name": "mem", "title": "Memory used", "unit": "%", "top": 100, "step": 1},
     {"name": "power", "title": "Power", "unit": "W", "top": 700, "step": 3},
     {"name": "temp", "title": "Temperature", "unit": "°C", "top": 100, "step": 1},
-    {"name": "p25_util", "title": "Utilisation since the job began, p25", "unit": "%", "top": 100, "step": 1},
+    {
+        "name": "p25_util",
+        "title": "Utilisation since the job began (p25)",
+        "unit": "%",
+        "top": 100,
+        "step": 1,
+    },
     {"name": "state", "title": "State", "unit": "", "top": 4, "step": 1},
 ]
 

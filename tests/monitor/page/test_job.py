@@ -96,7 +96,7 @@ def test_each_gpu_has_its_percentiles_and_a_gap_is_no_zero(job_tab: Callable[[Wo
     assert _cells(tab, 1) == ["n1", "0", "0 %", "0 %", "–", "–"]
     assert _cells(tab, 2)[:2] == ["n1", "1"]
     heads = tab.page.locator("#gpus th.group").all_inner_texts()
-    assert heads == ["Utilisation", "Power, share of the limit *"], (
+    assert heads == ["Utilisation", "Power (share of the limit) *"], (
         "what comes of bins is marked, what is not there left out"
     )
     assert "except those marked *" in tab.page.inner_text("#gpus-note")
@@ -177,7 +177,7 @@ def test_alerts_of_a_job_are_shown_with_advice(job_tab: Callable[[World], Tab]):
         },
     ]
     tab = job_tab(world)
-    assert "Request as many as the program uses" in tab.page.inner_text("#advice")
+    assert "Request as many GPUs as the program uses" in tab.page.inner_text("#advice")
 
 
 def test_it_leads_to_the_diagnosis_of_the_run_that_is_shown(job_tab: Callable[[World], Tab]):

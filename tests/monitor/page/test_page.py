@@ -268,7 +268,7 @@ def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]
     tab.page.locator("#mine li").first.wait_for()
     mine = tab.page.inner_text("#mine")
     assert "Slurm's estimated start" not in mine, "the estimate is in the past"
-    for words in ("300 mine", "cancel it", "301 later", "others come first", "Forecast: most likely"):
+    for words in ("300 mine", "cancel it", "301 later", "others come first", "Forecast: probably"):
         assert words in mine
     assert "of alice" not in mine
     limits = tab.page.inner_text("#limits")
@@ -306,7 +306,7 @@ def test_a_forecast_has_its_accuracy_and_slurms_estimate_and_no_start_in_the_pas
     tab = opened(world).ready()
     tab.page.locator("#mine li").first.wait_for()
     mine = tab.page.inner_text("#mine")
-    assert "Forecast: most likely now, between now and " in mine
+    assert "Forecast: probably between now and " in mine
     assert "right so far: 0 of 3 forecasts; treat this forecast as a guess." in mine
     assert (mine.index("Slurm's estimated start: ") < mine.index("Forecast")) is not is_validated
 

@@ -21,5 +21,5 @@ export function write(chosen) {
 // Return the address of a job's page. For pending array tasks that Slurm has not split yet, such as 9_2-3%1, use the
 // ID of the array.
 export const jobPage = (id) => `job?id=${encodeURIComponent(id.replace(/_.*[^0-9].*$/, ""))}`;
-// Return the address of the diagnosis of the run with this submit time, or of the newest run.
+// Return the diagnosis page's address for the run with this submit time, or for the newest run.
 export const diagnosisPage = (id, submit_s) => `diagnosis?id=${encodeURIComponent(id)}${submit_s === undefined ? "" : `&run=${submit_s}`}`;

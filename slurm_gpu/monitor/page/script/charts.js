@@ -12,7 +12,7 @@ const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-se
 
 const TITLES = {
   util: "Utilisation", mem_used: "Memory used", sm_active: "SM active", tensor: "Tensor cores active", pcie: "PCIe",
-  nvlink: "NVLink", power: "Power, share of the limit", sm_clock: "SM clock, share of the maximum",
+  nvlink: "NVLink", power: "Power (share of the limit)", sm_clock: "SM clock (share of the maximum)",
 };
 
 export const seriesTitle = (name) => TITLES[name === "mem" ? "mem_used" : name] ?? name;

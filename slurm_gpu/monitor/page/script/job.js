@@ -104,10 +104,10 @@ function showFacts(run) {
   fill(byId("facts"), rows.filter(Boolean).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, value ?? words.GAP)))));
 }
 
-// Nodes ship records within this time, two shipment intervals, in seconds.
+// Nodes send records within two shipment intervals, which is this number of seconds.
 const SHIPPED_WITHIN_S = 720;
 
-// Say when the nodes of a running job last reported, and which of them has been silent for long.
+// Describe when the nodes of a running job last reported, and name a node that has not reported for long.
 function reported(devices, at) {
   const continuing = devices.filter((record) => !record.final), newest = new Map();
   for (const { node, last_s } of continuing.length ? continuing : devices) newest.set(node, Math.max(last_s, newest.get(node) ?? 0));
@@ -116,12 +116,17 @@ function reported(devices, at) {
   return last_s - first_s > SHIPPED_WITHIN_S ? `${times}; ${first} has not reported since ${at(first_s)}` : times;
 }
 
+// Explain the lines of charts with several GPUs.
+function meaning(n_gpus) {
+  return n_gpus > 1 ? `The thick line is the mean of the GPUs that have data at each time (of ${words.count(n_gpus)} GPUs in all); each thin line is a single GPU. ` : "";
+}
+
 function showTimeline(run) {
   const timeline = timelines.find((one) => one.id === run.id && one.submit_s === run.submit_s);
   const series = seriesOf(timeline?.devices ?? []);
   drawing = series.map((one) => chart(one, () => inks));
   fill(byId("charts"), drawing.map(({ figure }) => figure));
-  say(byId("timeline-note"), series.length ? `The thick line is the mean of ${words.counts(timeline.devices.length, "GPU")}, or of those with data at that time; thin lines are single GPUs. Lines have gaps where nothing was measured.`
+  say(byId("timeline-note"), series.length ? `${meaning(timeline.devices.length)}Lines have gaps where nothing was measured.`
     : "No timeline of this run is stored.");
   const file = (stored, part, text) => (run.full && stored ? make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text) : null);
   const files = [file(run.by_device?.length, "", "p25 and p95 of each GPU"), file(series.length, "/timeline", "the timeline"),

@@ -11,7 +11,7 @@ export const OUT_OF_SERVICE = 3;
 const ASIDE = 0.16; // share of the colour that a square keeps if it is not highlighted
 const EDGED = 9; // minimum size in pixels of squares with an edge
 
-// Return whether a square has the frame of free GPUs, because it is free and no value above 0 is known.
+// Return whether a square has the frame of free GPUs: the square is free, and no value above 0 is known.
 export const isFree = (state, octet) => state === FREE && (octet === GAP || octet === 0);
 
 // Return the thickness of the frame of a free square with this side.

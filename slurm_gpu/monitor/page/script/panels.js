@@ -141,17 +141,17 @@ export function mine(place, { running, waiting, alerts, waits, why, now_s, under
     queued.length ? [make("h3", {}, "Pending"), make("ul", { class: "items" }, queued)] : null);
 }
 
-// Show the start that Slurm estimates and the forecast. A forecast that was not validated comes last, as a guess.
+// Show Slurm's estimate of the start, and the forecast. A forecast that was not validated comes last, as a guess.
 function expected(job, wait, now_s) {
   const forecast = wait?.forecast, at = (start_s) => (start_s <= now_s ? "now" : words.moment(start_s, now_s));
   const slurm = job.start_s > now_s ? make("p", {}, `Slurm's estimated start: ${at(job.start_s)}.`) : null; // an estimate in the past is outdated
   if (!forecast) return [slurm, wait?.why ? make("p", {}, "No forecast: ", coded(wait.why)) : null];
   const [lower, median, upper] = [forecast.lower_s, forecast.median_s, forecast.upper_s].map((seconds) => at(forecast.at_s + seconds));
-  const own = [make("p", {}, `Forecast: most likely ${median}, between ${lower} and ${upper}.`), make("p", { class: "aside" }, `${wait.accuracy.join("; ")}.`)];
+  const own = [make("p", {}, `Forecast: probably between ${lower} and ${upper}, most likely around ${median}.`), make("p", { class: "aside" }, `${wait.accuracy.join("; ")}.`)];
   return forecast.judged === null ? [slurm, ...own] : [...own, slurm];
 }
 
-// List limits as in `slurm-gpu quota --json`. Limits on sums have a bar that shows usage; limits per job are values.
+// List limits as in `slurm-gpu quota --json`. Limits on sums are shown with a usage bar, and limits per job as values.
 export function limits(place, me, now_s) {
   if (!me) return fill(place, nothing("Not loaded yet."));
   if (!me.limits) return fill(place, make("p", { class: "none" }, "Your limits are unknown: ", coded(me.limits_why ?? "no reason was given"), "."));

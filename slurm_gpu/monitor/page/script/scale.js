@@ -3,7 +3,7 @@
 
 import { KINDS, SEQUENTIAL, STATES } from "./palette.js";
 
-// The media query for colours on a dark background. Paper uses those on a light one.
+// The media query for colours on a dark background. Printed pages use the colours on a light background.
 export const DARK = "screen and (prefers-color-scheme: dark)";
 
 export const pack = ([red, green, blue]) => (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;

@@ -53,8 +53,8 @@ export class Squares {
     this.whole();
   }
 
-  // Show octets by square with colours by octet. Drawing is immediate, so that the browser's next frame shows the
-  // result.
+  // Show octets by square with colours by octet. They are drawn immediately, so that the browser's next frame shows
+  // them.
   show({ octets, colours, ring, numbers }) {
     Object.assign(this, { octets, colours, ring, numbers });
     cancelAnimationFrame(this.pending);

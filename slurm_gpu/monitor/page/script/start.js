@@ -142,7 +142,7 @@ function showHealth() {
   if (health.failed?.status === 401) text = "You are not signed in. Run slurm-gpu web on a login node and open the link that it prints.";
   else if (health.failed?.status === 403) text = `Access denied: ${health.failed.message}`;
   else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}. The page shows the last known state.`;
-  else if (slurmIsStale) text = `slurmctld has not answered since ${since}. Allocations and pending jobs are from that time; GPU values are current.`;
+  else if (slurmIsStale) text = `slurmctld has not answered since ${since}: allocations and pending jobs may be outdated, but GPU values are current.`;
   else if (age !== null && age > OLD_S) text = `slurm-gpudbd or Slurm has not answered since ${since}. The page shows the last known state.`;
   const hasAccess = ![401, 403].includes(health.failed?.status) || health.asOf_s !== null;
   for (const part of document.querySelectorAll("main, footer")) part.hidden = !hasAccess;
@@ -150,7 +150,8 @@ function showHealth() {
   say(errorBox, text);
 }
 
-// Highlight the squares of one alert, of the search, or of the viewer's jobs. Only the first two fade other squares.
+// Highlight the squares of one alert, of the search, or of the viewer's jobs. An alert and a search fade all other
+// squares.
 function light() {
   const found = byId("found"), forget = byId("forget");
   let some = null;

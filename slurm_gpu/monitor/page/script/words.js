@@ -65,14 +65,15 @@ export function frees(job, now_s) {
 
 const ABOUT = {
   xid: ["GPU error", "A GPU reported an error (XID).", "Save a checkpoint and notify the operators, who may drain the node."],
-  never_used: ["allocated, never used", "The job's GPUs have computed nothing since it started.", "Check whether the program finds its GPUs. If the job does not need them, cancel it to free them for others."],
+  never_used: ["allocated, never used", "The job's GPUs have computed nothing since it started.", "Check whether the program finds its GPUs. If the job does not need GPUs, cancel it to free them for others."],
   used_then_idle: ["used, then idle", "The job's GPUs were used, but are now idle.", "If the job's work is done, cancel it; if it waits for data or input, end it and start it again later."],
-  memory_idle: ["memory full, idle", "GPU memory is full, but the GPU is idle.", "A process hangs, or keeps memory that it no longer needs: check its log."],
-  partly_unused: ["some never used", "Some of the job's GPUs were never used.", "Request as many as the program uses, or start one process for each GPU."],
+  memory_idle: ["memory full, idle", "GPU memory is full, but the GPU is idle.", "A process hangs, or keeps memory that it no longer needs: check the job's log."],
+  partly_unused: ["some never used", "Some of the job's GPUs were never used.", "Request as many GPUs as the program uses, or start one process for each GPU."],
   throttled: ["throttled", "Clocks are throttled by heat or the power supply.", "The job itself is fine; the operators should check the node's cooling and power."],
 };
 
-// Return the short name of an alert, its meaning, and advice. An alert with a verdict has the verdict's texts.
+// Return the short name of an alert, its meaning, and advice. For an alert with a verdict, these are the verdict's
+// texts.
 export function alertText({ alert: name, verdict }) {
   if (verdict) {
     const confidence = `${Math.round(100 * verdict.confidence)} % confidence`;
