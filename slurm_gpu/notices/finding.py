@@ -21,7 +21,7 @@ ALERT_KINDS = (
     AlertKind.PARTLY_UNUSED,
     AlertKind.THROTTLED,
 )
-# The default: without diagnoses, which may be wrong and must be requested by name.
+# The default excludes diagnoses, which may be wrong and must be requested by name.
 DEFAULT_ALERT_KINDS = frozenset(ALERT_KINDS) - {AlertKind.UNHEALTHY}
 # Kinds of notices, the most important first.
 KINDS = (WARNING, ENDED, *map(str, ALERT_KINDS))

@@ -12,7 +12,7 @@ from enum import StrEnum
 from slurm_gpu.notices.finding import WARNING, JobFinding, NoticedJob
 from slurm_gpu.notices.ledger import Ledger
 
-# Minimum observed share of a job's time, by its records and by live values, before a warning.
+# A warning requires that records and live values each cover at least this share of the job's time.
 COVERAGE = 0.95
 
 
@@ -61,9 +61,9 @@ def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> Idl
     """Return a job's current stage."""
     run = idle.job.run
     warnings = [ledger.last_notice(run, WARNING, stage) for stage in range(len(rule.warn_s))]
-    # A warned job has been idle since then, even if a slurm-gpuctld that started later cannot observe it.
+    # A warned job has been idle since the start in its warning, even if slurm-gpuctld was restarted since.
     since_s = min([idle.since_s, *(one.runs[run] for one in warnings if one is not None)])
-    # The time to the next step counts from here: a warning sent late delays the following steps.
+    # The next step is due relative to this time, so a warning sent late delays the following steps.
     before_s = since_s
     for stage, at_s in enumerate(rule.warn_s):
         left_s = at_s - (rule.warn_s[stage - 1] if stage else 0)

@@ -10,10 +10,10 @@ from slurm_gpu.notices.sending import Channel, Message, NotSentError, UnknownFat
 
 log = logging.getLogger("slurm-gpuctld")
 
-# Delays after failed attempts; after the last one the notice is dropped.
+# Delays after failed attempts; if the attempt after the last delay fails, the notice is dropped.
 AGAIN_AFTER_S = (60.0, 300.0, 900.0, 3600.0)
 _LONGEST_WHY = 300
-# Maximum number sent before the remaining alerts are checked again.
+# Maximum number of notices sent before the remaining alerts are checked again.
 _AT_ONCE = 20
 
 
@@ -23,7 +23,7 @@ def is_due(delivery: Delivery, now_s: float) -> bool:
         return False
     if delivery.attempts == 0:
         return True
-    # After a clock was set back, wait no longer than the delay.
+    # If the clock was set back, wait no longer than the delay.
     waited_s = abs(now_s - delivery.at_s)
     return waited_s >= AGAIN_AFTER_S[min(delivery.attempts, len(AGAIN_AFTER_S)) - 1]
 
@@ -75,7 +75,7 @@ def _sent(channel: Channel, message: Message, attempts: int) -> tuple[DeliverySt
     except UnknownFateError as error:
         return DeliveryState.UNKNOWN, str(error)[:_LONGEST_WHY]
     except Exception as error:
-        # For example a name that a header cannot contain. Other notices are still sent.
+        # For example, a header cannot contain the job's name. Other notices are still sent.
         log.exception("notice could not be sent")
         return DeliveryState.FAILED, f"{type(error).__name__}: {error}"[:_LONGEST_WHY]
     return DeliveryState.SENT, ""

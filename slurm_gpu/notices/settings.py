@@ -89,7 +89,7 @@ class Settings:
     alerts: Annotated[
         frozenset[Annotated[AlertKind, choice(ALERT_KINDS)]], "The alerts to notify users of."
     ] = DEFAULT_ALERT_KINDS
-    # Alerts do not appear before slurm_gpu.alerts has watched for a window.
+    # An alert appears only after slurm_gpu.alerts has watched the job for a window.
     after_s: Annotated[
         float,
         duration(300.0, 7 * 86400.0, "30m"),

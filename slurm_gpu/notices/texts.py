@@ -29,9 +29,9 @@ PLACEHOLDERS = {
     "job": "ID of the first job",
     "contact": "where to ask, as a sentence; empty if notices.yaml has no contact",
     "web": "address of the web page, as a sentence; empty without one",
-    "why": "for a warning or an end: the reason that the policy gives",
-    "end": "for a warning: the earliest time at which the jobs are ended",
-    "fate": "for a warning or an end: what happens to the jobs, as a sentence",
+    "why": "in warning.txt and ended.txt: the reason that the policy gives",
+    "end": "in warning.txt: the earliest time at which the jobs are ended",
+    "fate": "in warning.txt and ended.txt: what happens to the jobs, as a sentence",
 }
 _SUBJECT = "Subject: "
 _LONGEST_NAME, _LONGEST_SUBJECT = 40, 150

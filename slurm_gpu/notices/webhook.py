@@ -52,7 +52,7 @@ class WebhookChannel:
             raise self._refused(answer.status, answer.reason)
 
     def try_out(self) -> None:
-        """Connect without posting a notice, to check address and certificate; raise NotSentError on error."""
+        """Check the address and the certificate without posting a notice; raise NotSentError on error."""
         self._connected().close()
 
     def _connected(self) -> http.client.HTTPConnection:

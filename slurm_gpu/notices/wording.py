@@ -42,7 +42,7 @@ def of_outcome(outcome: FindingOutcome, zone: ZoneInfo, *, sends: bool) -> str:
         case NoticeDecision.DUE:
             return "sent now" if sends else "would be sent now"
         case NoticeDecision.EARLY:
-            return f"sent from {moment(outcome.finding.due_s, zone)} on, if it lasts"
+            return f"sent from {moment(outcome.finding.due_s, zone)} on, if the alert lasts"
         case NoticeDecision.LIMIT:
             free = "" if outcome.free_s is None else f" until {moment(outcome.free_s, zone)}"
             return f"not sent{free}: max_per_user_per_day is reached"
