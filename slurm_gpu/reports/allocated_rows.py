@@ -16,10 +16,10 @@ from slurm_gpu.reports.rows import RunColumns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedRows:
-    """The allocation of each row: `mgpu` since `began_s`, of which the period contains `from_s` to `to_s`.
+    """The allocation of each row: `mgpu` from `began_s` on; its part in the period is `from_s` to `to_s`.
 
     If a row never started, `began_s` is NaN and `from_s` = `to_s` = 0. `mgpu` is NaN if Slurm does not report
-    it. `whole_s` is the length of the whole allocation in seconds, including time outside the period.
+    it. `whole_s` is the length of the allocation in seconds, including time outside the period.
     """
 
     began_s: Floats
@@ -28,7 +28,7 @@ class AllocatedRows:
     whole_s: Floats
     mgpu: Floats
     last: Integers
-    """The row that represents the run: the last one of a resized run, otherwise the row itself."""
+    """The row that represents the run: the last row of a resized run, otherwise the row itself."""
     parts: Mapping[int, Sequence[Row]]
     """All parts of each resized run, including parts before the period, by the run's last row."""
     goes_on: Mask

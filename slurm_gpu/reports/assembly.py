@@ -21,7 +21,7 @@ from slurm_gpu.reports.shares import as_shares, main_place
 
 _J_PER_KWH = 3_600_000
 _ID_NUMBERS = ("job_id", "array_job_id", "array_task", "het_job_id", "het_offset")
-# Columns that combine the parts of a resized run, by their name in `run`.
+# The columns for which the parts of a resized run are combined, with their names in `run`.
 _OF_WHOLE = {name: name for name in ("submit_s", "eligible_s", "start_s", "elapsed_s", "n_nodes")} | {
     "mgpu": "granted_mgpu"
 }
@@ -104,7 +104,7 @@ def assemble(
 
 
 def _numbers(rows: RunColumns, allocated: AllocatedRows, runs: Integers, now_s: float) -> dict[str, Floats]:
-    """Return the numbers of each run; a resized run has the submit and start times of its first part."""
+    """Return the numeric columns by run; a resized run has the submit and start times of its first part."""
     numbers = dict(rows.numbers)
     running = np.isnan(numbers["end_s"]) & ~np.isnan(numbers["start_s"])
     running &= rows.texts["state"].is_("RUNNING")

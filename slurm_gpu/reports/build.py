@@ -174,7 +174,7 @@ def _tiles_of(data: ReportData) -> Sequence[Tile]:
         Tile("of the capacity", amount(share), "%"),
         Tile("jobs ended", amount(float(jobs.ended.sum()))),
         Tile("users", amount(float(len(users)))),
-        Tile("median wait of GPU jobs", *_wait(float(np.median(waits)) if len(waits) else math.nan)),
+        Tile("median wait of jobs with GPUs", *_wait(float(np.median(waits)) if len(waits) else math.nan)),
         Tile("mean GPU utilisation", amount(_mean_utilisation(jobs)), "%"),
     )
 

@@ -12,7 +12,8 @@ from slurm_gpu.reports.category import Category, Floats, Integers, Mask
 from slurm_gpu.reports.placing import NodePeriod, Placing, by_node
 from slurm_gpu.reports.time_bins import integrals
 
-# Nodes first seen within this time of the first node count as present before: slurm-gpudbd had just started.
+# Nodes that were first seen at most this long after the first node are assumed to have been present before,
+# because slurm-gpudbd had just started.
 FIRST_SCAN_S = 3600
 
 

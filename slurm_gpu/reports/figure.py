@@ -22,7 +22,7 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureTable:
-    """All numbers of a figure; its CSV and Parquet files have this `name`."""
+    """The table of all numbers of a figure; its CSV and Parquet files have this `name`."""
 
     name: str
     title: str

@@ -120,7 +120,7 @@ class JobTable:
 
     @cached_property
     def ended(self) -> Mask:
-        """Return the runs that ended in the period; each run counts in that period only."""
+        """Return the runs that ended in the period; each run counts only in that period."""
         inside = (self.end_s >= self.period.since_s) & (self.end_s < self.period.until_s)
         return inside & ~self.goes_on
 

@@ -17,7 +17,7 @@ from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.placing import NodePeriod, Placing
 from slurm_gpu.reports.rows import RunColumns, read_numbers
 
-# One year, and the month before it for the first change.
+# One year, and the preceding month, which the first change requires.
 N_MONTHS = 13
 
 

@@ -21,7 +21,7 @@ _MODEST = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOccupancy:
-    """The allocations of runs on nodes within the period. Each run is distributed evenly over its nodes."""
+    """The allocations of runs on nodes within the period, divided evenly between the nodes of each run."""
 
     node: Category
     from_s: Floats

@@ -18,7 +18,7 @@ from slurm_gpu.reports.category import Category, Codes, Encoder, Floats, Integer
 from slurm_gpu.reports.period import ReportPeriod
 
 T = TypeVar("T", np.float64, np.int32)
-# The number of rows per batch, which fit into the processor's cache while they are converted to columns.
+# The number of rows per batch; a batch fits into the processor's cache while it is converted to columns.
 _LOT = 500
 _NUMBERS = (
     "run_id",

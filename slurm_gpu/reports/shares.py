@@ -11,7 +11,7 @@ from slurm_gpu.reports.category import Category, Floats, Integers
 from slurm_gpu.reports.job_table import MGPU_S_PER_GPU_H, Shares
 from slurm_gpu.reports.placing import Group, Placing
 
-# For each row, the GPU/1000 on each node according to its records.
+# For each row, the thousandths of GPUs on each node, according to the row's records.
 Weights = Mapping[int, Mapping[str, int]]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 # Maximum number of digits of a 64-bit number. Python refuses to convert thousands of digits.
 _MOST_DIGITS = 19
-# Slurm's own time formats (man sbatch, --time): M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
-# Digits are bounded here and below: Python refuses to convert 4,300 of them, and 309 exceed a float.
+# Slurm's own time formats (man sbatch, --time): M, M:S, H:M:S, D-H, D-H:M, D-H:M:S. The number of digits is
+# limited here and below, because Python refuses to convert 4,300 digits, and 309 digits overflow a float.
 _SLURM_TIME = re.compile(
     r"(?:(?P<days>\d{1,9})-(?P<dhours>\d{1,9})(?::(?P<dminutes>\d{1,9})(?::(?P<dseconds>\d{1,9}))?)?"
     r"|(?P<a>\d{1,9})(?::(?P<b>\d{1,9})(?::(?P<c>\d{1,9}))?)?)"

@@ -182,7 +182,7 @@ def test_runs_that_cannot_be_replayed_are_left_out_with_a_remark() -> None:
     past = rebuild(runs, nodes(), T0, T0 + 10 * HOUR)
     assert len(past.jobs) == 1
     assert past.remarks == (
-        "left out: 1 run cancelled before a start",
+        "left out: 1 run cancelled before starting",
         "left out: 1 run of partition gone, which has no nodes now",
         "left out: 1 run without a request in Slurm's accounting",
     )

@@ -18,7 +18,7 @@ from slurm_gpu.reports.diagnosed.words import BYTES, TITLES, group_tone, metric_
 from slurm_gpu.reports.page.markup import append, element, items, section
 from slurm_gpu.text.units import counted
 
-# The relative difference to peers at which the colour is strongest.
+# The relative difference from peers at which the colour is strongest.
 _PEERS_REACH = 0.3
 _LEAST_REACH = 0.1
 _VIEWED = dict(zip(VIEWS, ("As measured", "Against peers"), strict=True))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slurm_gpu.text.cells import span
 from slurm_gpu.wire.answers.runs import NodeWindow, Run
 
-# The first record of a running job arrives after a minute, that of an ended job after seconds.
+# The first record arrives a minute after a job starts, or seconds after it ends.
 REPORTED_WITHIN_S = 120
 
 

@@ -40,7 +40,7 @@ def page_of(request: Any) -> str:
 
 
 def step_back() -> None:
-    """Lower the CPU and memory priority of this process below that of the web server, if permitted."""
+    """If permitted, yield CPU time to the web server, and make this process the first OOM victim."""
     with contextlib.suppress(OSError):
         os.nice(10)
     with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ from slurm_gpu.reports.diagnosed.words import TITLES
 from slurm_gpu.reports.page.markup import append, element, section
 
 _LEAST_PAIRS = 12
-# Metrics that vary less than rounding have no correlation.
+# No correlation is calculated for metrics that vary by less than rounding errors.
 _STEADY = 1e-4
 
 

@@ -22,7 +22,7 @@ from slurm_gpu.text.units import counted
 MOST_LINES = len(NAMED_TONES)
 _MOST_CHANGES = 8
 _HEIGHT = 76
-# The least marked level change, as a share of the range of the drawing.
+# The smallest level change that is marked, as a share of the drawing's range.
 _LEAST_CHANGE = 0.04
 
 

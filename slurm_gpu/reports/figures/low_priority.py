@@ -52,7 +52,7 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
             TableColumn(
                 "low_priority_gpus",
                 "",
-                "GPUs of jobs with at most one GPU that are on loan or in a QOS of low priority.",
+                "GPUs of jobs that have at most one GPU and are on loan or in a QOS of low priority.",
             ),
             TableColumn("other_gpus", "", "GPUs of all other jobs."),
             TableColumn("capacity_gpus", "", "All GPUs."),

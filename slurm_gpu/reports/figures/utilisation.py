@@ -40,7 +40,7 @@ def utilisation_by_zone_and_scale(jobs: JobTable) -> Figure:
         title="GPU utilisation by zone and scale",
         columns=[
             TableColumn("zone", "", "The zone in slurm-gpu.yaml; “other” for nodes without one."),
-            TableColumn("scale", "", "Size of the jobs by their numbers of GPUs and nodes."),
+            TableColumn("scale", "", "Size of the jobs by number of GPUs and nodes."),
             TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
             TableColumn("measured_gpu_h", "h", "GPU-hours of jobs with sufficient coverage."),
             TableColumn("ugpucore", "%", "Mean GPU utilisation over the measured GPU-hours."),

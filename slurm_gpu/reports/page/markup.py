@@ -50,7 +50,7 @@ def append(parent: Element, *children: Child) -> None:
 
 
 def html_text(root: Element) -> str:
-    """Return a whole HTML document.
+    """Return a complete HTML document.
 
     ElementTree's own writer leaves `<` in attributes unescaped, and some parsers reject such attributes
     inside `noscript`.
@@ -61,7 +61,7 @@ def html_text(root: Element) -> str:
 
 
 def svg_text(root: Element) -> str:
-    """Return a whole SVG document."""
+    """Return a complete SVG document."""
     root.set("xmlns", SVG_NAMESPACE)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
 

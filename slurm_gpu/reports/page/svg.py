@@ -31,7 +31,7 @@ def svg_element(drawing: VectorDrawing, title: str, classes: str = "") -> Elemen
 
 
 def svg_file(drawing: VectorDrawing, title: str) -> str:
-    """Return a whole SVG file on a light background."""
+    """Return a complete SVG file on a light background."""
     picture = svg_element(drawing, title)
     width, height = drawing.width + 2 * _MARGIN, drawing.height + 2 * _MARGIN
     view = f"{_number(-_MARGIN)} {_number(-_MARGIN)} {_number(width)} {_number(height)}"

@@ -97,7 +97,7 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
         if run.eligible_s >= until_s or (run.end_s is not None and run.end_s <= since_s):
             continue
         if run.start_s is None and run.end_s is not None:
-            left_out["cancelled before a start"] += 1
+            left_out["cancelled before starting"] += 1
         elif not run.tres:
             left_out["without a request in Slurm's accounting"] += 1
         elif run.n_gpus is None:

@@ -223,7 +223,7 @@ class LimitSearch:
     def _limits(self) -> Iterator[RuleLimit]:
         for rule in self._policy.rules:
             if rule.id == URGENT and self._policy.urgent_qos is not None:
-                continue  # this limit is not only about waits
+                continue  # this limit has other purposes than shorter waits
             for key in rule.limits:
                 if key in RESOURCES:
                     yield RuleLimit(rule.id, key)

@@ -19,7 +19,7 @@ Mask = NDArray[np.bool_]
 ALL = "all jobs"
 # Groups with fewer jobs are not assessed.
 LEAST_JOBS = 30
-# Waits up to this count as equal.
+# Waits up to this length count as equal.
 NO_MATTER_S = 300.0
 # The largest allowed factor between the modelled and the recorded mean wait.
 MEAN_WITHIN = 1.5
@@ -125,7 +125,7 @@ def _alike(one: Floats, other: Floats, factor: float) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class IdleWhileWaiting:
-    """The GPUs that were free while jobs of a group waited; many free GPUs are evidence against limits."""
+    """The GPUs that were free while jobs of a group waited; many free GPUs suggest waits caused by limits."""
 
     waited_h: float
     """Hours in which at least one of the group's jobs with GPUs waited."""

@@ -103,13 +103,13 @@ function redraw() {
   if (!waiting) waiting = requestAnimationFrame(draw);
 }
 
-// Draw again after the shown applications changed, and with them the grey lines.
+// Draw again, including the grey lines, after the shown applications changed.
 function redrawGround() {
   ground = null;
   redraw();
 }
 
-// Draw again after the axes moved, and with them all lines.
+// Draw all lines again after the axes moved.
 function redrawAll() {
   if (image === null || image.width !== canvas.width || image.height !== canvas.height) {
     image = new ImageData(canvas.width, canvas.height);
