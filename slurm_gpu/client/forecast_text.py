@@ -23,7 +23,7 @@ def accuracy_in_words(forecast: Forecast) -> list[str]:
     else:
         lines = ["no forecast on this cluster is old enough to be checked"]
     if judged is None:
-        lines.append(f"not validated, as too few {kind} waited recently; treat this forecast as a guess")
+        lines.append(f"not validated, because too few {kind} waited recently; treat this forecast as a guess")
     else:
         lines.append(
             f"validated on {kind} in recent weeks: {judged.within_2x:.0%} of forecasts were within a "

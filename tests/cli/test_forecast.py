@@ -94,7 +94,7 @@ def test_the_interval_its_reasons_and_its_accuracy_are_printed(slurm_gpu: Comman
             "right so far: 2 of 3 forecasts (the job started in the interval)",
         ),
         ({"past": ForecastRecord(n=0, correct=0, since_s=None)}, "no forecast on this cluster is old enough"),
-        ({"judged": None}, "not validated, as too few jobs with GPUs waited recently"),
+        ({"judged": None}, "not validated, because too few jobs with GPUs waited recently"),
         ({"judged": None, "with_gpus": False}, "too few jobs without GPUs"),
         ({"source": "tables"}, "based on tables made 5h00m ago"),
     ],

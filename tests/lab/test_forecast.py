@@ -48,7 +48,7 @@ def test_a_waiting_job_has_a_forecast_that_is_later_judged(lab: Lab) -> None:
     assert said["past"]["n"] == 0
     shown = lab.output([*alice, str(job)], "alice")
     assert f"job {job} will probably start" in shown
-    assert "not validated, as too few jobs with GPUs waited recently" in shown
+    assert "not validated, because too few jobs with GPUs waited recently" in shown
     before = lab.output([*alice, "--", "sbatch", "--gpus=1", "--time=5", "--wrap=true"], "alice")
     assert before.startswith("this job, submitted now, will probably start")
     assert not _forecast_of(lab, "bob", str(job))["full"], "reasons of others' jobs are hidden"

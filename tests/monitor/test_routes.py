@@ -210,7 +210,7 @@ def test_a_forecast_has_its_accuracy_in_the_words_of_slurm_gpu_forecast(
     here.viewer = Viewer(waits.user, None, operator=False)
     assert here.get("/api/v1/me").json()["waits"][0]["accuracy"] == [
         "right so far: 0 of 3 forecasts (the job started in the interval)",
-        "not validated, as too few jobs with GPUs waited recently; treat this forecast as a guess",
+        "not validated, because too few jobs with GPUs waited recently; treat this forecast as a guess",
     ]
 
 
