@@ -171,7 +171,7 @@ ROUTES = (
     ),
     ApiRoute(
         "/squares.svg",
-        "All squares as a picture, for browsers without scripts and for paper.",
+        "All squares as a picture, for browsers without scripts and for printing.",
         _listing(ListingKind("squares", responses.squares, "metric", "util", SVG, of_metric=True)),
         ((SVG, schemas.TEXT),),
         (_METRIC,),

@@ -1,4 +1,4 @@
-"""Draw all squares as one SVG with one path per colour, for browsers without scripts and for paper.
+"""Draw all squares as one SVG with one path per colour, for browsers without scripts and for printing.
 
 The document is a twentieth of the size of one with one element per square. It uses the colours that the
 canvas has on a light background, because paper is light.

@@ -12,7 +12,7 @@ from slurm_gpu.http.networks import is_among
 from slurm_gpu.http.server import HttpServer
 from slurm_gpu.monitor.http.headers import HEADERS
 
-# A reverse proxy on this host has one address for all its users.
+# All users of a reverse proxy on this host share one address.
 _THIS_HOST = ip_network("127.0.0.0/8"), ip_network("::1/128")
 # One address can take at most a third of 4,000 connections, and five such addresses still leave 500.
 LIMITS = ConnectionLimits(

@@ -96,8 +96,8 @@ class SignInPages:
         if caller.user is None:
             raise HTTPException(
                 403,
-                f"uid {caller.uid} has no user name on slurm-gpuweb's host, which is required: "
-                f"getent passwd {caller.uid} there must print one",
+                f"uid {caller.uid} has no user name on slurm-gpuweb's host: "
+                f"getent passwd {caller.uid} must print one there",
             )
         try:
             token = self._tokens.issue(TokenOwner(caller.user, caller.uid))

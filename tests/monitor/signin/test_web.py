@@ -97,8 +97,8 @@ def test_a_uid_without_a_user_name_is_refused_with_a_reason(config: SiteConfig) 
     finally:
         os.seteuid(0)
     assert str(caught.value) == (
-        f"slurm-gpuweb at {config.web} refused a link: uid {uid} has no user name on slurm-gpuweb's host, "
-        f"which is required: getent passwd {uid} there must print one"
+        f"slurm-gpuweb at {config.web} refused a link: uid {uid} has no user name on slurm-gpuweb's host: "
+        f"getent passwd {uid} must print one there"
     )
 
 

@@ -14,7 +14,7 @@ const HOURS = 24, HOUR_STEPS = 10;
 export const OWN_METRICS = [
   { name: "state", title: "Free or allocated", unit: "", top: 3, step: 1, own: true, kinds: true },
   { name: "frees", title: "Frees in", unit: "h", top: HOURS, step: 1 / HOUR_STEPS, own: true },
-  { name: "jobs", title: "Jobs, by colour", unit: "", top: N_KINDS, step: 1, own: true, kinds: true },
+  { name: "jobs", title: "Jobs (by colour)", unit: "", top: N_KINDS, step: 1, own: true, kinds: true },
 ];
 
 export class Cluster {

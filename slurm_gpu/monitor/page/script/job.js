@@ -95,7 +95,7 @@ function showFacts(run) {
     ["Started", at(run.start_s)],
     running ? ["Frees by", limit_s === null ? "no time limit" : at(limit_s)] : ["Ended", at(run.end_s)],
     ["Ran", words.duration(run.elapsed_s)],
-    ["GPU utilisation, mean", words.amount(run.uGPUcore, "%")], ["GPU memory, mean", words.amount(run.uGPUmem, "%")],
+    ["GPU utilisation (mean)", words.amount(run.uGPUcore, "%")], ["GPU memory (mean)", words.amount(run.uGPUmem, "%")],
     ["Energy", words.energy(run.energy_j)],
     ["Measured", run.coverage === null || run.coverage === undefined ? words.GAP : `${words.share(run.coverage)} of the time`],
     running && run.devices?.length ? ["Last reported", reported(run.devices, at)] : null,

@@ -14,7 +14,7 @@ const EDGED = 9; // minimum size in pixels of squares with an edge
 // Return whether a square has the frame of free GPUs: the square is free, and no value above 0 is known.
 export const isFree = (state, octet) => state === FREE && (octet === GAP || octet === 0);
 
-// Return the thickness of the frame of a free square with this side.
+// Return the thickness of the frame of a free square with this side length.
 export const freeFrame = (side) => Math.max(1, Math.round(side / 8));
 
 // Return the page's current colours as numbers; `faded` is for squares that are not highlighted.

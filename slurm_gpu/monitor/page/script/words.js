@@ -66,7 +66,7 @@ export function frees(job, now_s) {
 const ABOUT = {
   xid: ["GPU error", "A GPU reported an error (XID).", "Save a checkpoint and notify the operators, who may drain the node."],
   never_used: ["allocated, never used", "The job's GPUs have computed nothing since it started.", "Check whether the program finds its GPUs. If the job does not need GPUs, cancel it to free them for others."],
-  used_then_idle: ["used, then idle", "The job's GPUs were used, but are now idle.", "If the job's work is done, cancel it; if it waits for data or input, end it and start it again later."],
+  used_then_idle: ["used, then idle", "The job's GPUs were used, but are now idle.", "If the job's work is done, cancel the job; if it waits for data or input, end it and start it again later."],
   memory_idle: ["memory full, idle", "GPU memory is full, but the GPU is idle.", "A process hangs, or keeps memory that it no longer needs: check the job's log."],
   partly_unused: ["some never used", "Some of the job's GPUs were never used.", "Request as many GPUs as the program uses, or start one process for each GPU."],
   throttled: ["throttled", "Clocks are throttled by heat or the power supply.", "The job itself is fine; the operators should check the node's cooling and power."],
