@@ -28,7 +28,7 @@ PLACEHOLDERS = {
     "count": "number of jobs, such as `2 jobs`",
     "job": "ID of the first job",
     "contact": "where to ask, as a sentence; empty if notices.yaml has no contact",
-    "web": "address of the web page, as a sentence; empty without one",
+    "web": "address of the web page, as a sentence; empty if there is none",
     "why": "in warning.txt and ended.txt: the reason that the policy gives",
     "end": "in warning.txt: the earliest time at which the jobs are ended",
     "fate": "in warning.txt and ended.txt: what happens to the jobs, as a sentence",

@@ -19,7 +19,7 @@ def fate_of_warned(how: str, mode: str, end: str) -> str:
     """Return the text about the consequence for warned jobs; `end` is the time at which they are ended."""
     what = _PASSIVE[how]
     if mode == ENFORCE:
-        return f"They will be {what} at {end} or later, unless one of their GPUs is used before then."
+        return f"They will be {what} at {end} or later, unless one of their GPUs is used before that time."
     return f"This rule is on trial: they would be {what} from {end} on. Nothing happens to them for now."
 
 
