@@ -95,7 +95,7 @@ class RunColumns:
         return self.of_tres(tres, lambda amounts: amounts.get(kind, np.nan))
 
     def of_tres(self, tres: str, value: Callable[[Mapping[str, float]], float]) -> Floats:
-        """Return a number derived from the resources in one column for each row; NaN if there is none."""
+        """Return, for each row, a number derived from the resources in one column; NaN if there is none."""
         column = self.texts[tres]
         known = [value(json.loads(text)) for text in column.names]
         return np.array([*known, np.nan], np.float64)[column.codes]

@@ -95,7 +95,10 @@ def as_shares(
 
 
 def main_place(column: Category, run: Integers, mgpu_s: Integers, n_runs: int) -> Category:
-    """Return for each run the name with most of its GPU time, the first by name if equal; UNKNOWN if none."""
+    """Return, for each run, the name with most of its GPU time; UNKNOWN if none.
+
+    Among equal names, the first in alphabetical order is returned.
+    """
     if not len(run):
         return Category(column.names, np.full(n_runs, -1, np.int32))
     width = len(column.names)

@@ -75,7 +75,7 @@ def scale(view: CaseView, metric: Metric) -> tuple[float, float]:
 
 
 def against_peers(view: CaseView, metric: Metric) -> Matrix:
-    """Return each cell's relative difference from the median of its group at that time; NaN if unknown."""
+    """Return each cell's relative difference from its group's median at the same time; NaN if unknown."""
     values = view.values[metric]
     apart = np.full(values.shape, np.nan)
     for group in np.unique(view.of):

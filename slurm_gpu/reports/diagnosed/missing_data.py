@@ -25,7 +25,7 @@ def why_no_data(run: Run) -> str:
             f"no node has reported GPUs of job {run.id}, which has run for {span(run.elapsed_s)}: run "
             f"slurm-gpu doctor as root on {run.nodes}"
         )
-    return f"job {run.id} has no GPU data, or it had no GPUs"
+    return f"job {run.id} has no GPU data, possibly because it had no GPUs"
 
 
 def stale_nodes(run: Run, windows: Sequence[NodeWindow]) -> Sequence[str]:

@@ -38,7 +38,7 @@ def lent_gpu_hours(jobs: JobTable) -> Figure:
         columns=[
             TableColumn("lender", "", "The owner of the GPUs."),
             TableColumn("borrower", "", "The team of the job."),
-            TableColumn("gpu_h", "h", "GPU-hours on loan in the period; several lenders count equally."),
+            TableColumn("gpu_h", "h", "GPU-hours on loan in the period, divided equally between lenders."),
             TableColumn("jobs", "", "Jobs that used these loans in the period."),
         ],
         data={

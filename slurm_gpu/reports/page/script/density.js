@@ -74,7 +74,7 @@ class Layer {
 
 let tally = new Int32Array(0);
 
-// Both functions add a line from (x0, y0) to (x1, y1), x0 < x1, without its end. Positions are in 1/65536 pixel.
+// Both functions add a line from (x0, y0) to (x1, y1), x0 < x1, without its end point. Positions are in 1/65536 pixel.
 function addPlain(counts, width, x0, y0, x1, y1, weight) {
   const dx = x1 - x0, reach = Math.abs(y1 - y0);
   if (reach <= dx) {
