@@ -111,8 +111,8 @@ def test_the_owner_of_a_job_sees_its_diagnosis(drawn: Drawn):
         ("id=../live", 400, "is not a job"),
         ("id=<script>alert(1)</script>", 400, "is not a job"),
         ("id=JOB&run=<b>", 400, "must be a whole number"),
-        ("id=JOB&run=1", 404, "no such run"),
-        ("id=999999", 404, "no such run"),
+        ("id=JOB&run=1", 404, "no run with this submit time"),
+        ("id=999999", 404, "no run with this submit time"),
         ("id=JOB&run=OLDER", 404, "no node has reported GPUs"),
     ],
 )

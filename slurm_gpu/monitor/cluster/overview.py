@@ -65,12 +65,12 @@ class Overview:
 
     @property
     def waiting_jobs(self) -> int:
-        """Return the number of pending jobs; each array task counts."""
+        """Return the number of pending jobs; each array task counts as a job."""
         return sum(wait.n_jobs for wait in self.waits)
 
     @property
     def waiting_gpus(self) -> float | None:
-        """Return the number of GPUs that pending jobs request; None if it is unknown for any of them."""
+        """Return the number of GPUs that pending jobs request; None if it is unknown for any job."""
         return gpus_in_all([wait.n_gpus for wait in self.waits])
 
     def to_json(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class DiagnosisPage:
         runs = source.run(job)
         chosen = [run for run in runs if submit_s is None or run.submit_s == submit_s]
         if not chosen:
-            raise HTTPException(404, f"job {job} does not exist or has no such run")
+            raise HTTPException(404, f"job {job} does not exist, or has no run with this submit time")
         run = chosen[0]
         if not run.full or not visibility.may_see(run.user, run.uid):
             raise HTTPException(

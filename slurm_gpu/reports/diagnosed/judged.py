@@ -134,7 +134,7 @@ def _of_all(run: Run, verdict: Verdict) -> Verdict:
     """Replace a healthy verdict with an inconclusive one if GPUs, perhaps faulty ones, have no records."""
     if verdict.cause is not Cause.HEALTHY or run.n_gpus is None or not _n_without_records(run):
         return verdict
-    why = f"only {_known(run)} of {run.n_gpus:.0f} GPUs have records; the nodes of the others sent no records"
+    why = f"only {_known(run)} of {run.n_gpus:.0f} GPUs have records; the nodes of the other GPUs sent none"
     seen = f"by the measurements alone: {verdict.cause.value}"
     return replace(verdict, cause=Cause.INCONCLUSIVE, strength=0.0, why_not=(*verdict.why_not, why, seen))
 

@@ -13,7 +13,7 @@ from slurm_gpu.reports.wording import hours, percent, trimmed
 
 
 def month_over_month(months: Sequence[MonthTotals]) -> Figure:
-    """Return GPU-hours, share of capacity, jobs, waiting and utilisation of each calendar month."""
+    """Return GPU-hours, share of capacity, jobs, waits and utilisation of each calendar month."""
     labels = [f"{month.first:%Y-%m}" for month in months]
     allocated = np.array([month.allocated_mgpu_s for month in months], np.float64)
     there = np.array([month.capacity_mgpu_s for month in months], np.float64)

@@ -17,7 +17,7 @@ _RATED = "The month's forecasts with a known outcome and an interval that has en
 
 
 def forecasts_against_outcomes(past: Sequence[PastForecasts]) -> Figure:
-    """Return the shares of forecasts that were within 2× and 3× of the true wait or had a correct interval.
+    """Return the shares of forecasts within a factor of 2 and of 3, and with a correct interval.
 
     The chart shows months, or partitions if there is only one month.
     """

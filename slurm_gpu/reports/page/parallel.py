@@ -108,7 +108,7 @@ def _planes(codes: NDArray[Any], *, wide: bool) -> list[bytes]:
 def _applications(column: Category) -> tuple[list[str], NDArray[Any]]:
     """Return the names of applications, sorted by number of runs, and the index of each run's name.
 
-    Runs whose application was not recognised have a name of their own.
+    All runs whose application was not recognised share a separate name.
     """
     counts = np.bincount(column.codes + 1, minlength=len(column.names) + 1)
     names = [NOT_RECOGNISED, *column.names]
