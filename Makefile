@@ -11,7 +11,7 @@ demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
 	$(BIN)/python -m lab demo --setup-seconds $$(($$(date +%s) - start))
 
-# Two labs share the lab tests, which mostly wait. LABS=1 uses one, on the machine itself.
+# The lab tests are divided between two labs, since they mostly wait. LABS=1 uses one lab, on the machine itself.
 LABS ?= 2
 test: setup
 	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
@@ -24,7 +24,7 @@ test-long: setup
 	@$(BIN)/python -m pytest -q tests --ignore=tests/lab -m long; failed=$$?; \
 	LABS=$(LABS) tests/lab/side-by-side tests/lab -m long || failed=1; exit $$failed
 
-# The lab tests on other versions of Slurm in parallel, in chroots of debootstrap. See tests/versions/try.
+# The lab tests on other versions of Slurm in parallel, in chroots made by debootstrap. See tests/versions/try.
 VERSIONS ?= 22.05 24.11 26.05
 test-versions:
 	@packaging/install-packages debootstrap
@@ -44,7 +44,7 @@ check: compiled browser $(VENV)/torch
 	wait $$mypy || failed=1; echo "mypy: $$(cat $$types)"; rm $$types; exit $$failed
 
 # Longer versions of tests in `make check`: a node without its database for a day, other histories of a node, and the
-# mixed load of tests/node/test_mixed_load.py with other seeds and more jobs. Ten and a half minutes.
+# mixed load of tests/node/test_mixed_load.py with other seeds and more jobs. Takes ten and a half minutes.
 SOAK_SEEDS ?= 1 2 3 4 5 6 7 8
 soak: $(VENV)/ready
 	SLURM_GPU_TEST_HOURS=24 SLURM_GPU_TEST_STORIES=300 $(BIN)/python -m pytest -q \
@@ -56,8 +56,8 @@ soak: $(VENV)/ready
 	        $(BIN)/python -m pytest -q -s tests/node/test_mixed_load.py || exit 1; \
 	done
 
-# The script against the independent model, its own advice and hostile job descriptions: a quarter of an hour.
-# Then all other property tests with forty times the examples of `make check`.
+# Test job_submit.lua against the independent model, its own advice and hostile job descriptions, for a quarter of an
+# hour. Then run all other property tests with forty times as many examples as `make check`.
 FUZZ ?= 50000
 EXAMPLES ?= 1000
 FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
@@ -72,7 +72,7 @@ rpm:
 	@packaging/rpm/install-tools
 	@packaging/rpm/build dist
 
-# Further files of the packages: manual pages and shell completion.
+# Other files in the packages: manual pages and shell completion.
 man completion: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python packaging/$@ build/$@
 
@@ -80,7 +80,7 @@ man completion: $(VENV)/ready
 screenshot: setup browser
 	$(BIN)/python bench/screenshot.py docs/images/page.png
 
-# The documentation as a site in build/site; broken links fail. Only this target installs mkdocs.
+# The documentation as a site in build/site; a broken link is an error. Only this target installs mkdocs.
 docs: $(VENV)/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
@@ -94,15 +94,15 @@ $(VENV)/docs $(VENV)/audit: $(VENV)/%: setup.cfg | $(VENV)/ready
 	@packaging/make-venv $(VENV) $*
 	@touch $@
 
-# For tests of training: the build without CUDA, a tenth of the size, if pip's indexes have it.
+# PyTorch, for tests of training: the build without CUDA, which has a tenth of the size, if pip's indexes offer it.
 $(VENV)/torch: setup.cfg | $(VENV)/ready
 	@packaging/install-torch $(VENV)
 	@touch $@
 
 setup: packages compiled
 
-# Compile once. Otherwise thousands of processes of the tests and the lab would compile their imports: most users of
-# the lab cannot write here, and PYTHONDONTWRITEBYTECODE prevents caching.
+# Compile once. Otherwise thousands of processes of the tests and the lab would compile their imports, since most users
+# of the lab cannot write here, and PYTHONDONTWRITEBYTECODE prevents caching.
 unexport PYTHONDONTWRITEBYTECODE
 compiled: $(VENV)/ready
 	@$(BIN)/python -m compileall -q -j 0 slurm_gpu lab
@@ -110,7 +110,7 @@ compiled: $(VENV)/ready
 packages:
 	@packaging/install-packages
 
-# For tests of pages, which are skipped without it.
+# Chromium, for tests of pages in a browser.
 browser:
 	@packaging/install-packages browser || echo "Without Chromium, tests of pages in a browser are skipped."
 

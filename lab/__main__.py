@@ -128,7 +128,7 @@ def demo(setup_seconds: float | None) -> None:
 
 
 def main() -> None:
-    """Run the command line; exit statuses: 0 success, 1 not all running, 2 wrong usage, 3 failure."""
+    """Run the command line; exit statuses are 0 success, 1 not all running, 2 wrong usage, 3 failure."""
     try:
         lab.main(prog_name="lab")
     except LabError as error:

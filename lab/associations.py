@@ -1,4 +1,4 @@
-"""Slurm's own accounts and users of the lab."""
+"""The accounts and users of the lab in Slurm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.slurm_config import CLUSTER
 
 
 def write(path: Path) -> None:
-    """Write cluster, accounts and users as a file for ``sacctmgr load``: one commit instead of six."""
+    """Write cluster, accounts and users as a file for ``sacctmgr load``, which commits only once."""
     lines = [f"Cluster - '{CLUSTER}'", "Parent - 'root'"]
     lines += [f"Account - '{name}'" for name in ACCOUNTS]
     for account in ACCOUNTS:

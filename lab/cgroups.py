@@ -32,7 +32,7 @@ class CgroupSupport:
 
 
 def probe(mount_point: Path = MOUNT_POINT) -> CgroupSupport:
-    """Try the operations of Slurm: create a group, deny a device in it, remove the group."""
+    """Try what Slurm does: create a group, deny a device in it, and remove the group."""
     if (mount_point / "cgroup.controllers").exists():
         return _probe_v2(mount_point)
     missing = [name for name in _V1_CONTROLLERS if not (mount_point / name / "cgroup.procs").exists()]

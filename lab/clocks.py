@@ -1,11 +1,11 @@
 """Adjustable wall clocks of the lab's hosts. The clock of the machine is never set.
 
-With ``Options.own_clocks``, slurm-gpud, hooks and GPUs of a node use the clock of that node. slurm-gpudbd and
-the Slurm commands that it runs use the clock of another host. lab/nvml/wallclock.c provides these clocks. All
-other programs use the machine's clock, since the tests do not cover Slurm under clock steps.
+With ``Options.own_clocks``, slurm-gpud, hooks and GPUs of a node use the clock of that node; slurm-gpudbd and
+the Slurm commands that it runs use the clock of a separate host. lab/nvml/wallclock.c provides these clocks.
+All other programs use the machine's clock, since the tests do not cover Slurm under clock steps.
 
 MUNGE rejects clocks that differ by more than five minutes. The lab's MUNGE does not see these clocks, so
-tests must keep within that limit themselves.
+tests must respect this limit themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DATABASE_HOST = "slurm-gpudbd"
 
 
 def create(layout: Layout) -> None:
-    """Build the library, and create the clock of slurm-gpudbd's host; those of nodes exist already."""
+    """Build the library, and create the clock of slurm-gpudbd's host; the clocks of nodes exist already."""
     nvml.build_wallclock(layout.lib)
     creation.create(layout.database_world, [])
 

@@ -71,8 +71,8 @@ class Lab:
     def up(self) -> None:
         """Bring the lab up; if it is up already, start only the daemons that do not run.
 
-        Raises LabError if something is missing, if a name or port is in use by others, or if the lab is up
-        with other options.
+        Raises LabError if something is missing, if a name or port is already in use, or if the lab is up with
+        other options.
         """
         host.require_root()
         host.require_software(self.layout)
@@ -82,7 +82,7 @@ class Lab:
                 self._start_all()
             else:
                 if self.layout.root.exists():
-                    self._report("removing a lab that did not come up, or did not go down")
+                    self._report("removing a lab that did not start or stop completely")
                 self._remove_all()
                 if self._prepare() is CgroupVersion.V2:
                     self._start_all_fenced_or_not()
@@ -302,7 +302,7 @@ class Lab:
         return self.run_as(user, argv).stdout
 
     def submit(self, user: str, *arguments: str, script: str | None = None) -> int:
-        """Submit a job with sbatch and return its id; with ``script``, the text of a job script."""
+        """Submit a job with sbatch and return its ID; ``script`` is the text of a job script."""
         result = self.run_as(user, ["sbatch", "--parsable", *arguments], stdin=script)
         return int(result.stdout.strip().partition(";")[0])
 
@@ -330,11 +330,11 @@ class Lab:
         Raise LabError if the lab was brought up without own clocks.
         """
         if not self.options.own_clocks:
-            raise LabError(f"{host} has this machine's clock, which is never set: Options(own_clocks=True)")
+            raise LabError(f"{host} has no clock of its own; bring the lab up with Options(own_clocks=True)")
         clocks.step(self.layout, host, by_s)
 
     def status(self) -> dict[str, bool]:
-        """Return the daemons and whether each runs; all False if there is no lab."""
+        """Return whether each daemon runs, by name; all False if there is no lab."""
         return {name: daemon.running for name, daemon in self.daemons.items()}
 
     # Conditions

@@ -21,10 +21,10 @@ from lab.options import JobSubmit, Node, Options
 from lab.people import WEB_USER
 
 MUNGE_USER = "munge"
-# The script that a removal leaves, so that `policy apply` finds no script of the site to keep.
+# The script that remains after slurm-gpu is removed, which `policy apply` replaces without keeping a copy.
 _OURS_TO_COME = "-- slurm-gpu was removed: or is to come, as soon as the lab applies its policy.\n"
 _NOOP_LUA = """\
--- Does nothing: what a slurmctld with the Lua plugin costs without a policy.
+-- Does nothing; shows the cost of the Lua plugin in slurmctld without a policy.
 function slurm_job_submit(job_desc, part_list, submit_uid) return slurm.SUCCESS end
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid) return slurm.SUCCESS end
 return slurm.SUCCESS
@@ -99,7 +99,7 @@ def _directories(layout: Layout, nodes: Sequence[Node]) -> None:
 
 def _munge_key(layout: Layout) -> None:
     layout.munge.mkdir(exist_ok=True)
-    layout.munge.chmod(0o755)  # users reach the socket in it
+    layout.munge.chmod(0o755)  # users connect to the socket in it
     _own(layout.munge, MUNGE_USER)
     key = layout.munge / "munge.key"
     key.touch(mode=0o600)

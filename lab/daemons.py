@@ -44,7 +44,7 @@ class Daemon:
 
     @property
     def running(self) -> bool:
-        """Return whether the process lives."""
+        """Return whether the process runs."""
         return self.pid is not None
 
     def start(self, *, wait: bool = True) -> None:
@@ -69,11 +69,11 @@ class Daemon:
                 extra_groups=None if self.user is None else [],
             )
         self.pid_file.write_text(f"{process.pid} {start_ticks(process.pid) or 0}\n")
-        process.returncode = 0  # it outlives this object; /proc shows whether it still runs
+        process.returncode = 0  # the process outlives this object; /proc shows whether it still runs
         started_here.add(process.pid)
 
     def wait_ready(self) -> None:
-        """Wait until the daemon answers; raise LabError with the end of its log if it ends or is late."""
+        """Wait until the daemon answers; raise LabError with the end of its log if it ends or times out."""
 
         def answers() -> bool:
             reap()

@@ -34,7 +34,7 @@ class Difference:
 
     @property
     def worst(self) -> float:
-        """The larger of both differences; 0 for a run without GPUs."""
+        """The larger of the two differences; 0 for a run without GPUs."""
         return (
             max(abs(self.core), abs(self.memory))
             if self.core is not None and self.memory is not None
@@ -48,7 +48,7 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
     lab = Lab(report=lambda line: console.print(f"[dim]{line}[/]", highlight=False))
     if any(lab.status().values()):
         raise LabError("a lab is up, but the demo requires a new one; take it down first: lab/down")
-    lab.down()  # possible remains of an interrupted lab
+    lab.down()  # an interrupted lab may have left files, mounts or processes
     try:
         with console.status("Bringing up munge, MariaDB, slurmdbd, slurmctld, four slurmd and slurm-gpu …"):
             lab.up()
@@ -69,7 +69,7 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
     if setup_s is not None:
         console.print(f"Installing took {setup_s:.0f} s.", highlight=False)
     console.print(
-        f"The lab part took {time.monotonic() - start:.0f} s. Nothing of it is left on this machine.\n"
+        f"The lab part took {time.monotonic() - start:.0f} s. Nothing remains of the lab on this machine.\n"
         "To use the same cluster by hand, run lab/up and follow docs/quickstart.md.",
         highlight=False,
     )

@@ -1,4 +1,4 @@
-"""Create the GPUs of the simulated nodes: device files that Slurm fences, and the file behind NVML."""
+"""Create the simulated nodes' GPUs: device files, which Slurm fences, and the files behind NVML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PCIE_BYTES_PER_S, NVLINK_BYTES_PER_S = 63_015_384_615, 450_000_000_000
 
 
 def create(layout: Layout, nodes: Sequence[Node]) -> None:
-    """Create one device per GPU. Nodes share minor numbers, since different cgroups fence them.
+    """Create one device per GPU. Nodes use the same minor numbers, since each node has its own cgroups.
 
     Without a driver, open() of an allowed device fails with ENXIO, and of a fenced one with EPERM.
     """
@@ -61,7 +61,7 @@ def spec(gpu: Gpu) -> GpuSpec:
         gpu.uuid,
         minor=gpu.minor,
         mig=instances,
-        # Then the factors of a footprint are fractions of the links' capacity.
+        # With these values, the factors of a footprint are fractions of the links' capacity.
         pcie_tx_bytes_per_s=PCIE_BYTES_PER_S,
         pcie_rx_bytes_per_s=PCIE_BYTES_PER_S,
         nvlink_tx_bytes_per_s=NVLINK_BYTES_PER_S,

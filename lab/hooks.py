@@ -45,9 +45,9 @@ def install(layout: Layout, *, ours: bool, own_clocks: bool = False) -> None:
 
 
 def _script(layout: Layout, event: str, hook: Path | None, *, own_clocks: bool) -> str:
-    """Return a script with a timestamp before and after the hook of slurm-gpu.
+    """Return a script that writes a timestamp before and after the hook of slurm-gpu.
 
-    All of it runs in one shell, since an exec takes 100 ms on a busy host.
+    It runs in one shell, since an exec takes 100 ms on a busy host.
     """
     script = f"""\
 #!/bin/sh
@@ -63,7 +63,7 @@ stamp {event}
     variables = clocks.environment(layout, _NODE) if own_clocks else {}
     clock = "".join(f'export {name}="{value}"\n' for name, value in variables.items())
     return f"""\
-{script}# All nodes share this host, so each has a run directory of its own, and a clock where that is wanted.
+{script}# All nodes share this host, so each has its own run directory and, with own_clocks, its own clock.
 export SLURM_GPU_RUN_DIR="{layout.node(_NODE).run}"
 {clock}(. {hook})
 stamp {event}{_NOTIFIED}

@@ -34,7 +34,7 @@ def require_software(layout: Layout) -> None:
 
 
 def require_network() -> None:
-    """Check for an address on which Slurm's daemons can listen; 127.0.0.1 alone is not enough."""
+    """Check for an address on which Slurm's daemons can listen; 127.0.0.1 is not enough."""
     try:
         socket.getaddrinfo(
             None,
@@ -68,7 +68,7 @@ def require_free_ports(layout: Layout, nodes: Iterable[Node]) -> None:
 
 
 def require_free_cgroups(nodes: Iterable[Node]) -> None:
-    """Check that no slurmd of this host has a node of the same name."""
+    """Check that no slurmd on this host runs a node of the same name."""
     if taken := cgroups.node_groups(sorted(node.name for node in nodes)):
         raise LabError(
             f"cgroup {taken[0]} exists and is not the lab's: another slurmd here has that node name; if none "

@@ -12,7 +12,7 @@ PORT_VARIABLE = "SLURM_GPU_LAB_PORT"
 # not print it: the lab must not kill an editor started from such a shell.
 TAG_VARIABLE = "SLURM_GPU_LAB_TAG"
 
-# If set (to any value), the lab runs the slurm-gpu that packages installed, not the checkout's.
+# If set (to any value), the lab runs slurm-gpu from installed packages, not from the checkout.
 INSTALLED_VARIABLE = "SLURM_GPU_LAB_INSTALLED"
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -58,7 +58,7 @@ class NodePaths:
 
 @dataclass(frozen=True)
 class Layout:
-    """Paths and ports of one lab; derived paths are properties, and nothing is created here."""
+    """Paths and ports of one lab; derived paths are properties, and no path is created here."""
 
     root: Path = Path("/run/slurm-gpu-lab")
     devices: Path = Path("/dev/slurm-gpu-lab")
@@ -81,7 +81,7 @@ class Layout:
 
     @property
     def etc(self) -> Path:
-        """Configuration: the lab's /etc/slurm and /etc/slurm-gpu in one."""
+        """The configuration directory: the lab's /etc/slurm and /etc/slurm-gpu in one."""
         return self.root / "etc"
 
     @property
@@ -198,12 +198,12 @@ class Layout:
 
     @property
     def options_file(self) -> Path:
-        """The options of the running lab."""
+        """The file with the options of the running lab."""
         return self.root / "options.json"
 
     @property
     def port_file(self) -> Path:
-        """The first port of the running lab."""
+        """The file with the first port of the running lab."""
         return self.root / "port"
 
     @property

@@ -32,13 +32,13 @@ def initialise(layout: Layout, passwords: Passwords, environment: Mapping[str, s
     data = layout.mariadb / "data"
     if data.exists():
         return
-    # As mysql rather than with --user=mysql, which changes the mode of the host's auth_pam_tool.
+    # Run as mysql, since --user=mysql changes the mode of the host's auth_pam_tool.
     result = subprocess.run(
         [
             "mariadb-install-db",
             "--no-defaults",
             f"--datadir={data}",
-            "--force",  # otherwise a host whose name has no address is refused; the lab uses none
+            "--force",  # otherwise a host whose name has no address is refused; the lab uses no host names
             "--skip-test-db",
             "--skip-name-resolve",
             "--auth-root-authentication-method=socket",

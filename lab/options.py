@@ -24,7 +24,7 @@ class GpuModel(StrEnum):
     """The GPU model of a node; its name is the GRES type, the feature and the server type."""
 
     A100 = "a100"
-    # Whether it has GPM metrics, and link traffic as a share of the bandwidth.
+    # Has GPM metrics, and link traffic as a fraction of the bandwidth.
     H100 = "h100"
 
 
@@ -47,8 +47,8 @@ class NodeGpus:
     minors: tuple[int, ...] = tuple(range(GPUS_PER_NODE))
     listed: tuple[int, ...] | None = None
     prefix: str = "nvidia"
-    # By minor number: the GPUs that are divided into MIG instances, with their profiles. Each instance is a
-    # GPU to Slurm, with a type by its profile. The cluster then has no shards.
+    # By minor number: the GPUs that are divided into MIG instances, with their profiles. Slurm sees each
+    # instance as a GPU whose type depends on its profile. The cluster then has no shards.
     mig: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     model: GpuModel = GpuModel.A100
 
@@ -129,12 +129,12 @@ class Options:
     nodes: int = 4
     # The numbering of each node whose GPUs are not numbered 0, 1, 2, 3 everywhere.
     gpus: Mapping[str, NodeGpus] = field(default_factory=dict)
-    # Whether Slurm enforces associations and limits of its own.
+    # Whether Slurm enforces its own associations and limits.
     native_limits: bool = True
     job_submit: JobSubmit = JobSubmit.OURS
     # Whether slurm-gpud, slurm-gpudbd and the hooks run; otherwise only Slurm does.
     services: bool = True
-    # Whether slurm-gpuctld runs, independently of the other services; None: if they run.
+    # Whether slurm-gpuctld runs; None if it runs whenever the other services do.
     controller: bool | None = None
     # Number of processes of slurm-gpudbd that store shipments.
     database_workers: int = 0

@@ -33,7 +33,7 @@ PEOPLE = (
 )
 ACCOUNTS = ("vision", "nlp")
 UNIX_GROUPS = {"undergrad": 60911, "gpuops": 60912}
-# The user of slurm-gpuweb; if a package has created it already, it is left as it is.
+# The user of slurm-gpuweb; an existing user, created by a package, is not changed.
 WEB_USER = "slurm-gpu-web"
 _WEB_UID = 60921
 _UIDS = {person.name: person.uid for person in PEOPLE}

@@ -18,7 +18,7 @@ def wait_for(
     explain: Callable[[], str] | None = None,
     interval_s: float = 0.05,
 ) -> T:
-    """Return the first true result of ``condition``; raise LabError with ``explain()`` after the deadline."""
+    """Return the first true result of ``condition``; at the deadline, raise LabError with ``explain()``."""
     end = time.monotonic() + deadline_s
     while True:
         if result := condition():

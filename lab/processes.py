@@ -18,14 +18,14 @@ started_here: set[int] = set()
 
 
 def process_ids() -> Iterator[int]:
-    """Yield the ids of all processes that can be seen."""
+    """Yield the IDs of all visible processes."""
     return (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
 
 
 def start_ticks(pid: int) -> int | None:
     """Return when ``pid`` started (clock ticks since boot); None if it has ended or is a zombie.
 
-    Together with the id, this identifies a process permanently, since ids are reused.
+    Together with the ID, the start time identifies a process permanently; IDs are reused.
     """
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -56,7 +56,7 @@ def _uid(pid: int) -> int | None:
 
 
 def _is_of_this_machine(pid: int) -> bool:
-    """Return whether ``pid`` has the same root and processes; a lab in a container or chroot is another."""
+    """Return whether ``pid`` is in this process's root and PID namespace, not in a container or chroot."""
     process = PROC / str(pid)
     try:
         return os.path.samestat((process / "root").stat(), Path("/").stat()) and (
@@ -123,7 +123,7 @@ def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[
 
 
 def kill_all(find: Callable[[], Collection[int]], deadline_s: float = 60.0) -> int:
-    """Kill the processes that ``find`` returns until it returns none; return the number of killed ones."""
+    """Kill the processes that ``find`` returns until it returns none; return how many were killed."""
     killed: set[int] = set()
     end = time.monotonic() + deadline_s
     while alive := find():

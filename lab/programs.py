@@ -56,10 +56,10 @@ def install(layout: Layout) -> None:
         main = layout.root / "programs" / f"{name}.py"
         main.parent.mkdir(exist_ok=True)
         main.write_text(f"import sys\nsys.argv[0] = {name!r}\nfrom {module} import main\nsys.exit(main())\n")
-        # In the environment rather than in sys.path, so that programs started by a command also find it.
+        # Set PYTHONPATH rather than sys.path, so that programs started by a command also find the modules.
         found = f"export PYTHONPATH={':'.join(map(str, path))}\n"
         _write(layout.bin / name, f"{found}{start} -sP {main}")
-    # Job scripts start it often, so without site packages.
+    # Job scripts start simgpu often, and it starts faster without site packages.
     _write(layout.bin / "simgpu", f"{start} -IS {path[0]}/lab/simgpu/__main__.py")
 
 
@@ -91,7 +91,7 @@ def _view(layout: Layout, directory: Path, name: str) -> Path:
         if result.returncode != 0:
             raise LabError(
                 f"{directory} cannot be read by the lab's users and cannot be mounted for them "
-                f"({result.stderr.strip()}); move it to where everybody can read it, such as /opt"
+                f"({result.stderr.strip()}); move it to a directory that all users can read, such as /opt"
             )
     return target
 

@@ -1,4 +1,4 @@
-"""The jobs of the demo: one of each usual kind on a GPU cluster, and three that the policy refuses."""
+"""The jobs of the demo: one of each kind usual on a GPU cluster, and three that the policy refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Job:
 
     @property
     def n_runs(self) -> int:
-        """Return the number of accounting rows that it creates."""
+        """Return the number of accounting rows that the submission creates."""
         array = next((option for option in self.options if option.startswith("--array=0-")), None)
         return 1 if array is None else int(array.removeprefix("--array=0-")) + 1
 
@@ -108,7 +108,7 @@ REFUSED = (
     Job("bob", "a day, where hours are allowed", ("--time=1-00:00:00", "--gpus=1"), "python train.py"),
     Job(
         "alice",
-        "more than her share, running and waiting together",
+        "more than her share, counting running and pending jobs",
         (_SHORT, "--gpus=4"),
         "python train.py",
     ),

@@ -207,13 +207,13 @@ class _Factory:
 def _watches(spool_log: Path) -> bool:
     """Return whether slurm-gpud has started to watch; from then on it misses no event of a hook.
 
-    It writes the offset of its clocks when it starts.
+    The daemon writes the offset of its clocks when it starts to watch.
     """
     return spool_log.exists() and b"ahead_s" in spool_log.read_bytes()
 
 
 def accepts(address: Path | tuple[str, int]) -> bool:
-    """Return whether a process listens at a Unix socket or a TCP address."""
+    """Return whether a process listens on a Unix socket or a TCP address."""
     family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as connection:
         connection.settimeout(1.0)

@@ -46,7 +46,7 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         "MinJobAge=300",
         "MaxJobCount=200000",
         "MaxArraySize=10001",
-        # Hooks on every node of a job at its start, also for a bare salloc.
+        # Run the hooks on every node of a job at its start, also for salloc without srun.
         "PrologFlags=Alloc",
         f"Prolog={layout.etc}/prolog.d/*",
         f"Epilog={layout.etc}/epilog.d/*",
@@ -54,10 +54,10 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         f"TaskPlugin=task/{'cgroup' if fenced else 'none'}",
         "JobAcctGatherType=jobacct_gather/linux",
         "SchedulerType=sched/backfill",
-        # Jobs start at once: by default a batch job may wait 3 s, and the scheduler rests 2 s.
+        # Jobs start at once; by default a batch job may wait 3 s, and the scheduler pauses for 2 s.
         "SchedulerParameters=batch_sched_delay=0,sched_min_interval=200000,sched_interval=5,bf_interval=5",
         "PriorityType=priority/multifactor",
-        # For lent GPUs; without a policy with `owners:` no job is preempted.
+        # For lent GPUs; no job is preempted unless the policy has `owners:`.
         "PreemptType=preempt/qos",
         "PreemptMode=REQUEUE",
         "SelectType=select/cons_tres",
@@ -135,12 +135,12 @@ def cgroup_conf(cgroups: CgroupVersion, slurm_version: tuple[int, int]) -> str:
     """Return cgroup.conf: devices are fenced; CPUs and memory are not, since this host has fewer."""
     plugin = cgroups
     if cgroups is CgroupVersion.NONE and slurm_version < _FIRST_WITH_CGROUPS_DISABLED:
-        plugin = CgroupVersion.V1  # does nothing unless another plugin uses it
+        plugin = CgroupVersion.V1  # has no effect unless another plugin uses it
     lines = [f"CgroupPlugin={plugin}"]
     if cgroups is not CgroupVersion.NONE:
         lines += ["CgroupMountpoint=/sys/fs/cgroup", "ConstrainDevices=yes"]
     if cgroups is CgroupVersion.V2:
-        lines.append("IgnoreSystemd=yes")  # a scope of its own, without asking the host's systemd
+        lines.append("IgnoreSystemd=yes")  # slurmd creates its own scope, without the host's systemd
     return "\n".join(lines) + "\n"
 
 

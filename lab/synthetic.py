@@ -1,6 +1,6 @@
-"""Synthetic clusters of any size, with the answers of slurm-gpudbd over time.
+"""Synthetic clusters of any size, with slurm-gpudbd's responses over time.
 
-The page, its tests and bench/monitor.py use them. Equal size, seed and time give equal answers.
+The page, its tests and bench/monitor.py use them. The same size, seed and time give the same responses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CARDS = {
 }
 _USERS = tuple(f"user{number}" for number in range(1, 61))
 _ACCOUNTS = ("vision", "language", "speech", "robots")
-# GPUs of a job; a number that is listed more often is more frequent.
+# Numbers of GPUs of a job; a number listed more often is more frequent.
 _SIZES = (1, 1, 1, 2, 4, 8, 8, 16, 32, 64)
 # The fraction of GPUs that are allocated.
 _BUSY = 0.9
@@ -154,7 +154,7 @@ class SyntheticCluster:
         return Running(as_of_s=self.now_s, jobs=jobs, xids=())
 
     def verdicts(self) -> Verdicts:
-        """Return no verdicts, as without a watch."""
+        """Return no verdicts, as if no trainings were watched."""
         return Verdicts(as_of_s=None, watched=0, verdicts=(), suspects=())
 
     def __enter__(self) -> Self:
@@ -208,7 +208,7 @@ class SyntheticCluster:
         return Quota(user=user, as_of_s=self.now_s, limits=limits, why=None)
 
     def forecast(self, job: str) -> Forecast | str:
-        """Return the same answer for every job."""
+        """Return the same message for every job."""
         return "nothing has been learned yet: an operator runs slurm-gpu forecast train"
 
     def _of(self, job: str) -> ClusterJob | None:

@@ -36,7 +36,7 @@ class GpuShare:
 def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]:
     """Return the use by raw job ``job_id`` in each closed interval, by node, time and NVML index.
 
-    A job without GPUs has none; an idle GPU has usage 0.
+    A job without GPUs has no shares; the use of an idle GPU is 0.
     """
     by_name = {node.name: node for node in nodes}
     processes = list(_all_ended(layout))
@@ -58,7 +58,8 @@ def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]
 def _all_ended(layout: Layout) -> Iterator[ProcessTruth]:
     """Return every process; the end of a killed process is the time at which the epilog found it dead.
 
-    ``scancel`` kills processes that are not direct children of Slurm's; ``exec simgpu`` gives the exact end.
+    ``scancel`` kills processes that are not direct children of Slurm's; with ``exec simgpu``, the end is
+    exact.
     """
     for process in truth.load(layout.truth):
         ended = process
@@ -76,7 +77,7 @@ def _all_ended(layout: Layout) -> Iterator[ProcessTruth]:
 
 
 def mean_pct(shares: Sequence[GpuShare]) -> tuple[float, float] | None:
-    """Return (uGPUcore, uGPUmem) of these shares, weighted by seconds; None without GPUs."""
+    """Return the means of (uGPUcore, uGPUmem) over these shares, weighted by seconds; None without GPUs."""
     seconds = [share.end_s - share.start_s for share in shares]
     total = sum(seconds)
     if total == 0:

@@ -14,7 +14,7 @@ FILE = SOURCES / "call_times.yaml"
 
 
 def call_times(*, upper: bool = False) -> dict[str, CallTime]:
-    """Return the time of every function; with ``upper``, the larger one if there are two."""
+    """Return the time of every function; with ``upper``, the worst case if there is one."""
     document = yaml.safe_load(FILE.read_text())
     functions = document["functions"]
     return {name: _time(functions.get(name, document["default"]), upper) for name in function_names()}

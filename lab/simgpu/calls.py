@@ -16,12 +16,12 @@ class CallTime(NamedTuple):
     cpu_us: float = 0.0
     # Sleeping.
     wait_us: float = 0.0
-    # Computing for each value of a call that requests a list.
+    # Computing, for each value of a call that requests a list.
     item_cpu_us: float = 0.0
 
 
 def set_times(world: World, times: Mapping[str, CallTime]) -> None:
-    """Set these durations for the named functions, and none for all others."""
+    """Set these durations for the named functions, and 0 for all others."""
     calls = world.content.calls[: world.content.n_functions]
     unknown = sorted(set(times) - {call.name.decode() for call in calls})
     if unknown:

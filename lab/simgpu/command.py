@@ -50,7 +50,7 @@ class _Plan(NamedTuple):
     phases: list[Phase]
     activity: Activity
     mps: bool
-    # None: as soon as readers can find it.
+    # None to start as soon as readers can find the schedule.
     start_ns: int | None
 
 
@@ -93,13 +93,13 @@ def _parser() -> argparse.ArgumentParser:
         epilog="profiles: " + "; ".join(f"{name} ({profile.about})" for name, profile in PROFILES.items()),
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--util", metavar="PCT", help="utilisation, as 40, or as 10:90 for a ramp (default 0)")
+    what.add_argument("--util", metavar="PCT", help="utilisation: 40, or 10:90 for a ramp (default 0)")
     what.add_argument(
-        "--phases", metavar="LIST", help="as 'util=80,mem=4000,s=5; util=10:0,mem=4000,s=3', or @FILE"
+        "--phases", metavar="LIST", help="such as 'util=80,mem=4000,s=5; util=10:0,mem=4000,s=3', or @FILE"
     )
     what.add_argument("--profile", metavar="NAME", help="a built-in application, see below")
     parser.add_argument(
-        "--mem-mib", metavar="MIB", help="memory on each GPU, as 5000 or 100:5000 (default 0)"
+        "--mem-mib", metavar="MIB", help="memory on each GPU, such as 5000 or 100:5000 (default 0)"
     )
     parser.add_argument("--seconds", metavar="S", help=f"how long (default {_DEFAULT_SECONDS})")
     parser.add_argument("--at", metavar="EPOCH", help="start time, common to the ranks of a job")
@@ -107,13 +107,13 @@ def _parser() -> argparse.ArgumentParser:
         "--activity",
         metavar="LIST",
         default="",
-        help="GPM metrics as multiples of the utilisation, by default "
+        help="GPM metrics as factors of the utilisation, by default "
         + ",".join(f"{name}={factor:g}" for name, factor in USUAL._asdict().items()),
     )
     parser.add_argument(
         "--application",
         metavar="NAME",
-        help="do work: seconds are those alone; co-runners with a NAME on the same GPU slow it down",
+        help="work that takes --seconds alone, and longer with co-runners that have a NAME on the same GPU",
     )
     parser.add_argument(
         "--speeds",
@@ -121,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         help='JSON, speeds with one co-runner, such as {"bert": {"resnet50": 0.8}} (default $SIMGPU_SPEEDS)',
     )
     parser.add_argument("--mps", action="store_true", help="as a client of the Multi-Process Service")
-    parser.add_argument("--gpus", metavar="LIST", default="all", help="CUDA ordinals, as 0,1 (default all)")
+    parser.add_argument("--gpus", metavar="LIST", default="all", help="CUDA ordinals: 0,1 (default all)")
     return parser
 
 
@@ -240,7 +240,7 @@ def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals |
 
 
 def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals | None:
-    """Follow the schedule to its end and return None, or return the first signal that arrives before."""
+    """Follow the schedule and return None at its end, or return the first signal that arrives earlier."""
     begun: dict[int, ProcessTruth] = {}
     ahead = stretches(work.phases)
     next_ns = work.start_ns
@@ -268,7 +268,7 @@ def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals
 def _end(
     world: World, begun: dict[int, ProcessTruth], now_ns: int, stopped_by: signal.Signals | None
 ) -> dict[int, ProcessTruth]:
-    """End the processes that are over, or all of them after a signal; return the others."""
+    """End the processes whose schedule is over, or all after a signal; return the others."""
     left: dict[int, ProcessTruth] = {}
     for slot, truth in begun.items():
         last_ns = truth.points[-1].time_ns
@@ -285,7 +285,7 @@ def _end(
 def _begin(
     world: World, devices: Sequence[Device], phases: Sequence[Phase], start_ns: int | None, *, mps: bool
 ) -> tuple[list[int], tuple[Point, ...]]:
-    """Begin a stretch at `start_ns`, or (None) as soon as readers can find it."""
+    """Begin a stretch at `start_ns`, or as soon as readers can find it if that is None."""
     return world.begin(
         [device.target for device in devices],
         lambda: to_points(phases, time.time_ns() + _LEAD_NS if start_ns is None else start_ns),

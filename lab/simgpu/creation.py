@@ -24,7 +24,7 @@ def function_names() -> list[str]:
 def create(path: Path, gpus: Sequence[GpuSpec], boot: float | None = None) -> None:
     """Write a new world with ``gpus`` in NVML order, readable and writable by everyone.
 
-    ``boot`` (epoch seconds, now if None) is when the counters start. An existing file is replaced, not
+    The counters start at ``boot`` (epoch seconds; now if None). An existing file is replaced, not
     changed: a process that has mapped it continues with the old one until nvmlShutdown.
     """
     check(gpus)

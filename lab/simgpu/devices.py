@@ -24,9 +24,9 @@ from .world import Device
 def openable(devices: Sequence[Device], directory: Path | None) -> list[Device]:
     """Return the devices that this process may open, in PCI order.
 
-    ``directory`` contains one device file per GPU, whose name ends in the minor number, and those of MIG in
-    ``nvidia-caps``. Without a driver an allowed open() fails with ENXIO, a fenced one with EPERM. Without a
-    directory nothing is fenced.
+    ``directory`` contains one device file per GPU, whose name ends in the minor number, and the device files
+    of MIG are in ``nvidia-caps``. Without a driver, open() of an allowed device fails with ENXIO, and of a
+    fenced one with EPERM. Without a directory, no device is fenced.
     """
     ordered = sorted(devices, key=lambda device: (device.pci, device.gpu_instance or 0))
     if directory is None or not directory.is_dir():
@@ -90,7 +90,7 @@ def _named(candidates: Sequence[Device], entry: str) -> Device | None:
 
 
 def selected(seen: Sequence[Device], request: str) -> list[Device]:
-    """Return the devices of ``--gpus``: ``all`` or CUDA ordinals as ``0,1``."""
+    """Return the devices of ``--gpus``: ``all`` or CUDA ordinals such as ``0,1``."""
     if request == "all":
         return list(seen)
     if not re.fullmatch(r"\d+(,\d+)*", request):

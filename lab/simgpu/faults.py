@@ -28,7 +28,7 @@ _OF_NONE = {"nvmlDeviceGetCount_v2", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", 
 
 
 def lose(world: World, device: int, at_ns: int | None = None) -> None:
-    """Let the device fall off the bus, now or at a time of the world's clock: GPU_IS_LOST from then on."""
+    """Make the device return GPU_IS_LOST, from now on or from a time of the world's clock on."""
     _faults(world, device).lost_at_ns = world.now_ns() if at_ns is None else at_ns
 
 
@@ -38,15 +38,15 @@ def restore(world: World, device: int) -> None:
 
 
 def unsupported(world: World, device: int, functions: Iterable[str]) -> None:
-    """Let exactly these functions return NOT_SUPPORTED; an empty list restores all."""
+    """Make exactly these functions return NOT_SUPPORTED; an empty list restores all."""
     _faults(world, device).unsupported = _function_bits(world, functions)
 
 
 def hang(world: World, device: int, functions: Iterable[str] | None = None) -> None:
-    """Let exactly these functions hang when called on the device; None means all, [] restores all.
+    """Make exactly these functions hang when called on the device; None means all, [] restores all.
 
     Only SIGKILL ends the calling thread. Hanging calls continue once the fault is removed.
-    nvmlInitWithFlags, if named, hangs for every device. All others are calls on the device or request its
+    nvmlInitWithFlags, if named, hangs for every device. All other functions take the device or return its
     handle.
     """
     if functions is None:
@@ -66,7 +66,7 @@ def _function_bits(world: World, functions: Iterable[str]) -> tuple[int, ...]:
 
 
 def unsupported_fields(world: World, device: int, field_ids: Iterable[int]) -> None:
-    """Let exactly these fields of nvmlDeviceGetFieldValues answer NOT_SUPPORTED."""
+    """Make exactly these fields of nvmlDeviceGetFieldValues return NOT_SUPPORTED."""
     bits = [0] * (layout.MAX_FIELDS // 64)
     for field in field_ids:
         if not 0 <= field < layout.MAX_FIELDS:
@@ -81,7 +81,7 @@ def slow(world: World, device: int, latency_ms: float) -> None:
 
 
 def wrap(world: World, device: int, *, bits: int = 64, left: int = 10**9) -> None:
-    """Let the byte counters of PCIe and NVLink and the energy counter (mJ) wrap after ``left`` more units.
+    """Make the byte counters of PCIe and NVLink and the energy counter (mJ) wrap after ``left`` more units.
 
     The PCIe counters may have 32 bits, and are then reported as unsigned int; the others have 64.
     """
@@ -103,7 +103,7 @@ def wrap(world: World, device: int, *, bits: int = 64, left: int = 10**9) -> Non
 
 
 def samples(world: World, device: int, state: str) -> None:
-    """Set whether the sample rings answer: ``present``, ``missing`` (NOT_FOUND) or ``missing-if-idle``."""
+    """Set the state of the sample rings: ``present``, ``missing`` (NOT_FOUND) or ``missing-if-idle``."""
     if state not in _SAMPLES:
         raise RequestError(f"samples {state!r}: must be one of {', '.join(_SAMPLES)}")
     _faults(world, device).samples = _SAMPLES[state]
@@ -118,7 +118,7 @@ def ecc(world: World, device: int, corrected: int, uncorrected: int) -> None:
 def throttle(
     world: World, device: int, reasons: int, *, from_ns: int | None = None, until_ns: int | None = None
 ) -> None:
-    """Add these bits to the clocks event reasons, always or between two times of the world's clock."""
+    """Add these bits to the clocks event reasons, permanently or between two times of the world's clock."""
     faults = _faults(world, device)
     faults.clocks_event_reasons = reasons
     faults.reasons_from_ns = 0 if from_ns is None else from_ns
@@ -126,7 +126,7 @@ def throttle(
 
 
 def xid(world: World, device: int, code: int, gpu_instance: int | None = None) -> None:
-    """Let the driver report an error now; each event set on the device receives it once."""
+    """Make the driver report an error now; each event set on the device receives it once."""
     _faults(world, device)
     world.add_xid(device, code, gpu_instance)
 
@@ -138,11 +138,11 @@ def mig(world: World, device: int, specs: Sequence[MigSpec]) -> None:
 
 
 def driver(world: World, *, loaded: bool) -> None:
-    """Unload or load the driver: nvmlInit fails or works.
+    """Unload the driver, so that nvmlInit fails, or load it again.
 
-    Processes initialised before get UNINITIALIZED until nvmlShutdown and nvmlInit. Counters restart with the
-    driver. Schedules continue, although a real driver cannot be unloaded while a GPU is in use, so that a
-    record can be compared with the truth minus a gap.
+    Processes that were initialised before get UNINITIALIZED until they call nvmlShutdown and nvmlInit.
+    Counters restart with the driver. Although a real driver cannot be unloaded while a GPU is in use,
+    schedules continue, so that tests can compare a record with the truth minus a gap.
     """
     if loaded:
         world.load_driver()
@@ -151,7 +151,7 @@ def driver(world: World, *, loaded: bool) -> None:
 
 
 def swap(world: World, device: int, uuid: str) -> None:
-    """Put another GPU of the same kind in the device's place; the driver is loaded again."""
+    """Replace the device by another GPU of the same kind, and reload the driver."""
     _faults(world, device)
     if any(other.uuid == uuid for other in world.devices):
         raise RequestError(f"UUID {uuid}: is already that of a GPU of this world")
@@ -210,25 +210,25 @@ def _parser() -> argparse.ArgumentParser:
 
     action("lose", "GPU_IS_LOST from now on")
     action("restore", "bring it back")
-    action("unsupported", "functions that answer NOT_SUPPORTED").add_argument("functions", nargs="*")
-    action("unsupported-fields", "fields that do").add_argument("fields", nargs="*", type=int)
+    action("unsupported", "functions that return NOT_SUPPORTED").add_argument("functions", nargs="*")
+    action("unsupported-fields", "fields that are NOT_SUPPORTED").add_argument("fields", nargs="*", type=int)
     action("hang", "functions that never return, by default all").add_argument("functions", nargs="*")
     action("slow", "add latency to every call").add_argument("ms", type=float)
-    wrapping = action("wrap", "let the counters wrap soon")
+    wrapping = action("wrap", "make the counters wrap soon")
     wrapping.add_argument("--bits", type=int, choices=(32, 64), default=64)
     wrapping.add_argument("--left", type=int, default=10**9, help="bytes and mJ until they wrap")
-    action("samples", "whether the sample rings answer").add_argument("state", choices=_SAMPLES)
+    action("samples", "whether the sample rings return samples").add_argument("state", choices=_SAMPLES)
     counts = action("ecc", "set the error counts")
     counts.add_argument("corrected", type=int)
     counts.add_argument("uncorrected", type=int)
     action("throttle", "add clocks event reasons").add_argument("reasons", type=lambda text: int(text, 0))
-    xid = action("xid", "let the driver report an error, once")
+    xid = action("xid", "make the driver report an error once")
     xid.add_argument("code", type=int)
-    xid.add_argument("--gpu-instance", type=int, help="the MIG instance that it came from")
+    xid.add_argument("--gpu-instance", type=int, help="the MIG instance that caused the error")
     action("mig", "divide it into other MIG instances").add_argument(
         "instances", nargs="*", type=_mig_spec, metavar="PROFILE=UUID"
     )
-    action("swap", "put another GPU in its place").add_argument("uuid")
+    action("swap", "replace it by another GPU").add_argument("uuid")
     actions.add_parser("driver", help="make nvmlInit work or fail").add_argument(
         "state", choices=("load", "unload")
     )

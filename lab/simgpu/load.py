@@ -38,7 +38,7 @@ USUAL = Activity()
 class Footprint(NamedTuple):
     """The effect of a process on power, links and clock of a GPU."""
 
-    # Power above idle, by its share of the utilisation: a factor from 0 to 1, as for both links.
+    # Factor, from 0 to 1, of the process's share of the power above idle; pcie and nvlink are similar.
     power: float = 1.0
     pcie: float = 1.0
     nvlink: float = 1.0

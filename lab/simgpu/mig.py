@@ -19,7 +19,7 @@ _GPU_INSTANCES, _COMPUTE_INSTANCES = 15, 8
 def capabilities(gpu_minor: int, gpu_instance: int | None) -> list[int]:
     """Return the minor numbers of the capabilities that a MIG instance needs: access to GI and CI.
 
-    A whole GPU (None) needs none. All our GPU instances have compute instance 0 only.
+    A whole GPU (None) needs none. Every simulated GPU instance has only compute instance 0.
     """
     if gpu_instance is None:
         return []

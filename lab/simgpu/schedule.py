@@ -11,7 +11,7 @@ from .errors import RequestError
 from .layout import MAX_POINTS
 from .load import FULL, USUAL, Activity, Footprint, Point
 
-# Value at the begin and at the end of a phase.
+# Value at the beginning and at the end of a phase.
 Ramp = tuple[float, float]
 
 _NUMBER = r"\d+(?:\.\d*)?|\.\d+"
@@ -75,12 +75,12 @@ PROFILES = {
         ),
     ),
     "bert": Profile(
-        "language model training: nearly full, a checkpoint each 15 s",
+        "language model training: nearly full, a checkpoint every 15 s",
         start=(Phase(3, (0, 0), (500, 14000)), Phase(1, (0, 97), (14000, 14000))),
         cycle=(Phase(14, (97, 97), (14000, 14000)), Phase(1, (0, 0), (14000, 14000))),
     ),
     "inference": Profile(
-        "a model server: low, in bursts",
+        "a model server: low use, in bursts",
         start=(Phase(1, (0, 0), (400, 6000)),),
         cycle=(
             Phase(2, (5, 45), (6000, 6000)),
@@ -89,7 +89,7 @@ PROFILES = {
         ),
     ),
     "notebook": Profile(
-        "a notebook: memory in use, now and then a cell",
+        "a notebook: memory in use, a cell runs now and then",
         start=(Phase(1, (0, 0), (300, 2200)),),
         cycle=(Phase(9, (0, 0), (2200, 2200)), Phase(1, (70, 70), (2600, 2600))),
     ),
@@ -139,7 +139,7 @@ def _parse_factor(text: str, what: str, name: str) -> float:
 def parse_phases(text: str, activity: Activity = USUAL) -> list[Phase]:
     """Parse ``util=80,mem=4000,s=5; util=0,mem=4000,s=3``; util and mem are 0 if missing.
 
-    A phase may have an activity and a footprint of its own: ``util=99,power=0.6,clock=0.7,reasons=0x40,s=9``.
+    A phase may have its own activity and footprint: ``util=99,power=0.6,clock=0.7,reasons=0x40,s=9``.
     """
     phases = [_parse_phase(part, activity) for part in text.split(";") if part.strip()]
     if not phases:
@@ -196,7 +196,7 @@ def from_profile(name: str, seconds: float) -> list[Phase]:
 
 
 def stretches(phases: Sequence[Phase]) -> list[list[Phase]]:
-    """Split phases where activity or footprint change, since a schedule of points has one of each."""
+    """Split phases where activity or footprint changes, since a schedule has one of each."""
     return [list(alike) for _, alike in groupby(phases, lambda phase: (phase.activity, phase.footprint))]
 
 

@@ -1,8 +1,8 @@
-"""Work that co-runners on one GPU slow down, by a table that only simgpu reads.
+"""Simulate work that co-runners on the same GPU slow down, by a table of speeds that only simgpu reads.
 
-A job has an amount of work in seconds, the time that it takes alone. With co-runners it is slower, depending
-on its application and theirs; its utilisation falls with its speed, and its phases take longer. It ends when
-the work is done, or when it requests more memory than the GPU has.
+The work of a job is measured in seconds: the time that it takes without co-runners. With co-runners, the job
+is slower, depending on its application and theirs; its utilisation falls with its speed, and its phases take
+longer. It ends when the work is done, or when it requests more memory than the GPU has.
 
 The truth contains the schedules, which end when the speed changes, and a file with the timeline of each job.
 """
@@ -30,9 +30,9 @@ OUT_OF_MEMORY = "out of memory"
 
 
 class SpeedTable:
-    """Speeds with one co-runner, relative to alone: ``speeds["bert"]["resnet50"]`` is the speed of bert.
+    """Speeds with one co-runner, relative to the speed without any.
 
-    With several co-runners, the delays that they add to a second of work are summed, as under time slicing.
+    ``speeds["bert"]["resnet50"]`` is the speed of bert with resnet50. With several co-runners, the delays that they add to a second of work are added up, as with time slicing.
     """
 
     def __init__(self, speeds: dict[str, dict[str, float]]) -> None:
@@ -115,7 +115,7 @@ class Course:
 
     @property
     def slowdown(self) -> float | None:
-        """Return its duration relative to that without co-runners; None unless the work was done."""
+        """Return the job's duration relative to that without co-runners; None unless the work was done."""
         if self.ended_s is None or self.ended_by != "done":
             return None
         return (self.ended_s - self.began_s) / self.alone_s
@@ -140,7 +140,7 @@ class _Stretch:
 
     slot: int
     points: tuple[Point, ...]
-    # The work that was done before.
+    # The work that was done before this stretch.
     done_s: float
     others: tuple[str, ...]
     speed: float
@@ -193,7 +193,7 @@ class Worker:
         return None
 
     def end(self, at_ns: int, how: str) -> None:
-        """End the job, and record how."""
+        """End the job, and record how it ended."""
         stretch = self._now
         self.ended_ns = at_ns
         self._world.end(stretch.slot, at_ns)

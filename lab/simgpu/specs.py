@@ -53,12 +53,12 @@ class GpuSpec:
     name: str = "NVIDIA A100-SXM4-40GB"
     minor: int = 0
     memory_mib: int = 40960
-    # Memory of the driver: ``used`` in the first MemoryInfo, ``reserved`` in the second.
+    # Memory of the driver: part of ``used`` in MemoryInfo, ``reserved`` in MemoryInfo_v2.
     reserved_mib: int = 512
-    # domain:bus:device; if None the buses ascend with the NVML index, as they really do.
+    # domain:bus:device; if None, bus numbers ascend with the NVML index, as on real nodes.
     pci_bus_id: str | None = None
     idle_w: float = 55.0
-    # Power at 100 % utilisation; it is linear in between.
+    # Power at 100 % utilisation; between idle and this, power is linear.
     power_limit_w: float = 400.0
     idle_temperature_c: int = 32
     full_temperature_c: int = 72

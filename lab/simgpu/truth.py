@@ -1,11 +1,12 @@
-"""The truth about simulated work: the use of each GPU by each process, from its schedule alone.
+"""The true values of simulated work: how each process used each GPU, computed only from its schedule.
 
 simgpu writes one file per process and GPU when it starts and again when it ends, without reading NVML.
 ``usage`` integrates the files over an interval, for comparison with records.
 
-Definitions are those of docs/contracts.md. Utilisation is each process's share of the device's; processes
-that request more than 100 % together are reduced in proportion. Used memory is a fraction of the whole,
-without the memory that the driver reserves, as in MemoryInfo_v2. Outside its schedule a process counts as 0.
+The definitions are those of docs/contracts.md. Utilisation is each process's share of the device's
+utilisation; processes that request more than 100 % together are reduced in proportion. Used memory is a
+fraction of the GPU's memory and excludes the memory that the driver reserves, as in MemoryInfo_v2. Outside
+its schedule a process counts as 0.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class ProcessTruth:
     node: str
     # ``GPU-…`` or ``MIG-…``.
     uuid: str
-    # The whole memory of the GPU or instance.
+    # The total memory of the GPU or instance.
     memory_mib: int
     pid: int
     # Absolute wall-clock times in ns.
     points: tuple[Point, ...]
-    # None while it runs, and also later if SIGKILL ended it.
+    # None while the process runs, and also later if SIGKILL ended it.
     end_ns: int | None = None
     # ``schedule``, or the name of the signal.
     ended_by: str | None = None

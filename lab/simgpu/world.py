@@ -84,7 +84,7 @@ class World:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def now_ns(self) -> int:
-        """Return the wall-clock time in ns, or the stopped clock's."""
+        """Return the wall-clock time in ns, or the time of the stopped clock."""
         fake: int = self.content.fake_now_ns
         return time.time_ns() if fake == 0 else fake
 
@@ -98,7 +98,7 @@ class World:
         The step also applies to processes with lab/nvml/wallclock.c preloaded. Schedules, truth and
         ``now_ns`` continue. Only the last two steps are stored: older timestamps are as between them.
         """
-        # The order ensures that no timestamp is from a clock that never existed.
+        # In this order of writes, no reader computes a timestamp from a clock that never existed.
         self.content.clock_before_ns = self.content.clock_step_ns
         self.content.clock_step_at_ns = self.now_ns()
         self.content.clock_step_ns += by_ns
@@ -168,8 +168,8 @@ class World:
         """Register a process with its schedule on a target, and return its slot.
 
         The target of a GPU is its NVML index, and that of a MIG instance is in ``instances``. ``started`` is
-        the start time of the process in ticks, read from /proc if None. With 0 the process need not exist,
-        so that tests may invent some.
+        the start time of the process in ticks, read from /proc if None. With 0, the process need not exist,
+        so that tests can invent processes.
         """
         (slot,), _ = self.begin(
             [target], lambda: points, pid, started, activity=activity, footprint=footprint, mps=mps
@@ -229,7 +229,7 @@ class World:
         """Return the sorted applications of all other processes on a target.
 
         They include processes that are about to begin, and those whose end has not been recorded. A process
-        that changes its schedule has two for a moment, and counts once.
+        that changes its schedule briefly has two schedules, and counts once.
         """
         with self.locked():
             self._end_vanished()
@@ -274,11 +274,11 @@ class World:
             place(self.content, new)
 
     def unload_driver(self) -> None:
-        """Let nvmlInit fail; earlier initialisations become invalid."""
+        """Make nvmlInit fail, and invalidate earlier initialisations."""
         self.content.driver_loaded = 0
 
     def load_driver(self) -> None:
-        """Let nvmlInit work again if it failed; counters restart, schedules continue."""
+        """Make nvmlInit work again if it failed; counters restart, and schedules continue."""
         if self.content.driver_loaded:
             return
         with self.locked():
@@ -299,7 +299,7 @@ class World:
             self.content.driver_loaded = 1
 
     def add_xid(self, device: int, code: int, gpu_instance: int | None = None) -> None:
-        """Let the driver report an error."""
+        """Make the driver report an error."""
         with self.locked():
             xid = self.content.xids[self.content.n_xids % layout.MAX_XIDS]
             xid.time_ns, xid.device, xid.code = self.now_ns(), device, code
@@ -307,7 +307,7 @@ class World:
             self.content.n_xids += 1
 
     def total_pct_ns(self, device: int, total: str) -> int:
-        """Return one of the device's totals since boot, as the library's counters follow it."""
+        """Return one of the device's totals since boot, from which the library computes its counters."""
         now_ns, number = self.now_ns(), layout.TOTALS.index(total)
         summed = self._totals(device, now_ns)[number]
         for one in self.instances:

@@ -59,7 +59,7 @@ def test_a_refusal_names_rule_reason_numbers_and_a_way_out(lab: Lab) -> None:
     walltime = by_about["a day, where hours are allowed"]
     for part in ("undergrad-job", "--time="):
         assert part in walltime
-    share = by_about["more than her share, running and waiting together"]
+    share = by_about["more than her share, counting running and pending jobs"]
     for part in ("grad-share", "10", "12", "4"):
         assert part in share
 
