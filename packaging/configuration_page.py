@@ -59,7 +59,7 @@ _WIDTH = 116
 _COLUMN = 32
 _LONGEST_PLACEHOLDER = 30
 _BY_GPUS = "; or table by the number of GPUs from which it applies"
-# Placeholders that the table above explains.
+# Placeholders, which the table above explains.
 _PLACEHOLDERS = {
     "list of names": "names",
     "list of names of groups": "groups",
@@ -79,7 +79,7 @@ _PLACEHOLDERS = {
 }
 _EXAMPLE = re.compile(r", such as `[^`]*`")
 _RANGE = re.compile(r"(?:whole number|number|duration) from (\S+ to \S+)")
-# Kinds that a default shows.
+# Kinds of values that are evident from a default.
 _EVIDENT = {
     "duration",
     "HOST:PORT",
@@ -89,7 +89,7 @@ _EVIDENT = {
     "true or false",
     *_PLACEHOLDERS,
 }
-# Kinds that need no example.
+# Kinds of values that need no example.
 _OBVIOUS = {"hostlist", "number", "name", *_PLACEHOLDERS}
 
 
@@ -110,7 +110,7 @@ def page() -> str:
 
 
 def _lines(row: _Row) -> Iterator[str]:
-    """Return a key with its comment: next to it, or above if it is too long."""
+    """Return a key with its comment, which is above the key if both do not fit on one line."""
     start = f"{row.indent}{row.key}: {row.value}".rstrip()
     line = f"{start:{_COLUMN - 2}}  # {row.comment}" if row.comment else start
     if len(line) <= _WIDTH:
@@ -205,7 +205,7 @@ def _described(kind: ValueType | None) -> str:
 
 
 def _short(what: str) -> str:
-    """Return a description without its article, and without a bound that no value reaches."""
+    """Return a description without its article, and without a bound that no real value reaches."""
     what = re.sub(r"^(?:an?|one of) ", "", what)
     return re.sub(r" from (\d+) to \d{6,}$", lambda low: "" if low[1] == "0" else f" ≥ {low[1]}", what)
 

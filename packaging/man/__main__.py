@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-# Defaults in the pages must not come from the environment of the build.
+# Defaults in the pages must not depend on the environment of the build.
 for _name in [name for name in os.environ if name.startswith("SLURM_GPU_")]:
     del os.environ[_name]
 

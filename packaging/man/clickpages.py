@@ -32,7 +32,7 @@ def command_pages(version: str, date: str) -> Iterator[ManPage]:
 
 
 def links() -> Iterator[tuple[str, str]]:
-    """Yield for each command of a group the file name that man expects, and the page with the command."""
+    """Yield the file name that man expects and the page, for each command of a group."""
     for name, context in _subcommands(_context(cli, NAME)):
         for inner, _ in _subcommands(context):
             yield f"{NAME}-{name}-{inner}.1", f"{NAME}-{name}.1"
@@ -61,7 +61,7 @@ def _overview(context: click.Context, version: str, date: str) -> ManPage:
 
 
 def _fill(page: ManPage, context: click.Context) -> None:
-    """Return the description and the options of a command, for a group also those of its commands."""
+    """Return the description and the options of a command and, if it is a group, of its commands."""
     page.add("SYNOPSIS", *(_synopsis(each) for each in _called(context)))
     page.add("DESCRIPTION", _help(context.command))
     inner = list(_subcommands(context))

@@ -24,7 +24,7 @@ _EXIT_STATUS = (
 _SITE_FILE = ("/etc/slurm-gpu/slurm-gpu.yaml", "The site file: see `slurm-gpu.yaml`(5).")
 _ENVIRONMENT_FILE = (
     "/etc/sysconfig/slurm-gpu, /etc/default/slurm-gpu",
-    "Environment of the units: `PATH=` if Slurm's commands are not in /usr/bin.",
+    "Environment of the units, such as `PATH=` if Slurm's commands are not in /usr/bin.",
 )
 _UNITS = (
     "The unit is `{name}.service`. It has Type=notify: `systemctl status {name}` shows the current "
@@ -72,7 +72,7 @@ def _daemons() -> Iterator[_Daemon]:
         (
             ("/etc/slurm-gpu/applications.yaml", "The site's rules for the recognition of applications."),
             ("/run/slurm-gpu/jobs/", "Files of the hooks that the daemon has not read yet."),
-            ("/run/slurm-gpu/rejected/", "Invalid files from that directory."),
+            ("/run/slurm-gpu/rejected/", "Invalid files from /run/slurm-gpu/jobs/."),
             (
                 "/var/lib/slurm-gpu/spool/",
                 "Running jobs, and records that slurm-gpudbd has not accepted yet.",
@@ -85,14 +85,14 @@ def _daemons() -> Iterator[_Daemon]:
         gpudbd_parser(),
         "store the measurements of the nodes with Slurm's accounting",
         """Runs once in a cluster, as SlurmUser. Nodes send their records to it over HTTP, and slurm-gpu(1)
-        queries it. MUNGE authenticates clients; on the Unix socket, the kernel does. Each minute it reads
-        Slurm's accounting with sacct(1) and matches the records to it. It creates its tables in an
-        empty SQLite or MariaDB database. It does not start with older tables; `slurm-gpu db upgrade`
-        upgrades them.""",
+        queries it. MUNGE authenticates clients; on the Unix socket, the kernel does. Each minute the daemon
+        reads Slurm's accounting with sacct(1) and matches the records to it. It creates its tables in an
+        empty SQLite or MariaDB database. It does not start with older tables; `slurm-gpu db upgrade` upgrades
+        them.""",
         (
             ("/etc/slurm-gpu/slurm-gpudbd.yaml", "The address of the database: see `slurm-gpudbd.yaml`(5)."),
             ("/run/slurm-gpu/slurm-gpudbd.sock", "Its Unix socket."),
-            ("/var/lib/slurm-gpu/slurm-gpu.db", "The database, if it is SQLite."),
+            ("/var/lib/slurm-gpu/slurm-gpu.db", "The database, if SQLite is used."),
         ),
         ("slurm-gpud(8)", "slurm-gpu-db(1)", "slurm-gpudbd.yaml(5)", "slurm-gpu.yaml(5)", "slurmdbd(8)"),
     )
@@ -102,7 +102,8 @@ def _daemons() -> Iterator[_Daemon]:
         """Runs on each host of slurmctld, as SlurmUser. It reads slurmctld's queue once a second, or less
         often if slurmctld is slow or the queue is long, and writes a snapshot with the use of each user. The
         policy's job_submit.lua reads the snapshot, so that slurmctld does not sum up the queue at each
-        submission. Limits on GPU-hours require it. Without a snapshot the script reads the queue itself.""",
+        submission. Limits on GPU-hours require the daemon. Without a snapshot, the script reads the queue
+        itself.""",
         (
             ("/run/slurm-gpu/snapshot.txt", "The snapshot for job_submit.lua."),
             ("/run/slurm-gpu/decisions.log", "Decisions of job_submit.lua, written by slurmctld."),
@@ -116,8 +117,8 @@ def _daemons() -> Iterator[_Daemon]:
         """Runs on one host that reaches slurm-gpudbd, as its own system user. It reads slurm-gpudbd every few
         seconds and shows the whole cluster, with a square for each GPU, and every job, in a browser and to
         programs over HTTP. Users see full details of their own jobs and the occupancy of others; operators
-        see all. While slurm-gpudbd is down, it shows the last data with their age. /openapi.json describes
-        the API.""",
+        see all. While slurm-gpudbd is down, slurm-gpuweb shows the last data with their age. /openapi.json
+        describes the API.""",
         (("/etc/slurm-gpu/slurm-gpuweb.yaml", "Its address and sign-in: see `slurm-gpuweb.yaml`(5)."),),
         ("slurm-gpudbd(8)", "slurm-gpu-top(1)", "slurm-gpuweb.yaml(5)", "slurm-gpu.yaml(5)"),
     )
@@ -133,7 +134,7 @@ def _synopsis(parser: argparse.ArgumentParser) -> nodes.paragraph:
 
 
 def _options(parser: argparse.ArgumentParser) -> list[nodes.Node]:
-    formatter = parser._get_formatter()  # argparse has no public access to this
+    formatter = parser._get_formatter()  # argparse has no public API for this
     items = []
     for action in parser._actions:
         words = ", ".join(action.option_strings).split()

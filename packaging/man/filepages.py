@@ -71,7 +71,7 @@ def file_pages(version: str, date: str) -> Iterator[ManPage]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A paragraph of an example: the keys in it, and its runs of lines, each either verbatim or prose."""
+    """A paragraph of an example: its keys, and its runs of lines, each verbatim or prose."""
 
     keys: tuple[str, ...]
     # Whether the run is verbatim, and its text: unchanged if verbatim, otherwise without comment signs.

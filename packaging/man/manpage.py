@@ -53,7 +53,7 @@ class ManPage:
         document += information
         document += self._sections
         text = str(publish_from_doctree(document, writer="manpage", settings_overrides=_SETTINGS))
-        # No empty line below a heading, which mandoc would warn of; and all headings in capitals.
+        # Omit empty lines below headings, about which mandoc would warn, and write all headings in capitals.
         return _SPACE_BELOW_HEADING.sub(r"\1", text).replace("\n.SH Name\n", "\n.SH NAME\n", 1)
 
 

@@ -10,14 +10,14 @@ from manpage import definitions, paragraph, strong
 EXIT_STATUS = (
     ("0", "Done."),
     ("1", "The command found the problem that it checks for."),
-    ("2", "Invalid usage or file: the message names the place, the value and a valid one."),
+    ("2", "Invalid usage or file; the message states the place, the value and a valid value."),
     ("3", "Slurm, slurm-gpudbd, MUNGE or another external component failed."),
 )
 
 COMMON_ENVIRONMENT = (
     ("NO_COLOR", "Disables colours if set."),
     ("SLURM_GPU_CONF", "The site file, unless --config names it."),
-    ("SLURM_GPU_DEBUG", "If set, an error has a traceback."),
+    ("SLURM_GPU_DEBUG", "If set, errors include a traceback."),
 )
 
 SITE_FILES = (
