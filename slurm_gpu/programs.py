@@ -11,8 +11,8 @@ from typing import NamedTuple
 class Program(NamedTuple):
     """A command, and the package and the pip extra that install its libraries.
 
-    `needs` are the modules that it requires; they are checked first because threads import some of them
-    later.
+    `needs` are the modules that the command requires; they are checked first because threads import some of
+    them later.
     """
 
     command: str

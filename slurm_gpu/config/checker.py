@@ -14,14 +14,14 @@ from slurm_gpu.text.units import few, parse_duration
 _SHOWN_CHARACTERS = 80
 # Slurm reads minutes and seconds; a user may mean hours and minutes.
 _AMBIGUOUS = re.compile(r"\d+:\d\d")
-# Maximum number of reported errors of one file, and of names that are compared with a misspelt one, or
-# listed.
+# Maximum numbers of errors that are reported for one file, and of names that are compared with a misspelt one
+# or listed.
 _MOST_ERRORS = 200
 _MOST_COMPARED = 1000
 _MOST_LISTED = 30
 
 
-# Keys renamed in 0.3; an old key that is still valid in another table is not listed for that table.
+# Keys renamed in 0.3; an old key is not listed for a table in which it is still valid.
 RENAMED_KEYS = {
     "may": "allowed_groups",
     "must": "required_groups",

@@ -105,7 +105,7 @@ def _unwrapped(hint: Any) -> tuple[Any, dict[type, Any]]:
 
 
 def shape_of(hint: Any) -> Shape:
-    """Return how values with this type hint are decoded."""
+    """Return the decoding rule for values with this type hint."""
     bare, noted = _unwrapped(hint)
     value_type = noted.get(ValueType)
     if value_type is None and isinstance(bare, type):

@@ -32,7 +32,7 @@ from slurm_gpu.text.units import parse_memory_mib
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpu.yaml")
 PATH_VARIABLE = "SLURM_GPU_CONF"
 PLACEMENT_MODES = ("observe", "advise", "enforce")
-# Scales of jobs: on one node, on at most half of the largest zone, and on more nodes.
+# Scales of jobs: on one node, on at most half of the largest zone, and on more than that.
 SCALES = ("small", "medium", "large")
 _MOST_POINTS = 1_000_000
 
@@ -126,7 +126,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The times for which detailed data is kept; aggregates are kept indefinitely."""
+    """How long detailed data is kept; totals are kept indefinitely."""
 
     timelines_s: Annotated[float, _DURATION, "Timelines."] = 90 * 86400.0
     windows_s: Annotated[float, _DURATION, "Windows."] = 7 * 86400.0
@@ -139,7 +139,7 @@ class Retention:
 class SpoolSettings:
     """Limits on the records that a node stores until slurm-gpudbd has stored them."""
 
-    max_size_mib: Annotated[float, _SIZE, "Over this size, the oldest shipments are dropped."] = 256.0
+    max_size_mib: Annotated[float, _SIZE, "Above this size, the oldest shipments are dropped."] = 256.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class SiteConfig:
     zones: Annotated[Mapping[str, Zone], "Groups of nodes with a role in placement."] = field(
         default_factory=dict
     )
-    racks: Annotated[Mapping[str, Rack], "Nodes that slurm-gpuweb draws together."] = field(
+    racks: Annotated[Mapping[str, Rack], "Groups of nodes that slurm-gpuweb draws together."] = field(
         default_factory=dict
     )
     sampling: Annotated[Sampling, "Sampling on nodes."] = field(default_factory=Sampling)

@@ -26,7 +26,7 @@ class InvalidValueError(ValueError):
     """Raised if a value is invalid; the message follows its name and text: `must be …`, `is not …`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # hashable, as a part of type hints
+@dataclass(frozen=True, slots=True, eq=False)  # hashable, since type hints contain it
 class ValueType:
     """A type of value; `parse` raises InvalidValueError, ValueError, LookupError or TypeError.
 

@@ -2,8 +2,8 @@
 
 PyYAML's safe composer returns nodes with marks. The nodes are converted to plain values once, and the marks
 are stored by location. Duplicate keys are errors, although YAML loaders silently use the last one. Size,
-number of values, nesting and integers are limited while reading. Numbers that only YAML 1.1 reads in base 60
-or 8 (1:30 is 90, 010 is 8) remain text, so that no check accepts them as numbers.
+number of values, nesting and integers are limited while reading. Values that only YAML 1.1 reads as numbers,
+in base 60 or 8 (1:30 as 90, 010 as 8), remain text, so that no check accepts them as numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class YamlSource:
 
     `value` consists of dicts, lists, strings, numbers, booleans, None and dates, like the result of
     yaml.safe_load. `positions` maps a location such as ("rules", 0, "limits") to the (line, column) of the
-    value, and `key_positions` maps it to that of the key. Lines and columns count from 1.
+    value, and `key_positions` maps it to the (line, column) of the key. Lines and columns count from 1.
     """
 
     path: str
@@ -48,7 +48,7 @@ class YamlSource:
     texts: Mapping[Location, str] = field(default_factory=dict, repr=False)
     """The text of each scalar value as in the file, with its quotes."""
     converted: Mapping[tuple[Location, bool], str] = field(default_factory=dict, repr=False)
-    """The file's text of values (False) and keys (True) that Python prints differently: yes, read as True."""
+    """The file's text of values (False) and keys (True) that Python prints differently: yes for True."""
 
     def error(self, location: Sequence[str | int], message: str, *, key: bool = False) -> InputError:
         """Return an error at the value or key of `location`, or at its nearest existing parent."""
@@ -65,7 +65,7 @@ class YamlSource:
 
 
 class _Loader(yaml.SafeLoader):
-    """Rejects too many values or levels, recursive documents, and values invalid for their type."""
+    """Rejects too many values or levels, recursive documents, and values that are invalid for their type."""
 
     def __init__(self, text: str, path: str) -> None:
         super().__init__(text)
@@ -183,14 +183,14 @@ def parse_yaml(text: str, path: str) -> YamlSource:
     except (
         ValueError,
         OverflowError,
-    ) as error:  # an escape is not in Unicode, or a version is not one of YAML
+    ) as error:  # an escape that is not in Unicode, or an invalid YAML version
         raise loader.error(loader.get_mark(), f"is not valid YAML: {error}") from error
     finally:
         loader.dispose()
 
 
 def _explained(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | None, str]:
-    """Return the place that is to be changed and the problem, without values, which may be passwords."""
+    """Return the place to change and the problem, but no values, which may be passwords."""
     problem, began = error.problem or str(error), error.context_mark
     if "'\\t'" in problem:
         problem = "a tab is not allowed here; use spaces"
