@@ -18,8 +18,8 @@ from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 
 # Shorter slowdowns are ignored.
 _PASSING_S = 45.0
-# Maximum utilisation of a worker that runs nothing: monitoring tools and the creation of a context cause
-# some.
+# Maximum utilisation of a worker that runs nothing: monitoring tools and the creation of a context use the
+# GPU a little.
 _NOTHING = 0.02
 
 
@@ -34,7 +34,7 @@ class DiagnosisThresholds:
     z: float = 6.0
     """Minimum deviation from the peers, in robust standard deviations.
 
-    With 128 workers and ten signals, chance alone does not exceed this value.
+    With 128 workers and ten signals, random deviations do not exceed this value.
     """
     hang_s: float = 15.0
     """Longest normal stall of a job whose workers wait for others."""
@@ -292,7 +292,7 @@ def _idle(util: Matrix) -> NDArray[np.bool_]:
 def only_utilisation(case: Case) -> bool:
     """Return whether utilisation is the only metric that shows what workers do.
 
-    It is weak evidence, since it is also 100 % on a worker that waits for its peers.
+    Utilisation is weak evidence, since it is also 100 % on a worker that waits for its peers.
     """
     informative = {Metric.SM_ACTIVE, Metric.TENSOR, Metric.POWER, Metric.SM_CLOCK, Metric.THROTTLE}
     return informative.isdisjoint(case.series.values)

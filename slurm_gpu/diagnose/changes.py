@@ -27,7 +27,7 @@ class Split(NamedTuple):
 
 
 class LevelSegment(NamedTuple):
-    """A range [start, stop) of columns of a row that are at one level."""
+    """A range [start, stop) of columns in which a row has one level."""
 
     start: int
     stop: int
@@ -71,7 +71,8 @@ def split(rows: Matrix, least: int = 3) -> Split:
         found = gain[each, best] > 0
         scale = np.maximum(sigma, 1e-9)
         z = np.where(found, np.sqrt(np.maximum(gain[each, best], 0.0)) / scale, 0.0)
-        # If a coarser source repeats values, they do not differ, and the noise cannot be estimated.
+        # If a coarser source repeats values, neighbouring values do not differ, and the noise cannot be
+        # estimated.
         z = np.where(np.isfinite(z), z, 0.0)
     return Split(
         np.where(found, best + 1, 0).astype(np.intp),

@@ -13,7 +13,7 @@ from slurm_gpu.text.units import counted
 
 _SPINS = 0.9
 _IDLE = 0.1
-# Share of the traffic during computation: a job with more traffic does not hang.
+# As a share of the traffic during computation; a job with more traffic does not hang.
 _QUIET = 0.3
 _TRAFFIC = (Metric.NETWORK, Metric.INFINIBAND, Metric.PCIE)
 # Strength of a hang without another explanation. Callers may wait until a less certain hang persists.
@@ -23,7 +23,7 @@ _WORKS, _RESTS = 0.4, 0.5
 _TENSOR_WORKS = 0.15
 # A waiting worker takes less than this share of its power during computation.
 _POWER_WORKS, _POWER_APART = 0.8, 0.15
-# Shares of the usual level. Spinning uses a quarter of the SMs, and rarely takes four fifths of the power.
+# As shares of the usual level. Spinning uses a quarter of the SMs, and rarely takes four fifths of the power.
 _AT_WORK = {Metric.SM_ACTIVE: 0.6, Metric.POWER: 0.9}
 # Minimum share of the usual activity in a sample that contains no part of the stall.
 _WHOLE = 0.9
@@ -32,11 +32,11 @@ _TAIL_S = 12.0
 _APART_S = 5.0
 # A stall of up to this factor times the longest previous pause is normal.
 _PAUSE_FACTOR = 2.0
-# Share of the CPU use in training. Busier CPUs may compute or load the data that the GPUs wait for.
+# As a share of the CPU use in training. Busier CPUs may compute or load the data for which the GPUs wait.
 _COMPUTE_INSTEAD = 0.55
 # An evaluation on CPUs takes no longer than this.
 _LONG_S = 300.0
-# Until it has computed for this time, a training may be stalled while it compiles or captures graphs.
+# A training that has computed for less than this may be compiling or capturing graphs.
 _SETTLED_S = 60.0
 # Minimum stall if all GPUs are idle, as they also are between a job's last step and its end. If the stall
 # began with a copy to the hosts, or if CPUs are busy, `unsure_hang_s` applies instead. If no host reports CPU
@@ -44,8 +44,8 @@ _SETTLED_S = 60.0
 _EARLY_S = 25.0
 # Number of last samples to check: a process that queries the GPU appears in only one of them.
 _BACK = 2
-# Excess over the PCIe traffic of computation, as a share of the usual: data that takes long to write is
-# copied first.
+# Excess over the PCIe traffic of computation, as a share of the usual traffic: data that takes long to write
+# is copied first.
 _COPIED = 0.25
 STALLED_AT_END = "stalled at its end"
 
@@ -53,7 +53,7 @@ STALLED_AT_END = "stalled at its end"
 def hang(case: Case) -> Verdict | None:
     """Find a job that has computed, but is now stalled for longer than ever before.
 
-    The result is inconclusive while the job may just as well be loading data.
+    The result is inconclusive as long as the job may equally be loading data.
     """
     start = case.phases.stalled_from()
     if start is None:
@@ -68,14 +68,14 @@ def hang(case: Case) -> Verdict | None:
         spinning, idle = now >= _SPINS, now <= _IDLE
         continues = ((now > _IDLE) & (before <= _IDLE)).any()
         at_work = ((now > _IDLE) & (now < _SPINS)).any()
-    # If the job was stalled for long or has ended, a moment of activity means little.
+    # If the job was stalled for long or has ended, brief activity means little.
     continues |= case.running and stalled_s < _LONG_S and _came_back(util, before)
     if loud or continues or at_work or _any_works(case, tail) or _most_work(case, start, tail):
         # The job is not stalled: for example, the missing worker is back.
         return None
     waits = spinning.sum() >= 0.5 * max(case.judged.sum(), 1)
     longest_s = _longest_pause_s(case, quiet=quiet, waits=bool(waits))
-    # The first worker often writes for all, while the others wait for it as in a hang.
+    # The first worker often writes for all workers, which wait for it as in a hang.
     writes = waits and not now[0] > _IDLE and idle[1:].sum() == 0
     settled = case.phases.active.sum() * series.width_s >= _SETTLED_S
     sure = settled and ((waits and not writes) or (quiet and _hosts_rest(case, tail)))
@@ -95,7 +95,7 @@ def hang(case: Case) -> Verdict | None:
         enough_s = max(enough_s, rules.unsure_hang_s if waited else rules.over_hang_s)
     if stalled_s < enough_s:
         return None
-    # If one worker does not spin while the others do, they wait for it.
+    # If one worker does not spin, the workers that spin wait for it.
     rows = idle if waits and idle.any() else _first_to_stop(case, start)
     activity = float(np.nanmean(case.phases.activity[start:]))
     evidence = [
@@ -126,7 +126,7 @@ def hang(case: Case) -> Verdict | None:
     if early and stalled_s < rules.unsure_hang_s:
         same = "at first, loading and writing have the same symptoms as a hang"
         if cpus is None:
-            unclear = f"{evidence[0].text}, and no host reports whether it loads or writes data; {same}"
+            unclear = f"{evidence[0].text}, and no host reports whether the job loads or writes data; {same}"
             return case.verdict(
                 Cause.INCONCLUSIVE,
                 0.0,
@@ -195,7 +195,7 @@ def _all_idle(case: Case, first: int, stop: int) -> bool:
 
 
 def _copied(case: Case, start: int) -> bool:
-    """Return whether a GPU sent more over PCIe than computation requires, just when all workers stopped.
+    """Return whether a GPU sent more over PCIe than computation requires when all workers stopped.
 
     Such a copy precedes a long write. The result is True if the traffic is unknown.
     """
@@ -214,17 +214,20 @@ def _maybe_on_cpus(case: Case, tail: int, *, writes: bool) -> str | None:
     """Return why CPUs may be working while GPUs wait, as in an evaluation; None if nothing suggests this."""
     share = _cpus(case, tail)
     if share is None and writes:
-        return "only the first worker is not waiting, and no host reports whether it computes on CPUs for all"
+        return (
+            "only the first worker is not waiting, and no host reports whether that worker computes on CPUs "
+            "for all workers"
+        )
     if share is not None and share >= _COMPUTE_INSTEAD:
         return f"CPUs are at {share:.0%} of their earlier load: they may compute or load data for the GPUs"
     return None
 
 
 def _last_utilisation(util: Matrix, start: int, tail: int) -> tuple[Matrix, Matrix]:
-    """Return the utilisation of each worker at the end, and from the beginning of the stall until then.
+    """Return the utilisation of each worker at the end of the data, and before that since the stall began.
 
-    Both are NaN if unknown. If samples are ten seconds apart, they are momentary values, and the second
-    result is their minimum.
+    Both are NaN if unknown. Samples that are ten seconds apart are momentary values, of which the second
+    result is the minimum.
     """
     coarse = util.shape[1] - tail <= 1
     return median(_end(util, tail)), quantile(util[:, start:tail], 0.0 if coarse else 0.5)
@@ -267,7 +270,7 @@ def _most_work(case: Case, start: int, tail: int) -> bool:
         matrix = case.series.get(metric)
         if matrix is None or not case.phases.active.any():
             continue
-        # If too few workers have data at the end, their activity since the stop is used.
+        # If too few workers have data at the end, use their activity since the stall began.
         for since in (tail, start):
             share = _relative_to_usual(case, matrix, since)
             known = share[np.isfinite(share)]
@@ -277,7 +280,7 @@ def _most_work(case: Case, start: int, tail: int) -> bool:
 
 
 def _relative_to_usual(case: Case, matrix: Matrix, tail: int) -> Matrix:
-    """Return each worker's activity at the end relative to its usual one; NaN if the usual activity is 0."""
+    """Return each worker's activity at the end, relative to its usual activity; NaN if that is 0."""
     usual = median(matrix[:, case.phases.active])
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(usual > 0, median(_end(matrix, tail)) / usual, np.nan)
@@ -329,14 +332,14 @@ def _traffic(case: Case, tail: int) -> tuple[bool, bool]:
 
 
 def _greatest(rows: Matrix) -> float:
-    """Return the highest upper quartile of all workers, since a single worker that writes is enough."""
+    """Return the highest of the workers' upper quartiles, since one worker that writes is enough."""
     levels = quantile(rows, 0.75)
     known = levels[np.isfinite(levels)]
     return float(known.max()) if known.size else float("nan")
 
 
 def _first_to_stop(case: Case, start: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mark workers that stopped earlier than the others by more than clocks can differ."""
+    """Mark workers that stopped before the others, by more than their clocks can differ."""
     of = case.phases.of[:, :start]
     rows = np.zeros(case.n, dtype=bool)
     with np.errstate(invalid="ignore"):

@@ -23,7 +23,8 @@ LOST = ("gpu_lost", "gpu_hung")
 LEAST_CLOCK = 0.025
 # Lasting difference of clocks that is abnormal: under a power cap, clocks of GPUs differ by 2 to 8 %.
 ALWAYS_LOWER = 0.06
-# Minimum deviation of the clock if the driver reports no throttling, since it also varies under a power cap.
+# Minimum deviation of the clock if the driver reports no throttling, since clocks also vary under a power
+# cap.
 _CLOCK_Z = 7.0
 LEAST_BUSY = 0.025
 _THROTTLED, _LEAST_THROTTLED = 0.1, 0.01
@@ -32,11 +33,11 @@ _LEAST_OWN_CLOCK = 0.03
 _LEAST_STARVED, _STARVED = 0.05, 0.1
 _AHEAD, _FAR_AHEAD = 0.05, 0.15
 _OFTEN_THROTTLED = 0.3
-# Minimum differences, as logarithms, with which a job is not healthy even if no rule explains them.
+# Minimum differences, as logarithms, at which a job does not count as healthy even if no rule explains them.
 _CLEARLY_BUSIER, _CLEARLY_SLOWER, _OTHER_POWER, _OTHER_CLOCK = 0.05, 0.1, 0.12, 0.15
 # The same for utilisation, as a fraction.
 _CLEARLY_LESS_UTIL = 0.03
-# The same in standard deviations; these are fewer than for an accusation.
+# The same in standard deviations; fewer are required than for an accusation.
 _DOUBTFUL_Z, _DOUBTFUL_Z_OF_UTIL = 4.0, 3.0
 _BUSIER_GROUP = 1.12
 
@@ -83,7 +84,7 @@ def slow(case: Case) -> Verdict | None:
     throttled = case.above(Signal.THROTTLE, _THROTTLED)
     starved = case.below(Signal.UTIL, _LEAST_STARVED)
     with np.errstate(invalid="ignore"):
-        # More work makes a GPU reach its power limit and lower its clock, which is not a fault.
+        # With more work, a GPU may reach its power limit and lower its clock, which is not a fault.
         more_work = case.level(Signal.WORK) >= 0.05
         lower = case.has_changed(Signal.CLOCK) | (case.level(Signal.CLOCK) <= -ALWAYS_LOWER) | throttled
     clocked = (
@@ -160,7 +161,7 @@ def _node_clocks(case: Case) -> Verdict | None:
 
 
 def contradicts(case: Case) -> str | None:
-    """Return why the lower clocks of some workers are no evidence against them; None if they are."""
+    """Return why the lower clocks of some workers do not show that they are slow; None if they are."""
     rows = case.below(Signal.CLOCK, LEAST_CLOCK) & (_ahead(case, _AHEAD) | case.below(Signal.UTIL, _STARVED))
     if not rows.any():
         return None
@@ -174,7 +175,7 @@ def _ahead(case: Case, least: float) -> NDArray[np.bool_]:
 
 
 def _slow_without_cause(case: Case) -> NDArray[np.bool_]:
-    """Mark workers that take longer for equal work than a clock that has not newly fallen explains."""
+    """Mark workers that take longer for equal work than a permanently lower clock explains."""
     busy, work = case.level(Signal.BUSY), case.level(Signal.WORK)
     by_clock = np.maximum(0.0, -np.nan_to_num(case.level(Signal.CLOCK)))
     by_clock = np.where(_clock_fell(case), 0.0, by_clock)

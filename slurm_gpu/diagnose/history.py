@@ -18,7 +18,7 @@ from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LEAST_RUNS = 5
 _SIGMAS = 3.0
-# Share of the power limit from which the limit may lower the clock, as with a larger batch.
+# At this share of the power limit or more, the limit may lower the clock, as with a larger batch.
 _POWER_LIMITED = 0.9
 
 
@@ -31,7 +31,7 @@ def usual_clock(series: Series) -> float:
 
 
 def below_earlier_runs(case: Case, clocks: Sequence[float]) -> Verdict | None:
-    """Find GPUs whose clocks are far below `clocks`, those of earlier runs, without reaching the power limit.
+    """Find GPUs below their power limit whose clocks are far below `clocks`, those of earlier runs.
 
     The comparison needs no peers. The median of the earlier runs is not affected by a few slow ones.
     """

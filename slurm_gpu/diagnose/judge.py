@@ -38,7 +38,7 @@ from slurm_gpu.diagnose.workload import heavier, replicas, sequences, stages
 from slurm_gpu.text.units import counted
 
 _CHECKS_OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
-    # Reports of the hardware come before conclusions from other signals.
+    # Reports by the hardware come before conclusions from other signals.
     slow,
     starved_some,
     heavier,
@@ -129,7 +129,7 @@ def _by_counters(case: Case) -> Verdict:
         kind = NOTHING_RAN if why == _NOTHING_RAN else ""
         return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=kind, why_not=(why,))
     if (why := out_of_step(case)) is not None:
-        # Reports of the hardware need no peers.
+        # Reports by the hardware need no peers.
         found = slow(case)
         if found is not None and found.kind == "throttled":
             return _limits(case, found.limited(why))
@@ -255,7 +255,7 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
             return replace(counters, evidence=both)
         return _combined(timings, counters) if counters.cause is not Cause.SLOW else counters
     if counters.cause in (Cause.INCONCLUSIVE, Cause.IMBALANCE):
-        # All workers compute for equal times, so the timings explain the rest.
+        # All workers compute for the same time, so the timings explain the rest.
         return _combined(timings, counters)
     if counters.cause is Cause.HEALTHY:
         return replace(counters, evidence=(*counters.evidence, *timings.evidence))

@@ -17,12 +17,12 @@ from slurm_gpu.diagnose.signals import Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LEAST_WORKERS = 4
-# Minimum gaps and σ, as fractions of utilisation, and minimum gaps in σ.
+# Minimum gap and minimum σ, as fractions of utilisation, and minimum gap in σ.
 _LEAST_GAPS, _ALIKE, _Z = 0.0018, 0.00035, 6.0
 # Minimum distance between workers with and without gaps, as a share of their mean difference.
 _CLEAR = 0.3
 # Minimum mean excess of power, as a logarithm and in standard errors, and the minimum standard deviation,
-# since equal GPUs may always take different power.
+# since identical GPUs may always differ in power.
 _MORE_POWER, _POWER_Z, _POWER_STD = 0.025, 3.0, 0.02
 
 

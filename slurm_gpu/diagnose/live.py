@@ -29,7 +29,7 @@ METRICS = (
 BYTES_OF_A_GPU = len(METRICS) * N_BINS * 4
 _PLACE = {metric: place for place, metric in enumerate(METRICS)}
 _BAD = frozenset(BAD_THROTTLES)
-# Values from further in the future are ignored: the node's clock is wrong.
+# Values from further in the future are ignored, since the node's clock is wrong.
 _AHEAD_S = 30.0
 _LEAST_ROWS = 64
 
@@ -140,7 +140,7 @@ class LiveTable:
     def peak(self, metric: Metric, rows: NDArray[np.intp], usual: Matrix) -> Matrix:
         """Return for each row the highest value of `usual` in this and all earlier calls.
 
-        This peak is still known when a job has hung for longer than the table stores values.
+        This maximum remains known when a job has hung for longer than the table stores values.
         """
         peak = self._peaks[_PLACE[metric]]
         peak[rows] = np.fmax(peak[rows], usual)
@@ -238,7 +238,7 @@ class ScreeningResult:
 
 
 _LEAST_DEVIATIONS = {
-    # Means over half a minute differ by less between equal GPUs with equal work.
+    # Between identical GPUs with equal work, means over half a minute differ by less than these values.
     Metric.SM_CLOCK: 0.02,
     Metric.SM_ACTIVE: 0.03,
     Metric.POWER: 0.06,
@@ -247,14 +247,14 @@ _LEAST_DEVIATIONS = {
 }
 _RATIOS = (Metric.SM_CLOCK, Metric.SM_ACTIVE, Metric.POWER)
 _RECENT = 3
-# Number of bins; older ones are a GPU's past.
+# Number of recent bins; older bins are a GPU's past.
 _SETTLED = 6
 _NOISES = 4.0
-# Factor on the limit for a GPU without a past, since roles and GPUs differ permanently.
+# Factor that raises the threshold for a GPU without a past, since roles and GPUs differ permanently.
 _WITHOUT_PAST = 2.0
 # Minimum relative fall of a whole job that is worth a diagnosis.
 _LEAST_FALLS = {Metric.TENSOR: 0.05, Metric.POWER: 0.03, Metric.INFINIBAND: 0.08}
-# Number of bins for a fall. A pause shorter than half of them is a checkpoint or similar.
+# Number of bins for a fall. A pause shorter than half of these bins may be a checkpoint.
 _FALL_BINS = 6
 _LAST = 2
 _STALLED = 0.3
@@ -293,7 +293,7 @@ def _deviations(
     now, _ = _mean(apart[:, -_RECENT - 1 :])
     settled = apart[:, : -_SETTLED - _RECENT]
     has_past = np.isfinite(settled).sum(axis=1) >= _SETTLED
-    # The median ignores the beginning of a job, when one node reports before another and seems to deviate
+    # The median ignores the beginning of a job, when one node reports before the others and seems to deviate
     # far.
     past = median(settled)
     moved = np.where(has_past, np.abs(now - past), np.abs(now) / _WITHOUT_PAST)

@@ -1,8 +1,8 @@
 """Check whether a job's GPUs work in step, since independent programs have no peers.
 
-In synchronous training no worker computes while another is stalled. If GPUs keep working while another does
-nothing for half a minute, they are therefore not in step with it. GPUs of a node that exchange no data are
-not in step either. Differences between such GPUs are meaningless.
+In synchronous training no worker computes while another is stalled. So GPUs that keep working while another
+GPU does nothing for half a minute are not in step with it. GPUs of a node that exchange no data are not in
+step either. Differences between such GPUs are meaningless.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
 _EACH_S = 10.0
 # Ten-second samples of two workers may cover different parts of a pause.
 _APART_S = 30.0
-# In a job of two GPUs, one may evaluate for both for a while.
+# In a job of two GPUs, one GPU may evaluate for both for a while.
 _APART_OF_TWO_S = 120.0
-# Maximum utilisation of a worker with nothing to run, and minimum activity, relative to the usual, of one
-# that keeps working.
+# Maximum utilisation of a worker with nothing to run, and minimum activity, relative to the usual activity,
+# of a worker that keeps working.
 _STALLED, _WORKING = 0.05, 0.8
 _LEAST_WORKING = 0.5
-# Fractions of the capacity of a link. Gradients of a small model take a thousandth of NVLink, and input data
-# takes some of PCIe.
+# Fractions of the capacity of a link. Gradients of a small model use a thousandth of NVLink's capacity, and
+# input data uses some of PCIe's.
 _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
-# Minimum difference of the paces of independent GPUs, as a logarithm, and how far two signals may disagree.
+# Minimum difference of the paces of independent GPUs, as a logarithm, and maximum difference between two
+# signals.
 _PACES_APART, _SAME_PACE = 0.1, 0.3
 # Number of blocks over which the mean of traffic in bursts is steady, unless steps are long.
 _BLOCKS_OF_BURSTS = 3
@@ -55,7 +56,7 @@ def _one_stalled(case: Case) -> str | None:
     if of.shape[1] < least:
         return None
     means, util = _rolling(of, least), case.series.get(Metric.UTIL)
-    # A worker that waits for a long step of the others spins.
+    # A worker that waits for a long step of the other workers spins.
     runs = means if util is None else _rolling(smooth(np.where(case.judged[:, None], util, np.nan), n), least)
     with np.errstate(invalid="ignore"):
         is_idle, is_working = runs <= _STALLED, means >= _WORKING
@@ -107,14 +108,14 @@ def _nothing_sent(case: Case) -> str | None:
 
 
 def _own_pace(case: Case) -> str | None:
-    """Find whether each GPU sends in proportion to its own work, which shows that each takes its own steps.
+    """Find whether each GPU sends in proportion to its own work, as GPUs that take their own steps do.
 
     In synchronous training, GPUs with unequal work send equal amounts of gradients in the same time, and a
     slow link does not change the traffic of another one.
     """
     signals = case.signals
     pairs = [(Signal.WORK, Signal.NVLINK), (Signal.WORK, Signal.PCIE), (Signal.PCIE, Signal.NVLINK)]
-    # Independent GPUs at two paces look like two roles.
+    # Independent GPUs at two paces resemble two roles.
     of_all = case.groups.source == BY_WORK
     groups = [np.arange(case.n)] if of_all else case.groups.members()
     for one, other in pairs:
@@ -128,7 +129,8 @@ def _own_pace(case: Case) -> str | None:
             done, moved = signals[one][there], signals[other][there]
             if done.shape[1] < LEAST_BLOCKS:
                 continue
-            # A few unusual blocks change the mean of all blocks; bursts of long steps miss most short means.
+            # A few unusual blocks change the mean of all blocks, and most short means contain no burst of
+            # long steps.
             for n in (_BLOCKS_OF_BURSTS, done.shape[1]):
                 done_by, moved_by = _paces(done, n), _paces(moved, n)
                 send = np.isfinite(done_by) & np.isfinite(moved_by)
@@ -156,7 +158,7 @@ def _paces(rows: Matrix, n: int) -> Matrix:
 
 
 def _own_variation(case: Case) -> str | None:
-    """Find whether the traffic of each GPU varies with its own work, because each takes its own steps."""
+    """Find whether the traffic of each GPU varies with its own work, since each GPU takes its own steps."""
     tensor, nvlink = case.series.get(Metric.TENSOR), case.series.get(Metric.NVLINK)
     if tensor is None or nvlink is None:
         return None
@@ -175,9 +177,9 @@ def _own_variation(case: Case) -> str | None:
 
 
 def relative_series(case: Case, matrix: Matrix, kept: NDArray[np.bool_] | None = None) -> Matrix:
-    """Return each worker's values relative to its own level and to its peers on the node at that time.
+    """Return each worker's values, relative to its own level and to its peers on the node at the same time.
 
-    Workers that are not in `kept`, by default all workers, count neither as workers nor as peers.
+    Only workers in `kept`, by default all, count as workers and as peers.
     """
     own = np.full(matrix.shape, np.nan)
     for node in case.series.nodes:

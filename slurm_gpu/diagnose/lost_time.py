@@ -1,4 +1,4 @@
-"""Abstain if a job may often lose time for a short while, although no worker differs for long."""
+"""Abstain if a job may often lose time briefly, although no worker differs for long."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from slurm_gpu.diagnose.verdict import LONG_PAUSE, UNEXPLAINED, Cause, Evidence,
 _LEAST_LOSS = 0.07
 # Share of the time from which pauses for checkpoints and evaluations are unusual.
 _MOST_PAUSED = 0.2
-# Quantile of the blocks that shows how much the job can do. It may do more in an evaluation.
+# Quantile of the blocks that shows how much the job can do. In an evaluation, it may do more.
 _BEST = 0.8
 # Minimum utilisation in a pause in which GPUs wait for others; in other pauses, the job saves or loads.
 _SPINS = 0.5
-# A waiting GPU takes half of the power of a computing one, so power shows half of a slowdown.
+# A waiting GPU takes half the power of a computing GPU, so power shows half of a slowdown.
 _OF_POWER = 2.0
 # Values of units and links that are not in use.
 _IDLE, _IDLE_LINK = 0.01, 0.001
 
 
 def lost_at_times(case: Case) -> Verdict | None:
-    """Find losses in all of the time from the first to the last step, including times near pauses."""
+    """Find losses in the time from the first to the last step, including times near pauses."""
     busy = np.flatnonzero(case.phases.active)
     if not busy.size:
         return None
@@ -43,7 +43,7 @@ def lost_at_times(case: Case) -> Verdict | None:
 
 
 def _paused(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
-    """Find jobs that often pause, for more time than checkpoints and evaluations usually take."""
+    """Find jobs that pause often, and for longer in total than checkpoints and evaluations usually take."""
     share = float(case.phases.computes_nothing[inside].mean())
     if share < _MOST_PAUSED:
         return None
@@ -53,7 +53,7 @@ def _paused(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
 
 
 def _some_lack_input(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
-    """Find GPUs that have nothing to run while the others do, in turn or again and again."""
+    """Find GPUs that have nothing to run while the others do, in turn or repeatedly."""
     util = case.series.get(Metric.UTIL)
     if util is None:
         return None
@@ -64,7 +64,7 @@ def _some_lack_input(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
 
 
 def _some_wait(case: Case) -> Verdict | None:
-    """Find GPUs that compute for longer than the others on their nodes, in turn or again and again."""
+    """Find GPUs that compute for longer than the others on their nodes, in turn or repeatedly."""
     busy = case.signals.get(Signal.BUSY)
     if busy is None:
         return None
@@ -101,7 +101,7 @@ def _at_times(
 
 
 def _all_slower(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
-    """Find times in which the whole job does less than at its better times."""
+    """Find times in which all workers do less than at their better times."""
     util = case.series.get(Metric.UTIL)
     spins = True if util is None else median(util.T) >= _SPINS
     counted = case.phases.active | (inside & spins)
@@ -112,7 +112,7 @@ def _all_slower(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
     change = _relative(found[signal]) * (_OF_POWER if signal is Signal.POWER else 1.0)
     link = _first_used(found, (Signal.NVLINK, Signal.PCIE), max(_IDLE_LINK, 10 * case.series.step))
     if link is not None:
-        # In samples of long steps, traffic is high when work is low. Only what they have in common is a loss.
+        # In samples of long steps, traffic is high when work is low. Only a change that both share counts.
         other = _relative(found[link])
         both = np.sign(change) * np.minimum(np.abs(change), np.abs(other))
         change = np.where(np.isfinite(other), np.where(change * other > 0, both, 0.0), change)
@@ -126,7 +126,7 @@ def _all_slower(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
 
 
 def _first_used(found: dict[Signal, Matrix], signals: Sequence[Signal], least: float) -> Signal | None:
-    """Return the first of these signals whose usual value is above `least`."""
+    """Return the first of these signals with a usual value above `least`."""
     return next((one for one in signals if one in found and middle(median(found[one].T)) > least), None)
 
 

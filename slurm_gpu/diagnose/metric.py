@@ -36,7 +36,7 @@ class Metric(StrEnum):
 
 
 HOST_METRICS = (Metric.CPU, Metric.NETWORK, Metric.INFINIBAND)
-# Bytes/s that a node exchanges regardless of its jobs: logs, monitoring, home directories.
+# Bytes/s that a node exchanges regardless of its jobs: logs, monitoring and home directories.
 BACKGROUND = 5e6
 
 

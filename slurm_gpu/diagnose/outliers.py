@@ -1,4 +1,4 @@
-"""Find the worker that others wait for: its values changed differently when the job became slower."""
+"""Find the worker for which the others wait: its values changed differently when the job became slower."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LEAST_JUDGED = 3
 # In logarithms of power.
 _LEAST_MOVE, _LEAST_GAP = 0.015, 0.01
 _MANY = 5
-# Minimum fall in a worker's power, as a share of that of the waiting workers, if it is slow itself.
+# Minimum fall in the power of a slow worker, as a share of the fall in the waiting workers' power.
 _FELL = 0.25
-# In fractions of utilisation, which is 1 except for the pauses between kernel launches.
+# In fractions of utilisation, which is 1 except for the gaps between kernels.
 _LEAST_WAIT, _WAITS_ALIKE, _WAIT_Z = 0.0018, 0.00035, 5.0
 
 
@@ -51,11 +51,11 @@ def starving_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence], lac
 
 
 def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
-    """Find the worker that the others wait for: its power fell least or most when all became slower.
+    """Find the worker for which the others wait: its power fell least or most when all became slower.
 
     A slow link changes the power of all GPUs equally. A worker with more to do takes as much power as before,
-    and more than the others, which wait for it. The power of a worker that is slow because of its own fault
-    falls, sometimes further than that of its waiting peers.
+    and more than the waiting workers. The power of a worker with a fault falls, sometimes further than that
+    of its waiting peers.
     """
     power = case.signals.get(Signal.POWER)
     if power is None:
@@ -63,7 +63,7 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
     own = _moved(case, trend, np.log(np.maximum(power, 1e-6)))
     moved = own.copy()
     for members in case.groups.members():
-        # In a group of two, it is unknown which of them moved.
+        # In a group of two, it is unknown which worker changed.
         enough = np.isfinite(moved[members]).sum() >= _LEAST_JUDGED
         moved[members] -= middle(moved[members]) if enough else np.nan
     order = np.argsort(moved)[: int(np.isfinite(moved).sum())]
@@ -80,7 +80,8 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
     if chosen is low and len(low) > 1:
         return None
     fell = own[high].mean() < _FELL * own[low].mean()
-    # Either of two halves may be unusual if both fell, but many GPUs rarely become slow at once.
+    # If the power of both halves fell, either may be the unusual one, but many GPUs rarely become slow at
+    # once.
     if fell and len(low) == len(high) < _MANY:
         return None
     rows = np.isin(np.arange(case.n), chosen)
@@ -88,7 +89,7 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
     change = float(np.expm1(apart if chosen is high else -apart))
     text = f"{who}: power changed by {change:+.1%} relative to the other GPUs at the same time"
     found = (*evidence, Evidence(text=text, metric="power", value=change, expected=0.0, workers=names))
-    # A fall on only one GPU is a fault of that GPU; more work since then often affects several.
+    # A fall on only one GPU is a fault of that GPU; added work often affects several GPUs.
     if len(names) > 1 or (chosen is high and not fell):
         verdict = case.verdict(Cause.IMBALANCE, 0.55, kind="workers", roles=names, evidence=found)
     else:
@@ -97,7 +98,7 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
 
 
 def utilisation_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Verdict | None:
-    """Find the only worker whose utilisation did not rise while that of all other workers rose.
+    """Find the only worker whose utilisation did not rise when that of all other workers did.
 
     Between two kernels, a GPU has nothing to run for a moment. A spinning GPU has no such pauses. Utilisation
     therefore rises on workers that wait longer, but not on the worker that they wait for.

@@ -18,7 +18,7 @@ _COMPUTES = 0.4
 # Share of the usual activity below which a job computes nothing.
 _NOTHING = 0.15
 _SHORTEST_PAUSE_S = 10.0
-# Fits this close to the best are equally good, since several shifts fit repeated steps.
+# Shifts whose fit is this close to the best are equally good, since several shifts fit repeated steps.
 _AS_GOOD = 0.02
 # Approximate share of the power limit that an idle GPU takes.
 _IDLE_POWER = 0.12
@@ -27,7 +27,7 @@ _LONGEST_REFRESH_S = 15.0
 _LESS = 0.07
 # Minimum traffic of a link, in rounding steps, for which it is meaningful.
 _WELL_ROUNDED = 10.0
-# Share of the links' usual traffic. A job that exchanges less does not train, even if it appears busy.
+# As a share of the links' usual traffic. A job with less traffic does not train, even if it seems busy.
 _QUIET_LINKS = 0.1
 _BY = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL)
 
@@ -85,7 +85,7 @@ def phases(series: Series) -> Phases:
         if matrix is None or np.isfinite(matrix).any(axis=1).mean() < 0.5:
             continue
         amount = np.maximum(matrix - _IDLE_POWER, 0.0) if metric is Metric.POWER else matrix
-        # If a job has hung for long, most of the time is not training.
+        # A job that has hung for long has not trained for most of the time.
         usual = np.maximum(quantile(amount, 0.75), 0.5 * quantile(amount, 0.95))[:, None]
         if not (usual > 0.01).any():
             # The job does not use this unit, for example the tensor pipe.
@@ -120,7 +120,7 @@ def traffic(series: Series) -> Matrix | None:
 
 
 def _without_short_gaps(active: NDArray[np.bool_], width_s: float) -> NDArray[np.bool_]:
-    """Mark times of inactivity that are too short for a pause as active: workers communicate in them."""
+    """Mark inactivity that is too short for a pause as active, since workers communicate in it."""
     whole = active.copy()
     for before, after in pairwise(np.flatnonzero(active)):
         if (after - before - 1) * width_s < _SHORTEST_PAUSE_S:
@@ -174,7 +174,7 @@ def refresh_interval_s(series: Series) -> float:
         changes = (matrix[:, 1:] != matrix[:, :-1]) & both
         often = changes.sum(axis=1) / np.maximum(both.sum(axis=1), 1)
         lengths.append(1.0 / max(float(np.median(often)), 1e-3))
-    # Metrics that hardly change do not reveal when they are read.
+    # Metrics that hardly change do not show when they are read.
     bins = max((length for length in lengths if length * series.width_s <= _LONGEST_REFRESH_S), default=1.0)
     return bins * series.width_s if bins > 1.5 else 0.0
 
@@ -187,8 +187,8 @@ def without_offsets(series: Series, found: Phases) -> Series:
     most = int(OFFSET_S / series.width_s)
     if most < 1 or series.n_bins <= 4 * most or len(series.nodes) < 2 or found.metric is None:
         return series
-    # All nodes are compared with one, whose own offset is unknown; otherwise two would move towards each
-    # other.
+    # All nodes are compared with the first, whose own offset is unknown; otherwise two nodes would move
+    # towards each other.
     first, *others = series.nodes
     reference = median(found.of[series.on(first)].T)
     lags = {first: 0}

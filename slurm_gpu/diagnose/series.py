@@ -95,8 +95,8 @@ class Series:
     """The metrics of all workers on one grid: float64 (n_workers, n_bins), NaN if missing.
 
     The grid begins at `start_s`, and its bins are `width_s` wide. `values` contains only metrics with
-    data. `offsets_s` contains the offset of each node's clock, for which the times have been corrected;
-    it is positive if the clock is ahead. `step` is the largest rounding step of the values.
+    data. `offsets_s` contains the offset of each node's clock, by which its times have been corrected; it is
+    positive if the clock is ahead. `step` is the largest rounding step of the values.
     """
 
     workers: tuple[JobWorker, ...]
@@ -138,7 +138,7 @@ class Series:
 
 
 def worker_series_of_timeline(worker: JobWorker, timeline: Timeline) -> WorkerSeries:
-    """Convert a timeline, which has the same metric names and already contains fractions."""
+    """Convert a timeline, which uses the same metric names and already contains fractions."""
     values = {}
     for name, packed in timeline.series.items():
         levels = np.frombuffer(packed, dtype=np.uint8)
@@ -193,7 +193,7 @@ def worker_series_of_windows(
 
 
 def _never_throttled(values: dict[Metric, Matrix]) -> None:
-    """Set missing throttling values to 0, since nodes send a reason only once it has occurred."""
+    """Set missing throttling values to 0, since nodes report no reason before its first occurrence."""
     known = [np.isfinite(values[metric]) for metric in (Metric.SM_CLOCK, Metric.POWER) if metric in values]
     if known:
         there = np.logical_or.reduce(known)
@@ -231,7 +231,7 @@ def _raw(window: Window) -> dict[Metric, Matrix]:
             values[metric] = received + sent
     throttles = [found for reason in BAD_THROTTLES if (found := row(f"{_THROTTLE}{reason}")) is not None]
     if throttles:
-        # Reasons may overlap, so the total time is at least that of the longest.
+        # Reasons may overlap, so use the longest time of a single reason.
         values[Metric.THROTTLE] = np.fmax.reduce(throttles)
     return values
 
@@ -301,7 +301,8 @@ class _Grid:
         self, metric: Metric, rows: Sequence[int], start_s: float, width_s: float, values: Matrix
     ) -> None:
         n_bins = self._shape[1]
-        # A bin wider than the grid's, such as a live value of a host, is copied into each bin that it covers.
+        # A bin that is wider than those of the grid, such as a host's live value, is copied into each bin
+        # that it covers.
         copies = max(1, round(width_s / self._width_s))
         at = start_s + (np.arange(len(values) * copies) + 0.5) * (width_s / copies)
         into = np.floor((at - self._start_s) / self._width_s).astype(np.intp)

@@ -5,8 +5,8 @@ the step:
 
 - *busy*: the time in which the SMs are active. It is higher on a slow worker, which does not wait for others.
 
-- *work*: the tensor pipe's active share × the clock rate, a measure of computation per second. It is equal
-  for equal work per step, even if clocks differ, since a slow GPU does as much as its peers. It is higher
+- *work*: the tensor pipe's active share × the clock rate, a measure of computation per second. With equal
+  work per step, it is equal even if clocks differ, since a slow GPU does as much as its peers. It is higher
   only with more work.
 
 - *clock*, *throttle*: reported by the hardware.
@@ -33,8 +33,8 @@ BLOCK_S = 15.0
 LEAST_BLOCKS = 3
 # Shorter deviations that have ended are ignored.
 _LEAST_PAST_S = 120.0
-# Minimum share of a block's bins with values: a mean of fewer may describe another moment than its peers'
-# means.
+# Minimum share of a block's bins with values: a mean of fewer values may describe another moment than the
+# peers' means.
 _KNOWN = 0.5
 _CLEAR_CHANGE_Z = 6.0
 # Standard deviation of a value rounded to 1.
@@ -66,7 +66,7 @@ class _SignalKind:
     ratio: bool = True
     """Whether logarithms of ratios are compared, rather than differences."""
     in_bursts: bool = False
-    """Whether the signal occurs in one burst per step, so that the number of bursts per sample varies."""
+    """Whether the signal occurs in one burst per step, so that the number of bursts differs by sample."""
 
 
 _KINDS = {
@@ -183,7 +183,8 @@ def deviation(
     columns = np.arange(ratios.shape[1])
     inside = (columns >= first[:, None]) & (columns < stop[:, None])
     own_part = np.where(inside, ratios, np.nan)
-    # If samples contain two or three bursts, the mean is the traffic, but the median is one of these values.
+    # If samples contain two or three bursts, their mean is the traffic, but their median is the traffic of
+    # two or of three bursts.
     middle_of = mean if kind.in_bursts else median
     level = middle_of(own_part)
     whole = middle_of(ratios)
@@ -219,13 +220,13 @@ def deviation(
 
 
 def _lasts(part: Matrix, level: float) -> bool:
-    """Return whether enough single blocks show the deviation."""
+    """Return whether enough individual blocks show the deviation."""
     with np.errstate(invalid="ignore"):
         return int((part * np.sign(level) >= 0.5 * abs(level)).sum()) >= LEAST_BLOCKS
 
 
 def _wander(ratios: Matrix, first: int, stop: int) -> float:
-    """Return how far peers moved from their own medians in earlier periods of the same length.
+    """Return how far peers deviated from their own medians in earlier periods of the same length.
 
     The result is a standard deviation; 0 if unknown. If a sample lasts about one step, a worker's samples may
     cover more of the busy part for some minutes, and less of it afterwards. This depends on when its counters
@@ -261,7 +262,7 @@ def _changed(
     kind: _SignalKind,
     error: float,
 ) -> tuple[float, float]:
-    """Return how far a worker moved relative to its peers, also in standard deviations.
+    """Return how far a worker changed relative to its peers, also in standard deviations.
 
     GPUs always differ slightly, but a comparison with the worker's own past reveals even a small change.
     """
@@ -278,8 +279,8 @@ def _to_peers(rows: Matrix, groups: Groups, kind: _SignalKind) -> Matrix:
     ratios = np.full(rows.shape, np.nan)
     for members in groups.members():
         group = rows[members]
-        # In a small group, the best member is the reference. In a larger one, it is the median of the better
-        # half, since half of the members, such as one node of two, may be at fault.
+        # In a small group, the best member is the reference. In a larger group, the median of the better half
+        # is the reference, since half of the members, such as one node of two, may be at fault.
         share = 0.25 if len(members) >= 4 else 0.0
         reference = quantile(group.T, share if kind.worse_up else 1.0 - share)
         if kind.ratio:
@@ -314,8 +315,9 @@ def _healthy_centre(levels: Matrix, kind: _SignalKind) -> tuple[float, float]:
 def _between_peers(levels: Matrix, groups: Groups, kind: _SignalKind) -> float:
     """Return the standard deviation between healthy peers of all groups; 0 if there is only one group.
 
-    The better half of a single group is often alike by chance. Only activity, work and power are pooled: the
-    thresholds of clocks and links are larger than this error, and shares of time differ between groups.
+    The members of a single group's better half are often alike by chance. Only activity, work and power are
+    pooled: the thresholds of clocks and links are larger than this error, and shares of time differ between
+    groups.
     """
     if not (kind.ratio and kind.worse_up):
         return 0.0
@@ -328,7 +330,7 @@ def _between_peers(levels: Matrix, groups: Groups, kind: _SignalKind) -> float:
 def _standard_error(part: Matrix, level: Matrix, kind: _SignalKind) -> Matrix:
     counts = np.isfinite(part).sum(axis=1)
     if kind.ratio:
-        # The median is not used, because samples of two or three steps have only these two values.
+        # Use the mean, because samples that contain two or three steps have only two different values.
         std: Matrix = np.sqrt(mean((part - level[:, None]) ** 2))
     else:
         std = MAD_TO_SIGMA * median(np.abs(part - level[:, None]))
@@ -346,7 +348,7 @@ def _episodes(ratios: Matrix, kind: _SignalKind, block_s: float) -> tuple[NDArra
     for row in np.flatnonzero(clear):
         at = int(found.at[row])
         low, high = (at, n) if abs(found.after[row]) >= abs(found.before[row]) else (0, at)
-        # The deviation may also have begun or ended within that part.
+        # The deviation may have begun or ended within this range.
         inner = split(ratios[row : row + 1, low:high], LEAST_BLOCKS)
         if inner.z[0] >= _CLEAR_CHANGE_Z and abs(inner.after[0] - inner.before[0]) >= 2 * kind.differs_by:
             middle_at = low + int(inner.at[0])
@@ -354,7 +356,7 @@ def _episodes(ratios: Matrix, kind: _SignalKind, block_s: float) -> tuple[NDArra
             low, high = (middle_at, high) if later else (low, middle_at)
         least = least_past if high <= n - LEAST_BLOCKS or kind.in_bursts else LEAST_BLOCKS
         if np.isfinite(ratios[row, low:high]).sum() < least:
-            # The deviation was short and has ended, or may be chance.
+            # The deviation was short and has ended, or may be random.
             continue
         first[row], stop[row] = low, high
     return first, stop

@@ -35,7 +35,7 @@ _ANOTHER_PHASE, _ANOTHER_PHASE_LINKS = 4.0, -1.5
 
 
 def slowdown(case: Case) -> Verdict | None:
-    """Find a slowdown of all workers together, and explain it by other changes at the same time."""
+    """Find a simultaneous slowdown of all workers, and explain it by other changes at the same time."""
     trend = find_trend(case)
     if trend is None:
         return None
@@ -51,7 +51,7 @@ def slowdown(case: Case) -> Verdict | None:
         return None
     power = change_since(case, Signal.POWER, trend)
     if trend.signal in LINKS and power is not None and power > _LESS_POWER * pace:
-        # Fewer steps do more work each, as with a larger batch or in an evaluation.
+        # There are fewer steps with more work in each, as with a larger batch or in an evaluation.
         return None
     since_s = case.time_of(trend.first) if trend.first > 0 else None
     until_s = case.time_of(trend.stop) if trend.stop < case.n_blocks else None
@@ -94,7 +94,7 @@ def slowdown(case: Case) -> Verdict | None:
         Cause.COMMUNICATION, 0.7, kind="all", nodes=case.series.nodes, evidence=tuple(evidence), **when
     )
     if trend.signal in BY_STEPS:
-        why = "without SM activity, a slow worker that all others wait for has the same symptoms"
+        why = "without SM activity, a slow worker for which all others wait has the same symptoms"
         verdict = verdict.limited(why, most=SUSPICION)
     return verdict
 
@@ -141,9 +141,10 @@ def _own_clock(case: Case, trend: Trend, evidence: Sequence[Evidence], pace: flo
 
 
 def _unlike(case: Case, trend: Trend) -> Signal | None:
-    """Return a signal that changed differently on some workers, so that not all wait for the same links.
+    """Return a signal that changed differently on some workers.
 
-    Changes are compared over all groups, because a worker may have no peers.
+    It shows that not all workers wait for the same links. Changes are compared over all groups, because a
+    worker may have no peers.
     """
     signal = Signal.BUSY if Signal.BUSY in case.signals else Signal.POWER
     if signal not in case.signals:
@@ -161,7 +162,7 @@ def _unlike(case: Case, trend: Trend) -> Signal | None:
 def _as_busy(case: Case, trend: Trend) -> bool:
     """Return whether SMs are about as active as before.
 
-    If so, workers do not wait longer, since only a few SMs are active in a waiting GPU.
+    If so, workers do not wait longer, since a waiting GPU has only a few active SMs.
     """
     busy = change_since(case, Signal.BUSY, trend)
     if trend.signal is not Signal.WORK or busy is None:

@@ -17,13 +17,13 @@ from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, TWO_GROUPS, Cause, Evidenc
 _LEAST_LINK = 0.12
 _LINK_ENDS = 2
 _KNOWN_NODES = 4
-# Shares of the InfiniBand traffic of the other nodes.
+# As shares of the InfiniBand traffic of the other nodes.
 _UNUSED, _USED_INSTEAD = 0.1, 0.5
 _LEAST_UTIL, _UTIL_Z = 0.05, 5.0
 _UTIL_OF_ALL = 0.85
 _SAME_LEVEL = 0.02
 _UTIL_IRREGULAR, _IRREGULAR = 0.97, 0.015
-# Work is a logarithm, so this means less than half as much; memory is a fraction.
+# Work is a logarithm, so −0.7 means half as much; memory is a fraction.
 _OTHER_WORK, _OTHER_MEMORY = -0.7, 0.1
 _LACKS_AT_TIMES = 0.04
 # Minimum share of the time for which the job waits for GPUs that lack input in turn.
@@ -31,7 +31,7 @@ _LOST_IN_TURN = 0.05
 _NEARLY_ALWAYS, _LEAST_BEHIND = 0.6, 3
 # In standard deviations: by chance, even the last of many workers deviates less.
 _BY_CHANCE = 5.5
-# If at least this share of a stage's workers lacks input in turn, all workers do.
+# If at least this share of a stage's workers lacks input in turn, all are assumed to.
 _MANY = 0.25
 _CPU_FULL = 0.85
 _LASTS_S = 75.0
@@ -40,12 +40,12 @@ _BEGINS_S = 120.0
 
 
 def links(case: Case) -> Verdict | None:
-    """Find links that carry less than those of peers in the same steps: the traffic uses another path."""
+    """Find links that carry less than peers' links in the same steps, since traffic uses another path."""
     for signal in LINKS:
         rows = case.below(signal, _LEAST_LINK) & ~case.below(Signal.UTIL, 0.1)
         with np.errstate(invalid="ignore"):
             if rows.any():
-                # A link that carried more than those of its peers before, and now as much, is not slow.
+                # A link that carried more than its peers' links before, and carries as much now, is not slow.
                 rows &= case.deviations[signal].apart <= -0.5 * _LEAST_LINK
             # A worker that also does less, or sends less over other links, is not in step with its peers.
             for other in (Signal.WORK, Signal.NVLINK, Signal.PCIE):
@@ -121,14 +121,15 @@ def starved_some(case: Case) -> Verdict | None:
     rows = case.below(Signal.UTIL, _LEAST_UTIL, _UTIL_Z) & ~_of_another_role(case) & _for_long(case)
     work = case.level(Signal.WORK)
     with np.errstate(invalid="ignore"):
-        # A worker that waits for input does as much as its peers; one that waits for an evaluation does less.
+        # A worker that waits for input does as much work as its peers; one that waits for an evaluation does
+        # less.
         rows &= ~(work - middle(work[case.judged & ~rows]) <= 0.5 * case.level(Signal.UTIL))
     if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
         return None
     since_s, until_s = case.span(Signal.UTIL, rows)
     evidence = [case.evidence(Signal.UTIL, rows)]
     if case.judged.sum() == 2 and Signal.WORK not in case.deviations and case.series.width_s > BLOCK_S:
-        why = f"{evidence[0].text}: it may lack input, or wait while the other GPU computes alone"
+        why = f"{evidence[0].text}: it may lack input, or wait while the other GPU computes"
         names, _ = case.named(rows)
         return case.verdict(
             Cause.INCONCLUSIVE, 0.0, kind=TWO_GROUPS, roles=names, evidence=tuple(evidence), why_not=(why,)
@@ -145,7 +146,8 @@ def starved_some(case: Case) -> Verdict | None:
     ):
         if _begins(case):
             return None
-        # If all loaders are too slow, GPUs lack input in turn, and those that lack it now are not at fault.
+        # If all data loaders are too slow, GPUs lack input in turn, and the GPUs that lack it now are not at
+        # fault.
         text = f"at different times, {wanting.sum()} GPUs have nothing to run"
         share = float(wanting.sum() / max(1, case.judged.sum()))
         evidence.append(Evidence(text=text, metric="util", value=share, expected=0.0))
@@ -214,7 +216,7 @@ def _in_turn(case: Case) -> NDArray[np.bool_]:
 
 
 def _starved_in_turn(case: Case) -> Verdict | None:
-    """Find jobs whose data loaders are all too slow: at nearly any time, some GPU has nothing to run."""
+    """Find jobs whose data loaders are all too slow, so that nearly always some GPU has nothing to run."""
     util = case.signals[Signal.UTIL]
     known = util[:, np.isfinite(util).any(axis=0)]
     late = known[case.judged, -max(LEAST_BLOCKS * 3, known.shape[1] // 3) :]
@@ -235,7 +237,7 @@ def _starved_in_turn(case: Case) -> Verdict | None:
 def _irregular(case: Case, level: float) -> bool:
     """Return whether the utilisation of all GPUs is reduced by irregular amounts.
 
-    Gaps between kernels are equal in each step, whereas the delay of input varies.
+    Gaps between kernels are the same in each step, whereas the delay of input varies.
     """
     util = case.job(Signal.UTIL)
     return util is not None and level < _UTIL_IRREGULAR and float(noise(util[None, :])[0]) >= _IRREGULAR

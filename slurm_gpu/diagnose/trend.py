@@ -1,4 +1,4 @@
-"""Find when and by how much a job as a whole became slower, and which other values changed then."""
+"""Find when and by how much all of a job became slower, and which other values changed at the same time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from slurm_gpu.diagnose.robust import Matrix, median, middle, sigma, smooth
 from slurm_gpu.diagnose.signals import BLOCK_S, LEAST_BLOCKS, Signal
 
 LINKS = (Signal.NVLINK, Signal.INFINIBAND, Signal.NETWORK, Signal.PCIE)
-# Signals of the pace of steps if SM activity is unknown.
+# Signals that show the pace of steps if SM activity is unknown.
 BY_STEPS = (*LINKS, Signal.POWER)
 LEAST_TREND = 0.04
-# Minimum fall, as a logarithm, with which a job is not healthy even if it is recent.
+# Minimum fall, as a logarithm, at which a job does not count as healthy even if the fall is recent.
 _GREAT_FALL = 0.1
 # Minimum length of a fall, in blocks. If bins are minutes long, two of them may each contain a checkpoint.
 _LEAST_FALL = 5
-# A waiting GPU takes half of the power of a computing one, so power shows only part of a slowdown.
+# A waiting GPU takes half the power of a computing GPU, so power shows only part of a slowdown.
 _LEAST_TREND_OF_POWER = 0.015
 _TREND_Z = 6.0
-# The same for a fall that is only large enough to call the job inconclusive instead of healthy.
+# The same for a fall that only makes the verdict inconclusive instead of healthy.
 _DOUBTFUL_Z = 3.0
-# Number of blocks over which the mean of samples with one or two bursts of a long step is the link's traffic.
+# Number of blocks over which the mean shows a link's traffic, although each sample contains one or two bursts
+# of long steps.
 _STEPS_EVEN_OUT = 3
 _MOST_OF_IT = 0.75
 _IDLE = 0.01
@@ -33,7 +34,7 @@ _BARELY_USED = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """The blocks [first, stop), in which the whole job does less than in its best period, `best`.
+    """The blocks [first, stop) in which the job does less than in its best period, `best`.
 
     `fell` is the logarithm of the ratio, below 0.
     """
@@ -103,7 +104,7 @@ def _fall(
     *,
     until_end: bool = False,
 ) -> Trend | None:
-    """Find the period with the clearest fall below the time before it.
+    """Find the period with the clearest fall, compared with the time before it.
 
     The period begins at a change of level. It may contain several levels, since samples contain different
     numbers of steps. It is compared with the time before by medians, so that an evaluation counts neither as
@@ -142,7 +143,7 @@ def _known(row: Matrix) -> Matrix:
 
 
 def change_since(case: Case, signal: Signal, trend: Trend) -> float | None:
-    """Return the change of a signal of the whole job since the best period; None if unknown.
+    """Return the change of a signal, over all workers, since the best period; None if unknown.
 
     The result is a difference of fractions for util and cpu, and the logarithm of a ratio otherwise.
     """

@@ -45,9 +45,10 @@ NOTHING_RAN = "nothing ran"
 TOO_EARLY = "too early"
 # Kind of Cause.INCONCLUSIVE for a job of one GPU.
 NO_PEERS = "no peers"
-# Kinds of Cause.INCONCLUSIVE for a job that loses time: to some workers, or for an unknown reason.
+# Kinds of Cause.INCONCLUSIVE for a job that loses time because of some workers, or for an unknown reason.
 TWO_GROUPS, UNEXPLAINED = "two groups", "unexplained loss"
-# Kind of Cause.INCONCLUSIVE for a job that did not compute for a while: an evaluation, or a hang that ended.
+# Kind of Cause.INCONCLUSIVE for a job that did not compute for a while, because of an evaluation or a hang
+# that ended.
 LONG_PAUSE = "long pause"
 # Kind of Cause.INCONCLUSIVE if no worker differs from its peers, but the data cannot show every slow GPU.
 NO_DIFFERENCE = "no difference found"
@@ -69,13 +70,13 @@ _VERIFY_FIRST = (
     "Do not drain the node yet: run nvidia-smi -q -d PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there, "
     "and check whether the problem recurs on other nodes (sbatch --exclude)."
 )
-# A verdict of lower strength is a suspicion, for which no node should be drained.
+# A verdict of lower strength is a suspicion; no node should be drained because of it.
 SUSPECT_BELOW = 0.6
 # Maximum strength of a suspicion.
 SUSPICION = SUSPECT_BELOW - 0.05
-# Shares of right verdicts, for suspicions and all others: 0.97 and 0.997 in bench/diagnose.py (seeds 71 to
-# 75), 0.91 and 0.99 in the jobs of tests/diagnose/test_any_shape.py (seeds 100000 to 101999), rounded down
-# here. The strength does not separate right from wrong verdicts any further.
+# Shares of correct verdicts, for suspicions and for other verdicts: 0.97 and 0.997 in bench/diagnose.py
+# (seeds 71 to 75), 0.91 and 0.99 in the jobs of tests/diagnose/test_any_shape.py (seeds 100000 to 101999),
+# rounded down here. The strength does not distinguish correct from wrong verdicts any further.
 _SUSPICIONS_RIGHT, _OTHERS_RIGHT = 0.94, 0.98
 
 
@@ -136,7 +137,7 @@ class Verdict:
 
     @property
     def confidence(self) -> float:
-        """Return the probability that the cause is right; 0 if the verdict is inconclusive.
+        """Return the probability that the cause is correct; 0 if the verdict is inconclusive.
 
         A healthy verdict claims that no fault costs the job a tenth of its time or more. The probability was
         measured on simulated jobs, of which half have a fault.

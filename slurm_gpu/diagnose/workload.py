@@ -19,34 +19,35 @@ from slurm_gpu.diagnose.signals import Signal, without_common_changes
 from slurm_gpu.diagnose.verdict import UNEXPLAINED, Cause, Evidence, Verdict
 
 _LEAST_POWER, _GUESS = 0.04, 0.55
-# The power of GPUs with equal work may permanently differ by a tenth, but it does so for few GPUs.
+# The power of a few GPUs with equal work may permanently differ by a tenth.
 _POWER_SIGMAS, _LASTING_POWER = 5.0, 0.09
-# Stages with equal numbers of layers differ by 2 to 3 %. The first or last one often has about 10 % more work
-# for its embedding or loss; this costs as much time as any other work, but is reported as a suspicion. If a
-# stage has 6 % more work, SM activity shows only a part of it, since spinning keeps some SMs active, and
-# power shows half, since waiting takes half of the power.
+# Stages with equal numbers of layers differ by 2 to 3 %. The first or last stage often has about 10 % more
+# work for its embedding or loss. This costs as much time as other work, but is reported as a suspicion. If a
+# stage has 6 % more work, SM activity shows only part of that, since spinning keeps some SMs active, and
+# power shows half, since a waiting GPU takes half the power.
 _STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER, _SURE_STAGE_TIMES = 1.065, 1.03, 1.03, 1.12
 _STAGE_LEAST = {Signal.BUSY: _STAGE_BUSY, Signal.WORK: _STAGE_TIMES, Signal.POWER: _STAGE_TIMES_POWER}
 _STAGE_SIGMAS = 3.5
 _REPLICA_POWER, _REPLICA_DIFFERS, _REPLICA_SIGMAS = 0.03, 0.005, 5.0
-# Minimum standard deviation between GPUs with equal work: that of a few GPUs is often smaller by chance.
+# Minimum standard deviation between GPUs with equal work, since that of a few GPUs is often smaller by
+# chance.
 _LEAST_POWER_STD = 0.009
 # The power of two GPUs may permanently differ by a tenth, but a whole replica differs only by its work.
 _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
 # The first value of each pair applies to means over seconds, the second to bins of a timeline, which contain
-# more steps. The times of equally long microbatches vary by 2 to 3 %, of which a mean over seconds shows at
-# most half.
+# more steps. The times of equally long microbatches vary by 2 to 3 %; a mean over seconds shows at most half
+# of this variation.
 _SEQUENCE_STD = 0.022, 0.0135
-# Half of 3 %: a job whose work varies by more is not called healthy, because means over seconds also show
-# little of unequal sequences if steps are short.
+# Half of 3 %: a job whose work varies by more does not count as healthy, because with short steps, means over
+# seconds also show little of unequal sequences.
 _UNUSUAL_STD = 0.015
 _SEQUENCE_CORRELATION = 0.8
 _LEAST_SAMPLES = 100
-# In means over ten seconds, GPUs with equal work keep their relative power within 1.1 %.
+# Averaged over ten seconds, the relative power of GPUs with equal work varies by at most 1.1 %.
 _SEQUENCE_STD_OF_POWER = 0.0115
 _SAMPLE_S = 10.0
 _BUSY_ALL_THE_TIME = 0.95
-# Minimum standard deviation and correlation of variations that neighbouring workers have in common, and the
+# Minimum standard deviation and correlation of the variations that neighbouring workers share, and the
 # minimum correlation in standard errors.
 _SHARED_STD, _SHARED, _SHARED_Z = 0.006, 0.5, 6.0
 # In samples: differences that last this long are not caused by the steps that a sample contains.
@@ -55,7 +56,8 @@ _LATER, _LASTING = 4, 0.3
 _SAMPLES = 4
 _LEAST_OF_NODES, _LEAST_BLOCKS_OF_NODES, _LASTING_OF_NODES = 16, 8, (-0.4, 0.5)
 _STD_OF_NODES, _UNUSUAL_STD_OF_NODES = (0.018, 0.01), (0.012, 0.0067)
-# Nodes with equal work differ by half of this or less, since a node and many steps vary less than a GPU.
+# Nodes with equal work differ by half of this or less, since means over a node and many steps vary less than
+# a GPU.
 _POWER_OF_NODES = 0.012, 0.0065
 
 
@@ -102,7 +104,7 @@ def heavier(case: Case) -> Verdict | None:
 
 
 def _minority(case: Case, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Keep the rows of groups in which they are fewer than half; either of two halves may be unusual."""
+    """Keep rows that are a minority of their group, since either of two halves may be unusual."""
     kept = np.zeros(case.n, dtype=bool)
     for members in case.groups.members():
         kept[members] = rows[members] & (2 * rows[members].sum() < case.judged[members].sum())
@@ -160,8 +162,8 @@ def _apart(case: Case, each: Matrix, busiest: int, others: Matrix) -> float:
     """Return by how much groups with equal work differ, as a standard deviation.
 
     `each` contains the level of each worker. The result combines the differences between the other groups
-    with the differences between members of a group. The latter are pooled over all groups, because an
-    estimate from only four workers is often far too small.
+    with the differences between members of a group. The differences between members are pooled over all
+    groups, because an estimate from only four workers is often far too small.
     """
     members = case.groups.members()
     levels = [each[rows] for rows in members]
@@ -202,12 +204,12 @@ def replicas(case: Case) -> Verdict | None:
         if (known.mean(axis=1) < 0.75).any():
             continue
         std = max(float(np.sqrt((within**2).sum() / max(within.size - len(means), 1))), _LEAST_POWER_STD)
-        # If samples contain parts of long steps, each node's samples show other parts.
+        # If samples contain parts of long steps, the samples of each node contain different parts.
         in_time = np.stack([mean(part.T) for part in each_part]) - means[:, None]
         sampling = np.sqrt(mean(mean(in_time**2)[None, :])[0] / n_blocks)
         error = float(np.hypot(np.hypot(std / np.sqrt(parts.shape[1]), _REPLICA_DIFFERS), sampling))
         order = np.sort(means)
-        # The better half is the reference; half of an even number of replicas may have more work.
+        # The better half is the reference, since half of an even number of replicas may have more work.
         usual = float(np.median(order[: (len(order) + 1) // 2]))
         more = (means - usual >= max(_REPLICA_POWER, _REPLICA_SIGMAS * error)) & (
             np.where(known, parts, np.inf).min(axis=1) > usual - _REPLICA_SIGMAS * std
@@ -237,7 +239,7 @@ def _replica(case: Case, rows: NDArray[np.bool_], level: float, std: float) -> V
 
 
 def sequences(case: Case) -> Verdict | None:
-    """Find sequences of unequal length, which make the busiest worker change all the time.
+    """Find sequences of unequal length, because of which the busiest worker changes all the time.
 
     The signals busy and work then vary together on each worker, unlike measurement noise. Workers on the same
     node and in the same group are compared first, since they share a clock.
@@ -248,7 +250,7 @@ def sequences(case: Case) -> Verdict | None:
     in_bins = case.series.width_s > _SAMPLE_S
     found = _variation(case, busy, tensor, case.judged, _SEQUENCE_STD[in_bins])
     if found is not None:
-        # Unequal sequences vary the work of all workers.
+        # With unequal sequences, the work of all workers varies.
         others = case.judged & (np.arange(case.n) != found.most)
         if _variation(case, busy, tensor, others, _SEQUENCE_STD[in_bins]) is not None:
             return _sequence(case, "workers", found.std, found.correlation)
@@ -283,7 +285,7 @@ def sequences(case: Case) -> Verdict | None:
 
 
 def _traffic_of_nodes(case: Case) -> Matrix:
-    """Return the _node_series of traffic, which differs if nodes read parts of long steps at other times."""
+    """Return the _node_series of traffic, which differs if nodes sample long steps at different times."""
     link = next((one for one in (Metric.NVLINK, Metric.PCIE) if case.series.get(one) is not None), None)
     return np.full((1, 1), np.nan) if link is None else _node_series(case, case.series.values[link])
 
@@ -325,8 +327,8 @@ def _variation(
 def _shared_variation(case: Case, one: Matrix, other: Matrix) -> tuple[float, float]:
     """Return by how much neighbours vary together, as a standard deviation, and their correlation.
 
-    Workers of a tensor-parallel group process the same sequences, whereas noise, and the times of equally
-    long microbatches, vary independently. Both results are 0 without a clear correlation.
+    Workers of a tensor-parallel group process the same sequences, whereas noise and the times of equally long
+    microbatches vary independently. Both results are 0 without a clear correlation.
     """
     n = max(1, round(max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
     one, other = (_without_change(smooth(relative_series(case, rows), n, 0.5)) for rows in (one, other))
@@ -343,7 +345,7 @@ def _shared_variation(case: Case, one: Matrix, other: Matrix) -> tuple[float, fl
     known = np.isfinite(products)
     if known.sum() < _LEAST_SAMPLES:
         return 0.0, 0.0
-    # A single event affects few of the pairs.
+    # A single event affects only a few of the pairs.
     shared = middle(mean(np.concatenate(products, axis=1)))
     whole = np.sqrt(middle(mean(one**2)) * middle(mean(other**2)))
     least = max(_SHARED, _SHARED_Z / np.sqrt(known[0].sum()))
@@ -375,7 +377,7 @@ def _sequence(case: Case, who: str, std: float, correlation: float) -> Verdict:
 def _sequences_by_power(case: Case) -> Verdict | None:
     """Find sequences of unequal length by power if SM activity is unknown.
 
-    A waiting GPU takes half of the power, while the power of GPUs with equal work varies little. Unequal
+    A waiting GPU takes half the power, while the power of GPUs with equal work varies little. Unequal
     sequences change power independently in each sample, whereas temperature and slow loaders change it
     gradually.
     """
@@ -425,8 +427,8 @@ def _autocorrelation(own: Matrix, later: int) -> float:
 def _is_independent(nodes: Matrix) -> bool:
     """Return whether blocks differ independently.
 
-    A fault lasts, so its blocks are alike. A step that is split between two blocks makes their deviations
-    opposite.
+    A fault lasts, so its blocks are alike. A step that is split between two blocks causes opposite deviations
+    in them.
     """
     low, high = _LASTING_OF_NODES
     return low <= _autocorrelation(nodes, 1) <= high
@@ -435,10 +437,10 @@ def _is_independent(nodes: Matrix) -> bool:
 def _node_series(case: Case, matrix: Matrix) -> Matrix:
     """Return the series of each node relative to the group's other nodes, as means over 40 s or more.
 
-    If a tensor-parallel group fills a node, all workers of the node process the same sequence. Nodes read
-    samples at different moments, so an excess in one sample is missing in the next. This error falls in
-    proportion to the number of averaged samples, whereas the effect of sequences falls only with the square
-    root of that number. Bins near a pause are excluded, since nodes show it at different times.
+    If a tensor-parallel group fills a node, all workers of the node process the same sequence. Nodes take
+    samples at different moments, so an excess in one sample is missing from the next. With more averaged
+    samples, this error falls in proportion to their number, whereas the effect of sequences falls only with
+    its square root. Bins near a pause are excluded, since nodes show it at different times.
     """
     n = max(1, round(_SAMPLES * max(_SAMPLE_S, refresh_interval_s(case.series)) / case.series.width_s))
     active = surely_active(case.phases, case.series)

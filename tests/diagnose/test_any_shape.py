@@ -100,7 +100,7 @@ def test_operations_without_duration_cause_no_warning():
 def test_rare_long_microbatches_accuse_no_worker(share):
     verdict = varied(256, 0.02, share)
     assert (verdict.cause, verdict.kind) == (Cause.INCONCLUSIVE, UNEXPLAINED)
-    assert verdict.why_not[0].endswith("shorter if all microbatches of each worker took equal time")
+    assert verdict.why_not[0].endswith("shorter if all microbatches of each worker took the same time")
 
 
 @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])

@@ -162,7 +162,7 @@ class TestHang:
         assert verdict.cause is cause or (cause is Cause.HEALTHY and verdict.finds_nothing)
         if cause is Cause.INCONCLUSIVE:
             assert verdict.kind == TOO_EARLY
-            assert "no host reports whether it loads or writes" in verdict.why_not[0]
+            assert "no host reports whether the job loads or writes" in verdict.why_not[0]
 
     def test_a_fault_before_a_pause_that_may_be_a_hang_is_reported(self):
         training = a_slow_clock(n_bins=480 + 40)

@@ -46,7 +46,7 @@ _TWO_DECIMALS_BELOW = 1.2
 
 
 def judge_steps(steps: StepSeries) -> Verdict:
-    """Judge a job by timings alone.
+    """Judge a job only by timings.
 
     If a worker is always slower, timings do not show whether it has more to do or its GPU is slow; the GPU's
     counters do.
@@ -95,14 +95,14 @@ def judge_steps(steps: StepSeries) -> Verdict:
     most = max(by_worker, by_replica, by_stage, by_variation)
     if not known and most >= LEAST_LOSS:
         if by_variation == most:
-            which = "microbatches of each worker took equal time"
+            which = "microbatches of each worker took the same time"
         elif by_stage == most:
-            which = f"stages were equal; stage {int(np.nanargmax(stage))} takes longest"
+            which = f"stages took the same time; stage {int(np.nanargmax(stage))} takes longest"
         else:
-            which = f"workers were equal; {_slowest_place(ratio, steps)} takes longest"
+            which = f"workers took the same time; {_slowest_place(ratio, steps)} takes longest"
         known = [(most, _unexplained(f"steps would be {most:.0%} shorter if all {which}"))]
     if not known:
-        text = f"no step would be more than {LEAST_LOSS:.0%} shorter if all workers and stages were equal"
+        text = f"no step would be over {LEAST_LOSS:.0%} shorter if all workers and stages took the same time"
         return _with_evidence(base, Evidence(text=text, metric="step_s", value=most, expected=0.0))
     lost, verdict = max(known, key=lambda item: item[0])
     text = f"without this, computing a step would take {usual * (1 - lost):.3f} s instead of {usual:.3f} s"
@@ -132,7 +132,7 @@ def _ratios(levels: Matrix, usual: Matrix) -> Matrix:
 
 
 def _faster_half(rows: Matrix) -> Matrix:
-    """Return the median of the faster half of each row: any number of the others may be slow."""
+    """Return the median of the faster half of each row, since all others may be slow."""
     ordered = np.sort(rows, axis=1)
     counts = np.isfinite(ordered).sum(axis=1)
     kept = np.arange(rows.shape[1])[None, :] < ((counts + 1) // 2)[:, None]
@@ -142,7 +142,7 @@ def _faster_half(rows: Matrix) -> Matrix:
 def _two_groups(
     cost: Matrix, levels: Matrix, stage: Matrix, steps: StepSeries, usual: float
 ) -> tuple[float, Verdict] | None:
-    """Find places that clearly take longer than the faster ones of their stage, however many they are.
+    """Find places, a replica's stages, that clearly take longer than the faster ones of the same stage.
 
     Return the loss and a verdict that names them. Two replicas have no majority, and a large slow group may
     have more work, so the verdict accuses no GPU.
@@ -165,7 +165,7 @@ def _two_groups(
     )
     with np.errstate(invalid="ignore"):
         slow = known & (np.log(ratio) > ordered[cut])
-    # The first of the faster group may also be far ahead of all others.
+    # The gap may also be between the fastest place and all others.
     if gaps[cut] < smallest or not slow.any():
         return None
     ratio /= float(np.median(ratio[known & ~slow]))
@@ -194,7 +194,7 @@ def _two_groups(
 
 
 def _spans(what: str, numbers: Sequence[int]) -> str:
-    """Return numbers as in "rank 3" or "ranks 0 and 5-8"."""
+    """Return numbers with their noun, such as "rank 3" or "ranks 0 and 5-8"."""
     if len(numbers) == 1:
         return f"{what} {numbers[0]}"
     parts = list(number_ranges(map(str, numbers)))
@@ -238,7 +238,7 @@ def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
         culprits=tuple(JobWorker(node="", device="", rank=rank) for here in ranks for rank in here),
         strength=0.7,
         evidence=evidence,
-        why_not=("timings alone do not show whether it has more to do in each step",),
+        why_not=("timings do not show whether it has more to do in each step",),
     )
     if any(len(here) > 1 for here in ranks):
         why = "tensor-parallel ranks wait for each other while they compute, so only one of them may be slow"
@@ -258,7 +258,7 @@ def _who(ranks: tuple[int, ...], replica: int) -> str:
 
 
 def _of_replicas(ratio: Matrix) -> Matrix:
-    """Return the duration of each replica relative to the median, or to the faster one of two replicas."""
+    """Return the duration of each replica, relative to the median or, of two replicas, to the faster one."""
     own = median(ratio)
     known = own[np.isfinite(own)]
     if not known.size:
@@ -307,7 +307,7 @@ def _stage(stage: Matrix, n_replicas: int) -> Verdict | None:
     if times < _LEAST_STAGE:
         return None
     where = "last" if busiest == len(stage) - 1 else "first" if busiest == 0 else f"number {busiest}"
-    text = f"the {where} stage ({busiest}) computes {times:.2f} times as long as the others"
+    text = f"the {where} stage ({busiest}) computes for {times:.2f} times as long as the others"
     verdict = Verdict(
         cause=Cause.IMBALANCE,
         kind="pipeline stage",

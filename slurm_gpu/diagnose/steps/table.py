@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from slurm_gpu.diagnose.robust import Matrix
 
 # Columns of a table of steps with one row per operation; other columns are ignored. In each row, dp_rank is
-# the replica, stage the pipeline stage, and rank the launcher's (below 0 if unknown). Durations are in
-# seconds, and mb_id is the microbatch. Only the optypes `forward-compute` and `backward-compute` count.
+# the replica, stage is the pipeline stage, and rank is the launcher's rank (negative if unknown). Durations
+# are in seconds, and mb_id is the microbatch. Only the optypes `forward-compute` and `backward-compute`
+# count.
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "duration", "mb_id")
 _FORWARD, _BACKWARD = "forward-compute", "backward-compute"
 _LONGEST_S = 1e6
-# Maximum number of operations for which a table may have places, most of them empty.
+# Maximum size of the arrays, in operations; most of their elements may be empty.
 _MOST_SLOTS = 1 << 24
 _GREATEST_RANK = 10_000_000
 
@@ -116,7 +117,7 @@ def _reject_duplicates(
     ranks: NDArray[np.intp],
     slot: NDArray[np.intp],
 ) -> None:
-    """Raise ValueError if a worker has more rows per operation than its peers, which makes it appear slow."""
+    """Raise ValueError if a worker has more rows per operation than its peers, since it would appear slow."""
     each = np.bincount(2 * flat + backward)[2 * flat + backward]
     most = np.zeros(ranks.shape, dtype=np.intp)
     np.maximum.at(most, (index[0], index[1], slot), each)

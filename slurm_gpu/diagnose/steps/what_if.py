@@ -1,4 +1,4 @@
-"""Compute how long a step of a pipeline-parallel training would take with other computing times.
+"""Compute how long a step of pipeline-parallel training would take with other computing times.
 
 A step of synchronous training takes as long as its slowest replica. A replica takes as long as its busiest
 pipeline stage, plus one microbatch in each other stage to fill and drain the pipeline. Only computing time
@@ -26,7 +26,7 @@ def step_seconds(cost: Matrix) -> float:
 
 
 def loss(usual: float, cost: Matrix) -> float:
-    """Return by which share of `usual` seconds a step is shorter with the computing times `cost`."""
+    """Return the share of `usual` seconds by which the computing times `cost` shorten a step."""
     return 1.0 - step_seconds(cost) / usual if usual > 0 else 0.0
 
 
@@ -45,8 +45,8 @@ def equalized(cost: Matrix, levels: Matrix) -> Matrix:
 def without_variation(cost: Matrix, levels: Matrix) -> Matrix:
     """Return the times as they would be without unusual variation among a worker's microbatches.
 
-    The maximum of many workers exceeds their median even if none is slow. If only rare operations are
-    unusually long, only these are shortened. Otherwise, all times of a worker are set to its usual time.
+    The maximum of many workers exceeds their median even if none is slow. If unusually long operations are
+    rare, only these are shortened. Otherwise, all times of a worker are set to its usual time.
     """
     usual = levels[:, :, None, None]
     shortened = np.where(usual > 0, np.minimum(cost, _USUAL_LONGEST * usual), cost)
