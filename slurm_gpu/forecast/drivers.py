@@ -10,7 +10,7 @@ import numpy as np
 from slurm_gpu.forecast.forecaster import LEARNED, Forecaster
 from slurm_gpu.forecast.samples import Floats, QueueSamples
 
-# The features of each driver, by its name for users: full names, or prefixes with a final _.
+# The features of each driver, by the driver's name for users: full names, or prefixes that end with _.
 FEATURES_OF: Mapping[str, Sequence[str]] = {
     "requested GPUs": ("gpus", "gpu_hours"),
     "requested cores, memory and nodes": ("cores", "mem", "nodes", "core_hours"),
@@ -29,7 +29,7 @@ _GROUPINGS = {
     "account and partition": "the account",
 }
 _MAX_DRIVERS = 4
-# Drivers that change the forecast by less are left out.
+# Drivers that change the forecast by a smaller factor are omitted.
 MIN_FACTOR = 1.15
 
 
@@ -72,7 +72,7 @@ def _of_features(forecaster: Forecaster, sample: QueueSamples, typical: Floats) 
 
 
 def _driver_of(name: str) -> str | None:
-    """Return the driver whose prefix is the longest match: q_p_a_jobs belongs to the account."""
+    """Return the driver with the longest matching prefix, so that q_p_a_jobs belongs to the account."""
     fits = [
         (len(feature), what)
         for what, features in FEATURES_OF.items()

@@ -15,7 +15,7 @@ from slurm_gpu.forecast.samples import KIND, Floats, QueueSamples
 from slurm_gpu.forecast.tables import rows_of
 from slurm_gpu.forecast.wait_grid import N_BINS, N_ERROR_BINS, around, error_bin_of, smoothed
 
-# Widest first. The errors of the last two correct forecasts.
+# Widest first. Only the last two groupings correct forecasts.
 ERROR_ORDER = ("all", KIND, "partition")
 _USED = ERROR_ORDER[1:]
 # The wider group has the weight of this number of recent groups of similar jobs.
@@ -29,7 +29,7 @@ class ErrorTables:
     counts: Mapping[str, Floats]
 
     def around(self, log2_wait: Floats, samples: QueueSamples) -> Floats:
-        """Return distributions (n, N_BINS) of the waits: forecasts (n) with the errors of similar jobs."""
+        """Return distributions (n, N_BINS) of the waits: the forecasts (n) plus errors of similar jobs."""
         mass = np.zeros((len(samples), N_BINS))
         errors = np.full((len(samples), N_ERROR_BINS), 1e-6)
         for name in ERROR_ORDER:

@@ -1,8 +1,8 @@
 """Train forecasts on the past, evaluate them day by day on its last part, and forecast waits.
 
 The tables and the regression are both sources of forecasts. Each is trained again for the last blocks of
-history and forecasts them from the data before it. Its recent errors correct its forecasts and determine the
-interval. The source is chosen separately for jobs with and without GPUs.
+history and forecasts them from the data before it. The recent errors of a source correct its forecasts and
+determine the interval. The source is chosen separately for jobs with and without GPUs.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ BLOCKS = 4
 _EVALUATED_SHARE = 0.5
 # A thousand tasks of one array give little more information than a few of them.
 _MAX_ALIKE = 8
-# n similar jobs have n to this power times the weight of one.
+# n similar jobs together have the weight of one, times n to this power.
 _ALIKE_POWER = 0.3
 _HALF_LIFE_DAYS = 60.0
-# Errors of the last days correct forecasts; the choice of the source and the interval need more of them.
+# Only errors of the last days correct forecasts; the choice of the source and the interval require more
+# errors.
 _ERROR_HALF_LIFE_DAYS = 2.0
 _SCORE_HALF_LIFE_DAYS = 5.0
 _STILL_WAITING_OCTAVES = 1.0
@@ -51,7 +52,7 @@ class Correction:
     source: str
     """TABLES or LEARNED."""
     shares: Mapping[str, float]
-    """The probability that the interval must have by the forecast to cover INTERVAL of jobs, by source."""
+    """The forecast probability of an interval that contains the wait of INTERVAL of the jobs, by source."""
     judged: int
     """Number of groups of similar jobs of this kind in the evaluation.
 
@@ -62,7 +63,7 @@ class Correction:
 
     @property
     def is_validated(self) -> bool:
-        """Return whether `within` is that of this kind of job."""
+        """Return whether `within` was measured on this kind of job."""
         return self.judged >= MIN_GROUPS
 
 
@@ -86,8 +87,8 @@ class Forecaster:
     corrections: Mapping[str, Correction]
     """Corrections by kind of job.
 
-    Without enough history for an evaluation, there are none. Forecasts then come from the regression, if
-    there is one, since its errors are smaller than those of the tables after one to three days of history.
+    Without enough history for an evaluation, there are none, and forecasts come from the regression, if there
+    is one, since its errors are smaller than those of the tables after one to three days of history.
     """
     errors: Mapping[str, ErrorTables]
     """Recent errors by source; empty without an evaluation."""
@@ -114,7 +115,7 @@ class Forecaster:
             low[of_kind], high[of_kind] = shortest_window(corrected, correction.shares[correction.source])
             middle[of_kind] = likeliest(corrected)
             source[of_kind] = correction.source
-        # The likeliest wait may be outside the interval, which is extended to it.
+        # The likeliest wait may be outside the interval, which then is extended to it.
         return ForecastIntervals(np.minimum(low, middle), middle, np.maximum(high, middle), source)
 
 
@@ -135,9 +136,9 @@ class _Forecasts:
 
 
 def _corrected(forecasts: _Forecasts, errors: ErrorTables, samples: QueueSamples) -> Floats:
-    """Return distributions (n, N_BINS): the mean of those of similar jobs and of recent errors.
+    """Return distributions (n, N_BINS): the mean of the waits of similar jobs and of the recent errors.
 
-    The first can have two peaks; the second reflects how much the last days differ from earlier ones.
+    The waits can have two peaks; the errors reflect how much the last days differ from earlier ones.
     """
     return (forecasts.mass + errors.around(forecasts.log2_wait, samples)) / 2
 
@@ -245,7 +246,7 @@ class _Scores:
 
     log2_ratio: Floats
     needed: Floats
-    """The lowest probability of an interval that contains the true wait."""
+    """The lowest probability at which the interval contains the true wait."""
     weight: Floats
     day: NDArray[np.int64]
     kind: NDArray[np.int64]
@@ -280,7 +281,7 @@ class _Scores:
         return bool(n_days > 1 and mean > noise)
 
     def share(self) -> float:
-        """Return the probability that intervals needed to cover INTERVAL of the jobs."""
+        """Return the probability at which the intervals contain the waits of INTERVAL of the jobs."""
         order = np.argsort(self.needed)
         total = np.cumsum(self.weight[order])
         return float(np.interp(INTERVAL, total / total[-1], self.needed[order]))
@@ -289,7 +290,7 @@ class _Scores:
 def _log2_wait(known: WaitSamples, predicted: Floats) -> Floats:
     """Return (n) log2 of the waits.
 
-    A job that still waits counts with twice its wait so far, or as predicted if that is longer.
+    For a job that still waits, use twice its wait so far, or the predicted wait if that is longer.
     """
     wait = np.log2(known.wait_s)
     return np.where(known.started, wait, np.maximum(wait + _STILL_WAITING_OCTAVES, predicted))
@@ -299,7 +300,7 @@ def _walk_forward(
     past: WaitSamples, order: Sequence[str], names: Sequence[str], learner: Learner | None, most_blocks: int
 ) -> dict[str, _Backtest]:
     """Return the forecasts of each source for the last blocks, each trained on the time before its block."""
-    # Hours count once, however many jobs arrive in them: a burst leaves the evaluation as long as before.
+    # Each hour counts once, however many jobs arrive in it, so that a burst does not shorten the evaluation.
     hour = -np.floor(past.age_days * 24)
     hours = np.unique(hour)
     if len(hours) < MIN_HOURS:

@@ -19,7 +19,7 @@ _TREES_OF_A_KIND = 30
 _SMALLEST_LEAF = 5
 _FEATURES_OF_A_SPLIT = 0.33
 _PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
-# A job that still waits counts with twice its wait so far.
+# For a job that still waits, use twice its wait so far.
 _STILL_WAITING_OCTAVES = 1.0
 # Each tree is trained on this share of all days. Jobs of one day have similar waits; a tree trained on all
 # days would learn differences between days that do not recur.

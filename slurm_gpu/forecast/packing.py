@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-# The largest model that training can make has 200 MiB.
+# The largest model that training can create has 200 MiB.
 MAX_UNPACKED_BYTES = 512 * 2**20
 _MAX_ENTRIES = 100
 _HEADER = "header.json"
@@ -27,7 +27,7 @@ class DamagedError(ValueError):
 
 
 def pack(header: msgspec.Struct, arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the archive as bytes; equal content gives equal bytes.
+    """Return the archive as bytes; the same content gives the same bytes.
 
     Arrays are stored in little-endian order, without their shapes.
     """

@@ -18,7 +18,7 @@ from slurm_gpu.forecast.samples import KIND, KINDS, Codes, Floats, QueueSamples,
 # Time between two past moments that are sampled.
 EVERY_S = 3 * 3600
 HISTORY_S = 60 * 86400
-# Jobs that are sampled at one moment, evenly chosen. The features count all jobs.
+# Number of jobs that are sampled at one moment, evenly chosen; the features count all jobs.
 MAX_PER_MOMENT = 400
 TABLE_ORDER = ("all", KIND, "age", "partition", "size", "account and partition")
 _UNLIMITED_S = 30 * 86400.0
@@ -124,7 +124,7 @@ def _samples_at(
 
 
 def samples_for(runs: Runs, wanted: Runs, vocabulary: Vocabulary, now_s: float) -> QueueSamples:
-    """Return samples of the `wanted` jobs at `now_s`; `runs` is the queue, which need not contain them."""
+    """Return samples of the `wanted` jobs at `now_s`; they need not be in the queue, `runs`."""
     both = Runs.joined([runs, wanted])
     is_run = np.arange(len(both)) < len(runs)
     here = is_run & (both.eligible_s <= now_s)
@@ -166,7 +166,7 @@ def _queue_samples(
         ahead = _ahead(runs, taken, waits, scopes[scope])
         running = _running(runs, taken, runs_now, scopes[scope])
         feature |= {f"q_{scope}{amount}": _log(ahead[:, i]) for i, amount in enumerate(_AMOUNTS)}
-        if scope:  # the whole cluster has one value for all jobs of a moment
+        if scope:  # for the whole cluster, all jobs of a moment have the same value
             feature |= {f"r_{scope}{amount}": _log(running[:, i]) for i, amount in enumerate(_AMOUNTS)}
         for i, amount in ((1, "cores"), (4, "gpus")):
             feature[f"q_{scope}{amount}/r"] = _log(ahead[:, i]) - _log(running[:, i])
@@ -194,7 +194,7 @@ def _groups(jobs: Runs, vocabulary: Vocabulary, waited: Floats) -> dict[str, Cod
     partition = _code(jobs.partition, vocabulary.partition)
     account = _code(jobs.account, vocabulary.account)
     gpu = np.where(jobs.gpus > 0, KINDS["gpu"], KINDS["cpu"]).astype(np.int64)
-    # The job has waited for less than a minute, an hour or a day, or for longer.
+    # The groups are waits of less than a minute, an hour or a day, and longer waits.
     age = gpu * 4 + np.searchsorted([5.9, 11.8, 16.4], waited)
     gpus = np.searchsorted([0, 1, 2, 4, 8], jobs.gpus)
     hours = np.searchsorted([1, 6, 24, 72], _limit_s(jobs) / 3600)
@@ -227,7 +227,7 @@ def _ahead(runs: Runs, taken: NDArray[np.intp], waits: NDArray[np.intp], scope: 
     """
     order = waits[np.lexsort((waits, runs.eligible_s[waits], scope[waits]))]
     totals = np.concatenate([np.zeros((1, len(_AMOUNTS))), np.cumsum(_amounts(runs[order]), axis=0)])
-    # One number combines both, so that sorting is by scope, then by time.
+    # One number combines scope and time, so that a single sort orders by scope, then by time.
     first_s = min(
         np.min(runs.eligible_s[order], initial=np.inf), np.min(runs.eligible_s[taken], initial=np.inf)
     )

@@ -27,7 +27,7 @@ class Trees:
     feature: NDArray[np.int32]
     """The column to compare; -1 in a leaf."""
     threshold: NDArray[np.float64]
-    """Rows with this value or a lower one go to `left`."""
+    """Rows with at most this value go to `left`."""
     left: NDArray[np.int32]
     right: NDArray[np.int32]
     value: NDArray[np.float32]

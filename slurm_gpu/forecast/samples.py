@@ -28,16 +28,16 @@ class QueueSamples:
     at_s: Floats
     """(n) time of the sample."""
     start_s: Floats
-    """(n) start of the job; NaN if it is not known to have started."""
+    """(n) start of the job; NaN if no start is known."""
     gone_s: Floats
-    """(n) time when the job left the queue without a start (cancelled); NaN if not known to have left."""
+    """(n) time when the job left the queue without a start (cancelled); NaN if no such time is known."""
     features: NDArray[np.float32]
     """(n, len(names)) features at `at_s`; NaN if unknown."""
     names: Sequence[str]
     groups: Mapping[str, Codes]
     """The group of each job (n), by grouping. Jobs of one group have similar waits."""
     alike: Codes
-    """(n) code that is equal for similar jobs, such as tasks of an array.
+    """(n) code that similar jobs, such as tasks of an array, share.
 
     Similar jobs belong to one account and have the same request at the same moment.
     """
@@ -99,7 +99,7 @@ class WaitSamples:
 
     @property
     def is_cancelled(self) -> NDArray[np.bool_]:
-        """Return (n) whether each job left the queue without a start: the wait for resources is unknown."""
+        """Return (n) whether each job left the queue without a start, so that its full wait is unknown."""
         return ~np.isnan(self.samples.gone_s)
 
 
@@ -108,6 +108,6 @@ def codes_of(*columns: NDArray[np.generic]) -> Codes:
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values, found = np.unique(column, return_inverse=True)
-        # Renumber each time: products of many columns would exceed 64 bits.
+        # Renumber after each column, since products of many columns would exceed 64 bits.
         code = np.unique(code * len(values) + found.ravel(), return_inverse=True)[1].ravel()
     return code

@@ -1,7 +1,7 @@
 """Compute distributions of waits on a fixed logarithmic grid, and their quantiles.
 
-Bins have a constant ratio, since waits range from minutes to weeks and the error of a forecast is a factor. A
-distribution is an array (…, N_BINS) of probabilities that add up to 1.
+The ratio of bin edges is constant, since waits range from minutes to weeks and the error of a forecast is a
+factor. A distribution is an array (…, N_BINS) of probabilities that add up to 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ N_BINS = len(EDGES_S) + 1
 _BOUNDS = np.concatenate(
     [[np.log2(EDGES_S[0]) - 1], np.log2(EDGES_S), [np.log2(EDGES_S[-1]) + 1 / _PER_OCTAVE]]
 )
-# Jobs without a known end are distributed over this number of doublings after the longest known wait.
+# Jobs whose wait has no known end are distributed over this number of doublings after the longest known wait.
 _TAIL_OCTAVES = 2
 _SMOOTH = np.array([1.0, 2.0, 3.0, 2.0, 1.0]) / 9.0
 # Edges of the bins of errors: octaves by which the true wait exceeds the forecast.
@@ -43,7 +43,7 @@ def distribution(started: Floats, waiting: Floats) -> Floats:
     too short, especially in a growing queue.
     """
     seen = started + waiting
-    # A job that waited when last seen was at risk, on average, for half of that bin.
+    # A job that still waited when last seen was, on average, at risk for half of that bin.
     at_risk = np.cumsum(seen[..., ::-1], axis=-1)[..., ::-1] - waiting / 2
     hazard = np.divide(started, at_risk, out=np.zeros_like(seen), where=at_risk > 0).clip(0.0, 1.0)
     after = np.cumprod(1.0 - hazard, axis=-1)

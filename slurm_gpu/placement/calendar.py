@@ -52,9 +52,9 @@ def earliest_window(
 ) -> CalendarWindow | None:
     """Return the first window of `duration_s` on `n_nodes` nodes that starts within [earliest_s, latest_s].
 
-    Return None if there is none. Among the free nodes, prefer those of a single zone, namely the one with the
-    fewest spare nodes; then the nodes with the fewest GPUs, in the order of `candidates`. The search takes
-    O(n log n) time for n spans.
+    Return None if there is none. Among the free nodes, prefer those of a single zone, namely the zone with
+    the fewest spare nodes; then prefer the nodes with the fewest GPUs, in the order of `candidates`. The
+    search takes O(n log n) time for n spans.
     """
     spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for one in taken:

@@ -1,6 +1,6 @@
 """Choose the nodes of a job by interchangeable rules: baselines and the project's own rules.
 
-Rules are pure: the same state, request and random numbers give the same answer. A rule orders the nodes. A
+Rules are pure: the same state, request and random numbers give the same choice. A rule orders the nodes. A
 job for several nodes gets the first nodes in this order, and each of them takes one part of the job.
 """
 
@@ -34,7 +34,7 @@ class PlacementRule(Protocol):
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Return `request.nodes` different nodes, or () if too few fit; `among` limits the choice."""
+        """Return `request.nodes` different nodes, or () if too few have room; `among` limits the choice."""
         ...
 
 
@@ -54,10 +54,10 @@ class LeastFragmentation:
     """Prefer the node where the number of stranded GPUs is expected to grow least.
 
     This is fragmentation gradient descent (see `fragmentation`). With our measure (FED), ties are broken by
-    the resources left over on the node. With FGD's measure, the first node wins, since the paper does not
-    specify how ties are broken. With `whole_last`, a node with no GPU in use is chosen only if no other node
-    fits. The reason is that the measure considers only the next job, while a whole node is easier to keep
-    than to restore.
+    the resources left over on the node. With FGD's measure, the first node is chosen, since the paper does
+    not specify how ties are broken. With `whole_last`, a node with no GPU in use is chosen only if the job
+    fits on no other node, because the measure considers only the next job, but a whole node is easier to keep
+    free than to free again.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ def left_over(nodes: Nodes, at: NDArray[np.intp]) -> NDArray[np.float64]:
 
 
 def first_whole(nodes: Nodes, node: int, request: ResourceRequest) -> tuple[int, ...]:
-    """Return the first wholly free GPUs of a node, as many as the request needs."""
+    """Return the first completely free GPUs of a node, as many as the request needs."""
     usable = nodes.usable_mgpu(request.gpu_type)[node]
     return tuple(np.flatnonzero(usable == GPU_MGPU)[: request.gpus].tolist())
 

@@ -4,9 +4,9 @@ Both measures sum over the classes of a mix, weighted by popularity.
 
 FGD is the measure of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
 Fragmentation Gradient Descent", USENIX ATC 2023. All free GPUs of a node are stranded for a class if the node
-cannot host one such job; otherwise only GPUs with too little free capacity for it are stranded. This module
-treats memory as the paper treats CPUs, and omits classes without GPUs, for which FGD regards all GPUs as
-stranded. Neither difference changes which placement is best.
+cannot host one job of the class; otherwise only GPUs with too little free capacity for it are stranded. This
+module treats memory as the paper treats CPUs, and omits classes without GPUs, for which FGD regards all GPUs
+as stranded. Neither difference changes which placement is best.
 
 FED, the project's own measure, also requires enough of the other resources. A class can use only as many of a
 node's GPUs as the node's free CPUs and memory suffice for. On a node with eight free GPUs and CPUs for one
@@ -29,11 +29,12 @@ from slurm_gpu.simulate.jobs import ResourceRequest
 
 Floats = NDArray[np.float64]
 
-# Limits temporary arrays to some tens of MB.
+# Limits the size of temporary arrays to some tens of MB.
 _ROWS_AT_ONCE = 4096
 # Type code of a missing GPU.
 _NONE = -2
-# Digits kept, in mgpu, so that equal sums compare equal regardless of the order of summing.
+# Number of decimal digits kept, in mgpu, so that equal sums compare equal regardless of the order of
+# summation.
 _DECIMALS = 6
 
 
@@ -67,7 +68,7 @@ class Candidates:
     device: NDArray[np.intp]
     """The GPU of a share; otherwise -1, since whole GPUs are always the first free ones."""
     increase_mgpu: Floats
-    """Newly stranded capacity; below 0 if a placement uses GPUs that few other classes can use."""
+    """Newly stranded capacity; negative if a placement uses GPUs that few other classes can use."""
 
 
 def stranded_mgpu(
@@ -161,16 +162,16 @@ def _useful(rows: _Rows, types: tuple[str, ...], needs: Needs, measure: Stranded
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """The best way, for each node, to place one node's part of a request there."""
+    """The best way to place one node's part of a request on each node."""
 
     increase_mgpu: Floats
-    """(n,): as in `Candidates`; inf if the node has no room."""
+    """(n,): as in `Candidates`; inf if the part does not fit on the node."""
     device: NDArray[np.intp]
     """(n,): the GPU of a share, the one with the least free capacity among equals; otherwise -1."""
 
 
 class Scorer:
-    """Score all nodes for one request after another, and rescore only the nodes that changed.
+    """Score all nodes for each request in turn, and rescore only the nodes that changed.
 
     States may be passed in any order; the result does not depend on earlier calls.
     """

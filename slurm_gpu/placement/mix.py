@@ -67,7 +67,7 @@ class Mix:
 def coarse(request: ResourceRequest) -> ResourceRequest:
     """Round CPUs and memory down to eight steps per doubling, so that there are few classes.
 
-    Rounding down guarantees that a request that fits an empty node still fits it.
+    Rounding down guarantees that a request that fits on an empty node still fits.
     """
     return replace(request, cpus=_coarse(request.cpus), memory_mib=_coarse(request.memory_mib))
 

@@ -46,7 +46,7 @@ def gpus_by_type(
 
     `allocated` counts whole GPUs, and `shared_mgpu` is the total of allocated shards. Slurm fills GPUs with
     shards one after another, so the shards are assigned to as few GPUs as possible. Amounts that exceed the
-    node's GPUs, which occur while one job replaces another, are ignored.
+    node's GPUs are ignored; they occur while one job replaces another.
     """
     types: list[str] = []
     free: list[int] = []

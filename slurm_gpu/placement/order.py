@@ -3,10 +3,10 @@
 Node weights can express only one order for all jobs. A node's position in this order is its stake, the sum of
 two numbers. The first is the number of its free GPUs that the jobs of a mix can use (those not stranded by
 `fragmentation.StrandedMeasure.FED`). The second is the number that the next small job is expected to strand.
-Nodes whose GPUs are of little use therefore come first; among equal nodes with enough cores, the fullest
+Nodes whose GPUs are of little use therefore come first; among identical nodes with enough cores, the fullest
 comes first. bench/results/placement_orders.md compares this order with others.
 
-The module is written in plain Python because the daemon has no numpy. The stake of each state is computed
+The module does not use numpy, because the daemon does not require it. The stake of each state is computed
 only once.
 """
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 from slurm_gpu.placement.mix import Mix, coarse
 from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
-# Number of classes of the mix that count, the most popular.
+# Number of classes of the mix that count; they are the most popular ones.
 MOST_CLASSES = 16
 # Number of classes for one GPU or less that are tried on each node as the next job.
 _MOST_SMALL = 6
@@ -34,14 +34,15 @@ _SHARE_OF_MIX = 0.97
 _PRIOR_JOBS = 5.0
 # Minimum weight of the assumed job in the mix.
 _LEAST_PRIOR = 0.05
-# This is added per GPU left, to order nodes that are equal by the mix.
+# Added for each GPU left, to order nodes that are equal by the mix.
 _FULLNESS = 0.05
-# Minimum stake of a node on which any job of the mix has room, so that the node never counts as full.
+# Minimum stake of a node on which any job of the mix fits, so that the node never counts as full.
 _LEAST_LEFT = 0.5
 # Maximum number of ranks of whole nodes.
 _MOST_WHOLE = 4
 _MOST_REMEMBERED = 50_000
-# Groups of nodes count as similar for a job if the numbers of GPUs that it strands differ by less.
+# Groups of nodes count as similar for a job if the numbers of GPUs that the job strands on them differ by
+# less.
 _SIMILAR = 0.1
 _DECIMALS = 6
 
@@ -82,13 +83,13 @@ class NodeOrder:
     """The order of nodes of some kinds for one mix."""
 
     def __init__(self, mix: Mix, n_seen: float, kinds: Mapping[NodeKind, int]) -> None:
-        """`n_seen` is the number of jobs in the mix, and `kinds` the number of nodes of each kind."""
+        """`n_seen` is the number of jobs in the mix; `kinds` contains the number of nodes of each kind."""
         mix = Mix.of(
             (coarse(request), times) for request, times in zip(mix.requests, mix.popularity, strict=True)
         )
         self.mix = mix.most_popular(_SHARE_OF_MIX, MOST_CLASSES)
         self.common = mix.most_popular(1.0, _MOST_COMMON).requests
-        """The classes of jobs with an order of groups of nodes, the most popular first."""
+        """The classes of jobs that have an order of groups of nodes, sorted by descending popularity."""
         prior = max(_LEAST_PRIOR, _PRIOR_JOBS / (_PRIOR_JOBS + n_seen))
         self._judges = {kind: _Judge(kind, self.mix, prior) for kind in kinds if kind.gpu_types}
         scale = max(self._judges, key=lambda kind: (len(kind.gpu_types), kinds[kind]), default=None)
@@ -102,7 +103,7 @@ class NodeOrder:
     def gpus_left(self, stake: Stake) -> float:
         """Convert a stake to a number of GPUs left; 0 if no job fits.
 
-        A node of the kind with the most GPUs has this stake if this number of its GPUs is free, with their
+        A node of the kind with the most GPUs has this stake if this number of its GPUs are free, with their
         share of cores and memory.
         """
         if not stake.fits:
@@ -116,7 +117,7 @@ class NodeOrder:
         return index + (stake.place - low) / (high - low)
 
     def ranked(self, request: ResourceRequest, groups: Mapping[str, Mapping[NodeKind, int]]) -> list[str]:
-        """Return groups of nodes, those first where a job on one empty node strands the fewest GPUs.
+        """Return groups of nodes, sorted by the number of GPUs that a job on an empty node strands.
 
         `groups` contains the number of nodes of each kind. Among similar groups, those with the lowest stakes
         come first. Groups without a node for the job come last.
@@ -124,7 +125,7 @@ class NodeOrder:
         return sorted(groups, key=lambda name: (*self._strands_in(request, groups[name]), name))
 
     def _strands_in(self, request: ResourceRequest, nodes: Mapping[NodeKind, int]) -> tuple[float, float]:
-        """Return the mean number of stranded GPUs, rounded, and the mean stake of empty nodes."""
+        """Return the rounded mean number of stranded GPUs, and the mean stake of empty nodes."""
         judges = [(self._judges[kind], n) for kind, n in nodes.items() if kind in self._judges]
         found = [(strands, n) for judge, n in judges if (strands := judge.strands(request)) is not None]
         if not found:
@@ -155,7 +156,7 @@ class _Class(NamedTuple):
     popularity: float
 
 
-# GPUs with enough free for a class: their number, and their free capacity in mgpu.
+# GPUs with enough free capacity for a class: their number, and their free capacity in mgpu.
 _Enough = tuple[int, int]
 
 
@@ -279,7 +280,7 @@ class _Judge:
     def _enough_after(
         self, enough: Sequence[_Enough], free_mgpu: Sequence[int], one: _Class
     ) -> list[_Enough]:
-        """Return the new `enough` after a small job has taken the GPU with the least sufficient room."""
+        """Return the new `enough` after a small job takes the GPU with the smallest sufficient free part."""
         gpu_type, _ = self._levels[one.level]
         before, of_type = min(
             (mgpu, of_type)

@@ -73,7 +73,7 @@ class ByRule:
     def choose(self, state: ModelState, request: ResourceRequest, fitting: NDArray[np.intp]) -> list[int]:
         """Apply the rule to the lightest nodes first, then to heavier ones until enough nodes are chosen.
 
-        For a job that requires one zone, use the zone with room and the fewest free GPUs.
+        For a job that requires one zone, use the zone with the fewest free GPUs in which the job fits.
         """
         nodes, _ = self._view.nodes(state)
         fitting = _in_one_zone(nodes, request, fitting)
@@ -90,7 +90,7 @@ class ByRule:
         return []
 
     def devices(self, state: ModelState, node: int, request: ResourceRequest) -> tuple[int, ...]:
-        """Return the first wholly free GPUs; for a share, the GPU that the rule chooses."""
+        """Return the first completely free GPUs; for a share, return the GPU that the rule chooses."""
         if not request.share_mgpu:
             return first_devices(state.devices[node], request)
         among: Mask = np.zeros(len(state.open), dtype=np.bool_)

@@ -48,7 +48,7 @@ class Figures:
     straddling: int
     """Number of multi-node jobs that ran in more than one zone."""
     longest_as_first_h: float
-    """Longest wait of a job at the head of the queue, after all jobs before it had started."""
+    """Longest time for which a job waited at the head of the queue."""
     waits: Mapping[str, ScaleWaits]
     """By scale."""
 
@@ -62,7 +62,7 @@ def mix_of(jobs: Jobs) -> Mix:
 
 
 def in_one_zone_where_possible(cluster: ModelCluster, jobs: Jobs) -> Jobs:
-    """Require one zone for the nodes of each multi-node job that some zone could host."""
+    """Require that the nodes of each multi-node job are in one zone, if some zone could host the job."""
     state = ModelState(cluster)
     pairs = sorted(set(zip(jobs.request.tolist(), jobs.partition.tolist(), strict=True)))
     requests = [replace(request, one_zone=request.nodes > 1) for request in jobs.requests]
@@ -77,7 +77,7 @@ def longest_as_first_s(jobs: Jobs, outcome: ModelOutcome, among: Mask | None = N
     """Return the longest time that a job waited at the head of its partition's queue.
 
     The wait counts from the submission or from the start of the last job before it, whichever is later.
-    Queues must be in the order of submission. Jobs that never started do not count, nor do jobs outside
+    Jobs must be queued in the order of submission. Jobs that never started do not count, nor do jobs outside
     `among`.
     """
     longest = 0.0

@@ -109,11 +109,11 @@ class Nodes:
 
     @cached_property
     def free_gpus(self) -> NDArray[np.int64]:
-        """(n,): wholly free GPUs of each node."""
+        """(n,): number of completely free GPUs of each node."""
         return _frozen(np.count_nonzero(self.free_mgpu == GPU_MGPU, axis=1).astype(np.int64))
 
     def usable_mgpu(self, gpu_type: str = "") -> NDArray[np.int32]:
-        """(n, g): free part of each GPU; if a type is given, 0 for GPUs of other types."""
+        """(n, g): free part of each GPU; if a type is given, 0 for GPUs of all other types."""
         if not gpu_type:
             return self.free_mgpu
         if gpu_type not in self.types:
@@ -121,7 +121,7 @@ class Nodes:
         return np.where(self.gpu_type == self.types.index(gpu_type), self.free_mgpu, 0)
 
     def fits(self, request: ResourceRequest) -> Mask:
-        """(n,): nodes that accept jobs and have room for one node's part of a request."""
+        """(n,): whether each node accepts jobs and has room for one node's part of a request."""
         mask = self.up & (self.free_cpus >= request.cpus) & (self.free_memory_mib >= request.memory_mib)
         if request.gpus:
             whole = self.usable_mgpu(request.gpu_type) == GPU_MGPU

@@ -28,7 +28,7 @@ class _Node:
 
 
 class NodeWeights:
-    """Choose the lightest nodes with room and, like Slurm, the one with the fewest free CPUs among equals.
+    """Choose the lightest nodes with room; among equals, like Slurm, those with the fewest free CPUs.
 
     Levels, bands and ranks are those of the daemon; without a mix, levels depend only on fullness. The
     remaining time of jobs counts if the nodes report it and `timed` is true. Weights are updated once per
@@ -130,10 +130,10 @@ class NodeWeights:
 
 
 class NodeWeightsByType(NodeWeights):
-    """Like `NodeWeights`, but a job uses types of GPUs in its own order, as job_submit.lua requests it.
+    """Like `NodeWeights`, but each job uses types of GPUs in its own order, as job_submit.lua requests.
 
-    Nodes are grouped by the type of their first GPU. Jobs for several nodes, and those of rare classes, have
-    no order of their own.
+    Nodes are grouped by the type of their first GPU. Jobs for several nodes and jobs of rare classes have no
+    order of their own.
     """
 
     def _begin(self, nodes: Nodes) -> None:

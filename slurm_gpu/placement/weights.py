@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 # The level of nodes that cannot take any GPU job: CPU-only jobs strand nothing there.
-# With `timed`, it is only for nodes that remain so for very long.
+# With `timed`, it is only for nodes that remain full for very long.
 FULL = 0
 # The number of states of a node with eight GPUs; on larger nodes several states share a level.
 _MOST_LEVELS = 9
@@ -34,7 +34,7 @@ _MOST_DOUBLINGS = 10.0
 _UNKNOWN_S = 4 * 3600.0
 # Minimum distance, in levels, at which a node changes its level.
 #
-# Whole GPUs are whole levels and always exceed it; shards, cores and memory often do not.
+# A change by a whole GPU always exceeds this distance; shards, cores and memory often do not.
 _DEAD_BAND = 0.75
 
 
@@ -69,7 +69,7 @@ class NodeCapacity:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all GPUs are free, with cores and memory for all GPUs except at most half a GPU's share."""
+        """Whether all GPUs are free, with enough cores and memory except for at most half a GPU's share."""
         return self.gpus_used == 0 and self.usable_gpus >= self.gpus - 0.5
 
     @property
@@ -80,7 +80,7 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class WeightScale:
-    """The available levels: FULL, one per number of GPUs left up to a limit, and levels of whole nodes."""
+    """The levels: FULL, one for each number of GPUs left up to a limit, and levels of whole nodes."""
 
     largest: int
     """GPUs of the node with the most GPUs."""
@@ -116,7 +116,7 @@ def level_of(room: NodeCapacity, scale: WeightScale, before: int | None = None) 
     if room.usable_gpus == 0 or worth == 0:
         if not scale.timed:
             return FULL
-        worth = 0.0  # still ranked by time: when one of its jobs ends, it must not be the first choice
+        worth = 0.0  # ranked by time: the node must not be the first choice once one of its jobs ends
     most = scale.below_whole - 1
     place = _timed_place(worth, room, most, scale) if scale.timed else _place(worth, most, scale.largest)
     if before is not None and before <= most and abs(place - before) < _DEAD_BAND:
@@ -145,11 +145,11 @@ def _timed_place(worth: float, room: NodeCapacity, most: int, scale: WeightScale
 
 
 def layout(managed: Collection[int], others: Collection[int], levels: int) -> Mapping[int, tuple[int, ...]]:
-    """Return our weights, one per level in ascending order, for each original Weight of managed nodes.
+    """Return our weights for each original Weight of managed nodes, one per level in ascending order.
 
     `others` are the weights of nodes that are not managed. Our weights are on the same side of each of these
-    weights as the original Weight is. If there are too few integers in between, levels share weights; if
-    there are none, all levels get the original Weight.
+    weights as the original Weight. If there are too few integers in between, levels share weights; if there
+    are none, all levels get the original Weight.
     """
     found: dict[int, tuple[int, ...]] = {}
     low = -1.0
@@ -181,7 +181,7 @@ def _between(classes: list[int], start: int, end: float, levels: int) -> dict[in
 
 
 def _squeezed(level: int, levels: int, weights: int) -> int:
-    """Return the index of a level among fewer weights; the last level keeps its own if there are two."""
+    """Return a level's index among fewer weights; the last level keeps its own weight if there are two."""
     if weights >= levels:
         return level
     return weights - 1 if level == levels - 1 else level * (weights - 1) // (levels - 1)

@@ -1,4 +1,4 @@
-"""Append zones to the --constraint of a job, and separate them again.
+"""Append zones to the --constraint of a job, and remove them again.
 
 job_submit.lua writes `[zone1|zone2]`, `a100&[zone1|zone2]` or `(a100|h100)&[zone1|zone2]`. All nodes of the
 job then come from the first of these zones with room, and each node satisfies the job's own constraint. The

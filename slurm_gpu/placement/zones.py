@@ -1,8 +1,8 @@
 """Score zones for jobs by scale, and extend roles as demand grows.
 
-Zones separate small jobs from large ones, so that GPUs freed in a zone suit the next job there. A role is not
-a barrier. If jobs of a scale need more than their own zones have, they may use the free capacity of the
-nearest other roles until jobs of those roles need it. The functions are pure; GPU amounts are in mgpu.
+Zones separate small jobs from large ones, so that GPUs freed in a zone suit the next job there. Roles are not
+strict. If jobs of a scale need more than their own zones have, they may use the free capacity of zones with
+the nearest other roles until jobs of those roles need it. The functions are pure; GPU amounts are in mgpu.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MOST_SCORE = 1000
-# The role of a zone has more weight than its fullness.
+# A zone's role counts more than its free capacity.
 _OF_WELCOME = 700
 _OF_FULLNESS = MOST_SCORE - _OF_WELCOME
-# Suitability of a zone without a role: between those of another scale's zone and the scale's own zone.
+# Suitability of a zone without a role: between that of another scale's zone and that of the scale's own zone.
 _COMMON = 0.5
 _LEAST_GUEST, _MOST_GUEST = 0.1, 0.4
 
@@ -89,7 +89,7 @@ def scores(zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]) -> dict[st
 def welcome_by_zone(
     zones: Sequence[ZoneLoad], demand: Mapping[JobScale, int]
 ) -> dict[str, dict[JobScale, float]]:
-    """Return how suitable each zone is for each scale, from 0 (not at all) to 1 (it is for this scale)."""
+    """Return how suitable each zone is for each scale, from 0 (not at all) to 1 (the scale's own zone)."""
     capacity = {scale: sum(zone.mgpu for zone in zones if zone.scale is scale) for scale in _ORDER}
     taken_in = stretched(capacity, demand, sum(zone.mgpu for zone in zones if zone.scale is None))
 
@@ -113,7 +113,7 @@ def stretched(
     """Return, for each (guest, host), how many mgpu of the host's zones jobs of the guest's scale may use.
 
     Demand that exceeds a scale's own zones goes first to zones without a role (`common` mgpu in total), then
-    to the next role, then to the one after it. Such demand never takes capacity that the host's own jobs
+    to the next role, then to the role after that. Such demand never takes capacity that the host's own jobs
     need. Guests of one host share its capacity in proportion to their demand.
     """
     over = {scale: float(max(0, demand.get(scale, 0) - capacity.get(scale, 0))) for scale in _ORDER}
@@ -150,7 +150,7 @@ def _asks(
 def reordered(offered: Sequence[str], points: Mapping[str, int], margin: int) -> list[str] | None:
     """Return a job's alternative zones, the best first; None if their order need not change.
 
-    The order changes only if a zone is better by `margin` than one before it, because each change costs a
+    The order changes only if a zone is better by `margin` than a zone before it, because each change costs a
     call to slurmctld. Zones without a score come last.
     """
 

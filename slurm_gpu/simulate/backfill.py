@@ -40,7 +40,7 @@ class BackfillPass:
             (_, job), index, others = heapq.heappop(self._heap)
             kind = self._queue.kinds[index]
             known = self._blocked_shapes.covers(kind.shape, self._now_s + kind.limit_s)
-            if known and self._has_promise(kind.shape):  # here its limits make no difference
+            if known and self._has_promise(kind.shape):  # the job's limits make no difference here
                 self._push_next_of(others)
                 continue
             if not self._starter.park(job, self._now_s):
@@ -60,7 +60,7 @@ class BackfillPass:
         tried = self._starter.try_to_start(job, self._now_s, None, self._promised.values())
         if tried is StartResult.STARTED:
             return True
-        # Its time limit matters only for the choice of reservations that it would outlast.
+        # The job's time limit matters only for the choice of reservations that the job would outlast.
         outlasted = [one.at_s for one in self._promised.values() if one.at_s < self._now_s + kind.limit_s]
         self._blocked_shapes.add(
             kind.shape, max(outlasted, default=-math.inf), larger_too=tried is StartResult.NO_ROOM
@@ -78,7 +78,7 @@ class BackfillPass:
         startable = [shape for shape in behind if self._starter.may_start(shape)]
         if not startable and not self._heap:
             return  # no other job could delay this one
-        # Without a reservation for this job, the next one may get it, whether or not it may have room.
+        # If this job gets no reservation, the next job may get one, whether or not it may fit.
         for shape in startable if self._promise(kind.shape) else behind:
             self._push_next_of(self._queue.kinds_of(shape))
 

@@ -24,7 +24,7 @@ class BlockedShapes:
         self._blocked: dict[tuple[int, str, str, int, bool], list[tuple[float, _Needs]]] = {}
         """Minimal blocked needs by partition, QOS, GPU type, share of a GPU, and requirement of one zone."""
         self._refused: dict[int, float] = {}
-        """For each shape, the earliest end time past which the placement refused a job."""
+        """For each shape, the earliest time such that the placement refused a job that may run past it."""
 
     def begin(self) -> None:
         """Start a pass: clear the records of the previous pass."""

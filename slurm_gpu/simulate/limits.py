@@ -50,7 +50,7 @@ class LimitCounters:
         return self._used[counter][resource]
 
     def limited_by(self, counters: Iterable[int], amounts: Amounts) -> int | None:
-        """Return the first of these counters that has no room for one more job; None if all have room."""
+        """Return the first of these counters that one more job would exceed; None if there is none."""
         for counter in counters:
             if not self.has_room(counter, amounts):
                 return counter

@@ -61,7 +61,7 @@ def _enough(
         gone.append(allocation)
     if not free.fits(request):
         return None
-    # A job that was chosen early is unnecessary if those chosen later free enough by themselves.
+    # A job that was chosen early need not be requeued if the jobs chosen later free enough resources.
     for allocation in gone[:-1]:
         devices = allocation.devices_on(node)
         free.take(allocation.request, devices)

@@ -1,4 +1,4 @@
-"""Find where a preempting job would fit without the jobs that it may replace."""
+"""Find where a preempting job would fit if the jobs that it may replace were removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Victims = frozenset[str]
 
 
 class PreemptionFit:
-    """Tracks where preempting jobs may fit, so that hopeless attempts do not scan all nodes."""
+    """Tracks where preempting jobs may fit, so that attempts that must fail do not scan all nodes."""
 
     def __init__(self, cluster: ModelCluster, shapes: Sequence[JobShape], preemption: Preemption) -> None:
         self._shapes = shapes

@@ -1,9 +1,9 @@
-"""Arrange the queue of waiting jobs so that a pass examines few jobs, however long the queue is.
+"""Arrange the queue of waiting jobs so that a pass examines only a few jobs, however long the queue is.
 
-Jobs with equal requests for equal nodes form a *shape*: if one of them does not fit, none does. Jobs of a
-shape with equal time limits form a *kind*: if a reservation blocks one of them, it blocks all. Jobs of a kind
-that count against the same limits form a *line*, of which only the first job is examined. A line whose limit
-is reached is *parked* until the limit has room again.
+Jobs with the same request for the same nodes form a *shape*: if one of them does not fit, none does. Jobs of
+a shape with the same time limit form a *kind*: if a reservation blocks one of them, it blocks all. Jobs of a
+kind that count against the same limits form a *line*, of which only the first job is examined. A line whose
+limit is reached is *parked* until the limit has room again.
 """
 
 from __future__ import annotations

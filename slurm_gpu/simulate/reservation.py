@@ -35,7 +35,7 @@ class BackfillReservation:
     def of(
         cls, state: ModelState, request: ResourceRequest, when: NDArray[np.float64], now_s: float
     ) -> BackfillReservation | None:
-        """Return the earliest reservation, given when each node has room; None if none is possible."""
+        """Return the earliest reservation, given when each node has room; None if there is none."""
         n = request.nodes
         if n > len(when):
             return None
@@ -76,7 +76,7 @@ class BackfillReservation:
 
 
 def _first_in_one_zone(when: NDArray[np.float64], state: ModelState, n: int) -> list[int]:
-    """Return n nodes of the first zone in which the job has room; empty if no zone has enough nodes."""
+    """Return n nodes of the first zone in which the job fits; empty if no zone has enough nodes."""
     order = np.argsort(when, kind="stable")
     best: list[int] = []
     for zone in range(int(state.zone.max()) + 1):

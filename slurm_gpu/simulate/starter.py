@@ -18,7 +18,7 @@ from slurm_gpu.simulate.queue import ModelQueue
 from slurm_gpu.simulate.reservation import BackfillReservation
 from slurm_gpu.simulate.state import Mask, ModelState
 
-# Starts a job on these nodes, with the GPUs of each.
+# Starts a job on these nodes, with these GPUs of each node.
 Start = Callable[[int, tuple[int, ...], tuple[tuple[int, ...], ...]], None]
 
 
@@ -27,7 +27,7 @@ class StartResult(Enum):
 
     STARTED = "started"
     NO_ROOM = "no room"
-    """There is no room now for this job, nor for any job that needs at least as much for at least as long."""
+    """There is no room now for this job, or for any job that needs at least as much for at least as long."""
     NOT_PLACED = "not placed"
     """The request fits, but the placement makes it wait."""
 
@@ -126,7 +126,7 @@ class Starter:
         return StartResult.STARTED
 
     def _keep_off(self, fit: Mask, request: ResourceRequest, reservation: BackfillReservation) -> None:
-        """Remove the reserved nodes that the job must not use, since it would delay the reservation there."""
+        """Remove the reserved nodes on which the job would delay the reservation."""
         seen = reservation.left_room.setdefault(request, {})
         for node in np.flatnonzero(fit & reservation.mask).tolist():
             left = seen.get(node)

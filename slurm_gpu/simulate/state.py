@@ -66,8 +66,8 @@ class FreeResources:
 class ModelState:
     """The state of a cluster during a simulation.
 
-    Placements read its arrays, which have one element per node: wholly free GPUs, largest free part of a GPU
-    (mgpu; 1000 if a whole GPU is free), CPUs, memory, and whether the node accepts jobs.
+    Placements read its arrays, which have one element per node: completely free GPUs, largest free part of a
+    GPU (mgpu; 1000 if a whole GPU is free), free CPUs, free memory, and whether the node accepts jobs.
     """
 
     def __init__(self, cluster: ModelCluster) -> None:
