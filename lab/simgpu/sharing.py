@@ -32,7 +32,8 @@ OUT_OF_MEMORY = "out of memory"
 class SpeedTable:
     """Speeds with one co-runner, relative to the speed without any.
 
-    ``speeds["bert"]["resnet50"]`` is the speed of bert with resnet50. With several co-runners, the delays that they add to a second of work are added up, as with time slicing.
+    ``speeds["bert"]["resnet50"]`` is the speed of bert with resnet50. With several co-runners, the
+    delays that they add to a second of work are summed, as with time slicing.
     """
 
     def __init__(self, speeds: dict[str, dict[str, float]]) -> None:

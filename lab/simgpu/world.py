@@ -229,7 +229,7 @@ class World:
         """Return the sorted applications of all other processes on a target.
 
         They include processes that are about to begin, and those whose end has not been recorded. A process
-        that changes its schedule briefly has two schedules, and counts once.
+        that changes its schedule has two schedules for a moment, and counts once.
         """
         with self.locked():
             self._end_vanished()
