@@ -101,7 +101,7 @@ def as_user(user: str, command: tuple[str, ...]) -> None:
 
 @lab.command()
 def status() -> None:
-    """Print which daemons run; exit 1 if one does not."""
+    """Print which daemons run; exit with status 1 if one does not."""
     states = Lab().status()
     for name, running in states.items():
         click.echo(f"{name:20} {'running' if running else 'not running'}")

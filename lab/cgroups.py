@@ -79,7 +79,7 @@ def node_groups(nodes: Sequence[str], mount_point: Path = MOUNT_POINT) -> list[P
 
 
 def processes(groups: Sequence[Path]) -> set[int]:
-    """Return the ids of all processes in these groups and below."""
+    """Return the IDs of all processes in these groups and below."""
     found: set[int] = set()
     for directory in _deepest_first(groups):
         try:

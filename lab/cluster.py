@@ -134,7 +134,7 @@ class Lab:
         return services.all_daemons(self.layout, self.options, tuple(self.nodes.values()))
 
     def _start_all_fenced_or_not(self) -> None:
-        """Start with cgroup v2, which no probe can verify; if no job runs, restart without it."""
+        """Start with cgroup v2, which no probe can verify; if a test job fails, restart without it."""
         try:
             self._start_all()
             self.run_as("alice", ["srun", "--gpus=1", "--time=1", "--quiet", "true"], timeout_s=40)

@@ -20,7 +20,7 @@ _TAIL_LINES = 20
 class Daemon:
     """A foreground process, detached from the process that started it.
 
-    ``pid_file`` contains its process id and start time, so that a later command finds it.
+    ``pid_file`` contains its process ID and start time, so that a later command finds it.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Daemon:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None while the daemon does not run."""
+        """The process ID; None while the daemon does not run."""
         try:
             pid, started = map(int, self.pid_file.read_text().split())
         except (OSError, ValueError):

@@ -77,7 +77,7 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
 
 
 def submit_all(lab: Lab) -> tuple[list[Submitted], list[Refusal]]:
-    """Submit every job of the scenario; raise LabError if the policy decides otherwise than expected."""
+    """Submit every job of the scenario; raise LabError if the policy decides differently than expected."""
     # Sorted by user: a job that exceeds a user's share is submitted while the user's other jobs run.
     jobs = sorted((*scenario.ACCEPTED, *scenario.REFUSED), key=lambda job: job.user)
     outcomes = [scenario.submit(lab, job) for job in jobs]
@@ -86,7 +86,7 @@ def submit_all(lab: Lab) -> tuple[list[Submitted], list[Refusal]]:
     if {entry.job for entry in accepted} != set(scenario.ACCEPTED):
         surprises = {o.job for o in outcomes if isinstance(o, Refusal)} ^ set(scenario.REFUSED)
         texts = [f"{job.user}$ {job.typed}" for job in surprises] + [entry.message for entry in refused]
-        raise LabError("the policy decided otherwise than the demo expects:\n" + "\n".join(texts))
+        raise LabError("the policy did not decide as the demo expects:\n" + "\n".join(texts))
     return accepted, refused
 
 
@@ -138,7 +138,7 @@ def _is_of_whole_records(lab: Lab, row: Mapping[str, Any], whole: dict[str, Mapp
 
 
 def _are_alike(one: float | None, other: float | None) -> bool:
-    """Return whether two values agree up to rounding; None agrees with no value."""
+    """Return whether two values agree up to rounding; None agrees only with None."""
     if one is None or other is None:
         return one is other
     return math.isclose(one, other, abs_tol=1e-6)

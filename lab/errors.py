@@ -2,4 +2,4 @@
 
 
 class LabError(Exception):
-    """The lab cannot carry out a request; the message has the reason and a remedy."""
+    """The lab cannot carry out a request; the message states the reason and a remedy."""

@@ -77,10 +77,10 @@ def _executable(path: Path, text: str) -> None:
 
 
 def intervals(layout: Layout, job_id: int) -> list[AllocatedInterval]:
-    """Return the intervals in which raw job ``job_id`` had its allocation, by node and time.
+    """Return the intervals in which raw job ``job_id`` had its allocation, sorted by node and time.
 
-    A requeued job has one per run and node. An epilog closes the open interval regardless of its restart
-    count: in Slurm's epilog of run 0 it is 1.
+    A requeued job has one per run and node. An epilog closes the open interval regardless of the restart
+    count, which is 1 in Slurm's epilog of run 0.
     """
     boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found: list[AllocatedInterval] = []

@@ -21,7 +21,7 @@ _COMMANDS = (
 def require_root() -> None:
     """Check that this process may create users, devices and cgroups."""
     if os.geteuid() != 0:
-        raise LabError("the lab makes users, devices and cgroups: run it as root, or with sudo")
+        raise LabError("the lab creates users, devices and cgroups: run it as root, or with sudo")
 
 
 def require_software(layout: Layout) -> None:
@@ -45,8 +45,8 @@ def require_network() -> None:
         )
     except OSError as error:
         raise LabError(
-            "this host has no IPv4 address but 127.0.0.1, and Slurm does not listen without another; "
-            "any will do: ip addr add 127.0.1.1/32 dev lo"
+            "Slurm needs an IPv4 address other than 127.0.0.1, which this host does not have; "
+            "add any: ip addr add 127.0.1.1/32 dev lo"
         ) from error
 
 
@@ -72,5 +72,5 @@ def require_free_cgroups(nodes: Iterable[Node]) -> None:
     if taken := cgroups.node_groups(sorted(node.name for node in nodes)):
         raise LabError(
             f"cgroup {taken[0]} exists and is not the lab's: another slurmd here has that node name; if none "
-            "runs, something that was killed left it: rmdir it with all below"
+            "runs, a killed process left it: remove it and all groups below it with rmdir"
         )

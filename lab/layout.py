@@ -8,8 +8,8 @@ from pathlib import Path
 
 DIRECTORY_VARIABLE = "SLURM_GPU_LAB_DIR"
 PORT_VARIABLE = "SLURM_GPU_LAB_PORT"
-# Set in the environment of every process that the lab starts, so that down() finds it again. ``lab/env`` does
-# not print it: the lab must not kill an editor started from such a shell.
+# Set in the environment of every process that the lab starts, so that down() finds the process. ``lab/env``
+# does not print it: the lab must not kill an editor started from such a shell.
 TAG_VARIABLE = "SLURM_GPU_LAB_TAG"
 
 # If set (to any value), the lab runs slurm-gpu from installed packages, not from the checkout.
@@ -101,7 +101,7 @@ class Layout:
 
     @property
     def pids(self) -> Path:
-        """One file per daemon: process id and start time."""
+        """One file per daemon: process ID and start time."""
         return self.root / "pids"
 
     @property
@@ -208,7 +208,7 @@ class Layout:
 
     @property
     def associations_file(self) -> Path:
-        """Slurm's accounts and users, as sacctmgr loads them."""
+        """The file of Slurm's accounts and users that sacctmgr loads."""
         return self.etc / "associations.cfg"
 
     @property

@@ -60,7 +60,7 @@ def initialise(layout: Layout, passwords: Passwords, environment: Mapping[str, s
 
 
 def _write_init_file(layout: Layout, passwords: Passwords) -> None:
-    """Write the statements that the server runs at each start: databases and users of the lab."""
+    """Write the statements that the server runs at each start, which create the lab's databases and users."""
     statements = []
     for name, password in (("slurm", passwords.slurm), ("slurm_gpu", passwords.slurm_gpu)):
         statements.append(f"CREATE DATABASE IF NOT EXISTS {name};")

@@ -41,7 +41,7 @@ class NodeGpus:
     """The numbering of the GPUs of one node; NVML, devices and gres.conf may use different orders.
 
     ``minors`` are the minor numbers in the order of NVML's index; ``listed`` are the minor
-    numbers in the order of gres.conf (as ``minors`` sorted, if not given).
+    numbers in the order of gres.conf (by default, ``minors`` in ascending order).
     """
 
     minors: tuple[int, ...] = tuple(range(GPUS_PER_NODE))
@@ -58,7 +58,7 @@ class NodeGpus:
 
     @property
     def gres_order(self) -> tuple[int, ...]:
-        """Minor numbers in the order of gres.conf, which is Slurm's position."""
+        """Minor numbers in the order of gres.conf, which is the order of Slurm's positions."""
         return tuple(sorted(self.minors)) if self.listed is None else self.listed
 
 
@@ -85,7 +85,7 @@ class Gpu:
 
     @property
     def slurm_type(self) -> str:
-        """Return its type in gres.conf."""
+        """Return the type of the GPU in gres.conf."""
         return self.model.value if self.profile is None else self.profile
 
 
@@ -102,7 +102,7 @@ class Node:
 
     @property
     def model(self) -> GpuModel:
-        """The model of its GPUs."""
+        """The model of the node's GPUs."""
         return self.gpus[0].model
 
     @property
@@ -127,7 +127,7 @@ class Options:
     """The options of up(); the default is the cluster of the demo."""
 
     nodes: int = 4
-    # The numbering of each node whose GPUs are not numbered 0, 1, 2, 3 everywhere.
+    # The numbering of GPUs on each node that does not number them 0, 1, 2, 3 everywhere.
     gpus: Mapping[str, NodeGpus] = field(default_factory=dict)
     # Whether Slurm enforces its own associations and limits.
     native_limits: bool = True
@@ -142,7 +142,7 @@ class Options:
     own_clocks: bool = False
     # Lines appended to slurm.conf.
     extra_slurm_conf: tuple[str, ...] = ()
-    # The node that is not in slurm.conf but registered by its slurmd; only one, as SlurmdPort is common to
+    # The node that its slurmd registers, instead of slurm.conf; at most one, since SlurmdPort is the same for
     # all.
     dynamic: str | None = None
 

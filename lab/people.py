@@ -1,4 +1,4 @@
-"""The lab's UNIX users and groups: real ones, created by up() and removed by down()."""
+"""The lab's UNIX users and groups, which up() really creates and down() removes."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _refuse_strangers() -> None:
         if entry.pw_uid != uid or entry.pw_gecos != _MARK:
             raise LabError(
                 f"a user {name} (uid {entry.pw_uid}) exists here and is not the lab's, which needs the "
-                f"names {', '.join(_UIDS)}: run it in a container or on another host"
+                f"names {', '.join(_UIDS)}: run the lab in a container or on another host"
             )
     for name, gid in _GIDS.items():
         if _group_exists(name) and grp.getgrnam(name).gr_gid != gid:

@@ -69,7 +69,7 @@ def _is_of_this_machine(pid: int) -> bool:
 def _is_stepd_of(pid: int, root: Path) -> bool:
     """Return whether ``pid`` is a slurmstepd with an open file in the lab.
 
-    Its environment cannot be used, since its title overwrites it.
+    Its environment cannot be used, since the process title overwrites it.
     """
     try:
         if (PROC / str(pid) / "exe").readlink().name != "slurmstepd":
@@ -90,7 +90,7 @@ def _ancestors() -> set[int]:
 
 
 def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[int]) -> set[int]:
-    """Return the ids of all live processes of the lab.
+    """Return the IDs of all live processes of the lab.
 
     These are processes with the lab's tag, jobs submitted to its slurmctld, its slurmstepd, processes of its
     users (``uids``) or in its cgroups (``in_cgroups``), and the children of all of them. Containers and

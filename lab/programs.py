@@ -123,7 +123,7 @@ def unmount(layout: Layout) -> None:
     def left() -> str:
         still = mounts(layout)
         users = ", ".join(map(str, sorted({pid for target in still for pid in users_of(target)})))
-        reason = f" (used by process {users}: end it, then lab/down again)" if users else ""
+        reason = f" (used by process {users}: end it, then run lab/down again)" if users else ""
         return f"cannot unmount {', '.join(map(str, still))}{reason}; nothing below it was removed"
 
     wait_for(none_left, 10.0, "the lab's mounts are undone", left)

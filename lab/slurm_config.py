@@ -15,7 +15,7 @@ _FIRST_WITH_CGROUPS_DISABLED = (23, 2)
 
 
 def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> str:
-    """Return the text of slurm.conf. The documentation explains settings that are not obvious."""
+    """Return the text of slurm.conf."""
     fenced = cgroups is not CgroupVersion.NONE
     gres_types = ["gpu", "shard"] if _has_shards(nodes) else ["gpu"]
     of_model = [f"gres/gpu:{node.model}" for node in nodes]
@@ -132,7 +132,7 @@ def gres_conf(nodes: Sequence[Node]) -> str:
 
 
 def cgroup_conf(cgroups: CgroupVersion, slurm_version: tuple[int, int]) -> str:
-    """Return cgroup.conf: devices are fenced; CPUs and memory are not, since this host has fewer."""
+    """Return cgroup.conf: devices are fenced; CPUs and memory are not, since this host has less."""
     plugin = cgroups
     if cgroups is CgroupVersion.NONE and slurm_version < _FIRST_WITH_CGROUPS_DISABLED:
         plugin = CgroupVersion.V1  # has no effect unless another plugin uses it

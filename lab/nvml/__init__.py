@@ -1,4 +1,4 @@
-"""The simulated libnvidia-ml.so.1 and an adjustable clock: C in this directory, built by ``make``."""
+"""The simulated libnvidia-ml.so.1 and an adjustable clock, in C, which ``make`` builds."""
 
 from __future__ import annotations
 

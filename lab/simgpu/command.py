@@ -41,7 +41,8 @@ DONE, NO_MEMORY, WRONG_USAGE, FAILED = 0, 1, 2, 3
 _DEFAULT_SECONDS = "10"
 # Time from the creation of a schedule to its start, so that readers find it in time even on a busy host.
 _LEAD_NS = 100_000_000
-# Time for which a stretch is visible before it begins; all stretches at once would fill the world.
+# Time for which a stretch is visible before it begins; showing all stretches at the same time would fill the
+# world.
 _AHEAD_NS = 10_000_000_000
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -148,7 +149,7 @@ def _start_ns(at: str | None) -> int | None:
     if at is None:
         return None
     if not re.fullmatch(r"\d{9,10}(?:\.\d*)?", at):
-        raise RequestError(f"--at {at!r}: must be seconds since 1970, as 1790000000.5")
+        raise RequestError(f"--at {at!r}: must be seconds since 1970, such as 1790000000.5")
     start_ns = round(float(at) * 1e9)
     late_s = (time.time_ns() - start_ns) / 1e9
     if late_s > 0:
@@ -167,7 +168,7 @@ def _work(options: argparse.Namespace, plan: _Plan) -> Work | None:
     if plan.start_ns is not None:
         raise RequestError("--at: is not possible with --application, whose end depends on co-runners")
     if any((phase.activity, phase.footprint) != (plan.activity, FULL) for phase in plan.phases):
-        raise RequestError("--application: phases cannot have an activity or a footprint of their own")
+        raise RequestError("--application: phases cannot have their own activity or footprint")
     return Work(options.application, tuple(plan.phases), SpeedTable.read(Path(path)), plan.activity, plan.mps)
 
 
@@ -196,7 +197,7 @@ def _check_memory(phases: Sequence[Phase], devices: Sequence[Device]) -> None:
     for device in devices:
         free = device.memory_mib - device.reserved_mib
         if wanted > free:
-            raise RequestError(f"out of memory: {wanted:g} MiB wanted, {device.uuid} has {free}")
+            raise RequestError(f"out of memory: {wanted:g} MiB requested, {device.uuid} has {free}")
 
 
 def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals | int | None:
@@ -234,7 +235,7 @@ def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals |
             course.ended_s, course.ended_by = worker.ended_ns / 1e9, how
             _write([course])
             if how == OUT_OF_MEMORY:
-                print(f"simgpu: {OUT_OF_MEMORY}: {device.uuid} has no more to give", file=sys.stderr)
+                print(f"simgpu: {OUT_OF_MEMORY}: {device.uuid} has no more memory", file=sys.stderr)
                 return NO_MEMORY
             return None if received is None else signal.Signals(received.si_signo)
 

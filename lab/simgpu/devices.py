@@ -94,7 +94,7 @@ def selected(seen: Sequence[Device], request: str) -> list[Device]:
     if request == "all":
         return list(seen)
     if not re.fullmatch(r"\d+(,\d+)*", request):
-        raise RequestError(f"--gpus {request!r}: must be all or CUDA ordinals, as 0,1")
+        raise RequestError(f"--gpus {request!r}: must be all or CUDA ordinals, such as 0,1")
     ordinals = sorted({int(text) for text in request.split(",")})
     if ordinals[-1] >= len(seen):
         raise RequestError(

@@ -83,7 +83,8 @@ def slow(world: World, device: int, latency_ms: float) -> None:
 def wrap(world: World, device: int, *, bits: int = 64, left: int = 10**9) -> None:
     """Make the byte counters of PCIe and NVLink and the energy counter (mJ) wrap after ``left`` more units.
 
-    The PCIe counters may have 32 bits, and are then reported as unsigned int; the others have 64.
+    The PCIe counters may have 32 bits, and are then reported as unsigned int; the other counters have 64
+    bits.
     """
     if bits not in (32, 64):
         raise RequestError(f"a counter of {bits} bits: must be 32 or 64")
@@ -151,7 +152,7 @@ def driver(world: World, *, loaded: bool) -> None:
 
 
 def swap(world: World, device: int, uuid: str) -> None:
-    """Replace the device by another GPU of the same kind, and reload the driver."""
+    """Replace the device with another GPU of the same kind, and reload the driver."""
     _faults(world, device)
     if any(other.uuid == uuid for other in world.devices):
         raise RequestError(f"UUID {uuid}: is already that of a GPU of this world")
@@ -228,7 +229,7 @@ def _parser() -> argparse.ArgumentParser:
     action("mig", "divide it into other MIG instances").add_argument(
         "instances", nargs="*", type=_mig_spec, metavar="PROFILE=UUID"
     )
-    action("swap", "replace it by another GPU").add_argument("uuid")
+    action("swap", "replace it with another GPU").add_argument("uuid")
     actions.add_parser("driver", help="make nvmlInit work or fail").add_argument(
         "state", choices=("load", "unload")
     )

@@ -100,7 +100,7 @@ def parse_ramp(text: str, what: str, highest: float | None = None) -> Ramp:
     """Parse ``40`` or ``10:90``."""
     match = _RAMP.fullmatch(text.strip())
     if match is None:
-        raise RequestError(f"{what} {text!r}: must be a number, or two for a ramp, as 40 or 10:90")
+        raise RequestError(f"{what} {text!r}: must be a number, or two for a ramp, such as 40 or 10:90")
     begin = float(match[1])
     ramp = begin, begin if match[2] is None else float(match[2])
     if highest is not None and max(ramp) > highest:
@@ -109,13 +109,13 @@ def parse_ramp(text: str, what: str, highest: float | None = None) -> Ramp:
 
 
 def parse_seconds(text: str, what: str) -> float:
-    """Parse a duration in seconds; at least a millisecond."""
+    """Parse a duration in seconds, of at least a millisecond."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = float("nan")
     if not 0.001 <= seconds <= 1e7:
-        raise RequestError(f"{what} {text!r}: must be seconds, 0.001 or more")
+        raise RequestError(f"{what} {text!r}: must be at least 0.001 seconds")
     return seconds
 
 
@@ -132,7 +132,7 @@ def parse_activity(text: str) -> Activity:
 
 def _parse_factor(text: str, what: str, name: str) -> float:
     if not re.fullmatch(_NUMBER, text) or float(text) > 1:
-        raise RequestError(f"{what}: must be a factor from 0 to 1, as {name}=0.5")
+        raise RequestError(f"{what}: must be a factor from 0 to 1, such as {name}=0.5")
     return float(text)
 
 
@@ -143,7 +143,7 @@ def parse_phases(text: str, activity: Activity = USUAL) -> list[Phase]:
     """
     phases = [_parse_phase(part, activity) for part in text.split(";") if part.strip()]
     if not phases:
-        raise RequestError(f"phases {text!r}: must have at least one, as 'util=80,mem=4000,s=5'")
+        raise RequestError(f"phases {text!r}: must have at least one, such as 'util=80,mem=4000,s=5'")
     return phases
 
 
@@ -174,7 +174,7 @@ def _parse_phase(text: str, activity: Activity) -> Phase:
 
 def _parse_reasons(text: str) -> int:
     if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text):
-        raise RequestError(f"reasons {text!r}: must be NVML's bits in hexadecimal, as 0x40")
+        raise RequestError(f"reasons {text!r}: must be NVML's bits in hexadecimal, such as 0x40")
     return int(text, 16)
 
 

@@ -79,7 +79,7 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """The duration of the whole work without co-runners."""
+        """The duration of all work without co-runners."""
         return sum(phase.seconds for phase in self.phases)
 
     def left(self, done_s: float, speed: float) -> list[Phase]:

@@ -129,7 +129,9 @@ def fill(device: layout.DeviceStruct, index: int, gpu: GpuSpec) -> None:
     pci = gpu.pci_bus_id or f"0:{index + 7:x}:0"
     match = re.fullmatch(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(\.0)?", pci)
     if match is None:
-        raise RequestError(f"pci_bus_id {pci!r} of {gpu.uuid}: must be DOMAIN:BUS:DEVICE in hex, as 0:7:0")
+        raise RequestError(
+            f"pci_bus_id {pci!r} of {gpu.uuid}: must be DOMAIN:BUS:DEVICE in hex, such as 0:7:0"
+        )
     device.uuid = gpu.uuid.encode()
     device.name = gpu.name.encode()
     device.minor_number = gpu.minor
@@ -183,7 +185,7 @@ def instances(specs: Sequence[MigSpec], device: int) -> list[layout.InstanceStru
 
 
 def numbered(profiles: Sequence[str]) -> list[int]:
-    """Return the GPU instance ids of MIG instances of these kinds, as a driver would number them."""
+    """Return the GPU instance IDs of MIG instances of these kinds, as a driver would number them."""
     numbers: list[int] = []
     for name in profiles:
         profile = MIG_PROFILES.get(name)

@@ -1,4 +1,4 @@
-"""The world file of one simulated node: register work in it, step its clock. `creation` creates it.
+"""Register work in the world file of a simulated node, and step the node's clock. `creation` creates it.
 
 lab/nvml/world.h describes its layout, and which process may write which part. All writers here lock the file
 with flock(2), which the kernel releases when they end.
@@ -45,7 +45,7 @@ class Device:
     reserved_mib: int
     # The number of the target in the world.
     target: int
-    # NVML's GPU instance id of a MIG instance.
+    # NVML's GPU instance ID of a MIG instance.
     gpu_instance: int | None = None
 
 
@@ -96,7 +96,8 @@ class World:
         """Step the wall clock: from now on, NVML's timestamps are later, or earlier, by ``by_ns``.
 
         The step also applies to processes with lab/nvml/wallclock.c preloaded. Schedules, truth and
-        ``now_ns`` continue. Only the last two steps are stored: older timestamps are as between them.
+        ``now_ns`` continue. Only the last two steps are stored; timestamps from before the first one are as
+        between the two.
         """
         # In this order of writes, no reader computes a timestamp from a clock that never existed.
         self.content.clock_before_ns = self.content.clock_step_ns
@@ -191,12 +192,12 @@ class World:
         """Register a process on several targets at once; return its slots and its schedule.
 
         ``schedule`` is called last, since the preparation takes long on a busy host, and readers would miss
-        the load during it.
+        the load during that time.
         """
         if started is None:
             started = start_ticks(pid)
             if started is None:
-                raise RequestError(f"process {pid}: there is none")
+                raise RequestError(f"process {pid} does not exist")
         with self.locked():
             self._end_vanished()
             self._fold(self.now_ns() - _FOLD_AFTER_NS)
@@ -358,7 +359,7 @@ class World:
                 slot.end_ns = self.now_ns()
 
     def _fold(self, until_ns: int, gone: Sequence[Device] = ()) -> None:
-        """Free the slots of processes that ended before, and keep their integrals, in this order of writes.
+        """Add the integrals of processes that ended before to the history, then free their slots.
 
         The integrals of instances that are ``gone`` are added to their devices.
         """

@@ -1,6 +1,7 @@
 """`python packaging/completion DIRECTORY`: write the completion scripts for bash, zsh and fish.
 
-The scripts are from click. They call `slurm-gpu` for each completion, so they are never outdated. Unlike with
+Click generates the scripts, which call `slurm-gpu` for each completion, so they are never outdated. Unlike
+with
 `eval "$(…)"` in a profile, starting a shell does not call `slurm-gpu`.
 """
 

@@ -100,7 +100,7 @@ def _context(command: click.Command, name: str, parent: click.Context | None = N
 def _synopsis(context: click.Context) -> nodes.paragraph:
     pieces = context.command.collect_usage_pieces(context)
     if isinstance(context.command, click.Group) and context.command.invoke_without_command:
-        # The commands of the group have lines of their own.
+        # The commands of the group have their own lines.
         pieces = [piece.partition(" | train")[0] for piece in pieces if piece != "COMMAND [ARGS]..."]
     words = [*context.command_path.split(), *pieces]
     return nodes.paragraph("", "", *usage(words))
@@ -142,7 +142,7 @@ def _variables(context: click.Context) -> tuple[tuple[str, str], ...]:
                 name = (
                     parameter.opts[0] if isinstance(parameter, click.Option) else parameter.make_metavar(each)
                 )
-                found[parameter.envvar] = f"Stands for {name.strip('[]')} where it is not given."
+                found[parameter.envvar] = f"Used if {name.strip('[]')} is not given."
     return tuple(sorted(found.items()))
 
 

@@ -68,9 +68,9 @@ def _daemons() -> Iterator[_Daemon]:
         each job and GPU to slurm-gpudbd. Records wait in the spool until they are sent, even if the daemon
         restarts.
 
-        It never blocks or fails a job.""",
+        The daemon never blocks a job or makes it fail.""",
         (
-            ("/etc/slurm-gpu/applications.yaml", "The site's rules for the recognition of applications."),
+            ("/etc/slurm-gpu/applications.yaml", "The site's rules for recognising applications."),
             ("/run/slurm-gpu/jobs/", "Files of the hooks that the daemon has not read yet."),
             ("/run/slurm-gpu/rejected/", "Invalid files from /run/slurm-gpu/jobs/."),
             (
@@ -116,9 +116,9 @@ def _daemons() -> Iterator[_Daemon]:
         "show every GPU of a cluster and every job",
         """Runs on one host that reaches slurm-gpudbd, as its own system user. It reads slurm-gpudbd every few
         seconds and shows the whole cluster, with a square for each GPU, and every job, in a browser and to
-        programs over HTTP. Users see full details of their own jobs and the occupancy of others; operators
-        see all. While slurm-gpudbd is down, slurm-gpuweb shows the last data with their age. /openapi.json
-        describes the API.""",
+        programs over HTTP. Users see full details of their own jobs and the occupancy by other users' jobs;
+        operators see everything. While slurm-gpudbd is down, slurm-gpuweb shows the last data with their age.
+        /openapi.json describes the API.""",
         (("/etc/slurm-gpu/slurm-gpuweb.yaml", "Its address and sign-in: see `slurm-gpuweb.yaml`(5)."),),
         ("slurm-gpudbd(8)", "slurm-gpu-top(1)", "slurm-gpuweb.yaml(5)", "slurm-gpu.yaml(5)"),
     )

@@ -1,4 +1,4 @@
-"""Check a YAML file as a whole, and report every error with its position and the valid values."""
+"""Check all of a YAML file, and report every error with its position and the valid values."""
 
 from __future__ import annotations
 

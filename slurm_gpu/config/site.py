@@ -126,7 +126,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long detailed data is kept; totals are kept indefinitely."""
+    """Retention times of detailed data; totals are kept indefinitely."""
 
     timelines_s: Annotated[float, _DURATION, "Timelines."] = 90 * 86400.0
     windows_s: Annotated[float, _DURATION, "Windows."] = 7 * 86400.0
@@ -189,7 +189,7 @@ class Placement:
     reservations: Annotated[Reservations | None, "Allows reservations."] = None
     features: Annotated[
         tuple[Annotated[str, text("a100", "a name", "names")], ...],
-        "Features of Slurm for types of nodes, which each job on one node uses in its own order.",
+        "Slurm features of node types; each job on one node tries these types in its own order.",
     ] = ()
 
 

@@ -43,7 +43,7 @@ class DiagnosisThresholds:
     over_hang_s: float = 600.0
     """Longest normal stall at the end of a job that has ended."""
     trend_s: float = 120.0
-    """Minimum duration of a slowdown of the whole job."""
+    """Minimum duration of a slowdown of all workers."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_coverage <= 1:

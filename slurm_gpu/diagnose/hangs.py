@@ -293,7 +293,7 @@ def _hosts_rest(case: Case, tail: int) -> bool:
 
 
 def _cpus(case: Case, tail: int) -> float | None:
-    """Return the CPU use of the busiest host at the end, relative to usual training; None if unknown."""
+    """Return the CPU use of the busiest host at the end, relative to that in training; None if unknown."""
     cpu = case.series.get(Metric.CPU)
     if cpu is None or not case.phases.active.any():
         return None

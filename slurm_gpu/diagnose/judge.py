@@ -206,7 +206,7 @@ def _limits(case: Case, verdict: Verdict) -> Verdict:
         unknown.append(f"{_names(case.unused)}: not used by the job")
     waits = verdict.cause is Cause.COMMUNICATION and verdict.kind == "all"
     if unknown and (waits or verdict.cause in (Cause.HEALTHY, Cause.INCONCLUSIVE)):
-        # The other workers may wait for a worker without data, which does not cause other faults of theirs.
+        # Other workers may wait for a worker without data, but it does not cause their other faults.
         seen = f"without these GPUs, the verdict would be: {verdict.cause.value}"
         why_not = (*verdict.why_not, *unknown, seen)
         return case.verdict(Cause.INCONCLUSIVE, 0.0, evidence=verdict.evidence, why_not=why_not)
@@ -233,7 +233,8 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
         return counters
     both_differ = timings.kind == counters.kind == TWO_GROUPS
     if timings.kind in (TWO_GROUPS, UNEXPLAINED) and (counters.finds_nothing or both_differ):
-        # Counters that show no difference do not explain the loss, and timings show best who takes longer.
+        # Counters that show no difference do not explain the loss, and timings best show which workers are
+        # slower.
         return _combined(timings, counters).limited(*counters.why_not)
     if timings.cause is Cause.HEALTHY and counters.kind in (LONG_PAUSE, UNEXPLAINED):
         # Timings contain only the time in which the job computes.

@@ -252,7 +252,7 @@ _SETTLED = 6
 _NOISES = 4.0
 # Factor that raises the threshold for a GPU without a past, since roles and GPUs differ permanently.
 _WITHOUT_PAST = 2.0
-# Minimum relative fall of a whole job that is worth a diagnosis.
+# Minimum relative fall, over all GPUs of a job, that is worth a diagnosis.
 _LEAST_FALLS = {Metric.TENSOR: 0.05, Metric.POWER: 0.03, Metric.INFINIBAND: 0.08}
 # Number of bins for a fall. A pause shorter than half of these bins may be a checkpoint.
 _FALL_BINS = 6
@@ -307,7 +307,7 @@ def _deviations(
 
 
 def _falls(least: float, values: NDArray[np.float32], starts: NDArray[np.intp]) -> Matrix:
-    """Return how far each job as a whole fell below its past, in units of `least`.
+    """Return how far the mean of each job's GPUs fell below its past, in units of `least`.
 
     This detects causes that affect all workers alike, such as slow links.
     """

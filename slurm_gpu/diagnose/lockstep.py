@@ -111,7 +111,7 @@ def _own_pace(case: Case) -> str | None:
     """Find whether each GPU sends in proportion to its own work, as GPUs that take their own steps do.
 
     In synchronous training, GPUs with unequal work send equal amounts of gradients in the same time, and a
-    slow link does not change the traffic of another one.
+    slow link does not change the traffic of other links.
     """
     signals = case.signals
     pairs = [(Signal.WORK, Signal.NVLINK), (Signal.WORK, Signal.PCIE), (Signal.PCIE, Signal.NVLINK)]

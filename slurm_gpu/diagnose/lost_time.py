@@ -15,7 +15,7 @@ from slurm_gpu.diagnose.verdict import LONG_PAUSE, UNEXPLAINED, Cause, Evidence,
 
 # Minimum share of the time that is lost. A healthy verdict excludes losses of a tenth.
 _LEAST_LOSS = 0.07
-# Share of the time from which pauses for checkpoints and evaluations are unusual.
+# Share of the time at which pauses for checkpoints and evaluations become unusual.
 _MOST_PAUSED = 0.2
 # Quantile of the blocks that shows how much the job can do. In an evaluation, it may do more.
 _BEST = 0.8
@@ -59,7 +59,7 @@ def _some_lack_input(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
         return None
     rows = smooth(np.where(inside, util, np.nan), case.bins_of_block)
     what = "nothing to run while its peers are busy"
-    why = ": late input, or work that one worker does for all"
+    why = ": late input, or work that one worker does for all workers"
     return _at_times(case, rows, case.groups.members(), Signal.UTIL, what, why)
 
 
@@ -93,7 +93,7 @@ def _at_times(
         return None
     own = mean(lacking)
     names, who = case.named(own >= 0.5 * own.max())
-    why = f"{who}: at times {what}, {loss:.0%} of the time in all{why}"
+    why = f"{who}: at times {what}, in total {loss:.0%} of the time{why}"
     item = Evidence(text=why, metric=signal.value, value=loss, expected=0.0, workers=names)
     return case.verdict(
         Cause.INCONCLUSIVE, 0.0, kind=UNEXPLAINED, roles=names, evidence=(item,), why_not=(why,)

@@ -113,7 +113,7 @@ def utilisation_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) 
     lowest, others = int(order[0]), moved[order[1:]]
     own, rose = float(moved[lowest]), float(np.median(others))
     apart, gap = rose - own, float(others[0]) - own
-    # By chance, medians of rounded values may differ by a whole rounding step.
+    # By chance, medians of rounded values may differ by one rounding step.
     error = middle(trend.error(util)[case.judged])
     least = max(_LEAST_WAIT, 1.5 * case.series.step, _WAIT_Z * max(sigma(others), _WAITS_ALIKE, error))
     if rose <= 0 or apart < least or gap < 0.5 * apart:

@@ -28,7 +28,7 @@ def stalls(case: Case) -> Verdict | None:
     """Find whether the job computes for a smaller share of the time than before, or paused for long.
 
     Other checks judge only the time in which the job computes. Regular pauses for checkpoints or evaluations
-    do not change the share of time.
+    do not change this share.
     """
     computing = np.flatnonzero(case.phases.active)
     if not computing.size:

@@ -12,7 +12,7 @@ from slurm_gpu.diagnose.metric import Metric
 from slurm_gpu.diagnose.robust import Matrix, median, sigma
 from slurm_gpu.diagnose.series import Series
 
-# Source of groups by the amount of work alone.
+# Source of groups that differ only in the amount of work.
 BY_WORK = "inferred from work"
 # Minimum size of a group: a single worker has no peers.
 MIN_PEERS = 2
@@ -21,8 +21,8 @@ MODELS = "models of the GPUs"
 # Maximum ratio of sizes: stages have equal numbers of workers, or nearly so if a fault moved some of them.
 _FACTOR_OF_SIZES = 1.5
 _GAP_IN_SIGMAS = 6.0
-# Minimum distances of levels: of memory as a fraction of the GPU's memory, of work as a fraction of its
-# level.
+# Minimum distances between levels: for memory as a fraction of the GPU's memory, for work as a fraction of
+# its level.
 _LEAST_GAP = {Metric.MEM_USED: 0.02, Metric.TENSOR: 0.15, Metric.SM_ACTIVE: 0.15}
 # Minimum difference of memory between two stages, as a fraction and in standard errors, and the share of
 # pairs of stages that must differ.
@@ -98,7 +98,7 @@ def groups_given(text: str, n_workers: int) -> Groups:
             sizes[of_what] = _size(f"--groups: {name}", value)
         if "pipeline" not in sizes:
             raise ValueError(
-                f"--groups: {text} alone does not define groups; add the number of stages: pp=N,{text}"
+                f"--groups: {text} does not define groups; add the number of stages: pp=N,{text}"
             )
         return TrainingLayout(**sizes).groups(n_workers, source)
     of = np.full(n_workers, -1, dtype=np.intp)
@@ -158,7 +158,7 @@ def _stages(memory: Matrix) -> NDArray[np.intp] | None:
     """Find equally long blocks of consecutive ranks that differ in memory; return None if there are none.
 
     Megatron and DeepSpeed give each stage consecutive ranks. With 1F1B scheduling, each stage stores the
-    activations of one microbatch less than the previous stage, and the last stage also stores logits. Blocks
+    activations of one fewer microbatch than the previous stage, and the last stage also stores logits. Blocks
     therefore differ clearly even if the levels of single workers overlap. The Bayesian information criterion
     (BIC) determines the number of blocks. In a job without stages, consecutive ranks differ as much as any
     two ranks.

@@ -148,7 +148,7 @@ def short_dips(found: Phases, n: int, least: int) -> NDArray[np.bool_]:
     """Mark blocks of `n` bins with reduced activity if fewer than `least` such blocks are consecutive.
 
     The result has shape (n_bins // n,). Such blocks are a short dip or the beginning of a pause. Workers
-    differ there only because their counters are read at different times.
+    differ in them only because their counters are read at different times.
     """
     level = median(smooth(np.where(found.active, found.of, np.nan), n).T)
     usual = middle(level)

@@ -14,8 +14,8 @@ from slurm_gpu.diagnose.robust import Matrix
 from slurm_gpu.wire import DeviceFacts, Event, Timeline, Window
 from slurm_gpu.wire.timeline import FULL, GAP
 
-# Maximum bins of a grid: over an hour at 1 s. Longer periods come from timelines, which have at most 256
-# bins.
+# Maximum number of bins of a grid, which covers over an hour at 1 s. Longer periods come from timelines,
+# which have at most 256 bins.
 MAX_BINS = 4096
 # Throttle reasons that are faults. Reaching the power cap is normal for a busy GPU.
 BAD_THROTTLES = (

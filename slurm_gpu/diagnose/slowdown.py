@@ -1,4 +1,4 @@
-"""Explain a slowdown of the whole job by other changes at the same time."""
+"""Explain a slowdown of all workers by other changes at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find when and by how much all of a job became slower, and which other values changed at the same time."""
+"""Find when and by how much all workers became slower, and which other values changed at the same time."""
 
 from __future__ import annotations
 

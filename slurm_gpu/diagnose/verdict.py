@@ -57,7 +57,7 @@ _INCONCLUSIVE_NEXT: Mapping[str, str] = {
     "GPUs.",
     TOO_EARLY: "Repeat the diagnosis in a minute.",
     TWO_GROUPS: "Compare the clocks (nvidia-smi -q -d PERFORMANCE,TEMPERATURE) and the amount of work of the "
-    "named workers with those of the others.",
+    "named workers with those of the other workers.",
     NO_DIFFERENCE: "No action is required. If the job is slower than expected, record timings of its steps "
     "(--steps).",
     LONG_PAUSE: "Check what the job did during the pause: an evaluation, a checkpoint, or waiting for "

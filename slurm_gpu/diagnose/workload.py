@@ -227,7 +227,7 @@ def replicas(case: Case) -> Verdict | None:
 
 def _replica(case: Case, rows: NDArray[np.bool_], level: float, std: float) -> Verdict:
     names = tuple(worker.name for worker in case.workers(rows))
-    text = f"{len(names)} workers of whole replicas: {level:.1%} more power than others of their stages"
+    text = f"{len(names)} workers of complete replicas: {level:.1%} more power than others of their stages"
     verdict = case.verdict(
         Cause.IMBALANCE,
         _GUESS,

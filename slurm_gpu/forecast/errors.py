@@ -1,6 +1,6 @@
 """Collect the recent errors of forecasts by group of jobs, to correct later forecasts.
 
-The distribution of a narrower group starts from that of the wider one, as in `tables`. A change of policy,
+The distribution of a group starts from that of the next wider group, as in `tables`. A change of policy,
 capacity or load therefore corrects the forecasts of a partition as soon as some of its jobs have started.
 """
 

@@ -87,8 +87,8 @@ class Forecaster:
     corrections: Mapping[str, Correction]
     """Corrections by kind of job.
 
-    Without enough history for an evaluation, there are none, and forecasts come from the regression, if there
-    is one, since its errors are smaller than those of the tables after one to three days of history.
+    Without enough history for an evaluation, there are none. Forecasts then come from the regression, if one
+    exists, since its errors are smaller than those of the tables after one to three days of history.
     """
     errors: Mapping[str, ErrorTables]
     """Recent errors by source; empty without an evaluation."""

@@ -104,7 +104,7 @@ class WaitSamples:
 
 
 def codes_of(*columns: NDArray[np.generic]) -> Codes:
-    """Return codes (n) from 0, equal for rows that are equal in all columns."""
+    """Return codes (n) from 0, which are equal for rows that are equal in all columns."""
     code = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         values, found = np.unique(column, return_inverse=True)

@@ -1,7 +1,7 @@
 """Forecast from tables of the recent waits of similar jobs, without a regression.
 
-The forecast starts from all jobs and proceeds to the narrowest group. Each step combines the history of the
-narrower group with that of the wider one, which has the weight of a few jobs. Groups with little history
+The forecast starts from all jobs and proceeds to the narrowest group. Each step combines the histories of the
+narrower and the wider group; the wider group has the weight of a few jobs. Groups with little history
 therefore still give a stable forecast.
 """
 

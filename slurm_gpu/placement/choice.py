@@ -56,8 +56,8 @@ class LeastFragmentation:
     This is fragmentation gradient descent (see `fragmentation`). With our measure (FED), ties are broken by
     the resources left over on the node. With FGD's measure, the first node is chosen, since the paper does
     not specify how ties are broken. With `whole_last`, a node with no GPU in use is chosen only if the job
-    fits on no other node, because the measure considers only the next job, but a whole node is easier to keep
-    free than to free again.
+    fits on no other node. The measure considers only the next job, but a whole node is easier to keep free
+    than to free again.
     """
 
     def __init__(

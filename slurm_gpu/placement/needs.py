@@ -22,9 +22,9 @@ class Needs:
     level: NDArray[np.intp]
     """(m,): index of each class's level."""
     n_gpus: NDArray[np.int64]
-    """(m,): 1 for a share."""
+    """(m,): number of GPUs; 1 for a share."""
     mgpu: NDArray[np.float64]
-    """(m,): total GPUs of the class."""
+    """(m,): total part of GPUs, in mgpu."""
     cpus: NDArray[np.int64]
     memory_mib: NDArray[np.int64]
     popularity: NDArray[np.float64]

@@ -1,8 +1,8 @@
 """Compute the priority points of waiting jobs from their scale and waiting time.
 
-Slurm adds the points to its own priority. A large job waits until many GPUs are free at once, while small
-jobs start before it. To balance the waits, points grow at an hourly rate that depends on the job's scale.
-The functions are pure.
+Slurm adds the points to its own priority. A large job waits until many GPUs are free at the same time, while
+small jobs start before it. To balance the waits, points grow at an hourly rate that depends on the job's
+scale. The functions are pure.
 """
 
 from __future__ import annotations

@@ -156,5 +156,5 @@ class NodeWeightsByType(NodeWeights):
 
 
 def _first_type(kind: NodeKind) -> str:
-    """Return the first type of GPU of such a node; "" if it has none."""
+    """Return the type of the node's first GPU; "" if it has none."""
     return next(iter(kind.gpu_types), "")

@@ -61,7 +61,7 @@ class NodeCapacity:
 
     @property
     def usable_gpus(self) -> float:
-        """GPUs that jobs can still get, limited by the cores and memory left at each GPU's share."""
+        """GPUs that jobs can still use, since enough cores and memory are left for each GPU's share."""
         free = max(0.0, self.gpus - self.gpus_used)
         cores = self.cpus_free / self.cpus if self.cpus else 0.0
         memory = self.memory_free_mib / self.memory_mib if self.memory_mib else 0.0

@@ -72,7 +72,7 @@ class Jobs:
         if n and (np.isnan(self.submit_s).any() or (np.diff(self.submit_s) < 0).any()):
             raise ValueError("jobs must be in the order of submission")
         if n and not ((self.run_s >= 0) & (self.limit_s > 0)).all():
-            raise ValueError("run_s must be 0 or more, and limit_s above 0")
+            raise ValueError("run_s must not be negative, and limit_s must be positive")
 
     def __len__(self) -> int:
         return len(self.submit_s)

@@ -31,8 +31,8 @@ def victims_for(
     """Return the nodes to use and the jobs to requeue on them; None if requeuing is not enough.
 
     `gives_way` returns whether a job may be requeued. On each node, the jobs with the shortest run time are
-    requeued first. The nodes are chosen so that the least work is lost; the work of a job is its run time
-    times (GPUs + 1). Ties are broken by index.
+    requeued first. The nodes are chosen so that the least work is lost; the work of a job is its run time ×
+    (GPUs + 1). Ties are broken by index.
     """
     cheapest: list[tuple[float, int, tuple[int, ...]]] = []
     for node in np.flatnonzero(room & state.open).tolist():

@@ -42,7 +42,7 @@ class PreemptionFit:
         return victims is not None and self._fit_caches[victims].may_fit(shape)
 
     def nodes_for(self, shape: int, room: Mask) -> Mask | None:
-        """Return the nodes on which a job fits if all its victims are removed; None if there are too few."""
+        """Return the nodes on which a job fits without the jobs that it may preempt; None if too few."""
         victims = self._victims[shape]
         assert victims is not None, "called for a shape that does not preempt"
         request = self._shapes[shape].request

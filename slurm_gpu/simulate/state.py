@@ -67,7 +67,7 @@ class ModelState:
     """The state of a cluster during a simulation.
 
     Placements read its arrays, which have one element per node: completely free GPUs, largest free part of a
-    GPU (mgpu; 1000 if a whole GPU is free), free CPUs, free memory, and whether the node accepts jobs.
+    GPU (at most 1000 mgpu), free CPUs, free memory, and whether the node accepts jobs.
     """
 
     def __init__(self, cluster: ModelCluster) -> None:
@@ -117,7 +117,7 @@ class ModelState:
         return mask
 
     def together(self, request: ResourceRequest, fit: Mask) -> Mask:
-        """Return the fitting nodes whose zone has enough fitting nodes for the whole job.
+        """Return the fitting nodes whose zone has enough fitting nodes for the job.
 
         Return all fitting nodes if the job does not require one zone.
         """

@@ -41,7 +41,7 @@ def test_groups_by_hand():
     [
         ("pp=3", "3 pipeline stages do not divide 16"),
         ("pp=2,tp=3", "tensor parallel size 3 does not divide the 8"),
-        ("tp=2", "tp=2 alone does not define groups; add the number of stages: pp=N,tp=2"),
+        ("tp=2", "tp=2 does not define groups; add the number of stages: pp=N,tp=2"),
         ("dp=2", "must be pp=N or tp=N"),
         ("pp=x", "'x' must be a whole number"),
         ("0-3,2", "repeats a rank"),

@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session")
 def _host() -> None:
     if os.geteuid() != 0:
-        pytest.skip("the lab needs root: it makes users, devices and cgroups")
+        pytest.skip("the lab needs root: it creates users, devices and cgroups")
     path = "/usr/sbin:/sbin:" + os.environ["PATH"]
     if missing := [name for name in _NEEDED if shutil.which(name, path=path) is None]:
         pytest.skip(f"not installed: {', '.join(missing)}; `make setup` installs them")

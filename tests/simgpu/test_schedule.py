@@ -86,7 +86,7 @@ def test_a_ramp_is_cut_where_the_time_is_over():
     ("text", "complaint"),
     [
         ("util=101,s=1", "util '101': must not exceed 100"),
-        ("util=a,s=1", "util 'a': must be a number, or two for a ramp, as 40 or 10:90"),
+        ("util=a,s=1", "util 'a': must be a number, or two for a ramp, such as 40 or 10:90"),
         ("util=-1,s=1", "util '-1'"),
         ("util=1:2:3,s=1", "util '1:2:3'"),
         ("util=1", "phase 'util=1': s=SECONDS is missing"),
@@ -95,7 +95,7 @@ def test_a_ramp_is_cut_where_the_time_is_over():
             "unknown key 'load'; known are util, mem, s, sm_active, sm_occupancy, tensor, dram, power",
         ),
         ("clock=1.5,s=1", "clock: must be a factor from 0 to 1, as clock=0.5"),
-        ("reasons=64,s=1", "reasons '64': must be NVML's bits in hexadecimal, as 0x40"),
+        ("reasons=64,s=1", "reasons '64': must be NVML's bits in hexadecimal, such as 0x40"),
         ("util=1,s=0", "s '0': must be seconds"),
         ("util=1,s=nan", "s 'nan': must be seconds"),
         (" ; ", "must have at least one"),

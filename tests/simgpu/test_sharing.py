@@ -185,7 +185,7 @@ class TestCommand:
         _, message = second.communicate(timeout=20)
         first.terminate()
         first.communicate(timeout=20)
-        assert (second.returncode, message) == (1, "simgpu: out of memory: GPU-a has no more to give\n")
+        assert (second.returncode, message) == (1, "simgpu: out of memory: GPU-a has no more memory\n")
 
     @pytest.mark.parametrize(
         ("arguments", "environment", "complaint"),

@@ -197,7 +197,7 @@ def test_two_at_once_get_slots_of_their_own(lab):
     ("arguments", "complaint"),
     [
         (["--util", "120"], "--util '120': must not exceed 100"),
-        (["--mem-mib", "50000"], "out of memory: 50000 MiB wanted, GPU-a has 40448"),
+        (["--mem-mib", "50000"], "out of memory: 50000 MiB requested, GPU-a has 40448"),
         (["--gpus", "5"], "--gpus '5': there is no GPU 5, CUDA would see 2 here"),
         (["--profile", "vgg"], "profile 'vgg': must be one of resnet50"),
         (["--phases", "util=1,s=1", "--seconds", "5"], "omit --seconds"),

@@ -142,7 +142,7 @@ def _faster_half(rows: Matrix) -> Matrix:
 def _two_groups(
     cost: Matrix, levels: Matrix, stage: Matrix, steps: StepSeries, usual: float
 ) -> tuple[float, Verdict] | None:
-    """Find places, a replica's stages, that clearly take longer than the faster ones of the same stage.
+    """Find stages of replicas that clearly take longer than the faster replicas' same stage.
 
     Return the loss and a verdict that names them. Two replicas have no majority, and a large slow group may
     have more work, so the verdict accuses no GPU.
@@ -224,7 +224,7 @@ def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
     evidence = tuple(
         Evidence(
             text=f"{_who(here, int(replica))}, stage {stage}: {ratio[replica, stage]:.2f} times as long as "
-            "others of its stage",
+            "other workers of its stage",
             metric="compute_s",
             value=float(ratio[replica, stage]),
             expected=1.0,
@@ -247,7 +247,7 @@ def _worker(ratio: Matrix, steps: StepSeries) -> Verdict | None:
 
 
 def _ranks(steps: StepSeries, replica: int, stage: int) -> tuple[int, ...]:
-    """Return the known ranks of a stage of a replica."""
+    """Return the known ranks of a replica's stage."""
     return tuple(int(rank) for rank in steps.ranks[replica, stage] if rank >= 0)
 
 

@@ -93,7 +93,7 @@ def read_steps(columns: Mapping[str, Any]) -> StepSeries:
 def _slots(
     index: list[NDArray[np.intp]], shape: tuple[int, int], rank: NDArray[np.intp]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the slot of the rank of each row, and the ranks (replicas, stages, slots).
+    """Return the slot of each row's rank, and the ranks (replicas, stages, slots).
 
     Each stage of a replica has one slot per rank.
     """
@@ -104,7 +104,9 @@ def _slots(
     slot = np.arange(len(pairs)) - np.searchsorted(places, places)
     most = int(slot.max()) + 1
     if shape[0] * shape[1] * most > 64 * len(rank) + 4096:
-        raise ValueError(f"steps: one pair of dp_rank and stage has {most} ranks, but others have far fewer")
+        raise ValueError(
+            f"steps: one pair of dp_rank and stage has {most} ranks, but other pairs have far fewer"
+        )
     ranks = np.full((shape[0] * shape[1], most), -1, dtype=np.intp)
     ranks[places, slot] = known[pairs % len(known)]
     return slot[which], ranks.reshape(*shape, -1)
@@ -127,8 +129,8 @@ def _reject_duplicates(
         row = int(wrong[0])
         rank = ranks[index[0][row], index[1][row], slot[row]]
         raise ValueError(
-            f"steps: rank {rank} has {each[row]} rows for one operation of a microbatch, but others "
-            f"of its stage have {known[index[1][row]]}: remove the duplicate rows"
+            f"steps: rank {rank} has {each[row]} rows for one operation of a microbatch, but other "
+            f"ranks of its stage have {known[index[1][row]]}: remove the duplicate rows"
         )
 
 
