@@ -102,7 +102,10 @@ def judge_steps(steps: StepSeries) -> Verdict:
             which = f"workers took the same time; {_slowest_place(ratio, steps)} takes longest"
         known = [(most, _unexplained(f"steps would be {most:.0%} shorter if all {which}"))]
     if not known:
-        text = f"no step would be over {LEAST_LOSS:.0%} shorter if all workers and stages took the same time"
+        text = (
+            f"no step would be more than {LEAST_LOSS:.0%} shorter "
+            "if all workers and stages took the same time"
+        )
         return _with_evidence(base, Evidence(text=text, metric="step_s", value=most, expected=0.0))
     lost, verdict = max(known, key=lambda item: item[0])
     text = f"without this, computing a step would take {usual * (1 - lost):.3f} s instead of {usual:.3f} s"
