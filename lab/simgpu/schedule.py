@@ -115,7 +115,7 @@ def parse_seconds(text: str, what: str) -> float:
     except ValueError:
         seconds = float("nan")
     if not 0.001 <= seconds <= 1e7:
-        raise RequestError(f"{what} {text!r}: must be at least 0.001 seconds")
+        raise RequestError(f"{what} {text!r}: must be seconds, at least 0.001")
     return seconds
 
 

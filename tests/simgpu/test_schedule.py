@@ -94,7 +94,7 @@ def test_a_ramp_is_cut_where_the_time_is_over():
             "load=1,s=1",
             "unknown key 'load'; known are util, mem, s, sm_active, sm_occupancy, tensor, dram, power",
         ),
-        ("clock=1.5,s=1", "clock: must be a factor from 0 to 1, as clock=0.5"),
+        ("clock=1.5,s=1", "clock: must be a factor from 0 to 1, such as clock=0.5"),
         ("reasons=64,s=1", "reasons '64': must be NVML's bits in hexadecimal, such as 0x40"),
         ("util=1,s=0", "s '0': must be seconds"),
         ("util=1,s=nan", "s 'nan': must be seconds"),

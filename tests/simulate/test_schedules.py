@@ -198,7 +198,7 @@ def test_a_placement_that_returns_allocated_gpus_raises() -> None:
     ("change", "message"),
     [
         ({"submit_s": np.array([2.0, 1.0])}, "in the order of submission"),
-        ({"run_s": np.array([-1.0, 1.0])}, "limit_s above 0"),
+        ({"run_s": np.array([-1.0, 1.0])}, "limit_s must be positive"),
         ({"priority": np.zeros(3)}, "differ in length"),
     ],
 )
