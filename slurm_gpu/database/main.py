@@ -176,7 +176,7 @@ def _make_ready_when_there(database: Database, notifier: Notifier) -> None:
     waiting = False
     while True:
         try:
-            # Announce the update only after the database has answered: the code below waits for that.
+            # Announce the update only after the database has answered; until it does, the loop is repeated.
             server = database.server()
             notifier.starting(f"updating the tables: {server}", _TABLES_WITHIN_S)
             make_ready(database)

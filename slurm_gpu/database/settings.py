@@ -124,7 +124,7 @@ def load_settings(path: Path | None) -> DaemonSettings:
 
 
 def default_address(url: str) -> Address:
-    """Return the address of all interfaces with the port of `url`, which is slurm-gpudbd's address."""
+    """Return the address of all interfaces, with the port of slurm-gpudbd's address `url`."""
     port = urlsplit(url).port
     return Address(EVERYWHERE, 80 if port is None else port)
 

@@ -113,7 +113,7 @@ def _unreported_s(part: RunPart, seen_s: Mapping[Place, float], newest_s: int) -
 def _suspended_of(of_place: Mapping[Place, Sequence[Record]]) -> dict[Place, float]:
     """Return for each device how long the run was suspended, as reported by its node or another node."""
     suspended = {place: _suspended_s(some) for place, some in of_place.items()}
-    # A run is suspended everywhere at once.
+    # A run is suspended on all of its nodes at once.
     most_s = max((seconds for seconds in suspended.values() if seconds is not None), default=0.0)
     return {place: most_s if seconds is None else seconds for place, seconds in suspended.items()}
 

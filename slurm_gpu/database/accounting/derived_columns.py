@@ -12,7 +12,7 @@ from slurm_gpu.database.accounting.allocated_time import SHIPPED_WITHIN_S, RunPa
 from slurm_gpu.database.accounting.steady_clock import WatchSpan, spans
 from slurm_gpu.wire import Host, Record, histogram_mean, merge_histograms, merge_means, merge_totals
 
-# first_s and last_s are rounded, so segments that follow each other may share a second.
+# first_s and last_s are rounded, so consecutive segments may share a second.
 _TOUCHING_S = 1
 RESIZING = "RESIZING"
 # The statistics of a record that derived columns depend on.
@@ -64,7 +64,8 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
         longest_first = sorted(
             zip(some, spans(some), strict=True), key=lambda item: (-item[0].sampled_s, item[0].segment)
         )
-        # Kept spans longer than _TOUCHING_S. No two overlap by more, so begins and ends are both in order.
+        # Kept spans longer than _TOUCHING_S. They overlap by at most this time, so both their beginnings and
+        # their ends are in ascending order.
         in_time: list[tuple[Record, WatchSpan]] = []
         for record, span in longest_first:
             if span.length_s <= _TOUCHING_S:

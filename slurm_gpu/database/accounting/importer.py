@@ -57,10 +57,11 @@ _JOBS_PER_QUERY = 900
 _JOBS_PER_QUESTION = 1000
 _MAX_UNMATCHED = 10_000
 _MAX_WAIT_S = 3600.0
-# Retry interval. A retry after a whole import interval would lose that time whenever munged or slurmdbd
-# recovers.
+# Retry interval. If retries waited for a whole import interval, the import would be late whenever munged or
+# slurmdbd recovers.
 _RETRY_S = 10.0
-# A late import does no harm, but a node without an answer sends the same shipment again.
+# The import pauses while shipments wait: a late import does no harm, but a node without an answer sends the
+# same shipment again.
 _REST_PER_WORK, _MOST_REST_S = 4.0, 2.0
 _NODES_WITHIN_S = 15.0
 # Columns that depend on the nodes in slurmctld. Their old values are kept while slurmctld is unreachable.
@@ -192,7 +193,7 @@ class Importer:
         until_s = read_until_s(connection, self._cluster)
         of_cluster = select(run.c.run_id).where(run.c.cluster == self._cluster).limit(1)
         was_empty, self._found_empty = self._found_empty, connection.execute(of_cluster).first() is None
-        # One full read of its accounting confirms that a cluster without jobs is still empty.
+        # For a cluster without jobs, one full read confirms that its accounting is still empty.
         if until_s is None or was_empty or not self._found_empty:
             return until_s
         log.warning("import: the table of runs is empty; all of Slurm's accounting is read again")
@@ -219,7 +220,7 @@ class Importer:
     def _since(self, watermark_s: int | None, now_s: int) -> int:
         if watermark_s is None:
             return 0
-        watermark_s = min(watermark_s, now_s)  # a clock that was ahead may have set it
+        watermark_s = min(watermark_s, now_s)  # it may have been set while the clock was ahead
         now = self._clock.monotonic()
         wide = self._wide_at is None or now >= self._wide_at
         if wide:
@@ -303,12 +304,12 @@ def read_until_s(connection: Connection, cluster: str) -> int | None:
 
 def unmatched(cluster: str) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions for the records of a cluster that match no run."""
-    # coalesce keeps SQLite from using the index on the cluster, which has all records in it.
+    # coalesce prevents SQLite from using the index on the cluster, which is the same in all records.
     return run_device.c.run_id.is_(None), func.coalesce(run_device.c.cluster, "") == cluster
 
 
 class _PassSummary:
-    """Data of a pass that decides which jobs to query again.
+    """The data by which a pass decides which jobs to query again.
 
     The rows themselves are not kept, since there may be millions.
     """
@@ -332,8 +333,8 @@ def store_changed_runs(
     """Store the rows that are new or differ from the stored ones; return the number of rows stored.
 
     With `placed`, the derived columns of new runs are stored in the same statement if their job has no
-    record. For a running job, a change of elapsed_s alone does not count; otherwise, each pass would derive
-    the columns of all running jobs again.
+    record. A row of a running job that differs only in elapsed_s is not stored; otherwise, each pass would
+    derive the columns of all running jobs again.
     """
     n_of = Counter(row.job for row in rows)
     stored: dict[RunKey, RowMapping] = {}
@@ -360,7 +361,7 @@ def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
     kept = {
         name: old[name]
         for name in _FROM_NODES
-        # A stored 0 was not computed from nodes, and is not kept: Slurm may not count all their GPUs.
+        # A stored 0 was not computed from nodes, and is not kept: Slurm may not count all GPUs of the nodes.
         if old[name] and (over or getattr(fresh, name) is None)
     }
     row = fresh._replace(**kept)
@@ -369,7 +370,7 @@ def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
 
 
 def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> dict[RunKey, int | None]:
-    """Return the first submit time of each run, or None if its job has stored rows that are not earlier.
+    """Return the first submit time of each run, or None if stored rows of its job are not all earlier.
 
     In that case, the derived columns of the stored rows may change too.
     """
@@ -409,7 +410,7 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
         return found
     clusters, ids = {cluster for cluster, _ in jobs}, [job_id for _, job_id in jobs]
     for table in (run_device, run_host):
-        # Neither old jobs nor their neighbours have records; one query shows this for all of them.
+        # Old jobs and the jobs with IDs between theirs have no records; one query shows this for all of them.
         nearby = table.c.cluster.in_(clusters), table.c.job_id.between(min(ids), max(ids))
         if connection.execute(select(table.c.job_id).where(*nearby).limit(1)).first() is None:
             continue
@@ -419,9 +420,9 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
 
 
 def _of_jobs(query: Select[Any], table: Table, jobs: Set[Job]) -> Iterator[Select[Any]]:
-    """Yield the query for one batch of jobs after another.
+    """Yield one query for each batch of jobs.
 
-    MariaDB converts a list of a thousand values into a table, so each batch is smaller.
+    MariaDB converts a list of a thousand values into a table, so the batches are smaller.
     """
     ids: dict[str, list[int]] = defaultdict(list)
     for cluster, job_id in jobs:

@@ -1,7 +1,7 @@
 """Match records to runs, as a pure function of one job's runs and records.
 
-Every call covers the whole job, so the result does not depend on the order of arrival. A wrong match that was
-made before the right run was imported is corrected by the next call.
+Every call covers all runs and records of the job, so the result does not depend on the order of arrival. A
+wrong match that was made before the right run was imported is corrected by the next call.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ class _Finder:
     def _may_be(self, index: int, run: RunSpan, record: RecordSpan) -> bool:
         if run.restart is not None:
             return run.restart == record.restart
-        # A later restart's record after this run belongs to a run that is not imported yet.
+        # A record of a later restart that does not overlap this run belongs to a run that is not imported
+        # yet.
         later = record.restart > index + self._missing
         return record.restart >= self._missing and not (later and _overlap_s(run, record) <= 0)
 
@@ -225,7 +226,7 @@ def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -
         by_restart.setdefault(record.restart, []).append(record)
 
     def cost_s(missing: int) -> float:
-        # The best record of a restart counts: its devices and segments have one clock.
+        # For each restart, the record that fits best counts: its devices and segments have one clock.
         off = sum(
             min(_off_s(started, record, restart - missing) for record in some)
             for restart, some in by_restart.items()

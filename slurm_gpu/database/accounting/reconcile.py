@@ -60,7 +60,7 @@ from slurm_gpu.wire import Event, Host, Record
 log = logging.getLogger(__name__)
 
 DEFAULT_MIN_COVERAGE = Sampling().min_coverage
-# A shipment with records of these jobs waits until they are written.
+# Shipments with records of these jobs wait until the transaction ends.
 _JOBS_PER_TRANSACTION = 100
 _ROWS_PER_STATEMENT = 500
 _NO_DEVICE = ""
@@ -229,7 +229,7 @@ def _reconcile_job(
     """Match the records of one (cluster, job ID) and derive the columns of its runs."""
     of_rows = runs_of(runs)
     spans = [_run_span(parts) for parts in of_rows]
-    # Both at once, so that they match the same runs.
+    # Assign records and host records together, so that they match the same runs.
     of_devices = [_record_span(row, row["device"]) for row in rows]
     found = assign(spans, of_devices + [_record_span(row, _NO_DEVICE) for row in host_rows])
     of_run: dict[int, list[Record]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Find the server types and zones of a run, as its nodes had them when it started.
+"""Find the server types and zones that the nodes of a run had when it started.
 
 If nothing was recorded for a node at that time, slurm-gpu.yaml applies. If slurm-gpu.yaml does not list the
 node either, the first recorded state of the node applies.

@@ -34,9 +34,9 @@ class CachedAnswer(Generic[T]):
     """A cached answer, which a thread renews when it is older than `for_s`.
 
     If the renewal fails, the old answer is kept. Slurm's commands take at least ten seconds to fail if
-    slurmctld is down. Only the first caller then waits for a moment; until slurmctld answers again, later
-    callers do not wait. If the last answer took long, as on a large cluster, the cached answer is returned
-    without waiting.
+    slurmctld is down. In that case, only the first caller waits for a moment; until slurmctld answers again,
+    later callers do not wait. If the last answer took long, as on a large cluster, the cached answer is
+    returned without waiting.
     """
 
     def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float, what: str = "anything") -> None:

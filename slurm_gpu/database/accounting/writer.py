@@ -44,7 +44,7 @@ _DERIVED_AT_ONCE = ("first_submit_s", "granted_mgpu", "server_type", "zone", "de
 _DUE = None, None, None, None, True
 _OWN = ("run_id", "derive_due", "reported_seq")
 IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVED, *_OWN))
-# Columns that all rows of a segment share; no other node can write to it.
+# Columns with equal values in all rows of a segment; no other node can write to the segment.
 _OWNER = ("cluster", "job_id", "node")
 _MATCHING = ("run_id", "match_due")
 _OWN_OF_RECORDS = ("row_id", *_MATCHING)

@@ -110,7 +110,7 @@ class ForecastApi:
         waited = ""
         if start_s is not None and eligible_s is not None and start_s >= eligible_s:
             waited = f"; it waited {span(start_s - eligible_s)}"
-        if start_s is None and end_s is None:  # the queue and accounting differ by a moment
+        if start_s is None and end_s is None:  # the queue and accounting are not read at the same moment
             return f"job {job} is no longer pending"
         state = "is running" if end_s is None else f"has ended: {row['state']}"
         return f"job {job_name(row)} {state}{waited}"
@@ -136,7 +136,7 @@ def _named(queue: QueueState, job: str) -> QueuedJob | None:
 
 
 def _has_task(job: QueuedJob, task: str) -> bool:
-    """Return whether a queued job is this array task, or an array that this task has not been split from."""
+    """Return whether a queued job is this array task, or an array from which the task is not split off."""
     if not task.isdecimal() or job.array_task is None:
         return False
     try:

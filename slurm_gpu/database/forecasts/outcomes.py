@@ -63,7 +63,7 @@ def past_accuracy(
     connection: Connection, cluster: str, now_s: int, most: int = MOST_JUDGED
 ) -> ForecastRecord:
     """Return how many of the last forecasts with a known outcome were correct."""
-    # Twice as many, since the outcome of some jobs is unknown.
+    # Read twice as many forecasts, since the outcome of some jobs is unknown.
     query = (
         select(forecast)
         .where(judged(cluster, now_s))

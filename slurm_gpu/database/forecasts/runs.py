@@ -22,7 +22,7 @@ from slurm_gpu.slurm.tres import SharesPerGpu
 
 MOST_TASKS = 2000
 """Maximum number of rows for the tasks of one array; in a larger array, each row represents several tasks."""
-# GPUs of a job if Slurm does not count them, or if its shares have no known size.
+# Assumed number of GPUs of a job if Slurm does not count them, or if the size of its shares is unknown.
 _UNKNOWN_GPUS = 0.5
 _MIB_PER_CORE = 4096.0
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"})
@@ -142,7 +142,7 @@ def waits(job: QueuedJob, now_s: float) -> bool:
 
 
 def _of_queue(job: QueuedJob) -> Row:
-    # The granted values once the job runs, since Slurm ≤ 24.05 then reports no requested ones.
+    # Once a job has started, Slurm 22.05 reports only the allocated TRES.
     tres = job.tres_requested or job.tres_allocated
     started = job.start_s if job.state in _RUNNING else None
     mgpu = job_mgpu(job, SharesPerGpu())

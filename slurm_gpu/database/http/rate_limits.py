@@ -90,7 +90,7 @@ class CallerBounds:
         return -self._use_of(caller).rows / per_s
 
     def _use_of(self, caller: Caller) -> _CallerUse:
-        """Refill the caller's bucket and return its limits."""
+        """Refill the caller's bucket, and return the unused part of the caller's limits."""
         now_s, factor = self._clock.monotonic(), _factor(caller)
         per_s = self._per_user.rows_per_s * factor
         use = self._uses.get((caller.uid, caller.is_web))

@@ -10,7 +10,8 @@ from slurm_gpu.http.connection_limits import ConnectionLimits
 from slurm_gpu.http.server import FirstReader, HttpServer
 
 # The server and each worker accept up to 4,000 connections: ten thousand nodes post a thousand times per
-# second, and all wait if answers pause for a moment. 20 addresses at their maximum leave 668 connections.
+# second, and all of them wait if answers pause for a moment. 20 addresses that use their maximum leave 668
+# connections.
 LIMITS = ConnectionLimits(
     request_within_s=5.0,
     body_within_s=None,
@@ -19,7 +20,7 @@ LIMITS = ConnectionLimits(
     share_of_sender=4,
     most_of_sender=200,
     is_unlimited=lambda sender: sender == 0,  # root has no limit over the Unix socket
-    # Nodes stop waiting after 20 s; in order of arrival, each could be served just after that.
+    # Nodes stop waiting after 20 s; in order of arrival, each request might be answered just after that.
     backlog_s=8.0,
 )
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 # Limit for all bodies together; a body counts from its first byte until the answer. A shipment of records has
 # about 10 KiB, and at most 1 MiB.
 MOST_BYTES = 256 << 20
-# A peer may use one part in this many of the free memory, as with connections.
+# A peer may use the free memory divided by this number; connections are limited in the same way.
 _SHARE_OF_ROOM = 4
 _ALWAYS_OF_A_PEER = 8 * MAX_BODY_BYTES
 

@@ -149,7 +149,7 @@ class Intake:
             stored, stale = yield admitted
             self._allowances.spend(sender, n_to_store - (len(admitted.rejected) - n_rejected))
         # Nothing from here on may fail because Slurm or the database is unreachable: the node would resend
-        # all.
+        # all items.
         for window in windows:
             self._memory.wants.arrived(shipment.node, window.job_id)
         if admitted.rejected:

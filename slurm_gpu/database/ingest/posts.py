@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 # A node has one request in progress, and perhaps some that it abandoned. A node must not take all threads.
 SHIPMENTS_OF_AN_ADDRESS = 4
-# More threads would only wait for Python's lock. One slow name resolution must not block all.
+# More threads would only wait for Python's lock. One slow name resolution must not block all shipments.
 READERS = 3
 # Maximum number of waiting shipments. The remaining connections are for senders that must retry later.
 LIVE_AT_ONCE, RECORDS_AT_ONCE = 2500, 1000

@@ -40,7 +40,7 @@ SMALL_BYTES = 1 << 18
 MAX_ITEMS = 1000
 MAX_VALUES = 400_000
 # Limits for one shipment, since time and memory depend on these numbers. A record has at most 340 values, and
-# 30 lists and objects. Without limits, 16 MiB of [] would block all others for seconds.
+# 30 lists and objects. Without limits, 16 MiB of [] would block all other shipments for seconds.
 MAX_GROUPS = 100_000
 # Kinds that may be rejected item by item; `live` is one item.
 KINDS = ("records", "hosts", "devices", "events", "runs", "windows", "live")

@@ -54,7 +54,7 @@ _SEND_WITHIN = struct.pack("ll", 10, 0)
 
 
 class Workers:
-    """The worker processes. A thread for each starts it, reads its reports, and restarts it if it ends."""
+    """The worker processes; a thread per worker starts it, reads its reports, and restarts it if it ends."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Workers:
                 thread.join(1.0)
 
     def end(self) -> None:
-        """Request all workers to end."""
+        """Ask all workers to end."""
         for worker in self._workers:
             worker.end()
 
@@ -134,7 +134,7 @@ class Worker:
             pause_s = min(2 * pause_s, _MOST_PAUSE_S)
 
     def end(self) -> None:
-        """Request the worker to answer the requests that it has read, and to end."""
+        """Ask the worker to answer the requests that it has read, and then to end."""
         self._ending.set()
         if self._process is not None:
             self._process.terminate()

@@ -71,9 +71,9 @@ class ItemsRejected(Struct, tag=True):
 
 
 class PassedOn(Struct, tag=True):
-    """A connection that the worker does not answer, and the bytes read so far.
+    """A connection that the worker passes on, and the bytes read so far.
 
-    The descriptor of the connection follows.
+    The descriptor of the connection is sent after this message.
     """
 
     early: bytes

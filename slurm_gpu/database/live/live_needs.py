@@ -51,7 +51,7 @@ class LiveNeeds:
             return frozenset(node for node, until in self._until.items() if until > now)
 
     def replace(self, nodes: Iterable[str] | None) -> None:
-        """Replace all requests with the result of `names` from another process, valid until the next call."""
+        """Replace all requests with those of another process (its `names()`), valid until the next call."""
         with self._lock:
             self._all_until = math.inf if nodes is None else -math.inf
             self._until = dict.fromkeys(nodes or (), math.inf)

@@ -95,7 +95,7 @@ class WindowRequests:
             return {node: sorted(jobs) for node, jobs in self._until.items()}
 
     def replace(self, wanted: Mapping[str, Collection[int]]) -> None:
-        """Replace all requests with the result of `all` from another process, valid until the next call."""
+        """Replace all requests with those of another process (its `all()`), valid until the next call."""
         with self._lock:
             self._until = {node: dict.fromkeys(jobs, math.inf) for node, jobs in wanted.items()}
 

@@ -88,7 +88,7 @@ class Pruning:
             from_s = 0 if done_s is None else done_s - late_s
         statement = update(run_device).where(run_device.c.timeline.is_not(None)).values(timeline=null())
         n = self._rows(statement, run_device.c.last_s, from_s, before_s)
-        # Set it even if it was ahead, as after a change of the clock or of the retention.
+        # Set the watermark even if it was ahead, as after a change of the clock or of the retention.
         self.database.write(lambda connection: set_watermark(connection, _PRUNED, before_s))
         return n
 

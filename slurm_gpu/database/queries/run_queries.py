@@ -216,7 +216,8 @@ def find_windows(
     there = windows(connection, wholes)
     if running:
         there = [item for item in there if item.at_s > now_s - FRESH_S]
-    # Jobs whose windows were requested before have them now, so each request reaches other jobs.
+    # Jobs whose windows were requested earlier now have recent ones, so each call requests those of other
+    # jobs.
     without = ((row["job_id"], nodes) for row in running if (nodes := nodes_without_window(row, there)))
     missing = {(node, job_id) for job_id, nodes in islice(without, _MAX_ASKED) for node in nodes}
     return WindowsFound(

@@ -114,7 +114,7 @@ def approve(
 def _promised_to_another(
     connection: Connection, one: Reservation, start_s: int, end_s: int, mine: set[str]
 ) -> str | None:
-    """Describe which of these nodes another reservation has for part of the time; None if all are free."""
+    """Describe which of the nodes another reservation includes for part of the time; None if all are free."""
     table = reservation.c
     others = select(reservation).where(
         table.cluster == one.cluster,
@@ -131,7 +131,7 @@ def _promised_to_another(
 
 
 def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> dict[str, Any]:
-    """Return the columns to change for new nodes of a reservation; an error column if they are taken."""
+    """Return the columns to change for new nodes of a reservation: only an error if the nodes are taken."""
     _wait_for_turn(connection, now_s)
     assert one.start_s is not None
     assert one.end_s is not None

@@ -21,8 +21,8 @@ from slurm_gpu.files.atomic import whole_file
 DUMP_PROGRAMS = ("mariadb-dump", "mysqldump")
 MARIADB_BACKUPS = Path("/var/lib/slurm-gpu/backup")
 _WITHOUT = "make a backup by other means and run `slurm-gpu db upgrade --no-backup`"
-# Names of backups by upgrades. Each name contains a time, and the partial file of an interrupted backup may
-# be large.
+# Matches the names of backups by upgrades, to find the partial files of interrupted backups: each name
+# contains another time, and the files may be large.
 _BACKUPS = "*-before-*"
 _COMPLETE = b"-- Dump completed"
 _TAIL_BYTES = 256

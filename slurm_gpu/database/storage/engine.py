@@ -57,9 +57,10 @@ ANSWERS_WITHIN_S = 60
 REFUSED = StatementError, OverflowError, UnicodeError
 _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1205, 1213
 # MariaDB errors due to values, which pymysql classifies as operational: a row too large, a packet too large,
-# a wrong value, a wrong character.
+# an invalid value, an invalid character.
 _OF_VALUES = frozenset({1118, PACKET_TOO_LARGE, 1292, 1300})
-# MariaDB errors of an account: access denied (wrong password) to the server or database; unknown database.
+# MariaDB errors due to the account: access denied to the server (wrong password) or to the database, or an
+# unknown database.
 _OF_ACCOUNT = frozenset({1044, 1045, 1049, 1698})
 _URL = "url in slurm-gpudbd.yaml"
 _TRIES = 5
@@ -87,7 +88,7 @@ class LockedError(DatabaseError):
 
 
 class LockWait(enum.Enum):
-    """The number of times to wait ROW_LOCK_WAIT_S for locked rows: several, one or none."""
+    """How often to wait ROW_LOCK_WAIT_S for locked rows: several times, once or never."""
 
     PATIENT = enum.auto()
     ONCE = enum.auto()
@@ -233,7 +234,8 @@ def _checked_url(url: str) -> URL:
         parsed = None
     is_server = parsed is not None and parsed.get_backend_name() in ("mysql", "mariadb")
     if parsed is None or "@" in f"{parsed.host}{parsed.database if is_server else ''}":
-        # A / or @ ends the password, so its rest would appear in messages about the port or host.
+        # A / or @ ends the password, so the rest of the password would appear in messages about the port or
+        # host.
         raise InvalidUrlError(
             "cannot be read; write sqlite:////var/lib/slurm-gpu/slurm-gpu.db or "
             "mysql+pymysql://USER:PASSWORD@localhost/slurm_gpu?unix_socket=/run/mysqld/mysqld.sock; "

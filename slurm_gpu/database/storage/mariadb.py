@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 # MariaDB's error number.
 PACKET_TOO_LARGE = 1153
-# More bytes than the packet contains before the statement.
+# Upper limit for the bytes of a packet that precede the statement.
 _HEAD_BYTES = 64
 # Maximum length of a character in UTF-8.
 _CHARACTER_BYTES = 4

@@ -39,7 +39,7 @@ _DICTIONARY = b"""\
 "processes":[0.0,1.0,1.0],"energy_j":[0.0],"pcie_rx_bytes":[0.0],"pcie_tx_bytes":[0.0],"ecc_corrected":[0.0],\
 "throttle_s":{},"util_hist_ms":[0,0,0,0,0,0,0,0,0,0],"mem_hist_ms":[0,0,0,0,0]}"""
 _LEVEL = 3  # a higher level takes 25 % more time and saves 2 %
-# Texts are short, so a larger window and larger tables would only be more memory to clear.
+# Texts are short, so a larger window and larger tables would only increase the memory to clear.
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 6
 
 _encode = msgspec.json.Encoder().encode

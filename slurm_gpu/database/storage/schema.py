@@ -60,7 +60,7 @@ class Json(TypeDecorator[Any]):
     """Compact JSON as text; None is stored as NULL.
 
     The JSON types of the databases are not used: MariaDB's type rejects valid output of Python, such as 32
-    levels of nesting or half a surrogate pair. A node would then resend such an event indefinitely.
+    levels of nesting or half a surrogate pair. A node would resend an event with such content indefinitely.
     """
 
     impl = Text

@@ -20,8 +20,8 @@ def upgrade() -> None:
     reservation, run = (sa.table(name, *map(sa.column, _COLUMNS)) for name in ("reservation", "run"))
     open_ones = reservation.c.uid.is_(None)
     names = sa.select(reservation.c.cluster, reservation.c.user).where(open_ones).distinct()
-    # Once for each user, who may have a million runs. The query avoids HAVING, which SQLite accepts without
-    # GROUP BY only from 3.39 on; RHEL 9 has 3.34.
+    # One query for each user, who may have a million runs. The query avoids HAVING, which SQLite accepts
+    # without GROUP BY only from 3.39 on; RHEL 9 has 3.34.
     for cluster, user in connection.execute(names).all():
         of_user = run.c.cluster == cluster, run.c.user == user
         bounds = sa.select(sa.func.min(run.c.uid), sa.func.max(run.c.uid)).where(*of_user)
