@@ -51,8 +51,8 @@ def wall_ahead_s(clock: Clock) -> float:
     """Return `wall()` minus `monotonic()` in seconds.
 
     On a busy machine, the process may be paused between the two calls for a tenth of a second or more, and
-    this pause must not appear as a clock step. Therefore, the wall clock is read between two reads of the
-    monotonic clock, and the try with the shortest time between these reads is used.
+    this pause must not appear as a clock step. Therefore, each attempt reads the wall clock between two reads
+    of the monotonic clock, and the attempt with the shortest time between these reads is used.
     """
     narrowest_s = ahead_s = float("inf")
     for _ in range(_TRIES):

@@ -109,7 +109,7 @@ class MungedUnavailableError(MungeError):
 
 
 class NvmlError(OutsideError):
-    """The NVIDIA driver library failed as a whole, not just for one reading of one GPU."""
+    """The NVIDIA driver library failed, not only a single reading of one GPU."""
 
 
 def exit_code_of(program: str, run: Callable[[], None]) -> int:

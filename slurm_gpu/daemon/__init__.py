@@ -1,1 +1,1 @@
-"""Provide functions that the daemons share: logging, systemd notifications, and returning freed memory."""
+"""Provide functions for all daemons: log messages, notify systemd, and return freed memory."""

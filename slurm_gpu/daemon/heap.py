@@ -26,14 +26,14 @@ def give_back() -> None:
 
 
 class Heap:
-    """Returns freed memory every EVERY_S; other work triggers it, so that it causes no wake-ups."""
+    """Returns freed memory at most every EVERY_S; other work calls `tend`, so that it causes no wake-ups."""
 
     def __init__(self, clock: Clock, do: Callable[[], None] = give_back) -> None:
         self._clock, self._give_back = clock, do
         self._due_s = clock.monotonic() + EVERY_S
 
     def tend(self) -> None:
-        """Return freed memory if EVERY_S have passed since the last time."""
+        """Return freed memory if it was last returned at least EVERY_S ago."""
         now_s = self._clock.monotonic()
         if now_s >= self._due_s:
             self._due_s = now_s + EVERY_S

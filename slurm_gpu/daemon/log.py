@@ -35,7 +35,7 @@ class LineLimit(logging.Filter):
         self._uses: dict[tuple[str, int], _LineCount] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the line; note in a minute's last line that lines are omitted from now on.
+        """Return whether to write the line; state in a minute's last line that further lines are omitted.
 
         The first line after that minute contains the number of omitted lines. Handlers call this method under
         their lock.
@@ -74,5 +74,5 @@ def log_to_stderr(*, for_people: bool, line: str = "%(name)s: %(message)s") -> N
     handler.addFilter(LineLimit())
     handler.setFormatter(plain if for_people else JournalFormatter(line))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    # It logs every request; callers log failures themselves.
+    # httpx logs every request; callers log failures themselves.
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -22,10 +22,10 @@ class OutageLog:
     """
 
     def __init__(self, log: logging.Logger, what: str, clock: Clock, over: str | None = None) -> None:
-        """Log an outage as `what`, with the reason instead of its %s, and the end of the outage as `over`."""
+        """Log the start of an outage with `what`, whose %s becomes the reason, and its end with `over`."""
         self._log, self._what, self._over, self._clock = log, what, over, clock
         self._lock = threading.Lock()
-        # Whether the last attempt failed, even if that was not logged.
+        # Whether the last attempt failed, even if the failure was not logged.
         self.lasts = False
         self._n_unreported = 0
         self._next_s = -math.inf

@@ -37,7 +37,7 @@ class Notifier:
 
     @property
     def listens(self) -> bool:
-        """Return whether systemd receives notifications of this process."""
+        """Return whether systemd receives notifications from this process."""
         return bool(self._address)
 
     def ready(self) -> None:

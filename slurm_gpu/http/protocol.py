@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HEAD_BYTES = 1 << 16
 # Maximum number of pipelined requests: without it, a quarter of a MiB of requests arrives per answer and
-# takes 30 MiB of memory. No client of ours, and no browser, pipelines requests.
+# takes 30 MiB of memory. No client in slurm-gpu and no browser pipelines requests.
 _AHEAD = 16
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
 

@@ -145,8 +145,8 @@ class HttpServer(uvicorn.Server):
     def _begin_tcp(self, connection: socket.socket, address: str) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, self.limits.unread_ms)
-        # asyncio does so only if the listener was created with IPPROTO_TCP by name. Without it the end of an
-        # answer waits 40 ms for the reader's kernel to confirm its beginning.
+        # asyncio sets this option only if the listener was created with IPPROTO_TCP by name. Without it, the
+        # end of an answer waits 40 ms until the reader's kernel acknowledges the beginning.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._first is None:
             self._begin(connection)

@@ -64,7 +64,7 @@ class SlurmNode:
     mps: int = 0
     mps_allocated: int = 0
     unaccounted: Sequence[str] = ()
-    """Those of gpu, shard and mps that the node has but AccountingStorageTRES, and thus every TRES, lacks."""
+    """GRES of the node (gpu, shard, mps) that AccountingStorageTRES lacks, so that no TRES contains them."""
 
     @property
     def n_gpus(self) -> int:
@@ -129,7 +129,7 @@ class QueuedJob:
     tres_requested: Mapping[str, float]
     """Totals by TRES name, memory in MiB: {"cpu": 8, "mem": 65536, "gres/gpu": 2, "gres/gpu:a100": 2}.
 
-    Once a job has started, Slurm up to 24.05 reports only its allocation, which is used here in that case.
+    Once a job has started, Slurm 22.05 reports only its allocation, which is used here in that case.
     """
     tres_allocated: Mapping[str, float]
     gpu_index: Mapping[str, Mapping[str, Sequence[int]]]

@@ -133,7 +133,7 @@ def _in_one_piece(run: CommandRunner) -> Stream:
 
 
 def _check_configuration(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    # Slurm's commands retry for a minute if the file is missing.
+    # Slurm's commands retry for a minute if the file that SLURM_CONF names is missing.
     conf = environ.get("SLURM_CONF")
     if conf and not Path(conf).exists():
         raise SlurmError(f"`{_shown(argv)}` cannot be run: SLURM_CONF={conf} does not exist")

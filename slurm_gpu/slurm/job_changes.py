@@ -43,7 +43,7 @@ class SharedJobClient(SlurmCommands):
         self._update(job_id, "StartTime=now", f"ReqNodeList={node}", f"TresPerNode={gres}")
 
     def unpin(self, job_id: int, gres: str) -> None:
-        """Let Slurm start a waiting job on any node, and set its GRES per node."""
+        """Allow Slurm to start a waiting job on any node, and set its GRES per node."""
         self._update(job_id, "ReqNodeList=", f"TresPerNode={gres}")
 
     def requeue(self, job_id: int) -> None:

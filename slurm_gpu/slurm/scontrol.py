@@ -267,7 +267,8 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
     # Users set the command, comments and files that follow.
     before_texts = fields.text.partition("\n   Command=")[0]
     try:
-        # Up to 24.05, Slurm prints one TRES=: the allocation if there is one, otherwise the request.
+        # Slurm 22.05 prints a single TRES=: the allocation if there is one, otherwise the request. Later
+        # versions print ReqTRES= and AllocTRES=.
         single = parse_job_tres(fields.word("TRES"))
         req_tres, alloc_tres = fields.word("ReqTRES"), fields.word("AllocTRES")
         requested = parse_job_tres(req_tres) if req_tres else single
@@ -295,7 +296,7 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
             time_limit_s=parse_time_limit(fields.word("TimeLimit")),
             n_nodes=fields.required("NumNodes"),
             nodes=nodes,
-            # After the start of a job, Slurm up to 24.05 prints the allocation as the request.
+            # After the start of a job, Slurm 22.05 prints the allocation instead of the request.
             tres_requested=requested if req_tres else _with_layout(requested, before_texts),
             tres_allocated=_with_layout(allocated, before_texts),
             gpu_index=dict(_gpu_index(before_texts)),
