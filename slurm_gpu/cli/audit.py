@@ -48,8 +48,8 @@ _RESERVATION = re.compile(r"sg_(\d{1,18})")
 def audit(site: CommandSite, limit: int, action: str | None, refused: str | None, as_json: bool) -> None:
     """List changes that slurm-gpu made to the cluster, the latest last.
 
-    Actions include starts of urgent jobs, moves of limits, and changes to node weights and reservations.
-    Only operators, root and SlurmUser may run this command.
+    Actions include starts of urgent jobs, and changes to limits, node weights and reservations. Only
+    operators, root and SlurmUser may run this command.
     """
     if refused is not None and action is not None:
         raise UsageError("--action and --refused are mutually exclusive")

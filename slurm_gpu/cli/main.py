@@ -21,7 +21,8 @@ from slurm_gpu.text.cells import text
 
 DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
 
-# Import the module of a command only when it is called: the libraries of one would slow down all.
+# Import the module of a command only when it is called: the libraries of one command would slow down all
+# commands.
 COMMANDS = {
     "job": ("slurm_gpu.cli.runs.job", "Show the runs of a job, and the usage of each GPU."),
     "jobs": ("slurm_gpu.cli.runs.jobs", "List runs with state, waiting time and GPU use."),

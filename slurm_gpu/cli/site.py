@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
 
 
-# In the output of `scontrol ping`. A timeout instead may be due to the load of this host.
+# In the output of `scontrol ping`. A timeout is different: it may be due to the load of this host.
 _DOWN = " is DOWN"
 
 

@@ -1,6 +1,6 @@
 """Read step timings from a Parquet file, in a process whose memory limit depends on the file's metadata.
 
-Pages can unpack to more data than the metadata announce, and pyarrow does not limit memory. Therefore
+Pages can unpack to more data than the metadata announces, and pyarrow does not limit memory. Therefore
 `read_parquet` runs this module as a program, which writes the columns as an Arrow stream.
 """
 
@@ -26,7 +26,7 @@ _MOST_MESSAGE = 1000
 # take only some bytes in the file.
 _MOST_COLUMN_BYTES = 1 << 28
 _FEW_ROWS = 1_000_000
-# Memory for reading metadata, and in addition to what they announce. pyarrow 26 takes 30 MiB.
+# Memory for reading the metadata, and in addition to the amount that it announces. pyarrow 26 takes 30 MiB.
 _MARGIN_BYTES = 1 << 27
 # Memory per unpacked value while its column is built.
 _VALUE_BYTES = 16

@@ -345,8 +345,7 @@ def test_past_shows_whether_reservations_began_in_time(command: CommandLine) -> 
     assert "1m30s" in lines[2]
     assert "unused for 30m" in lines[1]
     assert lines[3:] == [
-        "Promised and used: 1; the first job began 1m30s late in the median, and 1m30s late in the worst "
-        "case",
+        "Promised and used: 1; the first job began 1m30s late (median), and at most 1m30s late",
         "Promised and not used: 1",
     ]
 

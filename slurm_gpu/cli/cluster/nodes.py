@@ -60,9 +60,9 @@ def nodes(
 
     The lines below the table show the free GPUs of the cluster, and the reasons why jobs wait.
 
-    GPUs are numbered as in Slurm. "part of 1" means some shards of GPU 1, and "all of 1" all of its shards. A
-    GPU with shards in use does not count as free, and neither do the resources of a node that accepts no
-    jobs. Brackets contain the remaining time until the job's time limit, or the state of the job.
+    GPUs are numbered as in Slurm. "(some shards)" and "(all shards)" state how many shards of a GPU a job
+    has. A GPU with shards in use does not count as free, and neither do the resources of a node that accepts
+    no jobs. The last parentheses contain the time until the job's time limit, or the state of the job.
 
     --live prints the values of the GPUs in the driver's order. A dash stands for a GPU that was not measured
     or that runs a job of another user. A single dash for a node means that the node was not measured, or

@@ -20,7 +20,7 @@ from slurm_gpu.colocation.registry import PLANNERS
 from slurm_gpu.colocation.research.workloads import table_jobs
 from slurm_gpu.errors import UsageError
 
-if TYPE_CHECKING:  # its bound needs scipy, a plan does not
+if TYPE_CHECKING:  # its bound needs scipy, but a plan does not
     from slurm_gpu.colocation.research.contest import ContestResult
 
 _COLUMNS = (
@@ -36,7 +36,7 @@ _COLUMNS = (
     "ms_p99",
 )
 
-# The bound enumerates all triples of jobs: half a million for this many.
+# The bound enumerates all triples of jobs: half a million for this many jobs.
 _MOST_JOBS = 150
 
 

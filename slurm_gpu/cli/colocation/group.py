@@ -246,8 +246,8 @@ def plan(
 ) -> None:
     """Plan which jobs share a GPU, and print their order, expected speeds and savings.
 
-    JOBS is a CSV file with the columns application, seconds (the run time alone) and optionally submit_s; -
-    reads standard input. The plan is only as accurate as the table. No job is submitted.
+    JOBS is a CSV file with the columns application, seconds (the run time without sharing) and optionally
+    submit_s; - reads standard input. The plan is only as accurate as the table. No job is submitted.
     """
     from slurm_gpu.cli.colocation import plan as run
     from slurm_gpu.cli.colocation.train import SpeedTable
@@ -272,7 +272,7 @@ def profiles(site: CommandSite, out: Path, files: tuple[Path, ...], since: str, 
     """Write profiles of applications, phase by phase, from runs that had a whole GPU.
 
     The suffix of OUT, .csv or .json, determines the format. The profiles in FILES are combined with those of
-    the finished runs on one GPU that you may see.
+    the finished single-GPU runs that you may see.
     """
     from slurm_gpu.cli.colocation import profiles as run
 

@@ -145,7 +145,7 @@ def _of_shards(shards: Shards) -> str:
     if shards.needed is None:
         return (
             f"The number of shards (of {shards.of}) that the job needs is unknown: {shards.why}; "
-            "run the job once alone"
+            "run the job once on a whole GPU"
         )
     return (
         f"The job needs {shards.needed} of {shards.of} shards, for {shards.why}: "

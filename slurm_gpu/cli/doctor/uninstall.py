@@ -87,14 +87,14 @@ class _Host:
         found = [file.path for kind in KINDS for file in placed(self.at, kind, self.etc)]
         if self.conf is None:
             run += found
-        # Two names may lead to one file, which Slurm runs by either.
+        # Two paths may lead to the same file, and Slurm may run it by either path.
         real = {path.resolve(): path for path in reversed(run)}
         others = {path.resolve(): path for path in found if path.resolve() not in real}
         return [*reversed(real.values())], [*others.values()]
 
 
 def uninstall_steps(at: DoctorContext) -> list[UninstallStep]:
-    """Return all steps for this host in their order; the reason for each that cannot be determined."""
+    """Return all steps for this host in order; for a step that cannot be determined, return the reason."""
     host, found = _host(at)
     database, web = ((at.site.config_path.parent / name).exists() for name in (DATABASE_FILE, WEB_FILE))
     if host.controller:
@@ -174,7 +174,7 @@ def _host(at: DoctorContext) -> tuple[_Host, list[UninstallStep]]:
 
 
 def _or_reason(what: str, steps: Iterator[UninstallStep]) -> Iterator[UninstallStep]:
-    """Yield the steps, or the reason why they cannot be determined: other steps do not depend on it."""
+    """Yield the steps, or the reason why they cannot be determined; other steps do not depend on them."""
     try:
         yield from steps
     except (SlurmGpuError, OSError) as error:
@@ -266,7 +266,7 @@ def _slurm_conf(host: _Host) -> Iterator[UninstallStep]:
         restarted = restart(host.at, "slurmctld").removeprefix("run ")
         again = (restarted, "(on each host of slurmctld)") if plugins else ()
         yield UninstallStep(
-            "Let Slurm read the change before you remove anything.", (*again, "scontrol reconfigure")
+            "Make Slurm read the change before you remove anything.", (*again, "scontrol reconfigure")
         )
 
 
@@ -284,7 +284,7 @@ def _hook_lines(host: _Host, kind: str) -> Iterator[str]:
 
 
 def _job_submit(host: _Host) -> Iterator[str]:
-    # A script of the site's own returns to its place, and runs as before.
+    # The site's own script is restored, and runs as before.
     if not host.controller or read_chain(host.script) != {} or _own_script(host) is not None:
         return
     for line in host.lines("JobSubmitPlugins"):

@@ -98,7 +98,7 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
         return
     _print_policy(wanted)
     click.echo(f"{what} will probably start {_when(forecast, ZoneInfo(site.config.timezone))}")
-    # Factors from too few waits for a validation would be arbitrary.
+    # Factors computed from too few waits for a validation would be arbitrary.
     reasons = forecast.reasons if forecast.judged is not None else ()
     if reasons:
         click.echo("why")
@@ -147,7 +147,7 @@ def _when(forecast: Forecast, zone: ZoneInfo) -> str:
     if forecast.upper_s < _AT_ONCE_S:
         return "within a minute"
     if forecast.lower_s < _AT_ONCE_S:
-        return f"within {span(forecast.upper_s)} (by {high}), most likely after {span(forecast.median_s)}"
+        return f"within {span(forecast.upper_s)} (by {high}), most likely in about {span(forecast.median_s)}"
     return (
         f"in {span(forecast.lower_s)} to {span(forecast.upper_s)} ({low} to {high}), "
         f"most likely around {middle}"

@@ -70,7 +70,7 @@ def undo(site: CommandSite, job: str, dry_run: bool) -> None:
 def _find(ledger: Ledger, job: str) -> End:
     ours = [one for one in ledger.ended if job in (one.id, str(one.run.job_id))]
     if not ours:
-        raise UsageError(f"nothing to undo: slurm-gpuctld has not ended job {job} within a week")
+        raise UsageError(f"nothing to undo: slurm-gpuctld has not ended job {job} within the last week")
     last = ours[-1]
     if last.state is EndState.FAILED:
         raise UsageError(f"nothing to undo: slurm-gpuctld could not end job {job} ({last.why})")

@@ -121,7 +121,7 @@ def _of_policy(site: CommandSite, file: Path | None) -> tuple[Sequence[Bundle], 
     except InputError as error:
         if file is not None:
             raise
-        # A nightly report does not fail for a policy that is being edited.
+        # A nightly report must not fail because the policy is being edited.
         remark(f"{path} is ignored: {error}")
         return (), set()
     return tuple(policy.bundles.values()), {owner.lend_in for owner in policy.owners}

@@ -81,7 +81,7 @@ def recommend(
 def _patch(found: Replayed, findings: Findings) -> str:
     """Return a unified diff of the policy; "" if nothing changes."""
     path = found.loaded.path
-    old = text = path.read_bytes().decode()  # decoded without a change of line ends
+    old = text = path.read_bytes().decode()  # decoded with unchanged line endings
     for change in findings.changes:
         text = edit_limit(text, str(path), change.limit.rule, change.limit.key, change.new)
     return unified_diff(old, text, str(path))

@@ -102,8 +102,8 @@ def print_past(rows: Sequence[Reservation], promises: PromiseDelays, zone: ZoneI
     )
     if promises.n:
         click.echo(
-            f"Promised and used: {promises.n}; the first job began {span(promises.median_s)} late in the "
-            f"median, and {span(promises.worst_s)} late in the worst case"
+            f"Promised and used: {promises.n}; the first job began {span(promises.median_s)} late (median), "
+            f"and at most {span(promises.worst_s)} late"
         )
     if promises.unused:
         click.echo(f"Promised and not used: {promises.unused}")
@@ -195,4 +195,5 @@ def _timeline(
     others = (
         f"; {_OTHERS} is a reservation made directly in Slurm" if any(s == _OTHERS for *_, s in lines) else ""
     )
-    yield Text(f"{'':{label}} a sign is {'a day' if hours == 24 else counted(hours, 'hour')}{others}", "dim")
+    part = "a day" if hours == 24 else counted(hours, "hour")
+    yield Text(f"{'':{label}} each sign stands for {part}{others}", "dim")

@@ -11,7 +11,7 @@ from slurm_gpu.database.accounting.derived_columns import resolve_double_watches
 from slurm_gpu.database.accounting.steady_clock import spans
 from slurm_gpu.wire import Host, Record
 
-# first_s and last_s are rounded, so watches that follow each other may share a second.
+# first_s and last_s are rounded, so consecutive watches may share a second.
 _TOUCHING_S = 1
 
 

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from slurm_gpu.http.connection_limits import ConnectionLimits
 from slurm_gpu.http.server import FirstReader, HttpServer
 
-# The server and each worker accept up to 4,000 connections: ten thousand nodes post a thousand times per
+# The server and each worker accept up to 4,000 connections. Ten thousand nodes post a thousand times per
 # second, and all of them wait if answers pause for a moment. 20 addresses that use their maximum leave 668
 # connections.
 LIMITS = ConnectionLimits(

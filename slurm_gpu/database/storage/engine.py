@@ -88,7 +88,7 @@ class LockedError(DatabaseError):
 
 
 class LockWait(enum.Enum):
-    """How often to wait ROW_LOCK_WAIT_S for locked rows: several times, once or never."""
+    """Whether to wait ROW_LOCK_WAIT_S for locked rows several times, once or never."""
 
     PATIENT = enum.auto()
     ONCE = enum.auto()

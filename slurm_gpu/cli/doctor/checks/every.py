@@ -47,7 +47,7 @@ from slurm_gpu.errors import SlurmGpuError
 
 _SITE, _MUNGE, _SLURM, _DATABASE = "site file", "MUNGE", "Slurm", "slurm-gpudbd"
 
-# Add the checks of new parts of slurm-gpu here.
+# Add the checks for new parts of slurm-gpu here.
 CHECKS = (
     Check(_SITE, site_file.valid),
     Check(_MUNGE, munged.round_trip, (_SITE,)),

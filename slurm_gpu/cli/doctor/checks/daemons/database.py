@@ -21,7 +21,7 @@ from slurm_gpu.text.units import counted
 _SKEW_S = 5.0
 _NODE_SKEW_S = 30.0
 _MISSED_IMPORTS = 3
-# Nodes post each minute at least, and may be late once.
+# Nodes post at least once a minute, and one post may be late.
 _RECENT_S = 120.0
 _REFUSED_WITHIN_S = 86400.0
 # A slurm-gpud that has started or reconnected posts within this time: at least once a minute.

@@ -103,7 +103,7 @@ def address(at: DoctorContext) -> Iterator[CheckResult]:
             )
         with at.site.database() as database:
             later = database.health()
-        # One slurm-gpudbd may import in between, but then its last answer agrees.
+        # A single slurm-gpudbd may import between the two answers, but in this case its last answer agrees.
         if not found and health.last_import_s not in (mine.last_import_s, later.last_import_s):
             found.append(
                 fail(

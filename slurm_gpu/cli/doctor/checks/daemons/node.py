@@ -65,7 +65,7 @@ def hook_directory(at: DoctorContext) -> Iterator[CheckResult]:
     taken = _directories("--run-dir", at.run_dir)
     for run_dir in taken:
         yield from _hook_directory(at, run_dir / "jobs")
-    # By default hooks write here, wherever slurm-gpud reads.
+    # By default, hooks write to this directory, regardless of where slurm-gpud reads.
     if at.run_dir not in taken and may_read(written := at.run_dir / "jobs") and any(written.iterdir()):
         yield fail(
             f"hooks write to {written}, but {_DAEMON} reads {taken[0] / 'jobs'}",

@@ -19,7 +19,7 @@ _PLANNED = frozenset(
     | {"power_down", "powered_down", "powering_down", "powering_up", "power_up"}
     | {"reboot", "reboot_issued", "reboot_requested"}
 )
-# The reasons that slurmctld writes itself; any other was given with a state=down on purpose.
+# The reasons that slurmctld writes itself; an admin gave any other reason, together with state=down.
 _NO_ANSWER, _REBOOTED = "Not responding", "Node unexpectedly rebooted"
 # A node whose live values are not read posts every minute, ±10 %.
 _REPORTS_WITHIN_S = 2 * IDLE_LIVE_INTERVAL_S

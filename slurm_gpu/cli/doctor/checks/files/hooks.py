@@ -51,7 +51,7 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
         # Slurm 24.11 and later run the hooks of all lines; ours is in one of them.
         added = unread if _has_several(at, kind) and unread != _written(at, kind) else []
         if unread and at.nodes_here and not added:
-            # The next reconfiguration would run these files: traps are to be removed before it.
+            # After the next reconfiguration, Slurm would run these files, so report their problems now.
             files = _files(at, kind, [str(conf / pattern) for pattern in unread])
             yield from (finding for finding in files if finding.level is not Level.OK)
         if not patterns and unread:
@@ -82,7 +82,7 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _has_several(at: DoctorContext, kind: str) -> bool:
-    """Return whether Slurm uses all lines for the hook, as 24.11 and later do; others use only the last."""
+    """Return whether Slurm uses all lines of the hook, as from 24.11 on, and not only the last."""
     return f"{kind}[0]" in at.settings.raw
 
 
@@ -224,7 +224,7 @@ def _without_gpus(
     ours: Sequence[HookFile],
     found: Sequence[CheckResult],
 ) -> Iterator[CheckResult]:
-    # Where nodes share their hooks, those with GPUs need it; it stops writing when too many events wait.
+    # If nodes share their hooks, those with GPUs need this one; it stops writing when too many events wait.
     if ours and not running("slurm-gpud") and shared_file_system(ours[0].path) is None:
         yield warn(
             f"{ours[0].path} runs on this node without GPUs, but no slurm-gpud reads its events",

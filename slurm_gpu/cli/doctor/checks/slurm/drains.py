@@ -95,7 +95,7 @@ def drains(kind: str, path: Path) -> Iterator[CheckResult]:
             f"move {_typed(path)} to another directory",
         )
     elif not mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH):
-        # Nodes would also be drained by a text that is executable.
+        # Do not advise chmod +x for a text file: Slurm would still drain nodes.
         remedy = f"move {_typed(path)} to another directory"
         if _unlike_a_program(path) is None:
             remedy = f"run chmod +x {_typed(path)}, or move it to another directory"

@@ -24,7 +24,7 @@ _CROWDED = 0.8
 _MANY_JOBS = 200_000
 _ENFORCED_BY = {"limits": ("limits", "safe", "all"), "qos": ("qos", "all")}
 _INSTANCE = re.compile(r"(^|_)[1-9]g\.[0-9]+gb")
-# The versions of Slurm in which this was measured.
+# The Slurm version that was found to count each device file of a MIG instance as a GPU.
 _SPLITS_INSTANCES = "22.05."
 
 
