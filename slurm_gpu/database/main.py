@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> None:
         n_changed = make_importer(config, database, view, clock).run_once()
         log.info("imported %d new or changed runs and matched records to them", n_changed)
         return
-    # Before the server is ready, no work is in progress, so SIGTERM ends the process at once.
+    # Before the server is ready, no work is in progress, so SIGTERM ends the process immediately.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _make_ready_when_there(database, notifier)
     warn_of_unknown_user(settings.web)

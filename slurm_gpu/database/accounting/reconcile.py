@@ -191,8 +191,8 @@ def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, A
 def _in_few_lengths(found: list[T]) -> list[T]:
     """Pad the list with its first item until its length is a power of two.
 
-    Each length requires its own statement. SQLAlchemy caches at least 500 compiled statements, and one with
-    500 rows takes 1.8 MiB.
+    Each length requires its own statement. SQLAlchemy caches at least 500 compiled statements, and a
+    statement with 500 rows takes 1.8 MiB.
     """
     length = 1 << max(0, len(found) - 1).bit_length()
     return found + found[:1] * (length - len(found))

@@ -93,7 +93,7 @@ def allocated_mgpu(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str,
     if not hostlist:
         return count_mgpu(tres)
     here = [nodes.get(name) for name in node_set(hostlist)]
-    # A node that is gone is assumed to have the configuration of the others.
+    # A node that is gone is assumed to have the configuration of the other nodes.
     asked = nodes.values() if None in here else here
     is_accounted = bool(tres) and not any(node.unaccounted for node in asked if node is not None)
     return count_mgpu(tres, per_gpu_of(here), is_accounted=is_accounted)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, insert, select
 from slurm_gpu.database.storage.batches import batched
 from slurm_gpu.database.storage.schema import forecast, forecast_model
 
-# MariaDB accepts 16 MiB per packet by default; smaller parts block others for less time.
+# MariaDB accepts 16 MiB per packet by default; smaller parts block other transactions for less time.
 PART_BYTES = 512 * 1024
 MODELS_KEPT = 3
 # Interval between stored forecasts of a job, so that repeated requests neither fill the table nor count more.

@@ -2,7 +2,8 @@
 
 All functions of this module run in the event loop. Each uid has two limits: the number of requests served at
 the same time, and a bucket of rows that refills at a fixed rate. The number of rows in an answer is known
-only after the request is served, so a bucket may become negative; the next request then waits longer.
+only after the request is served, so a bucket may become negative; in that case, the next request waits
+longer.
 """
 
 from __future__ import annotations

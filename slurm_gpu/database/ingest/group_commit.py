@@ -19,7 +19,7 @@ R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
 MOST_AT_ONCE = 200
-# Retries for locked rows take at most this share of the time, since all others wait meanwhile.
+# Retries for locked rows take at most this share of the time, since all other items wait meanwhile.
 LOCKED_SHARE = 0.05
 # Time limit for the search for the items whose rows are locked. The remaining items are retried later.
 FIND_OUT_S = 3.0

@@ -4,7 +4,7 @@ python -m slurm_gpu.database.ingest.worker SOCKET # slurm-gpudbd runs this; SOCK
 
 A worker accepts connections from the listening socket of slurm-gpudbd, and passes connections with other
 requests on to slurm-gpudbd. It ends when SOCKET is closed, so it never outlives slurm-gpudbd. Shipments in
-progress at that time may or may not be stored, and their nodes receive no answer.
+progress when it ends may or may not be stored, and their nodes receive no answer.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ log = logging.getLogger("slurm-gpudbd")
 _COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.database.ingest.worker")
 # A worker reports every second. A worker that was silent for this time is considered hung and is killed.
 SILENT_S = 120.0
-# A worker that lived for this time is restarted at once.
+# A worker that lived for this time is restarted immediately.
 _LONG_S = 60.0
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 30.0
 # A worker has two seconds for requests in progress.

@@ -172,7 +172,7 @@ class SortOrder:
         return cls(key, wanted.ascending, at_s)
 
     def steps(self, after: PageCursor | None) -> Iterator[RowQuery]:
-        """Yield the queries to run one after another: rows with a sort value, then rows without a sort value.
+        """Yield the queries to run in order: one for rows with a sort value, and one for rows without.
 
         Each query can use an index on the sort column, and continues from `after` without reading earlier
         rows.

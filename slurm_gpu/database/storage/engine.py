@@ -52,8 +52,8 @@ LOCK_WAIT_S = 30
 # Time limit on MariaDB for rows that another session has locked. All shipments wait meanwhile.
 ROW_LOCK_WAIT_S = 5
 ANSWERS_WITHIN_S = 60
-# Errors due to values that the database or driver rejects, at every attempt. All others are DatabaseError: an
-# unreachable, locked or full database, or a missing table, is not due to values.
+# Errors due to values that the database or driver rejects, at every attempt. All other errors are
+# DatabaseError: an unreachable, locked or full database, or a missing table, is not due to values.
 REFUSED = StatementError, OverflowError, UnicodeError
 _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1205, 1213
 # MariaDB errors due to values, which pymysql classifies as operational: a row too large, a packet too large,
@@ -318,8 +318,8 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A write transaction that begins by reading fails at once, without waiting, if another transaction has
-    # written since.
+    # A write transaction that begins by reading fails immediately, without waiting, if another transaction
+    # has written since.
     writing = connection.get_execution_options().get(_WRITE, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 

@@ -282,7 +282,7 @@ class JobWatch:
 
 
 def _on_shared_nodes(queue: Mapping[int, QueuedJob]) -> set[int]:
-    """Return the jobs that share a node with another job; host metrics of such a node include both."""
+    """Return the jobs that share a node with another job; host metrics of such a node include both jobs."""
     holding = [job for job in queue.values() if job.state in ALLOCATED_STATES]
     on = Counter(node for job in holding for node in job.nodes)
     return {job.job_id for job in holding if any(on[node] > 1 for node in job.nodes)}
