@@ -93,9 +93,9 @@ class HttpServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept connections up to the limit.
 
-        uvicorn would accept all connections, and answer 503 above a limit. A thousand nodes that retry would
-        then cost as much as a thousand nodes that are served. Here, excess connections wait in the kernel and
-        are served in order.
+        uvicorn would accept all connections, and answer 503 above a limit. In that case, a thousand nodes
+        that retry would cost as much as a thousand nodes that are served. Here, excess connections wait in
+        the kernel and are served in order.
         """
         await super().startup([])
         self._loop = asyncio.get_running_loop()

@@ -129,7 +129,11 @@ def train_planner(
         raise OutsideError(f"{out}: cannot be written: {error.strerror}") from None
     click.echo(str(out))
     taught = "" if trained.taught_score is None else f", {trained.taught_score:.4f} after imitation"
-    unit = "makespan ÷ sum of run times alone" if name == "dqngpu" else "time in the system ÷ time alone"
+    unit = (
+        "makespan ÷ sum of unshared run times"
+        if name == "dqngpu"
+        else "time in the system ÷ unshared run time"
+    )
     remark(
         f"{trained.epochs} epochs in {trained.seconds:.0f} s; {unit}: {trained.score:.4f}{taught}, "
         f"{trained.history[0][1]:.4f} before training"

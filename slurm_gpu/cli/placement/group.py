@@ -111,9 +111,9 @@ def release_weights(site: CommandSite, run_dir: Path) -> None:
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     if table is not None and table.mode == "enforce" and not table.is_stale(site.wall()):
         raise UsageError(
-            "slurm-gpuctld runs on this host and would set the weights again: stop it, which restores "
-            "them, or "
-            "set placement: {mode: observe} in slurm-gpu.yaml and restart it. If it was just killed, wait "
+            "slurm-gpuctld runs on this host and would set the weights again: stop it, which restores the "
+            "site's own weights, or set placement: {mode: observe} in slurm-gpu.yaml and restart it. If it "
+            "was just killed, wait "
             f"{placementtable.STALE_CYCLES * table.cycle_s:.0f} s"
         )
     settings = site.slurm.settings()

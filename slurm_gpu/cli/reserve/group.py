@@ -156,8 +156,8 @@ def request(
 def approve(site: CommandSite, number: int, start: str | None, nodes: str | None) -> None:
     """Approve a request for the first window in which enough nodes are free at the same time.
 
-    The window depends on the time limits of running jobs and on other reservations. Once approved, the start
-    cannot be moved to a later time. Pending jobs that would have used these nodes wait longer.
+    The window depends on the time limits of running jobs and on other reservations. After the approval, the
+    start cannot be moved to a later time. Pending jobs that would have used these nodes wait longer.
     """
     settings, zone = _settings(site), ZoneInfo(site.config.timezone)
     only = None if nodes is None else _hosts(nodes)

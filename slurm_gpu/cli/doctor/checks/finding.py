@@ -83,7 +83,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _is_own(family: int, address: tuple[object, ...]) -> bool:
-    """Return whether an address belongs to this host: a packet to it then has the same source address."""
+    """Return whether an address belongs to this host: if so, packets to it have the same source address."""
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect((address[0], 9, *address[2:]))  # sends nothing

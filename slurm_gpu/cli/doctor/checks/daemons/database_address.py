@@ -24,7 +24,7 @@ from slurm_gpu.errors import MungeError, OutsideError, SlurmError
 from slurm_gpu.text.hostlist import compress
 
 _DAEMON = "slurm-gpudbd"
-# slurm-gpudbd answers this if munged, slurmctld or its database is down: it is reachable.
+# slurm-gpudbd gives this answer if munged, slurmctld or its database is down, so it is reachable.
 _UNABLE = "cannot answer at the moment"
 
 

@@ -42,7 +42,7 @@ _SIGNATURE = "# Placed by slurm-gpu"
 
 
 def configured(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that Prolog and Epilog run our hooks and match only executable files: others drain the node."""
+    """Check that Prolog and Epilog run our hooks and match only executable files; others drain nodes."""
     conf = at.slurm_conf.parent  # relative names are in the directory that slurmctld sends (configless)
     for kind in KINDS:
         patterns = patterns_of(at.settings.raw, kind)
