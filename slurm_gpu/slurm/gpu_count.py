@@ -15,7 +15,7 @@ def per_gpu_of(nodes: Iterable[SlurmNode | None]) -> SharesPerGpu:
 
 
 def agreed_per_gpu(nodes: Iterable[SlurmNode]) -> SharesPerGpu:
-    """Return the numbers of shards and MPS per GPU; one is unknown if the nodes that have any differ."""
+    """Return the numbers of shards and MPS per GPU; a number is unknown if nodes with that GRES differ."""
     some = [node.per_gpu for node in nodes]
     shards, mps = {one.shard for one in some if one.shard}, {one.mps for one in some if one.mps}
     return SharesPerGpu(*(next(iter(sizes)) if len(sizes) == 1 else None for sizes in (shards, mps)))

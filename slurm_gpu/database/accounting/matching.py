@@ -213,7 +213,7 @@ class _InTime:
 
 
 def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -> int:
-    """Return how many of a job's first runs are missing from accounting; 0 unless the times indicate it.
+    """Return how many of a job's first runs are missing from accounting; 0 unless the times indicate this.
 
     A record outside its run has two possible explanations: a clock is wrong, or a run is missing. The result
     is 0 if clock errors of at most MISSING_SLACK_S in total over all restarts explain the times, or if too

@@ -57,7 +57,7 @@ class GroupCommit(Generic[T, R]):
         self._locked_again_s = -math.inf
 
     def do(self, items: Sequence[T]) -> list[R | Exception]:
-        """Store the items; return each result after its commit, or the exception that storing it raised."""
+        """Store the items; return for each its result after the commit, or the exception that was raised."""
         entries = [_PendingItem[T, R](item, self._names(item), self._who(item)) for item in items]
         coming = deque(entries)
         with self._lock:

@@ -19,7 +19,7 @@ class ShownVerdicts:
     suspects: Sequence[ReportedSuspect] = ()
 
     def seen_by(self, caller: Caller) -> Verdicts:
-        """Return the verdicts on the caller's own jobs, or all verdicts and the suspects for operators."""
+        """Return the verdicts on the caller's own jobs or, for operators, all verdicts and the suspects."""
         return Verdicts(
             as_of_s=self.as_of_s,
             watched=self.watched,

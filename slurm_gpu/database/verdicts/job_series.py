@@ -227,7 +227,7 @@ def _aligned(
 
 
 def _throttled(run: Run) -> dict[tuple[str, str], float]:
-    """Return by device the fraction of time in which a fault throttled it, for devices that recorded this."""
+    """Return by device the fraction of time for which a fault throttled the device, if this was recorded."""
     bad: dict[tuple[str, str], list[float]] = {}
     for record in run.devices or ():
         if record.throttle_s is None or record.sampled_s <= 0:

@@ -82,7 +82,7 @@ def configured(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _has_several(at: DoctorContext, kind: str) -> bool:
-    """Return whether Slurm uses all lines of the hook, as from 24.11 on, and not only the last."""
+    """Return whether Slurm uses all lines of the hook (24.11 and later), not only the last."""
     return f"{kind}[0]" in at.settings.raw
 
 
