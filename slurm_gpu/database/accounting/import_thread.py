@@ -22,8 +22,8 @@ from slurm_gpu.slurm.sacctmgr import Sacctmgr
 # answer with 10,000 jobs takes more than a second; with the default of 5 ms, requests would be delayed by
 # about that time.
 _SWITCH_S = 0.0005
-# Number of new objects that triggers a search for cycles. With the default of 700, thousands of rows that
-# wait to be stored are scanned repeatedly, which takes an eighth of the time of a first import.
+# Number of new objects that triggers a search for reference cycles. With the default of 700, thousands of
+# rows that wait to be stored are scanned repeatedly, which takes an eighth of the time of a first import.
 _GARBAGE_AFTER = 10_000
 
 

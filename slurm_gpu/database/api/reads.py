@@ -59,7 +59,7 @@ _OWN_ANSWER = {"Cache-Control": "private, no-cache"}
 
 
 class Reads:
-    """The endpoints for runs, live values, nodes and health; counts the open streams of each user."""
+    """The endpoints for runs, live values, nodes and health, with the number of open streams of each user."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -41,7 +41,7 @@ class TrainingResult:
 def train_from_database(
     database: Database, cluster: str, now_s: int, learner: Learner | None
 ) -> TrainingResult:
-    """Train a model on the data up to `now_s` and store it; without a learner, it contains only tables."""
+    """Train a model on the data up to `now_s` and store it; without a learner, use only tables."""
     with database.reading() as connection:
         runs = past_runs(connection, cluster, now_s - HISTORY_S)
     model = make_model(runs, float(now_s), learner)

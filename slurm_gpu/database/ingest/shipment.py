@@ -89,7 +89,7 @@ class WireError(ShipmentError):
 
 @dataclass(frozen=True, slots=True)
 class StoredClaim:
-    """The data that a node sends only once and considers stored, as stated by the node.
+    """The data that a node sends only once and considers stored.
 
     `devices` contains at_s and the number of the node's devices. `runs` contains the seq of each run that has
     not ended, by job ID.

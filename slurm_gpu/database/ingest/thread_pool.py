@@ -1,4 +1,4 @@
-"""Process items in threads in batches, with few switches between the event loop and the threads.
+"""Process batches of items in threads, with few switches between the event loop and the threads.
 
 Every thread has to wait for Python's global lock. If each request required a call to a thread and one back to
 the event loop, the calls would take longer than the work.

@@ -105,7 +105,7 @@ def _with_histograms(values: dict[str, Any]) -> dict[str, Any]:
 def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:
     """Convert a histogram to a list, or return it unchanged if data would be lost.
 
-    Data would be lost if it is unordered or contains zeros.
+    Data would be lost if the histogram is unordered or contains zeros.
     """
     first, last = int(next(iter(histogram))), int(next(reversed(histogram)))
     of_percents = list(map(histogram.get, _PERCENTS[first : last + 1], repeat(0)))

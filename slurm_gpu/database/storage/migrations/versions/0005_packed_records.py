@@ -44,7 +44,7 @@ _DICTIONARY = b"""\
 
 
 def upgrade() -> None:
-    """Upgrade; if this was interrupted at any moment, the next call continues after the last copied row."""
+    """Upgrade; if this is interrupted at any time, the next call continues after the last copied row."""
     inspector = sa.inspect(op.get_bind())
     if "row_id" in _names(inspector.get_columns("run_device")):
         if _BEFORE in inspector.get_table_names():
