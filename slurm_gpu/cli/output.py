@@ -20,7 +20,8 @@ from slurm_gpu.cli.encoding import can_encode
 from slurm_gpu.errors import UsageError
 from slurm_gpu.text.spreadsheet import defused
 
-# Decimals in JSON and CSV: hours to some milliseconds, percentages finer than any measurement.
+# Number of decimals in JSON and CSV: hours are exact to a few milliseconds, and percentages are finer than
+# any measurement.
 _DECIMALS = 6
 # Rows are not wrapped or cut in a pipe.
 _PIPE_WIDTH = 100_000

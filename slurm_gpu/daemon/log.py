@@ -6,7 +6,7 @@ import logging
 import math
 from dataclasses import dataclass
 
-# Maximum lines per minute of one logging call.
+# Maximum number of lines per minute for one logging call.
 MOST_WARNINGS = 20
 MOST_OTHERS = 200
 _PERIOD_S = 60.0

@@ -62,7 +62,7 @@ def test_repeatedly_ending_nvml_readers_are_reported(installed: Installation):
     installed.database.lives["n4"] = Live(at_s=NOW_S, host={"reader_deaths": 3})
     finding = worst(readers.alive(installed.at()))
     assert finding.level is Level.FAIL
-    assert "ended up to 11 times within ten minutes on n[3-4]" in finding.message
+    assert "ended repeatedly on n[3-4] (at most 11 times within ten minutes)" in finding.message
     assert str(finding.remedy).startswith("on n3, ")
 
 

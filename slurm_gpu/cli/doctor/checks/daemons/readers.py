@@ -27,9 +27,8 @@ def alive(at: DoctorContext) -> Iterator[CheckResult]:
         return
     most = max(exits[node] for node in failing)
     yield fail(
-        f"slurm-gpud's NVML reader ended up to {most:.0f} times within ten minutes on "
-        f"{compress(failing)}, so the GPUs there are not measured",
+        f"slurm-gpud's NVML reader ended repeatedly on {compress(failing)} (at most {most:.0f} times "
+        "within ten minutes), so the GPUs there are not measured",
         f"on {failing[0]}, see the lines with `reader` in {log_there(at, 'slurm-gpud')} for the cause; "
-        "then run "
-        "nvidia-smi and dmesg",
+        "then run nvidia-smi and dmesg",
     )

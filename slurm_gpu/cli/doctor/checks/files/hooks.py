@@ -117,7 +117,7 @@ def placed(at: DoctorContext, kind: str, *etc: Path) -> list[HookFile]:
 
 
 def _passed_over(at: DoctorContext, kind: str, used: Sequence[str]) -> Iterator[CheckResult]:
-    """Yield a finding if slurm.conf sets `kind` several times, and Slurm silently uses only the last."""
+    """Yield a finding if slurm.conf sets `kind` several times and Slurm silently uses only the last value."""
     if _has_several(at, kind):
         return
     try:

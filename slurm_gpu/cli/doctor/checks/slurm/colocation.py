@@ -1,4 +1,4 @@
-"""Check that Slurm and slurm-gpuctld support the policy's jobs that share GPUs."""
+"""Check that Slurm and slurm-gpuctld support jobs that share GPUs, if the policy allows sharing."""
 
 from __future__ import annotations
 
