@@ -29,7 +29,8 @@ PING_TIMEOUT_S = 5.0
 QUERY_TIMEOUT_S = 60.0
 ACCOUNTING_TIMEOUT_S = 600.0
 
-# Up to this number, jobs are requested one by one; for more, one call for all jobs loads slurmctld less.
+# Up to this number, jobs are requested one by one; for more jobs, a single call for all jobs puts less load
+# on slurmctld.
 _MAX_SINGLE_CALLS = 8
 
 # 2100-01-01. Without an end, sacct leaves out jobs that become eligible later than now.

@@ -77,7 +77,7 @@ def print_use(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> N
 
 
 def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> None:
-    """Print the use of the parts of each GPU and throttling; leave out columns without measurements."""
+    """Print throttling and the use of the parts of each GPU; leave out columns without measurements."""
 
     def link(name: str) -> Callable[[DeviceUse], str]:
         def cell(use: DeviceUse) -> str:

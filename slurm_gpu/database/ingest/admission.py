@@ -13,7 +13,7 @@ import math
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.http.error_responses import ShipmentError
 
-# The number of waiting shipments is limited to those that are served within this time.
+# At most as many shipments wait as can be served within this time.
 SERVED_WITHIN_S = 5.0
 # Assumed rate until it is measured. A slot that is too early costs one more request; one that is too late
 # leaves the server idle.

@@ -1,4 +1,4 @@
-"""Store the requested GPUs of runs, and allow their times to be unknown."""
+"""Store the requested GPUs of runs, and allow the times of runs to be unknown."""
 
 import json
 from collections import defaultdict
