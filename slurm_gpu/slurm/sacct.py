@@ -202,7 +202,7 @@ def parse_rows(pieces: Iterable[str], names: Sequence[str], mark: str) -> Iterat
             if n_unreadable <= _MAX_LOGGED:
                 _log_row_once(problem, text[:_SHOWN_CHARACTERS])
     if n_unreadable > _MAX_LOGGED:
-        _log_row_once(f"sacct: {n_unreadable} rows cannot be read; the last one", problem)
+        _log_row_once(f"sacct: {n_unreadable} rows cannot be read, the last with this error", problem)
     if n_unreadable and not n_rows:
         raise SlurmError(problem)
 
