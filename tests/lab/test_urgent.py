@@ -88,7 +88,7 @@ def test_an_urgent_job_starts_first_and_a_forbidden_one_is_refused_with_the_perm
     may_not = lab.run_as("bob", ["sbatch", "--qos=urgent", f"--comment={WHY}", "--wrap=true"], check=False)
     assert may_not.returncode != 0
     assert "Refused by rule urgent: Deadlines of papers." in may_not.stderr
-    assert "Urgent jobs (--qos=urgent) are allowed for: alice. At most 1 run at once" in may_not.stderr
+    assert "Urgent jobs (--qos=urgent) are allowed for: alice. At most 1 may run at once" in may_not.stderr
     no_reason = lab.run_as("alice", ["sbatch", "--qos=urgent", "--wrap=true"], check=False)
     assert "add --comment='the reason'" in no_reason.stderr
 
