@@ -14,14 +14,14 @@ local function load_file(path)
     chunk, reason = loadfile(path)
     chunk = chunk and setfenv(chunk, own)
   else
-    chunk, reason = loadfile(path, "t", own)
+    chunk, reason = loadfile(path, nil, own)
   end
   if chunk == nil then
     error(reason, 0)
   end
-  local code = chunk()
-  if (tonumber(code) or slurm.SUCCESS) ~= slurm.SUCCESS then
-    error(path .. " returned " .. code .. ", not slurm.SUCCESS, when it was loaded", 0)
+  local code = tonumber((chunk())) or slurm.SUCCESS
+  if code ~= slurm.SUCCESS then
+    error(string.format("%s returned %g, not slurm.SUCCESS, when it was loaded", path, code), 0)
   end
   -- Kept now: a file that the script runs defines them in _G, where ours replace them.
   local functions = {}
@@ -39,7 +39,9 @@ local function loaded(path)
     return nil
   end
   local fine, script = pcall(load_file, path)
-  return { path = path, script = fine and script or nil, problem = not fine and tostring(script) or nil }
+  -- Without the list of directories in which a module was not found.
+  local problem = not fine and tostring(script):match("^[^\n]*"):gsub("not found:$", "not found") or nil
+  return { path = path, script = fine and script or nil, problem = problem }
 end
 
 local sites = { before = loaded(policy.chain_before), after = loaded(policy.chain_after) }

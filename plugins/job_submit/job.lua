@@ -62,9 +62,7 @@ end
 -- 24.11 it does, but only salloc names a job "interactive" by default; srun uses the name of its program.
 local function interactive_command(desc)
   local name = text(desc.name)
-  if desc.argc == nil then
-    return nil
-  elseif desc.argc == 0 or name == "interactive" then
+  if desc.argc == 0 or name == "interactive" then
     return "salloc"
   end
   local program = type(desc.argv) == "table" and text(desc.argv[0])

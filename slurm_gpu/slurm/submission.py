@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, run_command
@@ -45,6 +45,8 @@ class Partition:
     needs_reservation: bool = False
     state: str = "UP"
     """UP, DOWN (accepts jobs but starts none), DRAIN (starts jobs but accepts none) or INACTIVE (neither)."""
+    raw: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """All settings as scontrol prints them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +157,7 @@ def _partition(line: str) -> Partition:
         root_only=fields.get("RootOnly") == "YES",
         needs_reservation=fields.get("ReqResv") == "YES",
         state=fields.get("State", "UP"),
+        raw=fields,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from slurm_gpu.policy.language.model import Chain, Policy
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript
 
 from .placing import Tree
 
@@ -43,7 +43,7 @@ def submitted(text: str) -> set[tuple[int, tuple[str, ...]]]:
     for script in scripts:
         script.set_jobs([])
     partition = {"name": "gpu", "flag_default": 1, "default_time": 60, "max_time": 600}
-    verdicts = [script.submit({**EMPTY_DESCRIPTION, "user_id": 7}, [partition]) for script in scripts]
+    verdicts = [script.submit({"user_id": 7}, [partition]) for script in scripts]
     return {(verdict.code, verdict.messages) for verdict in verdicts}
 
 

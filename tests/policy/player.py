@@ -215,9 +215,7 @@ class Player:
 
     def _submit_blind(self, action: SubmitBlind) -> None:
         self.snapshot.unlink(missing_ok=True)
-        self.script.set_jobs(
-            [{"job_id": 1}]
-        )  # a record without a state makes the script do arithmetic on nil
+        self.script.set_jobs([{"job_id": 1, "job_state": "?"}])  # a state that is no number is an error
         verdict = self.script.submit(description(action.job, self.scenario.mark), PARTITIONS)
         assert verdict.accepted == accepts_blind(self.policy, action.job, self.now_s), verdict
         assert len(_errors(verdict)) == 1, verdict.log
@@ -264,7 +262,7 @@ class Player:
         else:
             self.snapshot.write_text(text)
         if self._counts_by_snapshot:
-            self.script.set_jobs([{"job_id": 1}])  # reading the queue would fail
+            self.script.set_jobs([{"job_id": 1, "job_state": "?"}])  # reading the queue would fail
         else:
             self.script.set_jobs(job.row for job in self.jobs)
 

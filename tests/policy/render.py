@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, ScalarFields
+from slurm_gpu.policy.lua.script import ScalarFields
 
 from .judgement import Hours, binds
 from .model import DEFAULT_MIB_PER_CPU, DEFAULT_MIB_PER_GPU, Request, RuleModel
@@ -47,7 +47,7 @@ def description(request: Request, mark: str = "/", *, terse: bool = False) -> di
 
     A `terse` user leaves out options that equal Slurm's defaults.
     """
-    desc: dict[str, Any] = dict(EMPTY_DESCRIPTION) | tres(request, mark)
+    desc: dict[str, Any] = tres(request, mark)
     desc |= {"user_id": request.uid, "account": request.account, "partition": request.partition}
     desc |= {"qos": request.qos, "user_name": NAMES.get(request.uid)}
     if terse:
@@ -95,7 +95,7 @@ _UPDATED: Mapping[str, str] = {
 
 def changes(before: Request, after: Request, mark: str = "/") -> dict[str, Any]:
     """Return the description that `scontrol update` sends to change one request into the other."""
-    desc: dict[str, Any] = dict(EMPTY_DESCRIPTION)
+    desc: dict[str, Any] = {}
     for name, field in _UPDATED.items():
         if getattr(before, name) != getattr(after, name):
             desc[field] = getattr(after, name)

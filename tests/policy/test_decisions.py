@@ -10,7 +10,7 @@ import pytest
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.decisions import RuleCount, count_decisions, find_endings, write_ending
-from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, PolicyScript
+from slurm_gpu.policy.lua.script import PolicyScript
 
 from .compile import compiled
 from .model import RuleModel
@@ -50,7 +50,7 @@ def test_lines_that_the_script_writes_are_counted(tmp_path: Path) -> None:
     script = PolicyScript(build_bundle(compiled([rule], str(tmp_path / "decisions.log"))), writes=True)
     for gpus in (1, 2, 3):
         job = {"user_id": 1001, "account": "vision", "partition": "gpu", "script": "#!/bin/sh"}
-        script.submit({**EMPTY_DESCRIPTION, **job, "tres_per_job": f"gres/gpu:{gpus}"}, PARTITIONS)
+        script.submit({**job, "tres_per_job": f"gres/gpu:{gpus}"}, PARTITIONS)
     counts = count_decisions(tmp_path)
     assert counts is not None
     assert (counts.accepted, counts.refused, counts.rules) == (1, 2, {"one-each": RuleCount(refused=2)})

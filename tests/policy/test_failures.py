@@ -37,7 +37,7 @@ def script_of(
 @pytest.mark.parametrize(("on_error", "accepted"), [("allow", True), ("deny", False)])
 def test_an_unreadable_queue_follows_on_error(lua: str, on_error: str, accepted: bool) -> None:
     script = script_of(on_error, lua)
-    script.set_jobs([{"job_id": 1}])  # a record without a state makes the script do arithmetic on nil
+    script.set_jobs([{"job_id": 1, "job_state": "?"}])  # a state that is no number is an error
     for _ in range(2):
         verdict = script.submit(description(ALICE), PARTITIONS)
         assert verdict.accepted is accepted
@@ -49,7 +49,7 @@ def test_an_unreadable_queue_follows_on_error(lua: str, on_error: str, accepted:
 
 def test_on_error_of_a_rule_applies_only_to_its_group() -> None:
     script = script_of("deny")
-    script.set_jobs([{"job_id": 1}])
+    script.set_jobs([{"job_id": 1, "job_state": "?"}])
     stranger = Request(uid=1002, account="nlp", per_job=1)
     assert script.submit(description(stranger), PARTITIONS).accepted
 
@@ -58,7 +58,7 @@ def test_on_error_of_a_rule_applies_only_to_its_group() -> None:
 def test_on_error_of_a_rule_applies_only_at_its_hours(day: int, accepted: bool) -> None:
     thursday: Plain = {"days": [number == 3 for number in range(7)], "from_min": 0, "to_min": 1440}
     script = script_of("deny", now=lambda: day * 86400, when=thursday)  # 1 January 1970 was a Thursday
-    script.set_jobs([{"job_id": 1}])
+    script.set_jobs([{"job_id": 1, "job_state": "?"}])
     assert script.submit(description(ALICE), PARTITIONS).accepted is accepted
 
 

@@ -16,7 +16,7 @@ from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.lua.install import try_bundle
-from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, ScriptDecision
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptDecision
 
 from .fuzzing import examples
 from .model import Request
@@ -204,7 +204,7 @@ def test_an_update_does_not_change_the_qos() -> None:
     script = PolicyScript(build_bundle(compiled()))
     job = record(1, replace(BOB, per_job=1))
     script.set_jobs([job])
-    verdict = script.modify({**EMPTY_DESCRIPTION, "tres_per_job": "gres:gpu:8"}, job, PARTITIONS)
+    verdict = script.modify({"tres_per_job": "gres:gpu:8"}, job, PARTITIONS)
     assert verdict.accepted
     assert verdict.desc.get("qos") is None
 

@@ -165,7 +165,8 @@ def test_a_range_of_nodes_of_a_pending_job_counts_by_its_maximum() -> None:
         ({"script": None, "argc": 1}, "srun --gpus=2 ..."),
         ({"script": None, "argc": 0}, "salloc --gpus=2 ..."),
         ({"script": None, "argc": 1, "name": "interactive"}, "salloc --gpus=2 ..."),  # from Slurm 24.11 on
-        ({"script": None, "argc": None}, "--gpus=2 ..."),  # the command is unknown, so none is named
+        # The command is unknown, so none is named.
+        ({"script": None, "argc": 1, "argv": {0: "python"}, "name": "train"}, "--gpus=2 ..."),
     ],
 )
 def test_advice_begins_with_the_users_command(fields: dict[str, Any], advised: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, ScalarFields
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScalarFields
 
 from .compile import compiled
 from .model import BundleModel, Request, RuleModel
@@ -32,7 +32,7 @@ def script(request: pytest.FixtureRequest) -> PolicyScript:
 
 
 def accepted(script: PolicyScript, by: int = 1001, row: dict[str, Any] = ROW, **changes: str | int) -> bool:
-    return script.modify({**EMPTY_DESCRIPTION, **changes}, row, PARTITIONS, by).accepted
+    return script.modify({**changes}, row, PARTITIONS, by).accepted
 
 
 def test_an_update_counts_gpus_per_node_times_nodes(script: PolicyScript) -> None:
@@ -93,7 +93,7 @@ def test_a_job_without_a_time_limit_cannot_move_to_a_partition_with_a_longer_one
     script.set_jobs([row])
 
     def moves(row: dict[str, Any], **changes: str | int) -> bool:
-        return script.modify({**EMPTY_DESCRIPTION, **changes}, row, SHORT_AND_LONG, 1001).accepted
+        return script.modify({**changes}, row, SHORT_AND_LONG, 1001).accepted
 
     assert not moves(row, partition="week")
     assert not moves(row, partition="gpu,week")

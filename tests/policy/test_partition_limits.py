@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.policy.explain.partition_limits import Obstacles, PartitionRequest, find_obstacles
 from slurm_gpu.policy.explain.submitter import Submitter, read_submitter
-from slurm_gpu.policy.lua.script import INFINITE, NO_VAL
+from slurm_gpu.slurm.job_desc import INFINITE, NO_VAL
 from slurm_gpu.slurm.submission import Partition
 
 from .limitstore import MemoryStore, account, qos

@@ -15,14 +15,7 @@ from slurm_gpu.controller.placement.zone_wait import written_zones
 from slurm_gpu.placement.zone_constraint import can_be_joined, taken_apart
 from slurm_gpu.policy.explain.placement_text import zones_in_words
 from slurm_gpu.policy.lua.bundle import build_bundle, lua_directory
-from slurm_gpu.policy.lua.script import (
-    EMPTY_DESCRIPTION,
-    LUA_VERSIONS,
-    PolicyScript,
-    ScalarFields,
-    ScriptDecision,
-    ZoneDecision,
-)
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScalarFields, ScriptDecision, ZoneDecision
 
 from .compile import compiled
 from .fuzzing import examples, is_long, seeded
@@ -328,7 +321,7 @@ def test_changed_nodes_count_from_the_next_snapshot_on(site: Site) -> None:
 
 def test_an_update_by_the_owner_is_not_changed(site: Site) -> None:
     before = record(7, TWO_NODES) | {"features": "[zone2|zone1]"}
-    verdict = site.script.modify(dict(EMPTY_DESCRIPTION) | {"features": "a100"}, before, PARTITIONS)
+    verdict = site.script.modify({"features": "a100"}, before, PARTITIONS)
     assert verdict.accepted
     assert verdict.desc["features"] == "a100"
 

@@ -16,7 +16,8 @@ from slurm_gpu.cli.reserve.group import request as ask
 from slurm_gpu.config.site import Placement, Reservations
 from slurm_gpu.controller.snapshot.reserve_table import reserve_table
 from slurm_gpu.policy.lua.bundle import lua_directory
-from slurm_gpu.policy.lua.script import NO_VAL, Considered, PolicyScript
+from slurm_gpu.policy.lua.script import Considered, PolicyScript
+from slurm_gpu.slurm.job_desc import NO_VAL
 from slurm_gpu.text.hostlist import compress, expand
 from slurm_gpu.wire.answers.reservation import Reservation, ReservationState
 

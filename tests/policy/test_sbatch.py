@@ -10,7 +10,7 @@ import pytest
 
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain.sbatch import parse_command
-from slurm_gpu.policy.lua.script import INFINITE, NO_VAL
+from slurm_gpu.slurm.job_desc import INFINITE
 
 
 def desc(*words: str, environ: dict[str, str] | None = None) -> dict[str, object]:
@@ -40,7 +40,7 @@ def desc(*words: str, environ: dict[str, str] | None = None) -> dict[str, object
         (["-t", "0:30"], "time_limit", 1),
         (["-t", "0"], "time_limit", INFINITE),
         (["--time=unlimited"], "time_limit", INFINITE),
-        ([], "time_limit", NO_VAL),
+        ([], "time_limit", None),
         (["--array=0-9%4"], "array_inx", "0-9%4"),
         (["-A", "vision"], "account", "vision"),
         (["--part=gpu"], "partition", "gpu"),  # any unambiguous abbreviation
@@ -63,7 +63,7 @@ def desc(*words: str, environ: dict[str, str] | None = None) -> dict[str, object
     ],
 )
 def test_options(words: list[str], field: str, value: object) -> None:
-    assert desc(*words, "--wrap=true")[field] == value
+    assert desc(*words, "--wrap=true").get(field) == value
 
 
 def test_the_command_line_overrides_the_environment_and_the_script(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_srun_and_salloc_have_no_script_and_their_own_options() -> None:
         "gres/gpu:3",
         "high",
         None,
-        1,
+        2,
     )
     salloc = parse_command(
         ["salloc", "--gpus=3", "--no-shell"], {"SALLOC_TIMELIMIT": "5", "SBATCH_GPUS": "1"}
@@ -216,7 +216,7 @@ def test_het_jobs_in_a_script_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "shared"), [([], 65534), (["--exclusive"], 0), (["--exclusive=user"], 2), (["-s"], 1)]
+    ("words", "shared"), [([], None), (["--exclusive"], 0), (["--exclusive=user"], 2), (["-s"], 1)]
 )
 def test_the_sharing_of_nodes(words: list[str], shared: int) -> None:
-    assert desc(*words, "--wrap=true")["shared"] == shared
+    assert desc(*words, "--wrap=true").get("shared") == shared

@@ -18,7 +18,7 @@ from .render import PARTITIONS, description, record, snapshot
 
 ALICE = Request(uid=1001, account="vision", per_job=1)
 SHARE = RuleModel("share", "user", limits={"gpus_total": 6000})
-UNREADABLE: list[dict[str, Any]] = [{"job_id": 1}]
+UNREADABLE: list[dict[str, Any]] = [{"job_id": 1, "job_state": "?"}]
 
 
 @dataclass

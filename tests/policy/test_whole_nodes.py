@@ -11,7 +11,7 @@ import pytest
 
 from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, PolicyScript, ScalarFields, ScriptDecision
+from slurm_gpu.policy.lua.script import PolicyScript, ScalarFields, ScriptDecision
 
 from .compile import compiled
 from .model import Request, RuleModel
@@ -107,7 +107,7 @@ def update(row: dict[str, Any], **fields: Any) -> bool:
     gpus = {"gpu": 4, "long": 2, "alone": 4}
     policy = PolicyScript(build_bundle(compiled(RULES, "/nonexistent/decisions.log", partition_gpus=gpus)))
     policy.set_jobs([row])
-    return policy.modify({**EMPTY_DESCRIPTION, **fields}, row, ALONE, 1001).accepted
+    return policy.modify({**fields}, row, ALONE, 1001).accepted
 
 
 @pytest.mark.parametrize("comment", [EXCLUSIVE, "slurm-gpu/1 t=abc k=i w=1 l=vision r=size foreign"])
@@ -139,7 +139,7 @@ def test_an_exclusive_job_counts_the_gpus_of_its_new_partition() -> None:
     policy = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log", **facts)))
     job = record(1, replace(ALICE, nodes=1), admin_comment=EXCLUSIVE)
     policy.set_jobs([job])
-    refusal = policy.modify({**EMPTY_DESCRIPTION, "partition": "long"}, job, ALONE, 1001)
+    refusal = policy.modify({"partition": "long"}, job, ALONE, 1001)
     assert "  CPUs per GPU: limit 8, requested 16." in refusal.messages
 
 

@@ -28,7 +28,14 @@ def judge_by_policy(
 ) -> Explanation:
     """Run job_submit.lua on a job; the notes end with the caveats."""
     found = explain(
-        active.bundle, request, submitter, defaults, site.slurm.jobs(), partitions, known_gpu_types(nodes)
+        active.bundle,
+        request,
+        submitter,
+        defaults,
+        site.slurm.jobs(),
+        partitions,
+        known_gpu_types(nodes),
+        active.settings,
     )
     assumed = None if defaults.from_slurmdbd else _assumed(submitter[1], defaults)
     return replace(found, notes=(*found.notes, *active.caveats(submitter[0], assumed)))

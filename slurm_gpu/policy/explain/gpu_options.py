@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from slurm_gpu.policy.lua.script import NO_VAL, NO_VAL16
+from slurm_gpu.slurm.job_desc import NO_VAL, NO_VAL16
 
-_GPU = re.compile(r"gres/gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
+_GPU = re.compile(r"gres[/:]gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
 # Options by the field of job_desc to which they belong.
 _OPTIONS = {
     "gpus": "tres_per_job",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from slurm_gpu.policy.explain.gpu_options import gpu_count
 from slurm_gpu.policy.explain.sbatch import SbatchRequest
-from slurm_gpu.policy.lua.script import NO_VAL, NO_VAL16
 from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.slurm.job_desc import NO_VAL, NO_VAL16
 from slurm_gpu.text.units import counted
 
 _TASKS = ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "nodes")

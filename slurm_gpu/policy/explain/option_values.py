@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 
 from slurm_gpu.errors import SlurmError, UsageError
-from slurm_gpu.policy.lua.script import INFINITE
+from slurm_gpu.slurm.job_desc import INFINITE
 from slurm_gpu.slurm.tres import GPU_GRES
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.text.units import parse_slurm_time, parse_whole

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.policy.explain.submitter import Submitter
-from slurm_gpu.policy.lua.script import NO_VAL
+from slurm_gpu.slurm.job_desc import NO_VAL
 from slurm_gpu.slurm.submission import Partition
 from slurm_gpu.text.units import counted, format_duration, format_memory_mib
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.lua.bundle import build_bundle
-from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION, INFINITE, NO_VAL, PolicyScript, ScalarFields
+from slurm_gpu.policy.lua.script import PolicyScript, ScalarFields
+from slurm_gpu.slurm.job_desc import INFINITE, NO_VAL
 from slurm_gpu.slurm.tres import SHARED_GRES, amount, uses_gpus
 from slurm_gpu.text.units import counted
 
@@ -260,8 +261,7 @@ def _description(submission: Sequence[PastJob]) -> ScalarFields:
     """Return a job description in which the totals from accounting are spread evenly over the job's nodes."""
     job = submission[0]
     nodes = max(job.n_nodes, 1)
-    desc: dict[str, str | int | float | bool | None] = dict(EMPTY_DESCRIPTION)
-    desc |= {
+    desc: dict[str, str | int | None] = {
         "user_id": job.uid,
         "user_name": job.user,
         "account": job.account,

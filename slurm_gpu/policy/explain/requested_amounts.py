@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slurm_gpu.policy.explain.gpu_options import requested_gpus
-from slurm_gpu.policy.lua.script import INFINITE, NO_VAL, NO_VAL16
+from slurm_gpu.slurm.job_desc import INFINITE, NO_VAL, NO_VAL16
 
 
 def requested_amounts(description: Mapping[str, object]) -> dict[str, int | None]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import difflib
 import os
+import pwd
+import re
 import shlex
+import socket
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain import gpu_options as gpuforms
@@ -27,7 +30,7 @@ from slurm_gpu.policy.explain.slurm_options import (
     SHARING_OPTIONS,
     SlurmCommand,
 )
-from slurm_gpu.policy.lua.script import EMPTY_DESCRIPTION
+from slurm_gpu.slurm.job_desc import NICE_OFFSET
 
 # Maximum size of a job script, above any max_script_size; Slurm's default is 4 MiB.
 _MOST_CHARACTERS = 64 * 2**20
@@ -63,7 +66,18 @@ _TEXTS = {
     "exc_nodes": "exclude",
     "licenses": "licenses",
     "wckey": "wckey",
+    "acctg_freq": "acctg-freq",
+    "batch_features": "batch",
+    "burst_buffer": "bb",
+    "clusters": "clusters",
+    "container": "container",
+    "extra": "extra",
+    "mail_user": "mail-user",
+    "mcs_label": "mcs-label",
+    "network": "network",
+    "prefer": "prefer",
 }
+_FILES = {"std_err": "error", "std_in": "input", "std_out": "output"}
 # Fields of job_desc with GRES, and the options that determine them.
 _GRES = {
     "tres_per_job": ("gpus",),
@@ -84,26 +98,39 @@ class SbatchRequest:
     command: str = "sbatch"
     # Text of the job script; None for srun and salloc.
     script: str | None = None
+    # The script or program, and its arguments.
+    words: Sequence[str] = ()
+    # The environment of the command.
+    environ: Mapping[str, str] = field(default_factory=dict)
 
-    def description(
-        self, user_id: int, user_name: str, gpu_types: Collection[str] = ()
-    ) -> dict[str, str | int | float | bool | None]:
-        """Return the job description, with the fields of job_desc that the Lua code reads.
+    def description(self, user_id: int, user_name: str, gpu_types: Collection[str] = ()) -> dict[str, Any]:
+        """Return the fields of job_desc that the command sets.
 
         `gpu_types` are the GPU types of the cluster in lower case; if empty, any type is accepted. Raise
         UsageError if a value is invalid.
         """
-        numbers = self._numbers()
+        numbers = self._numbers() | self._flags()
         numbers |= gpuforms.settled(self.gres(gpu_types), numbers)
         get = self.options.get
-        desc = dict(EMPTY_DESCRIPTION) | {
+        work_dir = Path(get("chdir", ".")).absolute()
+        desc: dict[str, Any] = {
             "user_id": user_id,
             "user_name": user_name,
             "script": self.script,
-            "argc": 1 if self.command == "srun" else 0,
+            "argc": len(self.words),
+            "argv": dict(enumerate(self.words)),
+            "alloc_node": socket.gethostname().partition(".")[0],
+            "group_id": _group_of(user_id),
+            "work_dir": str(work_dir),
             "array_inx": optionvalues.array(get("array")),
-            **{field: get(option) for field, option in _TEXTS.items()},
+            **{field: get(option) for field, option in _TEXTS.items() if option in self.options},
         }
+        if self.script is not None:
+            desc["environment"] = self.environ
+            files = {"input": "/dev/null"} | dict(self.options)
+            desc |= {
+                field: str(work_dir / files[option]) for field, option in _FILES.items() if option in files
+            }
         return (
             desc | self._tres(gpu_types) | {key: value for key, value in numbers.items() if value is not None}
         )
@@ -169,12 +196,29 @@ class SbatchRequest:
             "num_tasks": tasks,
             "ntasks_per_node": per_node,
             "ntasks_per_tres": number("ntasks-per-gpu"),
+            "ntasks_per_core": number("ntasks-per-core"),
+            "ntasks_per_socket": number("ntasks-per-socket"),
+            "cores_per_socket": number("cores-per-socket"),
+            "threads_per_core": number("threads-per-core"),
+            "time_min": optionvalues.minutes(get("time-min")),
             "sockets_per_node": number("sockets-per-node"),
             "cpus_per_task": cpus,
             "min_cpus": least_tasks * (1 if cpus is None else cpus),
             "pn_min_cpus": number("mincpus") if cpus is None else cpus,
             "min_mem_per_node": optionvalues.mib("mem", get("mem")),
             "min_mem_per_cpu": optionvalues.mib("mem-per-cpu", get("mem-per-cpu")),
+        }
+
+    def _flags(self) -> dict[str, int | None]:
+        """Return further fields of job_desc that are numbers; None if they are not given."""
+        options, nice = self.options, self.options.get("nice")
+        if nice is not None:
+            nice = nice if re.fullmatch(r"-?\d{1,9}", nice) else "100"
+        return {
+            "contiguous": 1 if "contiguous" in options else None,
+            "priority": 0 if "hold" in options else None,
+            "requeue": 1 if "requeue" in options else 0 if "no-requeue" in options else None,
+            "nice": None if nice is None else NICE_OFFSET + int(nice),
         }
 
 
@@ -212,6 +256,8 @@ def parse_command(
         options |= _script_options(script, rest[0] if rest else "standard input", command)
     elif command.name == "srun" and not rest:
         raise UsageError("no program: write `slurm-gpu explain -- srun [options] PROGRAM`")
+    else:
+        options["job-name"] = Path(rest[0]).name if command.name == "srun" else "interactive"
     variables = _VARIABLES | (_VARIABLES_OF_SRUN if command.name == "srun" else {})
     for variable, option in variables.items():
         value = environ.get(command.variables + variable)
@@ -222,6 +268,8 @@ def parse_command(
         {key: value for key, value in options.items() if key in READ_OPTIONS or key in READ_FLAGS},
         command.name,
         script,
+        () if "wrap" in given else rest,
+        environ,
     )
 
 
@@ -337,6 +385,13 @@ def _shared(options: Mapping[str, str]) -> int | None:
         if option in options:
             value = optionvalues.shared(option, options[option])
     return value
+
+
+def _group_of(user_id: int) -> int | None:
+    try:
+        return pwd.getpwuid(user_id).pw_gid
+    except KeyError:
+        return None
 
 
 def _per_gpu(amount: int | None) -> str | None:

@@ -17,14 +17,7 @@ from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry, make_state_directory
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG, MARK
-from slurm_gpu.policy.lua.script import (
-    EMPTY_DESCRIPTION,
-    LUA_VERSIONS,
-    PolicyScript,
-    ScalarFields,
-    ScriptDecision,
-    ScriptError,
-)
+from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScalarFields, ScriptDecision, ScriptError
 from slurm_gpu.text.cells import utc_stamp
 
 SCRIPT_NAME = "job_submit.lua"
@@ -157,7 +150,7 @@ def _member(group: Mapping[str, Any]) -> dict[str, str | int]:
 
 
 def _trial(script: PolicyScript, owner: dict[str, str | int]) -> list[tuple[int, tuple[str, ...]]]:
-    base: ScalarFields = {**EMPTY_DESCRIPTION, **owner, "script": "#!/bin/sh"}
+    base: ScalarFields = {**owner, "script": "#!/bin/sh"}
     partition: ScalarFields = {
         "name": owner["partition"],
         "flag_default": 1,
@@ -174,7 +167,7 @@ def _trial(script: PolicyScript, owner: dict[str, str | int]) -> list[tuple[int,
     }
     script.set_jobs([record])
     verdicts = [script.submit({**base, **fields}, [partition]) for fields in _TRIALS]
-    verdicts.append(script.modify({**EMPTY_DESCRIPTION, "min_nodes": 8}, record, [partition]))
+    verdicts.append(script.modify({"min_nodes": 8}, record, [partition]))
     for verdict in verdicts:
         _complain(verdict)
     return [(verdict.code, verdict.messages) for verdict in verdicts]

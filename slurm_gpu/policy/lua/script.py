@@ -6,96 +6,24 @@
 from __future__ import annotations
 
 import importlib
+import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.lua.prelude import PRELUDE
+from slurm_gpu.slurm import job_desc
+from slurm_gpu.slurm.client import SlurmSettings
+from slurm_gpu.text.units import parse_slurm_time
 
 # Debian 12 links Slurm with 5.1, others with 5.3 or 5.4.
 LUA_VERSIONS = ("5.1", "5.2", "5.3", "5.4")
 
-
-NO_VAL = 4294967294
-INFINITE = 4294967295
-NO_VAL16 = 65534
-
-ScalarFields = Mapping[str, str | int | float | bool | None]
-
-# The environment of a script in slurmctld. As in slurmctld, log_user passes its text through string.format.
-_PRELUDE = """
-local say, log, writes, now, read, uptime = ...
-local function logger(level)
-  return function(format, ...) log(level, string.format(format, ...)) end
-end
-slurm = {
-  SUCCESS = 0, ERROR = -1, FAILURE = -1, ESLURM_ACCOUNTING_POLICY = 2050,
-  NO_VAL = 4294967294, INFINITE = 4294967295, NO_VAL16 = 65534,
-  log_user = function(format, ...) say(string.format(format, ...)) end,
-  log_error = logger("error"), log_info = logger("info"),
-  log_verbose = logger("verbose"), log_debug = logger("debug"),
-  jobs = {},
-}
-slurm.user_msg = slurm.log_user
-for level = 2, 4 do slurm["log_debug" .. level] = logger("debug") end
-slurm.reservations = {}
--- A site's own script may use any of Slurm's many codes and constants.
-setmetatable(slurm, {
-  __index = function(_, name)
-    if type(name) == "string" and name:find("^[A-Z][A-Z0-9_]*$") then
-      return name:find("^ESLURM_") and 2000 or 0
-    end
-  end,
-})
-if read then
-  local open = io.open
-  io.open = function(path, mode)
-    local text = read(path)
-    if text == nil then return open(path, mode) end
-    if text == false then return nil end
-    local file = io.tmpfile()
-    file:write(text)
-    file:seek("set", 0)
-    return file
-  end
-end
-if not writes then
-  local open = io.open
-  local sink = {
-    write = function(self) return self end,
-    seek = function() return 0 end,
-    setvbuf = function() return true end,
-    close = function() return true end,
-  }
-  io.open = function(path, mode)
-    if mode and mode:find("[wa+]") then return sink end
-    return open(path, mode)
-  end
-  os.rename, os.remove, os.execute, io.popen = nil, nil, nil, nil
-end
-if now then
-  local date, time = os.date, os.time
-  os.time = function(of) return of and time(of) or now() end
-  os.date = function(format, at) return date(format, at or now()) end
-  local open = io.open
-  io.open = function(path, mode)
-    local text
-    if path == "/proc/uptime" then
-      text = function() return string.format("%.2f 0.00\\n", uptime()) end
-    elseif path == "/proc/sys/kernel/random/boot_id" then
-      text = function() return "boot" end
-    else
-      return open(path, mode)
-    end
-    return uptime and {
-      seek = function() return 0 end,
-      setvbuf = function() return true end,
-      read = function(_, what) return type(what) == "number" and text():sub(1, what) or text() end,
-      close = function() return true end,
-    }
-  end
-end
-"""
+# Fields of a job, a partition or a job record; only the fields environment and argv are mappings.
+ScalarFields = Mapping[str, Any]
 
 _DUMP = "return function(t) local out = {} for k, v in pairs(t) do out[#out + 1] = {k, v} end return out end"
 
@@ -170,7 +98,8 @@ class PolicyScript:
     replaces the clock of os.time and os.date. If `now` is given, `uptime` replaces the uptime of the machine,
     and the boot ID is "boot"; without `uptime`, the script can read neither. `files` maps paths to the texts
     that the script reads there; None means that the file does not exist. With `considers`, decisions list
-    every limit that was checked.
+    every limit that was checked. Fields, constants and the notation of GPUs are those of the Slurm with
+    these `settings`, or of the newest.
 
     Raise ScriptError if slurmctld would refuse to load the script.
     """
@@ -185,7 +114,9 @@ class PolicyScript:
         uptime: Callable[[], float] | None = None,
         files: Mapping[str, str | None] | None = None,
         considers: bool = False,
+        settings: SlurmSettings | None = None,
     ) -> None:
+        version = job_desc.NEWEST if settings is None else job_desc.read_version(settings.version)
         runtime_type = importlib.import_module(f"lupa.lua{lua.replace('.', '')}").LuaRuntime
         self._lua = runtime_type(register_eval=False, register_builtins=False)
         self._records: dict[str, Any] = {}
@@ -193,14 +124,39 @@ class PolicyScript:
         self._logged: list[tuple[str, str]] = []
         self._considered: list[Considered] = []
         self._placed: ZoneDecision | None = None
-        self._lua.execute(
-            _PRELUDE,
-            self._messages.append,
-            lambda level, line: self._logged.append((level, line)),
-            writes,
-            now,
-            None if files is None else _reader(files),
-            uptime,
+        # Modules and commands that the script uses and slurmctld may have, but this process lacks.
+        self.not_here: dict[str, None] = {}
+        self._is_float = lua >= "5.3"
+        fields = job_desc.job_desc_fields(version)
+        self._unset = self._table(fields.unset)
+        self._unset_update = self._table({**fields.unset, **job_desc.UPDATE})
+        self._host = self._lua.table_from(
+            {
+                "say": self._messages.append,
+                "log": lambda level, line: self._logged.append((level, line)),
+                "not_here": lambda what: self.not_here.setdefault(what),
+                "minutes": _minutes,
+                "writes": writes,
+                "now": now,
+                "read": None if files is None else _reader(files),
+                "uptime": uptime,
+                "cluster": "cluster" if settings is None else settings.cluster,
+                "constants": self._table(job_desc.constants(version)),
+                "codes": None if version >= (23, 2) else job_desc.OLD_CODES,
+                "aliases": self._table(fields.aliases),
+                "writable": self._table(
+                    {
+                        name: "string" if name in job_desc.TEXTS else "number"
+                        for name in fields.unset
+                        if name not in job_desc.READ_ONLY
+                    }
+                ),
+            }
+        )
+        self._lua.execute(PRELUDE, self._host)
+        self._partition_meta, self._record_meta = (
+            self._host.complete(self._table(found.unset), self._table(found.aliases))
+            for found in (job_desc.partition_fields(version), job_desc.job_record_fields(version))
         )
         if considers:
             self._lua.globals().slurm_gpu_considered = self._consider
@@ -224,7 +180,7 @@ class PolicyScript:
 
     def set_jobs(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Replace the slurm.jobs table, as slurmctld does when a job has changed."""
-        self._records = {str(record["job_id"]): self._table(record) for record in records}
+        self._records = {str(record["job_id"]): self._row(record, self._record_meta) for record in records}
         self._lua.globals().slurm.jobs = self._lua.table_from(self._records)
 
     def change_jobs(self, changes: Mapping[int, Mapping[str, Any] | None]) -> None:
@@ -233,7 +189,7 @@ class PolicyScript:
             if record is None:
                 self._records.pop(str(job_id), None)
             else:
-                self._records[str(job_id)] = self._table(record)
+                self._records[str(job_id)] = self._row(record, self._record_meta)
         self._lua.globals().slurm.jobs = self._lua.table_from(self._records)
 
     def submit(
@@ -242,7 +198,7 @@ class PolicyScript:
         """Call slurm_job_submit for a job description; partitions contain name, default_time and so on."""
         uid = desc["user_id"] if submit_uid is None else submit_uid
         function = self._lua.globals().slurm_job_submit
-        return self._call(function, desc, self._partitions(partitions), uid)
+        return self._call(function, desc, self._unset, self._partitions(partitions), self._value(uid))
 
     def modify(
         self,
@@ -254,27 +210,69 @@ class PolicyScript:
         """Call slurm_job_modify for the changed fields `desc` of the job `record`."""
         uid = record["user_id"] if modify_uid is None else modify_uid
         function = self._lua.globals().slurm_job_modify
-        return self._call(function, desc, self._table(record), self._partitions(partitions), uid)
+        row = self._row(record, self._record_meta)
+        parts = self._partitions(partitions)
+        return self._call(function, desc, self._unset_update, row, parts, self._value(uid))
 
-    def _call(self, function: Any, desc: ScalarFields, *rest: Any) -> ScriptDecision:
+    def _call(self, function: Any, desc: ScalarFields, unset: Any, *rest: Any) -> ScriptDecision:
         self._messages.clear()
         self._logged.clear()
         self._considered.clear()
         self._placed = None
         table = self._table(desc)
         try:
-            code = int(function(table, *rest))
+            code = int(function(self._host.describe(table, unset), *rest))
         except Exception as error:  # as above
             raise ScriptError(f"the script raised an error to slurmctld: {error}") from error
         lines = tuple(line for text in self._messages for line in text.split("\n"))
-        after = {pair[1]: pair[2] for pair in self._pairs(table).values()}
+        after = {pair[1]: _whole(pair[2]) for pair in self._pairs(table).values()}
         return ScriptDecision(code, lines, tuple(self._logged), after, tuple(self._considered), self._placed)
 
-    def _table(self, fields: Mapping[str, Any]) -> Any:
-        return self._lua.table_from({key: value for key, value in fields.items() if value is not None})
+    def _table(self, fields: Mapping[Any, Any]) -> Any:
+        return self._lua.table_from(
+            {key: self._value(value) for key, value in fields.items() if value is not None}
+        )
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return self._table(value)
+        # slurmctld passes every number as a double.
+        return float(value) if self._is_float and type(value) is int else value
 
     def _partitions(self, partitions: Iterable[ScalarFields]) -> Any:
-        return self._lua.table_from({str(part["name"]): self._table(part) for part in partitions})
+        rows = {str(part["name"]): self._row(part, self._partition_meta) for part in partitions}
+        return self._lua.table_from(rows)
+
+    def _row(self, fields: ScalarFields, meta: Any) -> Any:
+        return self._host.setmetatable(self._table(fields), meta)
+
+
+def linked_lua(settings: SlurmSettings | None) -> str | None:
+    """Return the version of Lua that slurmctld's plugin is linked with; None if it is not on this host."""
+    plugins = "" if settings is None else settings.raw.get("PluginDir", "")
+    for directory in filter(None, plugins.split(":")):
+        try:
+            plugin = (Path(directory) / "job_submit_lua.so").read_bytes()
+        except OSError:
+            continue
+        # The names of the library, such as liblua5.1.so.0 (Debian) or liblua-5.4.so (RHEL).
+        found = {match.decode() for match in re.findall(rb"liblua-?(5\.[1-4])\.so", plugin)}
+        return found.pop() if len(found) == 1 else None
+    return None
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _minutes(text: str) -> int:
+    """Return the result of slurm.time_str2mins: -1 for no limit, and -2 for an invalid time."""
+    if text.upper() in ("-1", "INFINITE", "UNLIMITED"):
+        return -1
+    try:
+        return math.ceil(parse_slurm_time(text) / 60)
+    except ValueError:
+        return -2
 
 
 def _reader(files: Mapping[str, str | None]) -> Callable[[str], str | bool | None]:
@@ -290,19 +288,3 @@ def _reader(files: Mapping[str, str | None]) -> Callable[[str], str | bool | Non
         return False if text is None else text
 
     return read
-
-
-EMPTY_DESCRIPTION: ScalarFields = {
-    # Numbers that sbatch leaves unset; strings it leaves unset are nil.
-    "time_limit": NO_VAL,
-    "min_nodes": NO_VAL,
-    "max_nodes": NO_VAL,
-    "num_tasks": NO_VAL,
-    "min_cpus": NO_VAL,
-    "ntasks_per_node": NO_VAL16,
-    "ntasks_per_tres": NO_VAL16,
-    "sockets_per_node": NO_VAL16,
-    "cpus_per_task": NO_VAL16,
-    "pn_min_cpus": NO_VAL16,
-    "shared": NO_VAL16,
-}
