@@ -94,7 +94,7 @@ def apply(
             f"policy apply writes next to {settings.conf_path}: run it as root or {settings.slurm_user} "
             "(SlurmUser), or try it with --dry-run"
         )
-    loaded, compiled, bundle = _tried(site, file, run_dir)
+    loaded, compiled, bundle = _tried(site, settings, file, run_dir)
     if not has_lua_plugin(settings):
         remark("warning: slurm.conf lacks JobSubmitPlugins=lua, so Slurm does not use this policy")
     if dry_run:
@@ -112,7 +112,7 @@ def apply(
             _print_rollback(recovered, "was interrupted and has been undone")
         # FILE may have changed since: `policy adjust` or its author may have written it.
         if LoadedPolicy.read(site, file, run_dir).compiled() != compiled:
-            loaded, compiled, bundle = _tried(site, file, run_dir)
+            loaded, compiled, bundle = _tried(site, settings, file, run_dir)
         owned = journal.owned(settings.cluster)
         lends = any(one.rule.startswith("owners.") for one in owned)
         if lua_only and not backup and loaded.policy.owners and not lends:
@@ -154,12 +154,15 @@ def apply(
     _report_to_peers(site, settings, loaded.script)
 
 
-def _tried(site: CommandSite, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, dict[str, Plain], str]:
+def _tried(
+    site: CommandSite, settings: SlurmSettings, file: Path | None, run_dir: Path
+) -> tuple[LoadedPolicy, dict[str, Plain], str]:
     """Load and compile FILE, and test its script in every version of Lua that slurmctld may use."""
     loaded = LoadedPolicy.read(site, file, run_dir)
     compiled = loaded.compiled()
     bundle = build_bundle(compiled)
-    try_bundle(compiled, bundle)
+    for note in try_bundle(compiled, bundle, settings=settings):
+        remark(f"note: {note}")
     return loaded, compiled, bundle
 
 

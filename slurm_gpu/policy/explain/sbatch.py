@@ -118,7 +118,7 @@ class SbatchRequest:
             "user_name": user_name,
             "script": self.script,
             "argc": len(self.words),
-            "argv": dict(enumerate(self.words)),
+            "argv": dict(enumerate(self.words)) or None,
             "alloc_node": socket.gethostname().partition(".")[0],
             "group_id": _group_of(user_id),
             "work_dir": str(work_dir),

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,15 @@ from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry, make_state_directory
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG, MARK
-from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScalarFields, ScriptDecision, ScriptError
+from slurm_gpu.policy.lua.script import (
+    LUA_VERSIONS,
+    PolicyScript,
+    ScalarFields,
+    ScriptDecision,
+    ScriptError,
+    linked_lua,
+)
+from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.text.cells import utc_stamp
 
 SCRIPT_NAME = "job_submit.lua"
@@ -28,6 +36,7 @@ KEPT = 20
 # Number of groups of each shape whose jobs are tried; more would take seconds.
 _GROUPS_OF_A_SHAPE = 10
 
+_ENVIRONMENT = {"HOME": "/tmp", "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh", "USER": "trial"}
 # A UID that no policy names.
 _STRANGER = 65533
 _TRIALS: tuple[dict[str, str | int], ...] = (
@@ -52,33 +61,74 @@ class Replacement:
         return hashlib.sha256(self.bundle.encode()).hexdigest()
 
 
-def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], float] = time.time) -> None:
+def try_bundle(
+    compiled: Mapping[str, Plain],
+    bundle: str,
+    now: Callable[[], float] = time.time,
+    settings: SlurmSettings | None = None,
+) -> list[str]:
     """Test the bundle with jobs of every kind of group, in every version of Lua that Slurm may use.
 
     All versions get the same time and the same files. Otherwise their results could differ because the
-    cluster admits a job or a second passes between two tests. Raise OutsideError if the bundle does not load,
-    raises or logs an error, or decides differently in two versions.
+    cluster admits a job or a second passes between two tests. A script under `chain:` is tested only in the
+    version of slurmctld's plugin, or if that is not on this host, in the first version in which it passes.
+
+    Return notes on what such a script uses and this test lacks. Raise OutsideError if the bundle does not
+    load, raises or logs an error, or decides differently in two versions.
     """
     owners = [_STRANGER_OWNER, *map(_member, _groups_to_test(compiled))]
+    is_chained = any(compiled.get(f"chain_{place}") for place in ("before", "after"))
+    linked = linked_lua(settings) if is_chained else None
     results: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+    notes: dict[str, None] = {}
     moment = int(now())
-    for version in LUA_VERSIONS:
+    failure: ScriptError | None = None
+    for version in (linked,) if linked else LUA_VERSIONS:
         try:
             results[version] = [
                 result
                 for files in _trial_files(compiled, moment)
-                for script in [PolicyScript(bundle, lua=version, files=files, now=lambda: moment)]
-                for owner in owners
-                for result in _trial(script, owner)
+                for result in _decisions(
+                    PolicyScript(bundle, lua=version, files=files, now=lambda: moment, settings=settings),
+                    owners,
+                    _partitions(compiled) if is_chained else (),
+                    notes,
+                )
             ]
         except ScriptError as error:
-            raise OutsideError(f"the bundle failed its test and was not installed: {error}") from error
+            failure = failure or error
+        if is_chained and results:
+            break
+    if failure is not None and not (is_chained and results):
+        raise OutsideError(f"the bundle failed its test and was not installed: {failure}") from failure
     first, *others = results.items()
     for version, result in others:
         if result != first[1]:
             raise OutsideError(
                 f"the bundle decides differently in Lua {first[0]} and {version}; it was not installed"
             )
+    return list(notes)
+
+
+def _decisions(
+    script: PolicyScript,
+    owners: Iterable[dict[str, str | int]],
+    partitions: Iterable[str],
+    notes: dict[str, None],
+) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the decisions on jobs of these owners; they end at an error that this test itself may cause."""
+    results = []
+    for owner in owners:
+        try:
+            results += _trial(script, owner, partitions)
+        except ScriptError as error:
+            what = f"{error} (a test job of account {owner['account']} in partition {owner['partition']})"
+            if not script.not_here:
+                raise ScriptError(what) from error
+            script.not_here[f"the test of this script ended early: {what}"] = None
+            break
+    notes.update(script.not_here)
+    return results
 
 
 def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, str | None]]:
@@ -129,6 +179,12 @@ _STRANGER_OWNER: dict[str, str | int] = {
 }
 
 
+def _partitions(compiled: Mapping[str, Plain]) -> list[str]:
+    """Return the partitions of the cluster, which a script of the site may read."""
+    known = compiled.get("partition_cpus")
+    return [str(name) for name in known] if isinstance(known, Mapping) else []
+
+
 def _tables(value: Plain) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
@@ -149,25 +205,47 @@ def _member(group: Mapping[str, Any]) -> dict[str, str | int]:
     return owner
 
 
-def _trial(script: PolicyScript, owner: dict[str, str | int]) -> list[tuple[int, tuple[str, ...]]]:
-    base: ScalarFields = {**owner, "script": "#!/bin/sh"}
+def _trial(
+    script: PolicyScript, owner: dict[str, str | int], partitions: Iterable[str]
+) -> list[tuple[int, tuple[str, ...]]]:
+    job: ScalarFields = {
+        **owner,
+        "name": "trial",
+        "user_name": "trial",
+        "group_id": _STRANGER,
+        "alloc_node": "trial",
+        "work_dir": "/tmp",
+        "std_in": "/dev/null",
+        "default_account": owner["account"],
+        "default_qos": owner["qos"],
+        "assoc_qos": owner["qos"],
+    }
+    base = {**job, "script": "#!/bin/sh", "argc": 1, "argv": {0: "job.sh"}, "environment": _ENVIRONMENT}
     partition: ScalarFields = {
         "name": owner["partition"],
         "flag_default": 1,
+        "flags": 1,
         "default_time": 60,
         "max_time": 600,
+        "nodes": "trial",
+        "total_nodes": 1,
+        "total_cpus": 8,
     }
     record: ScalarFields = {
-        **owner,
+        **job,
         "job_id": 1,
         "job_state": 0,
         "min_nodes": 1,
         "time_limit": 60,
         "tres_per_node": "gres:gpu:1",
+        "priority": 1000,
+        "submit_time": 1,
+        "tres_req_str": "1=1,2=1024,4=1,5=1",
     }
+    rows = [*({**partition, "name": name, "flag_default": 0, "flags": 0} for name in partitions), partition]
     script.set_jobs([record])
-    verdicts = [script.submit({**base, **fields}, [partition]) for fields in _TRIALS]
-    verdicts.append(script.modify({"min_nodes": 8}, record, [partition]))
+    verdicts = [script.submit({**base, **fields}, rows) for fields in _TRIALS]
+    verdicts.append(script.modify({"min_nodes": 8}, record, rows))
     for verdict in verdicts:
         _complain(verdict)
     return [(verdict.code, verdict.messages) for verdict in verdicts]
@@ -175,7 +253,7 @@ def _trial(script: PolicyScript, owner: dict[str, str | int]) -> list[tuple[int,
 
 def _complain(verdict: ScriptDecision) -> None:
     for level, text in verdict.log:
-        if level == "error":
+        if level == "error" and text.startswith("slurm-gpu: "):  # others are of a site's own script
             raise ScriptError(text)
 
 

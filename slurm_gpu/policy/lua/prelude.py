@@ -111,7 +111,7 @@ setmetatable(absent, { __index = function() return absent end, __call = function
 function require(name)
   local fine, module = pcall(load_module, name)
   if not fine and tostring(module):find("module '" .. tostring(name) .. "' not found", 1, true) then
-    not_here("the Lua module " .. name .. " cannot be loaded")
+    not_here("the Lua module " .. name .. " cannot be loaded here; slurmctld needs it")
     return absent
   end
   return fine and module or error(module, 0)
@@ -144,8 +144,8 @@ if not writes then
   end
   os.rename, os.remove, print, io.write = nothing, nothing, nothing, nothing
   io.stdout, io.stderr = sink, sink
-  io.popen = function() return not_here("io.popen runs no command") and sink end
-  os.execute = function() return not_here("os.execute runs no command") and (setfenv and 0 or true) end
+  io.popen = function() return not_here("io.popen runs no command here") and sink end
+  os.execute = function() return not_here("os.execute runs no command here") and (setfenv and 0 or true) end
   os.exit = function() error("os.exit stops slurmctld", 0) end
 end
 if now then
