@@ -3,13 +3,10 @@
 local _, lib = ...
 local wrap, width, WIDTH = lib.wording.wrap, lib.wording.width, lib.wording.WIDTH
 
--- Returns the command of lib.remedy; nil if that fails, so that the refusal itself is still shown.
+-- Returns the job of lib.remedy; nil if that fails, so that the refusal itself is still shown.
 local function remedy_for(job, judge)
-  local fine, command, without = pcall(lib.remedy, job, judge)
-  if fine then
-    return command, without
-  end
-  return nil
+  local fine, found = pcall(lib.remedy, job, judge)
+  return fine and found or nil
 end
 
 -- Users copy commands: they are never wrapped.
@@ -19,6 +16,17 @@ local function add_command(lines, opening, command)
     opening = "   "
   end
   lines[#lines + 1] = opening .. " " .. command
+end
+
+-- Adds the command of a smaller job, and that of one which borrows no GPUs.
+local function add_remedy(lines, opening, found)
+  local without = #found.without > 0 and " without " .. table.concat(found.without, " and ") or ""
+  add_command(lines, opening .. without .. ":", found.command)
+  if found.own then
+    add_remedy(lines, "  This job would borrow GPUs. To borrow none, try", found.own)
+  elseif found.loan and found.loan.own_mgpu then
+    lines[#lines + 1] = "  This job would borrow GPUs."
+  end
 end
 
 -- Adds a line if a limit on GPU-hours refused the job: only the calendar frees these. Returns whether it did.
@@ -59,11 +67,11 @@ return function(lines, job, state, findings)
   if job.record then
     return
   end
-  local command, without = remedy_for(job, function(fields)
+  local found = remedy_for(job, function(fields)
     return lib.judge.instead(job, state, fields)
   end)
-  if command then
-    add_command(lines, "  Try" .. (without and " without " .. without or "") .. ":", command)
+  if found then
+    add_remedy(lines, "  Try", found)
     return
   end
   if add_period(lines, findings) then
@@ -79,9 +87,8 @@ return function(lines, job, state, findings)
     add_room(lines, job, state, findings)
     return
   end
-  command, without = remedy_for(alone, without_others)
-  if command then
-    local opening = "  No smaller request fits now. When other jobs have ended, try"
-    add_command(lines, opening .. (without and " without " .. without or "") .. ":", command)
+  found = remedy_for(alone, without_others)
+  if found then
+    add_remedy(lines, "  No smaller request fits now. When other jobs have ended, try", found)
   end
 end

@@ -148,6 +148,7 @@ function job_module.run(job, state)
     per_socket = per_socket,
     per_task = merged("tres_per_task"),
     nodes = least_nodes > 0 and math.max(number("min_nodes") or 1, least_nodes) or number("min_nodes"),
+    named_nodes = least_nodes,
     most_nodes = number("max_nodes"),
     tasks = tasks,
     tasks_per_node = amounts.u16(desc.ntasks_per_node),

@@ -1,7 +1,7 @@
 -- requires: judge, shapes, smaller
 -- One command that would be accepted, in the form that the job used. Each step makes one thing smaller and judges the
 -- smaller job again; only a command that is then accepted is suggested.
-local _, lib = ...
+local policy, lib = ...
 
 local function whole(value)
   return string.format("%.0f", value)
@@ -94,28 +94,53 @@ local function apply(fields, options, name, job)
 end
 
 -- Fields of job_desc without an option that may be left out: 65534 is an unset number of 16 bits.
-local WITHOUT = { ["--exclusive"] = { shared = 65534 } }
+local WITHOUT = {
+  ["--exclusive"] = { shared = 65534 },
+  ["--nodelist"] = { req_nodes = "" },
+  ["--constraint"] = { features = "" },
+}
+-- The options of a job that names too many nodes.
+local NAMING_NODES = { { "--nodelist" }, { "--constraint" }, { "--nodelist", "--constraint" } }
 
--- Returns the command, or nil if no smaller job of the same kind would be accepted now, and an option that it must
--- not have. `judge` judges the job with other fields in its job_desc.
-return function(job, judge)
-  local order, options, fields = {}, {}, {}
-  local current, wrong, without = job, lib.judge.objections(job), nil
+-- Returns a smaller job of the same kind, without the options `left_out`, that would be accepted now; nil if there is
+-- none. With `own_mgpu`, the job must not borrow GPUs, for which it has at most this many.
+local function smaller_job(job, judge, left_out, own_mgpu)
+  local order, options, fields, without = {}, {}, {}, {}
+  local function leave_out(name)
+    without[#without + 1] = name
+    for field, value in pairs(WITHOUT[name]) do
+      fields[field] = value
+    end
+  end
+  for _, name in ipairs(left_out) do
+    leave_out(name)
+  end
+  local current = #left_out > 0 and judge(fields) or job
   local used = 0
-  while wrong do
-    local step, left_out
+  while true do
+    local wrong = lib.judge.objections(current)
+    if own_mgpu and current.loan then
+      -- A job that does not borrow has other limits.
+      wrong, current = {}, setmetatable({ room = { gpus = own_mgpu } }, { __index = current })
+    elseif wrong == nil then
+      break
+    end
+    local step, dropped
     repeat
       used = used + 1
-      step, left_out = lib.smaller[(used - 1) % #lib.smaller + 1](current, wrong)
+      step, dropped = lib.smaller[(used - 1) % #lib.smaller + 1](current, wrong)
       if step == false or used > 4 * #lib.smaller then
         return nil -- no job of this kind fits
       end
-    until step and #step > 0 or left_out
-    for field, value in pairs(WITHOUT[left_out] or {}) do
-      without, fields[field] = left_out, value
+    until step and #step > 0 or dropped
+    if dropped then
+      leave_out(dropped)
     end
     for _, option in ipairs(step) do
       local name, value = option:match("^(%-%-[%l-]+)=(.*)$")
+      if (name == "--nodes" or name == "--ntasks") and tonumber(value) < current.request.named_nodes then
+        return nil -- Slurm requires all nodes that the job names
+      end
       if options[name] == nil then
         order[#order + 1] = name
       end
@@ -123,9 +148,8 @@ return function(job, judge)
       apply(fields, options, name, job)
     end
     current = judge(fields)
-    wrong = lib.judge.objections(current)
   end
-  if #order == 0 and without == nil then
+  if #order == 0 and #without == 0 then
     return nil
   elseif lib.shapes.even(job.request) and not lib.shapes.even(current.request) then
     return nil -- the limits allow it, but Slurm does not
@@ -136,5 +160,31 @@ return function(job, judge)
   end
   words[#words + 1] = "..."
   local command = job.command()
-  return (command and command .. " " or "") .. table.concat(words, " "), without
+  local text = (command and command .. " " or "") .. table.concat(words, " ")
+  return { command = text, without = without, loan = current.loan }
+end
+
+-- … that keeps its node list and its constraint if possible.
+local function with_its_nodes(job, judge, own_mgpu)
+  local found = smaller_job(job, judge, {}, own_mgpu)
+  for _, names in ipairs(job.request.named_nodes > 1 and NAMING_NODES or {}) do
+    found = found or smaller_job(job, judge, names, own_mgpu)
+  end
+  return found
+end
+
+-- Returns a smaller job that would be accepted now, or nil: its command, the options that the command must not have
+-- (`without`), and its loan. If it would borrow GPUs, `own` is a job that borrows none. `judge` judges the job with
+-- other fields in its job_desc.
+return function(job, judge)
+  local found = with_its_nodes(job, judge)
+  local loan = (found or job).loan
+  if loan and loan.own_mgpu then
+    local own = with_its_nodes(job, judge, math.max(loan.own_mgpu, policy.lending.unowned_mgpu))
+    if found == nil then
+      return own
+    end
+    found.own = own
+  end
+  return found
 end

@@ -65,7 +65,7 @@ function shapes.per_job(request, cap)
   return options
 end
 
--- … per node: fewer nodes first, then fewer on one node.
+-- … per node: fewer nodes first, but all that the job names, then fewer on each node.
 local function per_node(request, cap, room)
   local items = amounts.parse_tres(request.per_node)
   local item = items[1]
@@ -79,12 +79,12 @@ local function per_node(request, cap, room)
   local function sum(times)
     return math.floor(times * unit + 0.5)
   end
-  local wanted = nodes
-  while wanted > 1 and sum(count * wanted) > cap do
-    wanted = math.min(wanted - 1, math.max(math.floor(cap / (count * unit)), 1))
+  local wanted, least = nodes, math.max(request.named_nodes, 1)
+  while wanted > least and sum(count * wanted) > cap do
+    wanted = math.max(math.min(wanted - 1, math.floor(cap / (count * unit))), least)
   end
   while count > 0 and sum(count * wanted) > cap do
-    count = math.min(count - 1, math.floor(cap / unit + 0.5))
+    count = math.min(count - 1, math.floor(cap / (wanted * unit) + 0.5))
   end
   if count < 1 then
     return nil
@@ -119,7 +119,7 @@ local function per_task(request, cap)
   return options
 end
 
--- … per socket: fewer nodes first, then fewer GPUs on each socket, then fewer sockets.
+-- … per socket: likewise, and then fewer GPUs on each socket, then fewer sockets.
 local function per_socket(request, cap)
   local items = amounts.parse_tres(request.per_socket)
   if #items > 1 or items[1].name ~= "gpu" then
@@ -127,7 +127,7 @@ local function per_socket(request, cap)
   end
   local item, room = items[1], math.floor(cap / 1000)
   local nodes, sockets = amounts.counted_nodes(request), math.max(request.sockets or 1, 1)
-  local wanted = math.min(nodes, math.max(math.floor(room / (sockets * item.count)), 1))
+  local wanted = math.min(nodes, math.max(math.floor(room / (sockets * item.count)), request.named_nodes, 1))
   local count = math.min(item.count, math.max(math.floor(room / (wanted * sockets)), 1))
   local used = math.min(sockets, math.floor(room / (wanted * count)))
   if used < 1 then

@@ -164,8 +164,8 @@ local function fewer_gpus_per_node(job)
     return nil
   end
   local _, forms = lib.shapes.items(request)
-  if job.form == "per_node" and forms == 1 then
-    request = setmetatable({ nodes = 1, most_nodes = 1, tasks = 1 }, { __index = request }) -- on as many nodes
+  if job.form == "per_node" and forms == 1 then -- on as many nodes
+    request = setmetatable({ nodes = 1, most_nodes = 1, tasks = 1, named_nodes = 1 }, { __index = request })
   end
   return lib.shapes.fit(request, job.form, most * 1000, job.room) or false
 end

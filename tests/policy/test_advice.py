@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import pytest
@@ -38,20 +39,32 @@ def command_words(request: Request) -> list[str]:
     return [*words, *(f"{name}={value}" for name, value in values.items() if value is not None), script]
 
 
+# Options that the advised command keeps, unless the advice says otherwise. Some name three nodes.
+LIST, COUNTS = "--nodelist=n[1-3]", "--constraint=[a*3]"
+KEPT: list[tuple[str, ...]] = [
+    (),
+    ("--exclusive",),
+    (LIST,),
+    (COUNTS,),
+    (LIST, COUNTS),
+    (LIST, "--exclusive"),
+]
+
+
 @settings(max_examples=examples(20, one_in=10), deadline=None)
 @given(
     rules=rule_lists(kinds=False, hours=False),
     bundles=BUNDLES,
     queue=st.lists(queued(), max_size=4),
     request=full_requests(),
-    sharing=st.sampled_from([(), ("--exclusive",)]),
+    kept=st.sampled_from(KEPT),
 )
 def test_every_advised_command_is_accepted(
     rules: list[RuleModel],
     bundles: list[BundleModel],
     queue: list[tuple[Request, bool]],
     request: Request,
-    sharing: tuple[str, ...],
+    kept: tuple[str, ...],
 ) -> None:
     table = compiled(rules, "/nonexistent/decisions.log", bundles, partition_gpus={"gpu": 4, "long": 2})
     script = PolicyScript(build_bundle(table), now=lambda: 1_000_000)
@@ -62,13 +75,17 @@ def test_every_advised_command_is_accepted(
         desc = parse_command([*more, wrap], {}).description(request.uid, "alice")
         return script.submit(desc, PARTITIONS)
 
-    refusal = ask(*words, *sharing)
+    refusal = ask(*words, *kept)
     assume(not refusal.accepted)
     options = advice(refusal)
     if options is not None:
-        kept = () if any("without --exclusive" in line for line in refusal.messages) else sharing
-        verdict = ask(*words, *kept, *shlex.split(options))
+        opening = " ".join(line for line in refusal.messages if "ry without --" in line)
+        left = [option for option in kept if option.partition("=")[0] not in opening]
+        verdict = ask(*words, *left, *shlex.split(options))
         assert verdict.accepted, (words, options, verdict.messages)
+        if any("3" in option for option in left):
+            counts = re.findall(r"--(?:nodes|ntasks)=(\d+)", options)
+            assert all(int(count) >= 3 for count in counts), (words, left, options)
 
 
 def refused(rule: RuleModel, *words: str, bundles: tuple[BundleModel, ...] = ()) -> list[str]:
@@ -162,6 +179,39 @@ def test_each_limit_states_its_numbers_and_an_accepted_option() -> None:
         "a100 GPUs in one job: limit 2, requested 4.",
         mark + "--gpus=a100:2 ...",
     ]
+
+
+@pytest.mark.parametrize(
+    ("limit", "words", "advised"),
+    [
+        ({"gpus": 4000}, "-w n[1-2] --gres=gpu:4", "Try: sbatch --gres=gpu:2 ..."),
+        ({"gpus": 4000}, "-N2 -C [a*1&b*1] --gres=gpu:4", "Try: sbatch --gres=gpu:2 ..."),
+        ({"gpus": 5000}, "-N1-3 -w n[1-2] --gres=gpu:2", "Try: sbatch --nodes=2 ..."),
+        (
+            {"gpus": 1000},
+            "-w n[1-2] --gres=gpu:4",
+            "Try without --nodelist: sbatch --nodes=1 --gres=gpu:1 ...",
+        ),
+        ({"gpus": 2000}, "-w n[1-4] --gpus=8", "Try without --nodelist: sbatch --nodes=2 --gpus=2 ..."),
+        (
+            {"gpus": 2000},
+            "-w n[1-4] -n8 --gpus-per-task=1",
+            "Try without --nodelist: sbatch --nodes=2 --ntasks=2 ...",
+        ),
+        ({"nodes": 1}, "-w n1,n2", "Try without --nodelist: sbatch --nodes=1 ..."),
+        ({"nodes": 1}, "-N2 -C [a*1&b*1]", "Try without --constraint: sbatch --nodes=1 ..."),
+        ({"nodes": 1}, "-C [a*1&b*1]", "Try without --constraint: sbatch ..."),
+        (
+            {"nodes": 1},
+            "-w n[1-2] -C [a*1&b*1]",
+            "Try without --nodelist and --constraint: sbatch --nodes=1 ...",
+        ),
+    ],
+)
+def test_advice_names_no_fewer_nodes_than_the_options_that_it_keeps(
+    limit: dict[str, float], words: str, advised: str
+) -> None:
+    assert refused(RuleModel("r", "job", limits=limit), *words.split())[2] == f"  {advised}"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.config.yaml_source import parse_yaml
+from slurm_gpu.policy.explain.sbatch import parse_command
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.names import resolve_names
@@ -21,6 +23,7 @@ from slurm_gpu.policy.lua.script import LUA_VERSIONS, PolicyScript, ScriptDecisi
 from .fuzzing import examples
 from .model import Request
 from .render import PARTITIONS, description, record
+from .test_messages import sbatch_words
 from .users import Directory
 
 POLICY = """\
@@ -198,6 +201,62 @@ def test_rules_for_the_qos_of_loans_bind_jobs_that_are_assigned_to_it() -> None:
     assert not verdict.accepted
     assert "Refused by rule loans: Few at a time." in text_of(verdict)
     assert "borrows" not in text_of(verdict)
+
+
+def commands(verdict: ScriptDecision) -> list[str]:
+    """Return the commands that a refusal advises."""
+    return re.findall(r"sbatch --\S.*? \.\.\.", text_of(verdict))
+
+
+@pytest.mark.parametrize(
+    ("asked", "advised"),
+    [
+        (Request(uid=1002, account="vision", per_job=14), ["--gpus=12", "--gpus=8"]),
+        (Request(uid=1002, account="vision", per_node=4, nodes=4), ["--nodes=3", "--nodes=2"]),
+        (Request(uid=1002, account="vision", per_task=2, n_tasks=7), ["--ntasks=6", "--ntasks=4"]),
+        (Request(uid=1002, account="nlp", per_job=14), ["--gpus=12", "--gpus=6"]),
+        (
+            Request(uid=1002, account="other", per_node=8, nodes=2),
+            ["--nodes=1", "--nodes=1 --gres=gpu:a100:6"],
+        ),
+    ],
+    ids=str,
+)
+def test_advice_to_borrow_has_an_alternative_without_a_loan(asked: Request, advised: list[str]) -> None:
+    refusal = submit(asked)
+    assert not refusal.accepted
+    assert commands(refusal) == [f"sbatch {options} ..." for options in advised]
+    assert "This job would borrow GPUs. To borrow none, try: sbatch" in text_of(refusal)
+    script = PolicyScript(BUNDLE)
+    for options, borrows in zip(advised, (True, False), strict=True):
+        words = [*sbatch_words(asked)[:-1], *options.split(), "--wrap=true"]
+        desc = parse_command(["sbatch", *words], {}).description(1002, "bob")
+        verdict = script.submit(desc, PARTITIONS)
+        assert verdict.accepted
+        assert ("borrows" in text_of(verdict)) == borrows
+
+
+def test_advice_to_borrow_has_no_alternative_if_all_gpus_have_other_owners() -> None:
+    refusal = submit(replace(BOB, per_job=14), facts={"n_gpus": 10})
+    assert commands(refusal) == ["sbatch --gpus=12 ..."]
+    assert "  This job would borrow GPUs." in refusal.messages
+
+
+def test_advice_for_a_job_that_names_the_qos_of_loans_is_one_command() -> None:
+    refusal = submit(replace(BOB, per_job=14), qos="sg-loans")
+    assert commands(refusal) == ["sbatch --gpus=12 ..."]
+    assert "would borrow" not in text_of(refusal)
+
+
+def test_a_job_that_may_not_borrow_more_is_advised_to_borrow_none() -> None:
+    text = POLICY.replace("per: job", "per: user").replace("gpus: 12", "gpus_total: 12")
+    script = PolicyScript(build_bundle(compiled(text)))
+    vision = Request(uid=1002, account="vision", per_job=12)
+    script.set_jobs([record(1, replace(vision, qos="sg-loans"))])
+    refusal = script.submit({**description(vision), "qos": None}, PARTITIONS)
+    assert not refusal.accepted
+    assert commands(refusal) == ["sbatch --gpus=8 ..."]
+    assert "would borrow" not in text_of(refusal)
 
 
 def test_an_update_does_not_change_the_qos() -> None:
