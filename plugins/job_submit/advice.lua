@@ -50,7 +50,7 @@ local function add_room(lines, job, state, findings)
       wrap(lines, string.format("%sagain in %.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
       return
     elseif finding.used then
-      local id = lib.state.youngest_pending(state, finding.rule, job.uid, job.user)
+      local id = lib.state.youngest_pending(state, finding.rule, finding.sum, job.uid, job.user)
       if id then
         wrap(lines, "No smaller request fits the limits now. Wait for a job to end, or cancel one:", "  ")
         lines[#lines + 1] = string.format("    scancel %.0f", id)

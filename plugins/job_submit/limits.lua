@@ -1,6 +1,7 @@
 -- requires: amounts, fit, ledger, measures, scopes, state, wording
--- Finds the limits that the job would exceed. A finding is {rule, key, label, used, recent, limit or allowed, requested
--- (as text), mode}, or {rule, error} if a rule could not be evaluated. `allowed` lists the set `names`.
+-- Finds the limits that the job would exceed. A finding is {rule, key, sum (measure), label, used, recent, limit or
+-- allowed, requested (as text), mode}, or {rule, error} if a rule could not be evaluated. `allowed` lists the set
+-- `names`.
 -- `recent` is the part of `used` that was just submitted. If the job would fit without that part, `retry_s` is the time
 -- after which it stops counting if Slurm refused those jobs.
 -- Also sets job.room: the amounts that would be accepted. If job.checks is a list, every limit that applies to the job
@@ -89,6 +90,7 @@ local function check(rule, limit, steps, job, state, room)
   local finding = {
     rule = rule,
     key = limit.key,
+    sum = limit.sum,
     label = limit.label,
     used = (limit.sum or limit.hours) and limit.text(used) or nil,
     limit = limit.text(limit.shown and value or bound),

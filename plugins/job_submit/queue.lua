@@ -97,7 +97,7 @@ function queue.read(state, jobs, now)
   state.counting, state.whole = "table", false
   lib.ledger.forget_delay(state, now)
   for _, class in pairs(state.classes) do
-    class.sum, class.alike, class.pending = { jobs = 0 }, {}, nil
+    class.sum, class.alike = { jobs = 0 }, {}
   end
   local known = {}
   for id, record in pairs(jobs) do
@@ -124,9 +124,6 @@ function queue.read(state, jobs, now)
         class.alike[job.shape] = { each = job.each, tasks = tasks }
       else
         alike.tasks = alike.tasks + tasks
-      end
-      if base == 0 then
-        class.pending = math.max(class.pending or 0, tonumber(id))
       end
     end
   end

@@ -3,7 +3,7 @@
 -- function of the job and its findings by key; job.room has the amounts that the enforced limits leave, by key of the
 -- limit. A step returns nil if nothing is wrong in its respect, false if no option helps, or a list of options.
 -- Its second result is an option that the command must not have.
-local _, lib = ...
+local policy, lib = ...
 local amounts = lib.amounts
 
 local function whole(value)
@@ -58,34 +58,6 @@ local function may_have_qos(job, name)
   return type(names) ~= "string" or names == "" or ("," .. names .. ","):find("," .. name .. ",", 1, true) ~= nil
 end
 
-local function another_type(job, wrong)
-  if wrong.gpu_types == nil then
-    return nil
-  end
-  local items, forms, single = lib.shapes.items(job.request)
-  local kind = pick(wrong.gpu_types.names, {}, function(candidate)
-    return lib.size.may_be(candidate, job.partition)
-  end)
-  if kind == nil or forms == 0 or not single then
-    return false
-  end
-  local options = {}
-  for form, item in pairs(items) do
-    if item.name ~= "gpu" then
-      return false
-    end
-    options[#options + 1] =
-      lib.shapes.option(form, { name = "gpu", type = kind }, item.count, forms > 1)
-  end
-  table.sort(options, function(one, other)
-    if #one ~= #other then
-      return #one < #other
-    end
-    return one < other
-  end)
-  return options
-end
-
 -- The smallest room of these limits.
 local function least(room, ...)
   local cap = math.huge
@@ -105,6 +77,61 @@ local function gpu_cap(job)
     end
   end
   return cap
+end
+
+-- GPUs without a type count for each type that they may have. If a limit on one of these is too low: the types of the
+-- job's partitions with more room.
+local function types_with_room(job)
+  local names, lacks, most = {}, false, math.max(gpu_cap(job) + 1, 1000)
+  for partition in string.gmatch(policy.partition_gpu_types and job.partition or "", "[^,]+") do
+    for kind in pairs(policy.partition_gpu_types[partition] or {}) do
+      local cap = least(job.room, "gpus:" .. kind, "gpus_total:" .. kind)
+      lacks = lacks or (job.size.types[kind] or 0) > cap
+      cap = math.min(cap, least(job.room, "gpus_running:" .. kind), job.mgpu)
+      if cap > most then
+        most, names = cap, {}
+      end
+      names[kind] = cap == most or nil
+    end
+  end
+  for _, item in pairs(lib.shapes.items(job.request)) do
+    lacks = lacks and item.type == nil
+  end
+  return lacks and names or {}
+end
+
+-- Options by which all GPUs of the job have this type; nil if no options do that.
+local function of_type(job, kind)
+  local items, forms, single = lib.shapes.items(job.request)
+  if forms == 0 or not single then
+    return nil
+  end
+  local options = {}
+  for form, item in pairs(items) do
+    if item.name ~= "gpu" then
+      return nil
+    end
+    options[#options + 1] = lib.shapes.option(form, { name = "gpu", type = kind }, item.count, forms > 1)
+  end
+  table.sort(options, function(one, other)
+    if #one ~= #other then
+      return #one < #other
+    end
+    return one < other
+  end)
+  return options
+end
+
+local function another_type(job, wrong)
+  local function may_be(kind)
+    return lib.size.may_be(kind, job.partition)
+  end
+  if wrong.gpu_types then
+    local kind = pick(wrong.gpu_types.names, {}, may_be)
+    return kind and of_type(job, kind) or false
+  end
+  local kind = pick(types_with_room(job), {}, may_be)
+  return kind and of_type(job, kind) or nil
 end
 
 -- For an exclusive job: fewer nodes, or no --exclusive if that does not help.

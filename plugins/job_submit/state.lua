@@ -161,16 +161,23 @@ function state_module.forget(state, job_id)
   state.known[string.format("%.0f", job_id)] = nil
 end
 
--- The youngest pending job of a user that counts for a rule; nil if none is known. `user` as in `used`.
-function state_module.youngest_pending(state, rule, uid, user)
+-- The youngest pending job of a user that counts for a rule, in this measure; nil if none is known. `user` as in
+-- `used`.
+function state_module.youngest_pending(state, rule, measure, uid, user)
   if state.counting == "snapshot" then
-    local name = user or lib.snapshot.user_name(state.counted, uid)
+    -- The GPU type of the snapshot's youngest job is not known.
+    local name = not measure:find(":") and (user or lib.snapshot.user_name(state.counted, uid))
     return name and lib.snapshot.use(state.counted, policy.groups[rule.group].name, name).last_pend
   end
   local youngest
-  for _, class in pairs(state.classes) do
-    if class.uid == uid and class.scopes[rule.scope] and class.pending then
-      youngest = math.max(youngest or 0, class.pending)
+  for id, job in pairs(state.known) do
+    if
+      job.base == 0
+      and job.class.uid == uid
+      and job.class.scopes[rule.scope]
+      and (job.each[measure] or 0) > 0
+    then
+      youngest = math.max(youngest or 0, tonumber(id))
     end
   end
   return youngest

@@ -154,6 +154,8 @@ class Qos:
     name: str
     preempt_mode: str = "cluster"
     """The preemption mode of its jobs, in lower case; "cluster" for the mode of slurm.conf."""
+    limit_factor: float | None = None
+    """Its jobs have the TRES limits of associations multiplied by this factor."""
     limits: Limits = field(default_factory=dict)
 
     @property
@@ -194,10 +196,17 @@ class Sacctmgr:
     def qos(self) -> Sequence[Qos]:
         """Return all QOS; they apply to every cluster of this slurmdbd."""
         found = []
-        columns = ("Name", "PreemptMode", "Flags", *QOS_FIELDS)
-        for name, mode, *values in self._rows(["qos"], columns):
+        columns = ("Name", "PreemptMode", "LimitFactor", "Flags", *QOS_FIELDS)
+        for name, mode, factor, *values in self._rows(["qos"], columns):
             limits = _read_limits(("Flags", *QOS_FIELDS), values, f"QOS {name}")
-            found.append(Qos(name=name, limits=limits, preempt_mode=mode.lower()))
+            found.append(
+                Qos(
+                    name=name,
+                    limits=limits,
+                    preempt_mode=mode.lower(),
+                    limit_factor=_read_factor(factor, name),
+                )
+            )
         return found
 
     def set_limits(
@@ -267,6 +276,13 @@ def _settings(values: Mapping[LimitField, int | None]) -> list[str]:
             amount = _REMOVED if value is None else value
             by_name.setdefault(limit.name, []).append(f"{limit.item}={amount}" if limit.item else str(amount))
     return [f"{name}={','.join(items)}" for name, items in by_name.items()]
+
+
+def _read_factor(text: str, qos: str) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise SlurmError(f"QOS {qos}: sacctmgr printed LimitFactor={text!r}") from None
 
 
 def _read_limits(names: Iterable[str], texts: Iterable[str], of: str) -> dict[LimitField, int]:

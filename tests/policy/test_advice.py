@@ -296,6 +296,32 @@ def test_a_bundle_refuses_and_advises_like_a_rule() -> None:
     ]
 
 
+def test_a_bundle_of_one_gpu_is_named_in_the_singular() -> None:
+    train = BundleModel("train", 1000, cpus=8, mode="enforce")
+    lines = refused(RuleModel("r", "job"), "--gpus=1", "-c20", bundles=(train,))
+    assert lines[1] == "  CPUs with 1 GPU: limit 8, requested 20."
+
+
+@pytest.mark.parametrize(
+    ("limits", "words", "advised"),
+    [
+        ({"gpus:v100": 0}, "--gpus=4", "Try: sbatch --gpus=a100:4 ..."),
+        ({"gpus:v100": 0}, "-n4 --gpus-per-task=1", "Try: sbatch --gpus-per-task=a100:1 ..."),
+        ({"gpus:v100": 2000}, "--gpus=4", "Try: sbatch --gpus=a100:4 ..."),
+        ({"gpus:v100": 0, "gpus:a100": 2000}, "--gpus=4", "Try: sbatch --gpus=a100:2 ..."),
+        ({"gpus:v100": 2000, "gpus:a100": 2000}, "--gpus=4", "Try: sbatch --gpus=2 ..."),
+        ({"gpus:v100": 2000, "gpus_running:a100": 1000}, "--gpus=4", "Try: sbatch --gpus=v100:2 ..."),
+        ({"gpus:v100": 0}, "--gres=shard:4", None),
+        ({"gpus:v100": 0}, "--gpus=v100:4", None),
+    ],
+)
+def test_advice_names_a_gpu_type_if_a_limit_on_another_type_is_too_low(
+    limits: dict[str, float], words: str, advised: str | None
+) -> None:
+    lines = refused(RuleModel("r", "job", limits=limits), "-p", "long", *words.split())
+    assert next((line.strip() for line in lines if "Try" in line), None) == advised
+
+
 def test_a_job_without_gpus_is_advised_to_use_the_partition_of_its_bundle() -> None:
     prep = BundleModel("prep", 0, partitions=frozenset({"long"}), mode="enforce")
     assert refused(RuleModel("r", "job"), "-p", "gpu", "-c4", bundles=(prep,))[1:3] == [

@@ -256,14 +256,17 @@ def test_apply_by_an_ordinary_user_names_the_required_user(
 
 
 def test_apply_reports_the_script_for_copies_on_other_hosts(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = cluster.slurm.settings()
-    raw = {**settings.raw, "StateSaveLocation": str(cluster.root / "spool")}
+    settings, spool = cluster.slurm.settings(), cluster.root / "spool"
+    raw = {**settings.raw, "StateSaveLocation": str(spool)}
     monkeypatch.setattr(cluster.slurm, "settings", lambda: replace(settings, raw=raw))
-    assert cluster.apply() == 0  # the directory does not exist
-    (cluster.root / "spool").mkdir()
+    warning = "warning: on other hosts, explain and quota cannot recognise an old copy of job_submit.lua"
     assert cluster.apply() == 0
+    assert f"{warning}: {spool}/slurm-gpu: No such file" in capsys.readouterr().err
+    spool.mkdir()
+    assert cluster.apply() == 0
+    assert warning not in capsys.readouterr().err
     (report,) = (cluster.root / "spool" / "slurm-gpu").iterdir()
     assert json.loads(report.read_text())["digest"] == digest_of(cluster.root / "job_submit.lua")
 

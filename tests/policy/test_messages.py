@@ -127,6 +127,15 @@ def test_if_nothing_fits_a_pending_job_to_cancel_is_named() -> None:
     ]
 
 
+def test_the_pending_job_to_cancel_uses_what_is_used_up() -> None:
+    of_type = replace(ALICE, gpu_type="a100")
+    newer = (replace(ALICE, gpu_type="v100"), replace(ALICE, per_job=None))
+    for key in ("gpus_total:a100", "gpus_total"):
+        rule = RuleModel("share", "user", limits={key: 4000 if ":" in key else 8000})
+        lines = refusal(of_type, rule, queue=(of_type, *newer))
+        assert lines[3] == f"    scancel {40 if ':' in key else 41}"
+
+
 def test_a_missing_time_limit_is_explained() -> None:
     assert refusal(ALICE, RuleModel("days", "job", limits={"walltime": 1800})) == [
         "Refused by rule days: Reason of days.",

@@ -105,6 +105,24 @@ def test_the_qos_of_the_partition_counts_before_the_jobs_qos_and_the_association
     assert judged("--gpus=3", associations, [first, part], "part") == ([], (over.format("normal", 2, 3),))
 
 
+@pytest.mark.parametrize(("factor", "most"), [(2.0, 8), (1.6, 6), (0.5, 2), (0.0, 4), (None, 4)])
+def test_the_limit_factor_of_a_qos_multiplies_tres_limits_of_associations(
+    factor: float | None, most: int
+) -> None:
+    associations = (*without("lab"), account("lab", GrpTRES_gpu=4, MaxSubmitJobs=4))
+    normal = replace(qos("normal"), limit_factor=factor)
+    assert judged(f"--gpus={most}", associations, [normal]) == ([], ())
+    times = f" times LimitFactor={factor:g}" if factor else ""
+    assert judged(f"--gpus={most + 1}", associations, [normal])[1] == (
+        f"the limit of account lab is GrpTRES=gres/gpu=4{times}, and the job requests {most + 1}",
+    )
+    assert judged("--array=0-4", associations, [normal])[0]
+    first = replace(qos("part"), limit_factor=1.0)
+    assert judged("--gpus=5", associations, [normal, first], "part")[1]
+    own = qos("normal", GrpTRES_gpu=4)
+    assert judged("--gpus=5", TREE, [replace(own, limit_factor=factor)])[1]
+
+
 def test_one_partition_without_the_limit_is_enough() -> None:
     part = qos("part", MaxTRES_node=1)
     assert judged("-N2 -p gpu", all_qos=[qos("normal"), part], part="part")[1]

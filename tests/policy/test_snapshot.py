@@ -287,6 +287,16 @@ def test_an_update_takes_the_user_name_from_the_snapshot(site: Site) -> None:
     assert site.script.modify({"tres_per_job": "gres:gpu:2"}, row, PARTITIONS).accepted
 
 
+def test_the_job_submitted_last_is_not_named_for_a_limit_on_one_type(tmp_path: Path) -> None:
+    site = Site(tmp_path, rules=[RuleModel("share", "user", limits={"gpus_total:a100": 6000})])
+    site.write_snapshot(*[ALICE] * 6)
+    text = site.file.read_text()
+    site.file.write_text(text.replace("mgpu_pend=6000", "mgpu_pend=6000 last_pend=4711"))
+    assert site.submit().messages[2] == (
+        "  No smaller request fits the limits now. Wait for a job to end; see: squeue --me"
+    )
+
+
 def test_if_nothing_fits_the_job_submitted_last_is_named(site: Site) -> None:
     site.write_snapshot(*[ALICE] * 6)
     text = site.file.read_text()

@@ -18,10 +18,10 @@ ANSWERS = {
         "vision|alice|gpu||gres/gpu=0|||mem=1T||50||\n"
     ),
     "qos": (
-        "normal|cluster|||||||||||00:00:00\n"
-        "sg-long|cluster|DenyOnLimit,NoDecay|gres/gpu=64||9|gres/gpu=4|gres/gpu=16|00:00:00|20|200"
+        "normal|cluster||||||||||||00:00:00\n"
+        "sg-long|cluster|2.500000|DenyOnLimit,NoDecay|gres/gpu=64||9|gres/gpu=4|gres/gpu=16|00:00:00|20|200"
         "|sg-loans,low|00:00:00\n"
-        "sg-loans|requeue|||||||||||00:01:30\n"
+        "sg-loans|requeue||||||||||||00:01:30\n"
     ),
 }
 VISION = Entity(EntityKind.ACCOUNT, "vision")
@@ -85,6 +85,7 @@ def test_flags_of_a_qos_are_among_its_limits() -> None:
         None,
     ]
     assert (long.preempt_mode, loans.preempt_mode) == ("cluster", "requeue")
+    assert (long.limit_factor, loans.limit_factor) == (2.5, None)
     assert loans.limits == {LimitField("GraceTime"): 90}
 
 
@@ -92,6 +93,11 @@ def test_flags_of_a_qos_are_among_its_limits() -> None:
 def test_an_unreadable_limit_is_an_error(text: str) -> None:
     with pytest.raises(SlurmError, match="printed"):
         Sacctmgr(Recorded({"assoc": text}), {}).associations("c")
+
+
+def test_an_unreadable_limit_factor_is_an_error() -> None:
+    with pytest.raises(SlurmError, match="QOS normal: sacctmgr printed LimitFactor='x'"):
+        Sacctmgr(Recorded({"qos": "normal|cluster|x|||||||||||00:00:00\n"}), {}).qos()
 
 
 def test_a_change_names_what_changes_and_nothing_else() -> None:

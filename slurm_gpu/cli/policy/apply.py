@@ -224,8 +224,12 @@ def _report_to_peers(site: CommandSite, settings: SlurmSettings, script: Path) -
         write_report(settings, here, script, site.wall())
         others = [host for host, _ in differing_hosts(settings, here, script)]
     except OutsideError as error:
-        if has_peers:
-            remark(f"warning: cannot check whether the other hosts of slurmctld have this policy: {error}")
+        unknown = (
+            "cannot check whether the other hosts of slurmctld have this policy"
+            if has_peers
+            else f"on other hosts, explain and quota cannot recognise an old copy of {script.name}"
+        )
+        remark(f"warning: {unknown}: {error}")
         return
     for host in others if has_peers else ():
         remark(

@@ -2,7 +2,8 @@
 
 The limits of the partition's QOS take precedence over those of the job's QOS (unless the latter has the flag
 OverPartQOS), and both over those of associations. Limits on each job are inherited from parent accounts;
-limits on all jobs of an account (Grp…) apply at each level.
+limits on all jobs of an account (Grp…) apply at each level. The first LimitFactor of a QOS multiplies the
+limits of associations on TRES.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def exceeded_limits(
     `associations` are the user's own with the job's account, and those of the account and its parents.
     """
     is_strict = any(_DENY in one.limits for one in qos)
+    factor = next((one.limit_factor for one in qos if one.limit_factor is not None), 0)
     for limit, amount in _requested(description).items():
         in_qos = LimitField(_OF_QOS.get(limit.name, limit.name), limit.item)
         of_qos = [(one, in_qos) for one in qos if in_qos in one.limits]
@@ -56,9 +58,12 @@ def exceeded_limits(
         refuses = limit.name in _SUBMITTED or (is_strict and limit.name not in _RUNNING)
         for holder, field in holders:
             value = holder.limits[field]
+            shown = field.show(value)
+            if factor > 0 and isinstance(holder, Association) and "TRES" in field.name:
+                value, shown = int(value * factor), f"{shown} times LimitFactor={factor:g}"
             if amount > value:
-                shown = f"{field.show(value)}, and the job requests {field.amount(amount)}"
-                yield ExceededLimit(f"the limit of {holder.entity} is {shown}", refuses)
+                requested = f"the job requests {field.amount(amount)}"
+                yield ExceededLimit(f"the limit of {holder.entity} is {shown}, and {requested}", refuses)
 
 
 def _requested(description: Mapping[str, object]) -> dict[LimitField, int]:
