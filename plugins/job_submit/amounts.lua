@@ -98,12 +98,17 @@ local function counts(item, only)
   return string.lower(item.type) == only.type
 end
 
+-- The count of an item `times` over, at least `least` if it requests anything.
+local function multiplied(item, times, least)
+  return item.count > 0 and math.max(item.count * times, least or 0) or 0
+end
+
 -- The sum of a request such as "gres:gpu:a100:2,gres:shard:4", `times` over, in thousandths of a GPU.
-function amounts.requested_mgpu(text, times, only)
+local function requested_mgpu(text, times, only, least)
   local sum = { gpu = 0, shard = 0, mps = 0 }
   for _, item in ipairs(amounts.parse_tres(text)) do
     if counts(item, only) then
-      sum[item.name] = sum[item.name] + item.count * times
+      sum[item.name] = sum[item.name] + multiplied(item, times, least)
     end
   end
   return mgpu(sum.gpu, sum.shard, sum.mps)
@@ -165,10 +170,35 @@ function amounts.least_nodes(request)
   return nodes
 end
 
--- The number of nodes with which a request counts: for a range such as 1-3, Slurm allocates as many as it can.
+-- The most nodes that a request allows; nil if it leaves this to Slurm.
+function amounts.most_nodes(request)
+  local most = request.most_nodes or 0 -- 0 in records
+  return most > 0 and math.min(most, UNLIMITED_32) or nil
+end
+
+-- The number of nodes with which a request counts: for a range such as 1-3, Slurm allocates as many as it can; without
+-- an upper end, at least those that it needs (nodes.lua).
 function amounts.counted_nodes(request)
-  local most = math.min(request.most_nodes or 1, UNLIMITED_32)
+  local most = amounts.most_nodes(request) or request.needed_nodes or 1
   return math.max(amounts.least_nodes(request), most) + 0.0
+end
+
+-- CPUs of one task, which are on one node.
+function amounts.cpus_of_task(request)
+  return math.max(request.cpus_per_task or 1, 1)
+end
+
+-- The tasks of a request: by default Slurm starts one on each node. If GPUs depend on them, Slurm from 24.11 on derives
+-- them from the CPUs, too.
+function amounts.counted_tasks(request)
+  if request.tasks then
+    return math.max(request.tasks, 1)
+  end
+  local tasks = amounts.counted_nodes(request) * math.max(request.tasks_per_node or 1, 1)
+  if request.per_task or request.tasks_per_gpu then
+    tasks = math.max(tasks, math.ceil((request.cpus or 0) / amounts.cpus_of_task(request)))
+  end
+  return tasks
 end
 
 -- The typed GPUs of forms that name different types: of each type Slurm allocates the most that any form requests.
@@ -179,7 +209,7 @@ local function typed_mgpu(request, times, only)
     for _, item in ipairs(amounts.parse_tres(request[pair[1]] or "")) do
       if item.name == "gpu" and item.type and counts(item, only) then
         local kind = string.lower(item.type)
-        here[kind] = (here[kind] or 0) + item.count * pair[2]
+        here[kind] = (here[kind] or 0) + multiplied(item, pair[2], pair[4])
       end
     end
     for kind, count in pairs(here) do
@@ -192,16 +222,16 @@ end
 
 -- Returns the thousandths of a GPU that a request counts for: with the most nodes that it names, or else with the
 -- fewest that satisfy it. The request has TRES strings or nil (per_job, per_node, per_socket, per_task), and numbers
--- or nil (nodes, most_nodes, tasks, tasks_per_node, tasks_per_gpu, sockets). Second result: the deciding
+-- or nil (nodes, most_nodes, needed_nodes, tasks, tasks_per_node, tasks_per_gpu, sockets). Second result: the deciding
 -- form ("per_job" …), nil for none. Third result: the most on one node, if the request limits that. With `only`, GPUs
 -- of one type.
 function amounts.counted_mgpu(request, only)
   local nodes = amounts.counted_nodes(request)
-  local tasks = request.tasks or nodes * math.max(request.tasks_per_node or 1, 1)
-  local times = { -- on all nodes, on one
-    { "per_job", 1 },
+  local tasks = amounts.counted_tasks(request)
+  local times = { -- on all nodes, on one, and the least
+    { "per_job", 1, nil, nodes }, -- from 24.11 on, each node gets at least one
     { "per_node", nodes, 1 },
-    { "per_task", math.max(tasks, 1), (request.tasks_per_node or 0) > 0 and request.tasks_per_node },
+    { "per_task", tasks, (request.tasks_per_node or 0) > 0 and request.tasks_per_node },
     { "per_socket", nodes * math.max(request.sockets or 1, 1), math.max(request.sockets or 1, 1) },
   }
   local most, form, named, forms, on_node = 0, nil, false, 0, nil
@@ -210,12 +240,12 @@ function amounts.counted_mgpu(request, only)
     if text and text ~= "" then
       forms = forms + 1
       named = named or (only ~= nil and #amounts.parse_tres(text) > 0)
-      local sum = amounts.requested_mgpu(text, pair[2], only)
+      local sum = requested_mgpu(text, pair[2], only, pair[4])
       if sum > most then
         most, form = sum, pair[1]
       end
       if pair[3] then
-        on_node = math.min(on_node or math.huge, amounts.requested_mgpu(text, pair[3], only))
+        on_node = math.min(on_node or math.huge, requested_mgpu(text, pair[3], only))
       end
     end
   end
@@ -226,8 +256,8 @@ function amounts.counted_mgpu(request, only)
     end
   end
   local untyped = only == nil or (only.untyped and not named)
-  if form == nil and untyped and request.tasks_per_gpu and request.tasks_per_gpu > 0 and request.tasks then
-    most, form = math.ceil(request.tasks / request.tasks_per_gpu) * 1000.0, "tasks_per_gpu"
+  if form == nil and untyped and request.tasks_per_gpu and request.tasks_per_gpu > 0 then
+    most, form = math.ceil(tasks / request.tasks_per_gpu) * 1000.0, "tasks_per_gpu"
   end
   return most, form, on_node
 end

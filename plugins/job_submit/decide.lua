@@ -173,6 +173,9 @@ function decide.run(job, state)
   end
 
   if job.record then
+    if job.writes.max_nodes then
+      job.desc.max_nodes = job.writes.max_nodes
+    end
     local token = ledger.next_token(state)
     for scope in pairs(job.class.scopes) do
       if not job.counted.scopes[scope] then

@@ -1,4 +1,4 @@
--- requires: amounts, fit, hosts, queue, reading, size, update
+-- requires: amounts, fit, hosts, nodes, queue, reading, size, update
 -- The request: the only module that reads job_desc, the partitions and, for an update, the job's record. Adds to job:
 -- uid user account qos partition kind tasks array request size (its mgpu and form) writes bundle walltime_s
 -- walltime_from command asked_whole_nodes notes_whole_nodes. An update also gets `was` (the earlier size) and `past`.
@@ -106,6 +106,7 @@ function job_module.run(job, state)
   end
   -- Slurm searches a hundred names for each field; a field that depends on another is read only with it.
   local per_socket, tasks = merged("tres_per_socket"), amounts.u32(desc.num_tasks)
+  tasks = tasks ~= 0 and tasks or nil
 
   job.uid = job.record and record.user_id or desc.user_id
   job.user = text(desc.user_name)
@@ -152,16 +153,28 @@ function job_module.run(job, state)
     most_nodes = number("max_nodes"),
     tasks = tasks,
     tasks_per_node = amounts.u16(desc.ntasks_per_node),
-    tasks_per_gpu = tasks and amounts.u16(desc.ntasks_per_tres),
     sockets = per_socket and amounts.u16(desc.sockets_per_node),
     cpus = number("min_cpus"),
-    cpus_per_task = amounts.u16(desc.cpus_per_task),
+    cpus_per_task = amounts.u16(desc.cpus_per_task) or amounts.u16(record.pn_min_cpus),
     node_cpus = amounts.u16(desc.pn_min_cpus) or amounts.u16(record.pn_min_cpus),
     cpus_per_tres = merged("cpus_per_tres"),
     mem_per_tres = text(desc.mem_per_tres),
     whole_nodes = false,
   }
-  job.request.cpus_per_gpu = amounts.per_gpu(job.request.cpus_per_tres)
+  local request = job.request
+  request.cpus_per_gpu = amounts.per_gpu(request.cpus_per_tres)
+  if tasks or not (request.per_job or request.per_node or per_socket or request.per_task) then
+    request.tasks_per_gpu = amounts.u16(desc.ntasks_per_tres)
+  end
+  if job.record and tasks then
+    request.cpus = math.max(request.cpus or 0, tasks * amounts.cpus_of_task(request)) -- Slurm raises them
+  end
+  if lib.nodes.most(request) > 1 then
+    request.tasks_per_core = amounts.u16(desc.ntasks_per_core)
+    request.threads_per_core = amounts.u16(desc.threads_per_core)
+    request.tasks_per_socket = amounts.u16(desc.ntasks_per_socket)
+    request.tasks_per_board = amounts.u16(desc.ntasks_per_board)
+  end
   local asked_whole
   if job.record then
     asked_whole = lib.queue.has_whole_nodes(record)
@@ -176,9 +189,6 @@ function job_module.run(job, state)
     mib_per_cpu = amounts.mib(desc.min_mem_per_cpu),
     mib_per_gpu = amounts.per_gpu(job.request.mem_per_tres),
   }
-  if job.request.tasks == 0 then
-    job.request.tasks = nil
-  end
   if job.record then
     local had_whole = whole_nodes(asked_whole and 0, parts, record.partition or "")
     job.was = lib.size.of_record(record, record.job_state % 256 ~= 0, had_whole)

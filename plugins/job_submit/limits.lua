@@ -1,17 +1,23 @@
--- requires: amounts, fit, ledger, measures, scopes, state, wording
+-- requires: amounts, fit, ledger, measures, mostnodes, scopes, state, wording
 -- Finds the limits that the job would exceed. A finding is {rule, key, sum (measure), label, used, recent, limit or
 -- allowed, requested (as text), mode}, or {rule, error} if a rule could not be evaluated. `allowed` lists the set
 -- `names`.
 -- `recent` is the part of `used` that was just submitted. If the job would fit without that part, `retry_s` is the time
 -- after which it stops counting if Slurm refused those jobs.
 -- Also sets job.room: the amounts that would be accepted. If job.checks is a list, every limit that applies to the job
--- is appended to it: {rule, sum or hours (the sum to which the job adds), uid, bound, requested}.
+-- is appended to it: {rule, sum or hours (the sum to which the job adds), uid, bound, requested}. May write max_nodes.
 local policy, lib = ...
 local amounts = lib.amounts
 
 local limits_by_rule = {}
+-- By rule, the limits that more nodes can exceed; and whether there is any.
+local bound_by_rule, any_bound = {}, false
 for _, rule in ipairs(policy.rules) do
-  limits_by_rule[rule] = lib.measures.of_rule(rule)
+  limits_by_rule[rule], bound_by_rule[rule] = lib.measures.of_rule(rule), {}
+  for _, limit in ipairs(limits_by_rule[rule]) do
+    bound_by_rule[rule][limit] = lib.mostnodes.is_bound(rule, limit) or nil
+    any_bound = any_bound or bound_by_rule[rule][limit] ~= nil
+  end
 end
 
 -- The user's exception, whose limits replace those of the rule; nil if none is in force.
@@ -213,6 +219,10 @@ return function(job, state)
   local findings, room = {}, {}
   local least_left
   local bound_by_rules = false
+  local bounds, possible, all = {}, nil, nil
+  if any_bound then
+    possible, all = lib.mostnodes.possible(job)
+  end
   local function evaluate(rule, key, ...)
     local fine, finding, left = pcall(...)
     if not fine then
@@ -236,6 +246,10 @@ return function(job, state)
         local value = value_of(limit.key)
         if value then
           evaluate(rule, limit.key, check, rule, limit, value, job, state, room)
+          if possible and bound_by_rule[rule][limit] then
+            bounds[#bounds + 1] = limit
+            bounds[#bounds + 1] = lib.measures.reached(value, job.size) or math.huge
+          end
         end
       end
       for _, key in ipairs({ "partitions", "gpu_types", "qos" }) do
@@ -251,5 +265,13 @@ return function(job, state)
   end
   findings[#findings + 1] = check_shards(job, room)
   job.room = room
+  for _, finding in ipairs(findings) do
+    if finding.mode == "enforce" then
+      return findings
+    end
+  end
+  if bounds[1] then
+    lib.mostnodes.write(job, bounds, possible, all)
+  end
   return findings
 end

@@ -46,9 +46,16 @@ end
 -- Options for `wanted` nodes, and for the tasks that still fit on them.
 function shapes.fewer_nodes(request, wanted)
   local options = { string.format("--nodes=%.0f", wanted) }
-  local tasks, per_node = request.tasks, request.tasks_per_node
-  if tasks and per_node and per_node > 0 and tasks > wanted * per_node then
-    options[2] = string.format("--ntasks=%.0f", wanted * per_node)
+  local tasks, per_node, needed = request.tasks, request.tasks_per_node, request.needed_nodes or 1
+  local fitting = tasks or 0
+  if per_node and per_node > 0 then
+    fitting = math.min(fitting, wanted * per_node)
+  end
+  if wanted < needed then
+    fitting = math.min(fitting, math.floor((tasks or 0) * wanted / needed))
+  end
+  if tasks and tasks > fitting and fitting >= 1 then
+    options[2] = string.format("--ntasks=%.0f", fitting)
   end
   return options
 end
@@ -60,7 +67,7 @@ function shapes.per_job(request, cap)
   if count < 1 then
     return nil
   end
-  local options = amounts.least_nodes(request) > count and shapes.fewer_nodes(request, count) or {}
+  local options = amounts.counted_nodes(request) > count and shapes.fewer_nodes(request, count) or {}
   options[#options + 1] = shapes.option("per_job", #items == 1 and items[1] or {}, count)
   return options
 end

@@ -98,10 +98,10 @@ local function unfit(job)
     return "het"
   elseif not set(desc.script) then
     return "interactive"
+  elseif amounts.counted_nodes(request) ~= 1 or (request.most_nodes and request.most_nodes ~= 1) then
+    return "nodes"
   elseif job.mgpu ~= 1000 or request.whole_nodes or not one then
     return "gpus"
-  elseif amounts.least_nodes(request) ~= 1 or (request.most_nodes and request.most_nodes ~= 1) then
-    return "nodes"
   elseif kind and not is_only_type(kind, job.partition) then
     return "type"
   elseif set(desc.cpus_per_tres) or set(desc.mem_per_tres) or request.tasks_per_gpu then

@@ -1,4 +1,4 @@
--- requires: amounts
+-- requires: amounts, nodes
 -- The size of a job: GPUs, CPUs, memory, nodes and tasks of one array task, from a request or a record of slurm.jobs. A
 -- size is {mgpu, form, node_mgpu = the most GPUs that the request allows on one node, if it says so, types = {a100 =
 -- mgpu}, cpus, mib, nodes, tasks}. Pure functions.
@@ -51,11 +51,6 @@ local function types_of(partitions, count)
   return types
 end
 
--- The tasks of a request: by default Slurm starts one on each node.
-local function tasks_of(request, nodes)
-  return math.max(request.tasks or nodes * math.max(request.tasks_per_node or 1, 1), 1)
-end
-
 -- The least GPUs, in thousandths, and CPUs that an exclusive job gets with each node; 0 if not known.
 function size.of_whole_node(partitions)
   return 1000 * least_of(policy.partition_gpus, partitions), least_of(policy.partition_cpus, partitions)
@@ -64,7 +59,7 @@ end
 local function cpus_of(request, found, partitions)
   local cpus = math.max(
     request.cpus or 0,
-    found.tasks * math.max(request.cpus_per_task or 1, 1),
+    found.tasks * amounts.cpus_of_task(request),
     found.nodes * math.max(request.node_cpus or 1, 1),
     math.ceil(found.mgpu / 1000 * (request.cpus_per_gpu or 0))
   )
@@ -139,21 +134,21 @@ local function mib_of(request, found, partitions, parts)
   return most or default_mib(request, found, partitions, parts)
 end
 
--- The size of a request in these partitions. `before` is the size of an updated job whose GPUs do not change; GPUs that
--- came with exclusive nodes do change in other partitions.
+-- The size of a request in these partitions. `before` is the size of an updated job whose GPUs change only with its
+-- nodes; GPUs that came with exclusive nodes do change in other partitions. Sets needed_nodes of the request.
 function size.of_request(request, partitions, parts, before)
   before = before and before.form ~= "whole_nodes" and before or nil
+  request.needed_nodes = lib.nodes.needed(request, partitions, parts)
   local found = { nodes = amounts.counted_nodes(request) }
-  found.tasks = tasks_of(request, found.nodes) + 0.0
+  found.tasks = amounts.counted_tasks(request) + 0.0
   local whole = request.whole_nodes and found.nodes * size.of_whole_node(partitions) or 0
-  if before then
+  found.mgpu, found.form, found.node_mgpu = amounts.counted_mgpu(request)
+  if before and before.mgpu >= found.mgpu then
     found.mgpu, found.form, found.node_mgpu = before.mgpu, before.form, before.node_mgpu
-  else
-    found.mgpu, found.form, found.node_mgpu = amounts.counted_mgpu(request)
   end
   found.types = types_of(partitions, function(only)
-    local asked = before and before.types[only.type] or amounts.counted_mgpu(request, only)
-    return math.max(asked, only.untyped and whole or 0)
+    local asked = amounts.counted_mgpu(request, only)
+    return math.max(asked, before and before.types[only.type] or 0, only.untyped and whole or 0)
   end)
   if whole > found.mgpu then
     found.mgpu, found.form, found.node_mgpu = whole, "whole_nodes", whole / found.nodes
@@ -216,6 +211,7 @@ function size.of_record(record, running, whole_nodes)
     most_nodes = amounts.u32(record.max_nodes),
     cpus = amounts.u32(record.min_cpus),
     node_cpus = amounts.u16(record.pn_min_cpus),
+    cpus_per_task = amounts.u16(record.pn_min_cpus), -- Slurm has no other field for them
     cpus_per_gpu = amounts.per_gpu(record.cpus_per_tres),
     whole_nodes = whole_nodes,
   }

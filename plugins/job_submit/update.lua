@@ -1,4 +1,4 @@
--- requires: amounts, fit, queue, size
+-- requires: amounts, fit, nodes, queue, size
 -- The job after an update: job_desc has only the fields that change. Pure functions.
 local _, lib = ...
 local amounts = lib.amounts
@@ -71,7 +71,9 @@ function update.size(job, parts, memory)
     job.request[key] = value
   end
   local found = was
-  if resized or moves and (job.request.whole_nodes or job.request.mib_per_node == 0) then
+  local request = job.request
+  local by_nodes = request.whole_nodes or request.mib_per_node == 0 or lib.nodes.most(request) > 1
+  if resized or moves and by_nodes then
     found = lib.size.of_request(job.request, job.partition, parts, not regrouped and was or nil)
   end
   if moves and types_of(job.request) == "" then

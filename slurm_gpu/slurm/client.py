@@ -63,6 +63,11 @@ class SlurmNode:
     """Slurm prefers nodes with a low weight."""
     mps: int = 0
     mps_allocated: int = 0
+    cpus_effective: int | None = None
+    """CPUs that jobs may use; None if unknown."""
+    sockets: int | None = None
+    cores: int | None = None
+    """Those of all sockets."""
     unaccounted: Sequence[str] = ()
     """GRES of the node (gpu, shard, mps) that AccountingStorageTRES lacks, so that no TRES contains them."""
 

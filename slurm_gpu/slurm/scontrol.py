@@ -221,6 +221,9 @@ def _node(fields: _Fields) -> SlurmNode:
         weight=fields.required("Weight"),
         mps=total(gpus, "mps"),
         mps_allocated=_shares_allocated("mps", used, tracked, allocated),
+        cpus_effective=fields.number("CPUEfctv"),
+        sockets=fields.number("Sockets"),
+        cores=(fields.number("Sockets") or 0) * (fields.number("CoresPerSocket") or 0) or None,
         # If only types are tracked, and not all of them, CfgTRES has fewer GPUs than the node.
         unaccounted=[name for name in GPU_GRES if amount(tracked, name) < total(gpus, name)],
     )

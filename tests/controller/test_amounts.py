@@ -45,6 +45,7 @@ def test_running_gpus_are_of_the_type_of_their_nodes_where_slurm_names_none() ->
     ("asked", "mgpu"),
     [
         ({"per_job": "gres:gpu:3"}, 3000),
+        ({"per_job": "gres:gpu:3", "n_nodes": 4}, 4000),  # from 24.11 on, each node gets one
         ({"per_node": "gres/gpu:a100:2", "n_nodes": 3}, 6000),
         ({"per_node": "gres:shard:3", "n_nodes": 2}, 1500),
         ({"per_node": "gres:gpu:1,gres:shard:2"}, 1500),

@@ -72,18 +72,6 @@ OTHERS = (
     "bitflags=0x100",  # SPREAD_JOB
     "plane_size=1",
 )
-# With these, Slurm chooses the number of nodes.
-UNCOUNTED = frozenset({"min_cpus=64", "bitflags=0x100"})
-# From 24.11 on, Slurm also adds nodes for tasks, and tasks or a GPU for each node.
-UNCOUNTED_SINCE_24_11 = UNCOUNTED | {
-    "num_tasks=64",
-    "num_tasks=3 cpus_per_task=20",
-    "tres_per_task=gres:gpu:1 min_cpus=3",
-    "ntasks_per_tres=1 min_cpus=3",
-    "ntasks_per_tres=1 req_nodes=n[1-3]",
-    "ntasks_per_tres=1 features=[zone1*1&zone2*2]",
-    "tres_per_job=gres:gpu:2 features=[zone1*1&zone2*2]",
-}
 DEADLINE_S = 300
 
 
@@ -153,20 +141,24 @@ def over_limit(lab: Lab, client: Path, lines: Sequence[str]) -> list[str]:
 
 
 def is_counted(line: str) -> bool:
-    """Return whether the request determines the number of nodes and sockets."""
-    uncounted = UNCOUNTED_SINCE_24_11 if slurm_version() >= (24, 11) else UNCOUNTED
-    words = set(line.split())
-    return "per_socket" not in line and not any(words.issuperset(fields.split()) for fields in uncounted)
+    """Return whether the request determines the number of sockets."""
+    return "per_socket" not in line
+
+
+def ends_slurmctld(line: str) -> bool:
+    """Return whether slurmctld 24.11.5 crashes, also without job_submit.lua (--gpus=2 --spread-job)."""
+    return slurm_version() == (24, 11) and "per_job" in line and "bitflags=0x100" in line
 
 
 @pytest.mark.long
 def test_no_combination_of_fields_gets_more_gpus_than_allowed(lab: Lab, client: Path) -> None:
-    over = over_limit(lab, client, [line for line in combinations(300) if is_counted(line)])
+    lines = [line for line in combinations(300) if is_counted(line) and not ends_slurmctld(line)]
+    over = over_limit(lab, client, lines)
     assert not over, "\n".join(over)
 
 
 @pytest.mark.long
-@pytest.mark.xfail(strict=True, reason="nodes and sockets that Slurm chooses by CPUs are not counted")
-def test_nor_do_fields_that_leave_nodes_or_sockets_to_slurm(lab: Lab, client: Path) -> None:
+@pytest.mark.xfail(strict=True, reason="sockets that Slurm chooses by CPUs are not counted")
+def test_nor_do_fields_that_leave_sockets_to_slurm(lab: Lab, client: Path) -> None:
     over = over_limit(lab, client, [line for line in combinations(0) if not is_counted(line)])
     assert not over, "\n".join(over)

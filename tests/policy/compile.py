@@ -26,7 +26,7 @@ from slurm_gpu.policy.language.model import (
     RuleLimits,
 )
 from slurm_gpu.policy.language.names import ResolvedNames
-from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
+from slurm_gpu.policy.lua.bundle import NodeResources, SiteFacts, compile_policy
 
 from .model import (
     DEFAULT_MIB_PER_CPU,
@@ -64,6 +64,10 @@ def compiled(
         slurm_user_uid=64030,
         shards_per_gpu=SHARDS_PER_GPU,
         partition_cpus={name: part.cpus for name, part in PARTITIONS.items()},
+        partition_nodes={
+            name: {NodeResources(part.gpus, part.cpus, part.cpus, 2, part.mib): 1000}
+            for name, part in PARTITIONS.items()
+        },
         partition_mib={name: part.mib for name, part in PARTITIONS.items()},
         partition_gpu_types={name: part.gpu_types for name, part in PARTITIONS.items()},
         default_mib={"per_gpu": DEFAULT_MIB_PER_GPU, "per_cpu": DEFAULT_MIB_PER_CPU},

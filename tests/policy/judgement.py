@@ -135,6 +135,33 @@ def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = 
     )
 
 
+def capped(policy: PolicyModel, job: Request, now_s: int) -> Request:
+    """Return an admitted job with the most nodes that the policy allows, if the job leaves this to Slurm."""
+    if job.most_nodes:
+        return job
+    moment, possible = policy.local(now_s), max(job.groups, job.n_tasks or 1)
+    wide = replace(job, most_nodes=possible) if possible > job.counted_nodes else job
+    only_per_job = job.per_job and not (job.per_node or job.per_task or job.per_socket or job.exclusive)
+    counted = max(job.counted_nodes, job.per_job or 0) if only_per_job else job.counted_nodes
+    most = math.inf
+    for rule in policy.rules:
+        if rule.mode != "enforce" or not binds(rule, job) or not in_force(rule, moment):
+            continue
+        for key, limit in _limits_of(rule, job, moment).items():
+            base, _, part = key.partition(":")
+            if base == "nodes":
+                assert not isinstance(limit, frozenset)
+                number = _of_steps(limit, job) if isinstance(limit, tuple) else limit
+                most = min(most, max(number, job.counted_nodes))
+            elif base in ("gpus", "gpus_total", "gpu_hours"):
+                measure = f"gpus:{part}" if part and base != "gpu_hours" else "gpus"
+                allowed = limit if base == "gpus" else job.measure(measure)
+                if wide.measure(measure) > allowed and None not in job.needed_nodes:  # type: ignore[operator]
+                    most = min(most, counted)
+    every = max(possible, job.mgpu / 1000) if job.per_job else possible
+    return replace(job, most_nodes=int(most)) if most < every else job
+
+
 def judge_change(policy: PolicyModel, before: Request, after: Request, known: Known) -> Judgement:
     """Judge an update by the job's owner; `known` has the other jobs.
 

@@ -98,12 +98,49 @@ class Request:
         return max(named, math.ceil(self.n_tasks / self.tasks_per_node))
 
     @property
+    def groups(self) -> int:
+        """Return the numbers of CPUs of one task that Slurm allocates."""
+        nodes = self.nodes or 1
+        tasks = nodes * (self.tasks_per_node or 1) if self.n_tasks is None else max(self.n_tasks, nodes)
+        return max(tasks, math.ceil((self.min_cpus or 0) / (self.cpus_per_task or 1)))
+
+    def nodes_in(self, partition: PartitionModel) -> int | None:
+        """Return the nodes that the groups need; None if no node suits the job."""
+        each_node = [1, self.per_node or 0, self.per_task or 0, self.per_socket or 0]
+        if (self.mgpu_is_asked and max(each_node) > partition.gpus) or partition.mib < (
+            self.mib_per_node or 0
+        ):
+            return None
+        cpus = partition.cpus
+        if self.mib_per_cpu is not None and self.mib_per_node is None:
+            cpus = min(cpus, partition.mib // self.mib_per_cpu)
+        on_each = cpus // (self.cpus_per_task or 1)
+        return math.ceil(self.groups / on_each) if on_each else None
+
+    @property
+    def mgpu_is_asked(self) -> bool:
+        forms = (self.per_job, self.per_node, self.per_task, self.per_socket, self.tasks_per_gpu)
+        return any((*forms, self.shards_per_node, self.mps_per_node))
+
+    @property
+    def needed_nodes(self) -> list[int | None]:
+        """Return the nodes that the job needs, by partition."""
+        if self.most_nodes or self.groups == 1:
+            return [1]
+        return [self.nodes_in(PARTITIONS[name]) for name in self.partitions]
+
+    @property
     def counted_nodes(self) -> int:
-        return max(self.least_nodes, self.most_nodes or 1)  # Slurm allocates all that are free
+        if self.most_nodes:
+            return max(self.least_nodes, self.most_nodes)  # Slurm allocates all that are free
+        return max(self.least_nodes, *(needed or 1 for needed in self.needed_nodes))
 
     @property
     def tasks(self) -> int:
-        return self.counted_nodes * (self.tasks_per_node or 1) if self.n_tasks is None else self.n_tasks
+        if self.n_tasks is not None:
+            return self.n_tasks
+        by_node = self.counted_nodes * (self.tasks_per_node or 1)
+        return max(by_node, self.groups) if self.per_task else by_node
 
     @property
     def asked_mgpu(self) -> int:
@@ -115,7 +152,7 @@ class Request:
         if self.tasks_per_gpu is not None and self.n_tasks is not None:
             by_task = math.ceil(self.n_tasks / self.tasks_per_gpu)
         return max(
-            1000 * (self.per_job or 0),
+            1000 * max(self.per_job, self.counted_nodes) if self.per_job else 0,
             per_node * self.counted_nodes,
             1000 * (self.per_task or 0) * self.tasks,
             1000 * (self.per_socket or 0) * self.counted_nodes * (self.sockets or 1),

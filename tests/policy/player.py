@@ -12,7 +12,7 @@ from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
 
 from .compile import compiled, lending
-from .judgement import Hours, Judgement, Known, Outcome, accepts_blind, admitted, judge, judge_change
+from .judgement import Hours, Judgement, Known, Outcome, accepts_blind, admitted, capped, judge, judge_change
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .model import Request
 from .policystrategies import PERIOD_LIMITS
@@ -183,7 +183,7 @@ class Player:
             self._compare(what, verdict, judgement, (request, desc))
             if not verdict.accepted:
                 return  # Slurm refuses the rest
-            job = admitted(self.policy, request, names_qos=not action.terse)
+            job = capped(self.policy, admitted(self.policy, request, names_qos=not action.terse), self.now_s)
             if action.is_test_only:
                 self.test_only.append((self.now_s, job))
             else:
@@ -205,6 +205,7 @@ class Player:
         if action.by == "owner":
             judgement = judge_change(self.policy, job.request, after, self._known(without=job))
             self._compare("change", verdict, judgement, (job.request, after))
+            after = capped(self.policy, after, self.now_s)
         else:
             assert verdict.accepted, verdict
             assert not _errors(verdict)

@@ -56,8 +56,7 @@ def description(request: Request, mark: str = "/", *, terse: bool = False) -> di
         if request.partition == "gpu":
             desc["partition"] = None
     desc |= {"script": None, "argc": 0} if request.interactive else {"script": "#!/bin/sh"}
-    tasks = request.nodes or 1 if request.n_tasks is None else max(request.n_tasks, request.nodes or 1)
-    desc["min_cpus"] = tasks * (1 if request.cpus_per_task is None else request.cpus_per_task)
+    desc["min_cpus"] = request.groups * (1 if request.cpus_per_task is None else request.cpus_per_task)
     counts = "&".join(f"zone{number}*{count}" for number, count in enumerate(request.feature_nodes, 1))
     given = {
         "min_nodes": request.nodes,

@@ -97,6 +97,8 @@ def every_request(draw: st.DrawFn) -> Request:
         case "mps" if request.only_parts:
             return replace(request, shards_per_node=None, mps_per_node=draw(some_of(10, 25, 50)))
         case "per node" if request.exclusive is False:
+            # Slurm refuses tasks that do not fit on a node.
+            request = replace(request, mib_per_cpu=None, cpus_per_task=draw(maybe_whole(1, 4)))
             return replace(request, tasks_per_node=draw(whole(1, 4)))
         case "exclusive" if request.mgpu == 0 or request.per_job is not None:
             return replace(request, exclusive=True, gpu_type=None)

@@ -67,7 +67,7 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
 def asked_gpu_types(job: CountedJob) -> frozenset[str]:
     """Return the GPU types that a job requests by name, in lower case; empty if it accepts any type."""
     texts = (job.per_job, job.per_node, job.per_socket, job.per_task)
-    return frozenset(kind for text in texts for kind in _types(_entries(text), 1))
+    return frozenset(kind for text in texts for kind in _types(_entries(text)))
 
 
 def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts) -> Amounts:
@@ -97,10 +97,11 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts)
 def _asked(job: CountedJob, nodes: int, facts: CountingFacts) -> tuple[int, dict[str, int]]:
     """Return the GPUs requested per job or per node, whichever is more, in total and by type."""
     mgpu, most = 0, Counter[str]()
-    for text, count in ((job.per_job, 1), (job.per_node, nodes)):
+    # From 24.11 on, each node gets at least one of the GPUs per job.
+    for text, count, least in ((job.per_job, 1, nodes), (job.per_node, nodes, 0)):
         entries = _entries(text)
-        mgpu = max(mgpu, mgpu_of_total(_sums(entries, count), facts))
-        most |= _types(entries, count)
+        mgpu = max(mgpu, mgpu_of_total(_sums(entries, count, least), facts))
+        most |= _types(entries, count, least)
     typed = {kind: n * 1000 for kind, n in most.items()}
     return max(mgpu, sum(typed.values())), typed
 
@@ -112,7 +113,7 @@ def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: CountingF
     count as that type.
     """
     types = _typed(tres)
-    untracked = _types(_entries(job.per_task), 1).keys() - types.keys()
+    untracked = _types(_entries(job.per_task)).keys() - types.keys()
     if len(untracked) == 1:
         (kind,) = untracked
         _, asked = _asked(job, max(_whole(tres, "node"), 1), facts)
@@ -164,19 +165,23 @@ def _entries(text: str) -> tuple[Gres, ...]:
         return ()
 
 
-def _sums(entries: tuple[Gres, ...], times: int) -> dict[str, float]:
+def _sums(entries: tuple[Gres, ...], times: int, least: int) -> dict[str, float]:
     sums: dict[str, float] = {}
     for entry in entries:
-        sums[_GRES + entry.name] = sums.get(_GRES + entry.name, 0) + entry.count * times
+        sums[_GRES + entry.name] = sums.get(_GRES + entry.name, 0) + _count(entry, times, least)
     return sums
 
 
-def _types(entries: tuple[Gres, ...], times: int) -> Counter[str]:
+def _types(entries: tuple[Gres, ...], times: int = 1, least: int = 0) -> Counter[str]:
     types: Counter[str] = Counter()
     for entry in entries:
         if entry.name == "gpu" and entry.type:
-            types[entry.type.lower()] += entry.count * times
+            types[entry.type.lower()] += _count(entry, times, least)
     return types
+
+
+def _count(entry: Gres, times: int, least: int) -> int:
+    return max(entry.count * times, least) if entry.count else 0
 
 
 def _typed(tres: Mapping[str, float]) -> dict[str, int]:

@@ -203,7 +203,9 @@ class SbatchRequest:
             "time_min": optionvalues.minutes(get("time-min")),
             "sockets_per_node": number("sockets-per-node"),
             "cpus_per_task": cpus,
-            "min_cpus": least_tasks * (1 if cpus is None else cpus),
+            "min_cpus": (
+                at_least if "overcommit" in self.options else least_tasks * (1 if cpus is None else cpus)
+            ),
             "pn_min_cpus": number("mincpus") if cpus is None else cpus,
             "min_mem_per_node": optionvalues.mib("mem", get("mem")),
             "min_mem_per_cpu": optionvalues.mib("mem-per-cpu", get("mem-per-cpu")),

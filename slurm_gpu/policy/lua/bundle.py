@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import hashlib
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -45,6 +47,17 @@ _REQUIRES = re.compile(r"-- requires: (.+)")
 
 
 @dataclass(frozen=True, slots=True)
+class NodeResources:
+    """The resources that jobs can use on a node; `mib` is None if Slurm does not allocate memory."""
+
+    gpus: int
+    cpus: int
+    cores: int | None
+    sockets: int | None
+    mib: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SiteFacts:
     """Facts about the cluster that the Lua code requires in addition to the policy."""
 
@@ -66,6 +79,10 @@ class SiteFacts:
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
     # The least memory of a node of each partition.
     partition_mib: Mapping[str, int] = field(default_factory=dict)
+    # The numbers of equal nodes of each partition.
+    partition_nodes: Mapping[str, Mapping[NodeResources, int]] = field(default_factory=dict)
+    # Tasks per core without options (CR_ONE_TASK_PER_CORE); None if only CPUs limit them.
+    tasks_per_core: int | None = None
     # GPU types of the nodes of each partition, in lower case.
     partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # Memory of a job that requests none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` if it gets all memory
@@ -92,6 +109,7 @@ class SiteFacts:
             named = frozenset(kind.lower() for kind in node.gpus if kind)
             types |= {name: types.get(name, frozenset()) | named for name in node.partitions}
         per_gpu = most_per_gpu(nodes)
+        parameters = settings.raw.get("SelectTypeParameters", "").upper()
         saved = settings.raw.get("StateSaveLocation")
         return cls(
             slurm_user_uid=settings.slurm_user_uid,
@@ -103,9 +121,11 @@ class SiteFacts:
             partition_gpus=_least(nodes, lambda node: node.n_gpus),
             partition_cpus=_least(nodes, lambda node: node.cpus),
             partition_mib=_least(nodes, lambda node: node.memory_mib),
+            partition_nodes=_kinds(nodes, has_memory="MEMORY" in parameters),
+            tasks_per_core=1 if "CR_ONE_TASK_PER_CORE" in parameters else None,
             partition_gpu_types=types,
             default_mib=_default_memory(settings.raw),
-            shards_span_gpus="MULTIPLE_SHARING_GRES_PJ" in settings.raw.get("SelectTypeParameters", ""),
+            shards_span_gpus="MULTIPLE_SHARING_GRES_PJ" in parameters,
             job_state=Path(saved) / "job_state" if saved else None,
             run_directory=run_directory,
             timezone=timezone,
@@ -189,6 +209,15 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "shards_per_gpu": facts.shards_per_gpu,
         "mps_per_gpu": facts.mps_per_gpu,
         **partitions,
+        "partition_nodes": {
+            name: [
+                # Without numbers, another node of the only kind does not change the bundle.
+                {"n": kinds[kind] if len(kinds) > 1 else None, **dataclasses.asdict(kind)}
+                for kind in sorted(kinds, key=str)
+            ]
+            for name, kinds in sorted(facts.partition_nodes.items())
+        },
+        "tasks_per_core": facts.tasks_per_core,
         "default_mib": dict(facts.default_mib),
         "shards_span_gpus": facts.shards_span_gpus,
         "job_state": None if facts.job_state is None else str(facts.job_state),
@@ -239,6 +268,17 @@ def _least(nodes: Iterable[SlurmNode], amount: Callable[[SlurmNode], int]) -> di
         for partition in node.partitions:
             least[partition] = min(least.get(partition, amount(node)), amount(node))
     return least
+
+
+def _kinds(nodes: Iterable[SlurmNode], *, has_memory: bool) -> dict[str, Counter[NodeResources]]:
+    """Return, by partition, how many nodes have the same resources."""
+    found: dict[str, Counter[NodeResources]] = {}
+    for node in nodes:
+        mib = node.memory_mib if has_memory else None
+        kind = NodeResources(node.n_gpus, node.cpus_effective or node.cpus, node.cores, node.sockets, mib)
+        for partition in node.partitions:
+            found.setdefault(partition, Counter())[kind] += 1
+    return found
 
 
 def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:

@@ -1,0 +1,102 @@
+-- requires: amounts
+-- The nodes that Slurm needs for the tasks of a job that leaves their number to it. The CPUs of a request decide, which
+-- sbatch derives from the tasks: they are fewer with --overcommit. Pure functions.
+local policy, lib = ...
+local amounts = lib.amounts
+local nodes = {}
+
+-- The groups of CPUs that are each on one node.
+local function groups_of(request)
+  local each = amounts.cpus_of_task(request)
+  return request.cpus and math.ceil(request.cpus / each) or request.tasks or 1
+end
+
+-- The most nodes that Slurm may use for a request: each needs a task or a CPU.
+function nodes.most(request)
+  return math.max(groups_of(request), request.tasks or 1, 1)
+end
+
+-- The least GPUs that each node of a job has.
+local function least_gpus(request)
+  local least = request.tasks_per_gpu and 1 or 0
+  for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
+    for _, item in ipairs(amounts.parse_tres(request[form] or "")) do
+      if item.count > 0 then
+        least = math.max(least, item.name == "gpu" and form ~= "per_job" and item.count or 1)
+      end
+    end
+  end
+  return least
+end
+
+-- The memory per CPU of a request; nil if its memory does not depend on CPUs.
+local function mib_per_cpu(request, part, gpus)
+  local defaults = policy.default_mib or {}
+  if request.mib_per_cpu then
+    return request.mib_per_cpu
+  elseif request.mib_per_node or request.mib_per_gpu or request.mib_in_all or (defaults.per_gpu and gpus > 0) then
+    return nil
+  end
+  local own = amounts.mib(part.def_mem_per_cpu)
+  return own and own > 0 and own or defaults.per_cpu
+end
+
+-- `each` for each of `n` parts of a node: no limit if `each` is unset (nil or 0), 0 if `n` is unknown.
+local function in_all(n, each)
+  return (each or 0) > 0 and (n or 0) * each or math.huge
+end
+
+-- The groups of CPUs that fit on a node.
+local function capacity(node, request, most_cpus, per_cpu)
+  local cpus = math.min(node.cpus, most_cpus, in_all(node.cores, request.threads_per_core))
+  if per_cpu and node.mib then
+    cpus = math.min(cpus, node.mib / per_cpu)
+  end
+  return math.min(
+    math.floor(cpus / amounts.cpus_of_task(request)),
+    in_all(node.cores, request.tasks_per_core or policy.tasks_per_core),
+    in_all(node.sockets, request.tasks_per_socket),
+    in_all(1, request.tasks_per_board) -- nodes usually have one board
+  )
+end
+
+-- The nodes that a request needs in one partition if the largest are free, and how many kinds of nodes it may use
+-- there; 0 if they do not suffice.
+local function needed_in(name, request, part)
+  local gpus, kinds = least_gpus(request), {}
+  local most_cpus, per_cpu = amounts.u32(part.max_cpus_per_node) or math.huge, mib_per_cpu(request, part, gpus)
+  for _, node in ipairs(policy.partition_nodes and policy.partition_nodes[name] or {}) do
+    local fits = capacity(node, request, most_cpus, per_cpu)
+    if fits > 0 and node.gpus >= gpus and (node.mib or math.huge) >= (request.mib_per_node or 0) then
+      kinds[#kinds + 1] = { n = node.n or math.huge, fits = fits }
+    end
+  end
+  table.sort(kinds, function(one, other)
+    return one.fits > other.fits
+  end)
+  local left, needed = groups_of(request), 0
+  for _, kind in ipairs(kinds) do
+    local n = math.min(kind.n, math.ceil(left / kind.fits))
+    needed, left = needed + n, left - n * kind.fits
+    if left <= 0 then
+      return needed, #kinds
+    end
+  end
+  return math.max(needed, 1), 0
+end
+
+-- The nodes that a request needs in the partition where it needs most; 1 if it limits them. Second result: the most kinds
+-- of nodes that it may use in a partition; 0 if the nodes of one are unknown or too few.
+function nodes.needed(request, partitions, parts)
+  if groups_of(request) <= 1 or amounts.most_nodes(request) then
+    return 1, 1
+  end
+  local most, least_kinds, kinds = 1, math.huge, 0
+  for name in string.gmatch(partitions, "[^,]+") do
+    local needed, n = needed_in(name, request, parts and parts[name] or {})
+    most, kinds, least_kinds = math.max(most, needed), math.max(kinds, n), math.min(least_kinds, n)
+  end
+  return most, least_kinds > 0 and kinds or 0
+end
+
+return nodes
