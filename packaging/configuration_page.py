@@ -129,11 +129,12 @@ def _rows(indent: str, above: str, settings_class: type, shown: dict[type, str])
             continue
         named, inner = _inner(setting.key, setting.shape)
         value, kind = _value_and_kind(setting) if inner is None else ("", "")
-        if inner in shown:
-            value = f"<as {shown[inner]}>"
+        same = next((name for one, name in shown.items() if inner and issubclass(one, inner)), None)
+        if same is not None:
+            value = f"<as {same}>"
         yield _Row(indent, setting.key, value, _comment(setting, kind))
         indent = below_first
-        if inner is None or inner in shown:
+        if inner is None or same is not None:
             continue
         below = f"{indent}  "
         if named.endswith(".NAME"):

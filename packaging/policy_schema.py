@@ -16,8 +16,11 @@ from slurm_gpu.config.decoder import ANY_NUMBER, Items, Shape, fields_of, shape_
 from slurm_gpu.policy.language.check_adjust import ADJUSTABLE, bound_type
 from slurm_gpu.policy.language.limits import LIMITS
 from slurm_gpu.policy.language.model import Per, Policy
+from slurm_gpu.policy.language.value_types import GPUS
 
 Schema = dict[str, Any]
+# In rules other than those with `per: job`.
+_NO_MINIMUMS = {"at_least": False, "exactly": False}
 
 
 def policy_schema() -> Schema:
@@ -29,11 +32,16 @@ def policy_schema() -> Schema:
     rule["allOf"] = [
         {
             "if": {"properties": {"per": {"const": str(per)}}, "required": ["per"]},
-            "then": {"properties": {"limits": _allowed(per)}},
+            "then": {"properties": {"limits": _allowed(per)} | ({} if per is Per.JOB else _NO_MINIMUMS)},
         }
         for per in Per
     ]
     exception["properties"]["limits"]["anyOf"] = [_allowed(Per.JOB), _allowed(Per.USER)]
+    for holder in (rule, exception):
+        holder["anyOf"] = [{"required": [key]} for key in ("limits", *_NO_MINIMUMS)]
+        for key in _NO_MINIMUMS:
+            gpus = holder["properties"][key]["properties"]["gpus"]
+            gpus |= {"anyOf": [dict(GPUS.schema)]}
     parts["bundles"]["additionalProperties"] |= {
         "anyOf": [{"required": [key]} for key in ("cpus", "memory", "partitions")],
         "if": {"properties": {"gpus": {"const": 0}}},

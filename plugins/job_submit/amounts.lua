@@ -104,7 +104,7 @@ local function multiplied(item, times, least)
 end
 
 -- The sum of a request such as "gres:gpu:a100:2,gres:shard:4", `times` over, in thousandths of a GPU.
-local function requested_mgpu(text, times, only, least)
+function amounts.requested_mgpu(text, times, only, least)
   local sum = { gpu = 0, shard = 0, mps = 0 }
   for _, item in ipairs(amounts.parse_tres(text)) do
     if counts(item, only) then
@@ -240,12 +240,12 @@ function amounts.counted_mgpu(request, only)
     if text and text ~= "" then
       forms = forms + 1
       named = named or (only ~= nil and #amounts.parse_tres(text) > 0)
-      local sum = requested_mgpu(text, pair[2], only, pair[4])
+      local sum = amounts.requested_mgpu(text, pair[2], only, pair[4])
       if sum > most then
         most, form = sum, pair[1]
       end
       if pair[3] then
-        on_node = math.min(on_node or math.huge, requested_mgpu(text, pair[3], only))
+        on_node = math.min(on_node or math.huge, amounts.requested_mgpu(text, pair[3], only))
       end
     end
   end

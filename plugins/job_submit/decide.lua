@@ -29,14 +29,14 @@ local function explain_finding(lines, finding, job, before)
     local recent = finding.recent and " (" .. finding.recent .. " just submitted)" or ""
     numbers = numbers .. "used " .. finding.used .. recent .. ", "
   end
-  local bound = finding.limit and "limit " .. finding.limit or "allowed " .. finding.allowed
+  local bound = finding.limit and "limit " .. finding.limit or finding.least or "allowed " .. finding.allowed
   numbers = numbers .. bound .. ", requested " .. finding.requested
   if rule.per == "group" then
     numbers = numbers .. " (limit shared by group " .. policy.groups[rule.group].name .. ")"
   end
   wrap(lines, numbers .. ".", "  ")
   local explained = before and before.label:find("GPUs ")
-  if finding.label:find("GPUs ") and job.form == "whole_nodes" and not explained then
+  if finding.label:find("GPUs ") and job.form == "whole_nodes" and not (finding.least or explained) then
     wrap(lines, "An exclusive job gets all GPUs of its nodes, even those that it does not request.", "  ")
   end
   if finding.remark then
@@ -46,7 +46,7 @@ local function explain_finding(lines, finding, job, before)
     wrap(lines, finding.opening, "  ")
     lines[#lines + 1] = "    " .. finding.command -- users copy it: never wrapped
   end
-  if finding.key == "walltime" and job.walltime_from then
+  if finding.label == "time limit" and job.walltime_from then
     wrap(lines, "Without --time, the job gets the default time limit of partition " .. job.walltime_from .. ".", "  ")
   end
 end

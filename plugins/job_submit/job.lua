@@ -1,7 +1,8 @@
--- requires: amounts, fit, hosts, nodes, queue, reading, size, update
+-- requires: amounts, fit, hosts, least, nodes, queue, reading, size, update
 -- The request: the only module that reads job_desc, the partitions and, for an update, the job's record. Adds to job:
 -- uid user account qos partition kind tasks array request size (its mgpu and form) writes bundle walltime_s
 -- walltime_from command asked_whole_nodes notes_whole_nodes. An update also gets `was` (the earlier size) and `past`.
+-- With minimums, least.lua adds more.
 local policy, lib = ...
 local amounts = lib.amounts
 local job_module = {}
@@ -189,8 +190,9 @@ function job_module.run(job, state)
     mib_per_cpu = amounts.mib(desc.min_mem_per_cpu),
     mib_per_gpu = amounts.per_gpu(job.request.mem_per_tres),
   }
+  local had_whole
   if job.record then
-    local had_whole = whole_nodes(asked_whole and 0, parts, record.partition or "")
+    had_whole = whole_nodes(asked_whole and 0, parts, record.partition or "")
     job.was = lib.size.of_record(record, record.job_state % 256 ~= 0, had_whole)
     job.past = lib.update.past(job)
     job.size = lib.update.size(job, parts, memory)
@@ -208,6 +210,9 @@ function job_module.run(job, state)
     if next(job.writes) then
       job.size = lib.size.of_request(job.request, job.partition, parts)
     end
+  end
+  if lib.least.matters then
+    lib.least.measure(job, parts, memory, had_whole)
   end
 
   local minutes = number("time_limit")

@@ -1,11 +1,12 @@
 -- requires: amounts, fit, ledger, measures, mostnodes, scopes, state, wording
--- Finds the limits that the job would exceed. A finding is {rule, key, sum (measure), label, used, recent, limit or
--- allowed, requested (as text), mode}, or {rule, error} if a rule could not be evaluated. `allowed` lists the set
--- `names`.
+-- Finds the limits that the job would exceed, and the minimums that it does not reach. A finding is {rule, key, sum
+-- (measure), label, used, recent, limit or least or allowed, requested (as text), mode}, or {rule, error} if a rule
+-- could not be evaluated. `allowed` lists the set `names`.
 -- `recent` is the part of `used` that was just submitted. If the job would fit without that part, `retry_s` is the time
 -- after which it stops counting if Slurm refused those jobs.
--- Also sets job.room: the amounts that would be accepted. If job.checks is a list, every limit that applies to the job
--- is appended to it: {rule, sum or hours (the sum to which the job adds), uid, bound, requested}. May write max_nodes.
+-- Also sets job.room: the amounts that would be accepted, and the minimums by their keys. If job.checks is a list,
+-- every limit that applies to the job is appended to it: {rule, sum or hours (the sum to which the job adds), uid,
+-- bound, requested}. May write max_nodes.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -118,6 +119,47 @@ local function check(rule, limit, steps, job, state, room)
     end
   end
   return finding
+end
+
+-- Whether an update lowers the job's amount, or raises its minimum, which may depend on its GPUs.
+local function lowered(limit, steps, value, job, requested)
+  local before = limit.of(job.was_least, job.past)
+  if before == nil or value > (lib.measures.reached(steps, job.was) or -math.huge) then
+    return true
+  elseif limit.bound then
+    return requested / job.least.mgpu < before / math.max(job.was_least.mgpu, 1)
+  end
+  return requested < before
+end
+
+local function check_minimum(rule, limit, steps, job, _, room)
+  local value = lib.measures.reached(steps, job.size)
+  local requested = value and limit.of(job.least, job)
+  if requested == nil then
+    return nil
+  elseif job.record and job.counted.scopes[rule.scope] and not lowered(limit, steps, value, job, requested) then
+    return nil
+  end
+  local bound = limit.bound and limit.bound(value, job.least) or value
+  if rule.mode == "enforce" then
+    room[limit.key] = math.max(room[limit.key] or 0, bound)
+  end
+  local fits, reports = requested >= bound, lib.measures.are_reported(job)
+  if fits and not reports then
+    return nil
+  end
+  local finding = {
+    rule = rule,
+    key = limit.key,
+    label = limit.label,
+    least = "at least " .. limit.text(limit.shown and value or bound),
+    requested = limit.shown and limit.shown(requested, job.least) or limit.text(requested),
+    mode = rule.mode,
+  }
+  if reports then
+    lib.measures.report(finding, fits)
+  end
+  return not fits and finding or nil
 end
 
 local LABELS = { partitions = "partition", gpu_types = "GPU type", qos = "QOS" }
@@ -245,7 +287,8 @@ return function(job, state)
       for _, limit in ipairs(limits_by_rule[rule]) do
         local value = value_of(limit.key)
         if value then
-          evaluate(rule, limit.key, check, rule, limit, value, job, state, room)
+          local compare = limit.is_minimum and check_minimum or check
+          evaluate(rule, limit.key, compare, rule, limit, value, job, state, room)
           if possible and bound_by_rule[rule][limit] then
             bounds[#bounds + 1] = limit
             bounds[#bounds + 1] = lib.measures.reached(value, job.size) or math.huge

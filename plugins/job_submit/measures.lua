@@ -51,7 +51,8 @@ end
 -- updated one), and returns nil if the limit does not apply to the job. `sum` names the measure of a limit on the
 -- sum over the rule's jobs. Limits on running jobs are compared with the job alone: if others use the rest, it waits;
 -- if it is larger by itself, it would never start. `bound` turns the rule's number into that of this job. A limit of one
--- GPU type (gpus:a100) or period (gpu_hours:week) is that of all with this part added.
+-- GPU type (gpus:a100) or period (gpu_hours:week) is that of all with this part added. `minimum` has what differs for a
+-- minimum (at_least:gpus), which is measured on job.least.
 local LIMITS = {
   {
     key = "gpus",
@@ -67,6 +68,12 @@ local LIMITS = {
     label = "GPUs on one node",
     text = amounts.format_number,
     of = lib.size.gpus_per_node,
+    minimum = {
+      label = "GPUs on each node",
+      of = function(_, job)
+        return job.on_each_node / 1000
+      end,
+    },
   },
   { key = "gpus_total", label = "GPUs running + pending", text = amounts.format_mgpu, sum = "mgpu" },
   { key = "jobs_total", label = "jobs running + pending", text = amounts.format_number, sum = "jobs" },
@@ -142,12 +149,16 @@ local LIMITS = {
 }
 local PERIODS = { day = "today", week = "this week", month = "this month" }
 
--- The limit of one GPU type, or that of GPU-hours in one period, which counts all tasks of an array.
-local function of_part(limit, part)
-  local found = {}
+local function copy(limit, found)
   for name, value in pairs(limit) do
     found[name] = value
   end
+  return found
+end
+
+-- The limit of one GPU type, or that of GPU-hours in one period, which counts all tasks of an array.
+local function of_part(limit, part)
+  local found = copy(limit, {})
   found.key = limit.key .. ":" .. part
   if limit.key == "gpu_hours" then
     found.label, found.hours = "GPU-hours " .. PERIODS[part], part
@@ -164,7 +175,13 @@ local function of_part(limit, part)
   return found
 end
 
--- The limits of a rule and of its exceptions, in the order of LIMITS.
+local function minimum_of(limit)
+  local found = copy(limit.minimum or {}, copy(limit, {}))
+  found.key, found.is_minimum = "at_least:" .. limit.key, true
+  return found
+end
+
+-- The limits and minimums of a rule and of its exceptions, in the order of LIMITS.
 function measures.of_rule(rule)
   local sets, found = { rule.limits }, {}
   for _, exception in pairs(rule.exceptions or {}) do
@@ -179,6 +196,9 @@ function measures.of_rule(rule)
   for _, limit in ipairs(LIMITS) do
     if keys[limit.key] then
       found[#found + 1] = limit
+    end
+    if keys["at_least:" .. limit.key] then
+      found[#found + 1] = minimum_of(limit)
     end
     local parts = {}
     for key in pairs(keys) do
@@ -206,7 +226,7 @@ function measures.report(finding, fits)
     finding.mode,
     finding.label,
     used,
-    finding.limit or finding.allowed,
+    finding.limit or finding.least or finding.allowed,
     finding.requested,
     fits
   )

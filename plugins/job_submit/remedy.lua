@@ -1,6 +1,6 @@
--- requires: judge, shapes, smaller
--- One command that would be accepted, in the form that the job used. Each step makes one thing smaller and judges the
--- smaller job again; only a command that is then accepted is suggested.
+-- requires: judge, larger, shapes, smaller
+-- One command that would be accepted, in the form that the job used. Each step changes one amount and judges the changed
+-- job again; only a command that is then accepted is suggested.
 local policy, lib = ...
 
 local function whole(value)
@@ -102,9 +102,16 @@ local WITHOUT = {
 -- The options of a job that names too many nodes.
 local NAMING_NODES = { { "--nodelist" }, { "--constraint" }, { "--nodelist", "--constraint" } }
 
--- Returns a smaller job of the same kind, without the options `left_out`, that would be accepted now; nil if there is
+local STEPS = {}
+for _, steps in ipairs({ lib.smaller, lib.larger }) do
+  for _, step in ipairs(steps) do
+    STEPS[#STEPS + 1] = step
+  end
+end
+
+-- Returns another job of the same kind, without the options `left_out`, that would be accepted now; nil if there is
 -- none. With `own_mgpu`, the job must not borrow GPUs, for which it has at most this many.
-local function smaller_job(job, judge, left_out, own_mgpu)
+local function changed_job(job, judge, left_out, own_mgpu)
   local order, options, fields, without = {}, {}, {}, {}
   local function leave_out(name)
     without[#without + 1] = name
@@ -128,8 +135,8 @@ local function smaller_job(job, judge, left_out, own_mgpu)
     local step, dropped
     repeat
       used = used + 1
-      step, dropped = lib.smaller[(used - 1) % #lib.smaller + 1](current, wrong)
-      if step == false or used > 4 * #lib.smaller then
+      step, dropped = STEPS[(used - 1) % #STEPS + 1](current, wrong)
+      if step == false or used > 4 * #STEPS then
         return nil -- no job of this kind fits
       end
     until step and #step > 0 or dropped
@@ -166,14 +173,14 @@ end
 
 -- … that keeps its node list and its constraint if possible.
 local function with_its_nodes(job, judge, own_mgpu)
-  local found = smaller_job(job, judge, {}, own_mgpu)
+  local found = changed_job(job, judge, {}, own_mgpu)
   for _, names in ipairs(job.request.named_nodes > 1 and NAMING_NODES or {}) do
-    found = found or smaller_job(job, judge, names, own_mgpu)
+    found = found or changed_job(job, judge, names, own_mgpu)
   end
   return found
 end
 
--- Returns a smaller job that would be accepted now, or nil: its command, the options that the command must not have
+-- Returns another job that would be accepted now, or nil: its command, the options that the command must not have
 -- (`without`), and its loan. If it would borrow GPUs, `own` is a job that borrows none. `judge` judges the job with
 -- other fields in its job_desc.
 return function(job, judge)

@@ -9,9 +9,16 @@ from collections.abc import Iterator
 from slurm_gpu.config.decoder import name_of
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.language.coverage import binds_whenever, covered_limits
+from slurm_gpu.policy.language.coverage import binds_whenever, covered_limits, least_exceeds, wider_keys
 from slurm_gpu.policy.language.limit_text import flat_text
-from slurm_gpu.policy.language.limits import LimitUnit, flat_limits, set_limits, steps_of
+from slurm_gpu.policy.language.limits import (
+    AT_LEAST,
+    LimitUnit,
+    flat_amounts,
+    flat_limits,
+    set_limits,
+    steps_of,
+)
 from slurm_gpu.policy.language.model import Bundle, Mode, Policy, PolicyRule, RuleException
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.unenforced import unenforced_limits
@@ -33,6 +40,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_needless_limits(policy),
         *_unenforced_limits(policy, names, today),
         *_odd_steps(policy),
+        *_impossible_amounts(policy),
         *_closed_ways(policy),
         *_hidden_bundles(policy),
         *_uncounted_shares(policy),
@@ -84,8 +92,8 @@ def _needless_exceptions(policy: Policy) -> Iterator[_Doubt]:
         if max(first) > min(last):
             message = f"the exception for {exception.user} never applies: group {group.name} has other days"
             yield exception.location, message
-        limits = flat_limits(rule.limits)
-        for key, value in flat_limits(exception.limits).items():
+        limits = flat_amounts(rule)
+        for key, value in flat_amounts(exception).items():
             if value == limits[key]:
                 message = (
                     f"rule {rule.id} has the same limit, so the exception for {exception.user} has no effect"
@@ -197,6 +205,28 @@ def _odd_steps(policy: Policy) -> Iterator[_Doubt]:
                     yield place, message
 
 
+def _impossible_amounts(policy: Policy) -> Iterator[_Doubt]:
+    """Find minimums above a limit that applies to the same jobs."""
+    enforced = [
+        (rule, flat_limits(rule.at_least), flat_limits(rule.limits))
+        for rule in policy.rules
+        if rule.mode is Mode.ENFORCE
+    ]
+    for (rule, minimums, _), (other, _, limits) in itertools.product(enforced, repeat=2):
+        pairs = [(key, wider) for key in minimums for wider in wider_keys(key) if wider in limits]
+        if not pairs or not (binds_whenever(policy, other, rule) or binds_whenever(policy, rule, other)):
+            continue
+        for key, wider in pairs:
+            mgpu = least_exceeds(minimums[key], limits[wider])
+            if mgpu is None:
+                continue
+            by_gpus = isinstance(minimums[key], list) or isinstance(limits[wider], list)
+            jobs = f"job with {format_gpus(mgpu)}" if by_gpus else "job"
+            most = "its maximum" if other is rule else f"the maximum of {wider} in rule {other.id}"
+            message = f"no {jobs} satisfies both the minimum of {key} in rule {rule.id} and {most}"
+            yield _place(rule, f"{AT_LEAST}{key}"), message
+
+
 def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
     """Find rules that together allow no partition, no GPU type or no QOS."""
     enforced = [rule for rule in policy.rules if rule.mode is Mode.ENFORCE]
@@ -242,4 +272,5 @@ def _takes_all(earlier: Bundle, bundle: Bundle) -> bool:
 
 
 def _place(holder: PolicyRule | RuleException, key: str) -> Location:
-    return (*holder.location, "limits", *key.split(":"))
+    section = "at_least" if key.startswith(AT_LEAST) else "limits"
+    return (*holder.location, section, *key.removeprefix(AT_LEAST).split(":"))

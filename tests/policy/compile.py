@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slurm_gpu.policy.language.limits import LIMITS, LimitUnit, Scope
+from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, Scope
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import (
     Bundle,
@@ -15,6 +15,7 @@ from slurm_gpu.policy.language.model import (
     Group,
     Hours,
     HoursPeriod,
+    JobAmounts,
     JobKind,
     LimitStep,
     Mode,
@@ -55,7 +56,15 @@ def compiled(
         groups={f"group-{rule.id}": _group(rule) for rule in rules},
         rules=tuple(_rule(rule) for rule in rules),
         exceptions=tuple(
-            RuleException(rule.id, NAMES[uid], as_limits(own.limits), "A deadline.", own.from_day, own.until)
+            RuleException(
+                rule.id,
+                NAMES[uid],
+                as_limits(own.limits),
+                as_minimums(own.limits),
+                why="A deadline.",
+                from_day=own.from_day,
+                until=own.until,
+            )
             for rule in rules
             for uid, own in rule.exceptions.items()
         ),
@@ -117,6 +126,7 @@ def _rule(rule: RuleModel) -> PolicyRule:
         per=Per(rule.per),
         why=f"Reason of {rule.id}.",
         limits=as_limits(rule.limits),
+        at_least=as_minimums(rule.limits),
         mode=Mode(rule.mode),
         on_error=OnError(rule.on_error),
         when=None if rule.when is None else Hours(rule.when.days, (rule.when.from_min, rule.when.to_min)),
@@ -142,6 +152,8 @@ def as_limits(flat: Mapping[str, Limit]) -> RuleLimits:
     limits = RuleLimits()
     for key, value in flat.items():
         base, _, part = key.partition(":")
+        if base == "at_least":
+            continue
         kind = LIMITS[base]
         before = kind.of(limits)
         own: Any = value
@@ -162,6 +174,13 @@ def as_limits(flat: Mapping[str, Limit]) -> RuleLimits:
             own = tuple(LimitStep(mgpu, int(number)) for mgpu, number in steps)
         limits = dataclasses.replace(limits, **{kind.field: own})
     return limits
+
+
+def as_minimums(flat: Mapping[str, Limit]) -> JobAmounts:
+    """Convert the minimums of the model ("at_least:gpus") to those of the product."""
+    flat = {key.removeprefix(AT_LEAST): value for key, value in flat.items() if key.startswith(AT_LEAST)}
+    limits = as_limits(flat)
+    return JobAmounts(**{one.name: getattr(limits, one.name) for one in dataclasses.fields(JobAmounts)})
 
 
 def _names(names: frozenset[str] | None) -> tuple[str, ...] | None:

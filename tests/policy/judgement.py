@@ -175,7 +175,7 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
         if binds(rule, after) and in_force(rule, moment)
         for finding in _of_rule(rule, after, known, moment)
         if not binds(rule, before)
-        or _grows(finding.key, _limits_of(rule, after, moment)[finding.key], before, after)
+        or _worsens(finding.key, _limits_of(rule, after, moment)[finding.key], before, after)
     ]
     other = after.mgpu < before.mgpu or after.partition != before.partition
     grows = {"cpus": after.cpus > before.cpus, "memory": after.mib > before.mib, "partitions": False}
@@ -220,6 +220,8 @@ def _outcome(
 ) -> Outcome | None:
     """Return None if the limit does not apply to such a job, or does not apply at submission."""
     base, _, part = key.partition(":")
+    if base == "at_least":
+        return _of_minimum(part, limit, job)
     if isinstance(limit, tuple):
         limit = _of_steps(limit, job)
         if limit == math.inf:
@@ -264,9 +266,32 @@ def _of_running(key: str, job: Request) -> float | None:
     return None if job.only_parts else job.mgpu
 
 
-def _of_steps(steps: tuple[tuple[int, int], ...], job: Request) -> float:
-    """Return the limit of jobs with as many GPUs."""
-    return next((number for mgpu, number in reversed(steps) if job.mgpu >= mgpu), math.inf)
+def _of_steps(steps: tuple[tuple[int, int], ...], job: Request, absent: float = math.inf) -> float:
+    """Return the limit of jobs with as many GPUs; `absent` if they have none."""
+    return next((number for mgpu, number in reversed(steps) if job.mgpu >= mgpu), absent)
+
+
+def _of_minimum(key: str, limit: Limit, job: Request) -> Outcome | None:
+    minimum = _of_steps(limit, job, -math.inf) if isinstance(limit, tuple) else limit
+    asked, per = _for_minimum(key, job)
+    if asked is None or minimum == -math.inf:
+        return None
+    assert isinstance(minimum, int | float)
+    bound = minimum if per is None else Fraction(minimum) * per
+    if key == "cpus_per_gpu":
+        bound = math.ceil(bound)
+    return Outcome.FITS if asked >= bound else Outcome.OVER
+
+
+def _for_minimum(key: str, job: Request) -> tuple[float | None, Fraction | None]:
+    """Return an amount of the job on the fewest nodes or None, and for amounts per GPU its GPUs."""
+    least = job.on_fewest_nodes
+    if key == "gpus_per_node":
+        return job.each_mgpu / 1000, None
+    if key.endswith("_per_gpu") and least.mgpu == 0:
+        return None, None
+    asked = _OF_ONE_JOB[key](least) if key in _OF_ONE_JOB else least.measure(key)
+    return asked, Fraction(least.mgpu, 1000) if key.endswith("_per_gpu") else None
 
 
 # Limits on sums over running and pending jobs, and the measure that they add up (`Request.measure`).
@@ -307,6 +332,26 @@ def _of_names(key: str, allowed: frozenset[str], job: Request) -> Outcome | None
         return Outcome.FITS if job.named_type in allowed else Outcome.OVER
     every = frozenset[str]().union(*(PARTITIONS[name].gpu_types for name in job.partitions))
     return Outcome.FITS if every <= allowed else Outcome.OVER
+
+
+def _worsens(key: str, limit: Limit, before: Request, after: Request) -> bool:
+    """Return whether an update is against one limit or minimum, which the job may have violated before."""
+    base, _, of_least = key.partition(":")
+    if base != "at_least":
+        return _grows(key, limit, before, after)
+    minimums = (
+        [_of_steps(limit, job, -math.inf) for job in (before, after)] if isinstance(limit, tuple) else [0, 0]
+    )
+    # A record has the CPUs of all nodes that the job may get, and their memory if it is that of whole nodes.
+    recorded = replace(before, min_cpus=before.asked_cpus)
+    (was, was_per), (now, now_per) = (_for_minimum(of_least, job) for job in (recorded, after))
+    if was is None or now is None or minimums[1] > minimums[0]:
+        return True
+    if before.mib_per_node == 0 and of_least.startswith("memory"):
+        was = before.mib
+    if was_per is None or now_per is None:
+        return now < was
+    return Fraction(now) / now_per < Fraction(was) / was_per
 
 
 def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:

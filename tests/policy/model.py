@@ -189,6 +189,32 @@ class Request:
         return min(on_node)
 
     @property
+    def each_mgpu(self) -> float:
+        """Return the mGPU that each node has at least: one GPU, unless the request says more."""
+        nodes = None if self.most_nodes is None else self.counted_nodes
+        per_node = (
+            1000 * (self.per_node or 0) + 250 * (self.shards_per_node or 0) + 10 * (self.mps_per_node or 0)
+        )
+        tasks = 1
+        if nodes is not None and self.tasks_per_node is not None:
+            left = (
+                self.tasks - (nodes - 1) * self.tasks_per_node
+            )  # if the other nodes run as many as they may
+            tasks = max(1, min(left, self.tasks_per_node))
+        return max(
+            self.asked_mgpu if nodes == 1 else min(self.asked_mgpu, 1000),
+            per_node,
+            1000 * (self.per_task or 0) * tasks,
+            1000 * (self.per_socket or 0) * (self.sockets or 1),
+            1000 * min(PARTITIONS[name].gpus for name in self.partitions) if self.exclusive else 0,
+        )
+
+    @property
+    def on_fewest_nodes(self) -> Request:
+        """Return the request with the fewest nodes that it allows, by which minimums count."""
+        return dataclasses.replace(self, most_nodes=1)
+
+    @property
     def only_parts(self) -> bool:
         """Return whether the job requests only shards or MPS percentages."""
         return (self.shards_per_node or self.mps_per_node) is not None and self.per_node is None

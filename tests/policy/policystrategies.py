@@ -48,6 +48,17 @@ JOB_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpu_types": SOME_TYPES,
     "qos": SOME_QOS,
 }
+MINIMUMS: Mapping[str, st.SearchStrategy[Limit]] = {
+    "at_least:gpus": st.integers(0, 4).map(lambda n: n * 500),
+    "at_least:gpus_per_node": in_steps(st.integers(0, 4)),
+    "at_least:nodes": in_steps(st.integers(0, 3)),
+    "at_least:cpus": in_steps(st.integers(0, 12)),
+    "at_least:memory": in_steps(st.integers(0, 40_000)),
+    "at_least:cpus_per_gpu": in_steps(st.integers(0, 4)),
+    "at_least:memory_per_gpu": in_steps(st.sampled_from([0, 8192, 16384, 65536])),
+    "at_least:tasks": in_steps(st.integers(0, 4)),
+    "at_least:walltime": in_steps(SECONDS),
+}
 TOTAL_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus_total": HALVES,
     "gpus_total:a100": HALVES,
@@ -76,6 +87,7 @@ ALL_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     **PERIOD_LIMITS,
     **RUNNING_LIMITS,
 }
+_DRAWN = {**ALL_LIMITS, **MINIMUMS}
 
 
 def limits_of(per: str) -> st.SearchStrategy[dict[str, Limit]]:
@@ -97,11 +109,14 @@ def _keys(per: str, hours: bool) -> st.SearchStrategy[list[str]]:
 
 @st.composite
 def full_limits_of(draw: st.DrawFn, per: str, *, hours: bool = True) -> dict[str, Limit]:
-    """Draw up to four of all limits."""
+    """Draw up to four of all limits, and sometimes a minimum."""
     chosen = draw(_keys(per, hours))
-    return {key: draw(ALL_LIMITS[key]) for key in chosen}
+    if per == "job" and draw(whole(0, 3)) == 0:
+        chosen = [*chosen, draw(_SOME_MINIMUM)]
+    return {key: draw(_DRAWN[key]) for key in chosen}
 
 
+_SOME_MINIMUM = st.sampled_from([*MINIMUMS])
 _full_limits_of = functools.cache(full_limits_of)
 
 
@@ -144,7 +159,7 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
         limits = draw(_full_limits_of(per, hours=hours))
         exceptions = {}
         if per != "group" and draw(st.booleans()):
-            own = {key: draw(ALL_LIMITS[key]) for key in limits if draw(st.booleans())}
+            own = {key: draw(_DRAWN[key]) for key in limits if draw(st.booleans())}
             exceptions = {draw(UIDS): ExceptionModel(own, draw(_SOME_DATE), draw(_SOME_DATE))}
         conditions = draw(_SOME_CONDITIONS)
         kind = draw(some_of(None, None, "interactive", "batch")) if kinds or per == "job" else None
@@ -195,7 +210,7 @@ OWNERS = st.lists(
 
 
 # Each limit is drawn on purpose, as random draws miss some of them.
-LIMITS_TO_MEET = (*JOB_LIMITS, *TOTAL_LIMITS, *PERIOD_LIMITS, "bundles", *RUNNING_LIMITS)
+LIMITS_TO_MEET = (*JOB_LIMITS, *TOTAL_LIMITS, *PERIOD_LIMITS, "bundles", *RUNNING_LIMITS, *MINIMUMS)
 
 
 @st.composite
@@ -204,8 +219,8 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     bundles = draw(BUNDLES) if meets == "bundles" or draw(whole(0, 2)) == 0 else []
     rules = draw(_RULE_LISTS)
     if meets != "bundles":
-        per = "job" if meets in JOB_LIMITS else draw(some_of("user", "group"))
-        limits = {meets: draw(ALL_LIMITS[meets])}
+        per = "job" if meets in (*JOB_LIMITS, *MINIMUMS) else draw(some_of("user", "group"))
+        limits = {meets: draw(_DRAWN[meets])}
         rules = [RuleModel("rule-met", per, draw(MODES), limits=limits), *rules[:3]]
     owners = draw(OWNERS) if draw(whole(0, 2)) == 0 else []
     unowned_mgpu = 1000 * draw(whole(0, 6))

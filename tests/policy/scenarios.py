@@ -107,6 +107,8 @@ def changed(job: Request, fields: Mapping[str, int | str]) -> Request:
                 after = replace(after, **{form: fields["gpus"]})  # type: ignore[arg-type]
     if "mib_per_node" in fields:
         after = replace(after, mib_per_cpu=None, mib_per_gpu=None)
+    if "nodes" in fields:  # a record has only the number of nodes that a list or a constraint requires
+        after = replace(after, listed_nodes=None, feature_nodes=())
     if after.nodes is not None and after.most_nodes is not None and after.most_nodes < after.nodes:
         after = replace(after, most_nodes=after.nodes)
     # The number of CPUs does not fall with the number of nodes.

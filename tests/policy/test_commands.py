@@ -213,7 +213,7 @@ def test_show_names_the_rule_on_reservations(
         "reservation (built in, set under placement: in slurm-gpu.yaml) Jobs with 64 GPUs or more need a"
         in page
     )
-    assert ("Advice only: larger jobs are accepted" in page) == has_advice
+    assert ("Advice only: jobs that violate it are accepted" in page) == has_advice
     cluster.run("policy", "show", "--json")
     assert json.loads(capsys.readouterr().out)["reservation"] == {"required_gpus": 64, "mode": mode}
 

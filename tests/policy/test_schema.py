@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 import re
@@ -20,7 +21,7 @@ from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.policy.language.check import check_policy
 from slurm_gpu.policy.language.limits import LIMITS, LimitUnit
-from slurm_gpu.policy.language.model import Per
+from slurm_gpu.policy.language.model import JobAmounts, Per
 
 ROOT = Path(__file__).resolve().parents[2]
 ETC = ROOT / "etc"
@@ -152,6 +153,14 @@ LIMIT = {
     per: some({}, {kind.key: OF_MEASURE[kind.measure] for kind in LIMITS.values() if kind.allowed_per(per)})
     for per in Per
 }
+AMOUNTS = some(
+    {},
+    {
+        kind.key: OF_MEASURE[kind.measure]
+        for kind in LIMITS.values()
+        if kind.field in {one.name for one in dataclasses.fields(JobAmounts)}
+    },
+)
 WHEN = some(
     {},
     {
@@ -182,7 +191,14 @@ def rule(per: Per) -> st.SearchStrategy[Any]:
             "why": TEXT,
             "limits": LIMIT[per],
         },
-        {"mode": MODE, "on_error": ON_ERROR, "when": WHEN, "kind": st.sampled_from(["batch", "interactive"])},
+        {
+            "mode": MODE,
+            "on_error": ON_ERROR,
+            "when": WHEN,
+            "kind": st.sampled_from(["batch", "interactive"]),
+            "at_least": AMOUNTS,
+            "exactly": AMOUNTS,
+        },
     )
 
 
@@ -194,7 +210,7 @@ EXCEPTION = some(
         "limits": LIMIT[Per.USER] | LIMIT[Per.JOB],
         "why": TEXT,
     },
-    {"granted_by": NAME, "from": DAY, "until": DAY},
+    {"granted_by": NAME, "from": DAY, "until": DAY, "at_least": AMOUNTS, "exactly": AMOUNTS},
 )
 BUNDLE = some(
     {"gpus": GPUS},
@@ -270,6 +286,10 @@ def test_they_agree_on_a_limit(key: str, data: st.DataObject) -> None:
         "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: job, why: w, limits: {jobs_total: 6}}]\n",
         "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: user, why: w, limits: {walltime: 4h}}]\n",
         "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: job, why: w, limits: {tasks: 1}, k: x}]\n",
+        "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: job, why: w}]\n",
+        "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: job, why: w, exactly: {jobs_total: 1}}]\n",
+        "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: user, why: w, exactly: {nodes: 1}}]\n",
+        "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: job, why: w, at_least: {gpus: {x: 1}}}]\n",
     ],
 )
 def test_both_find_the_mistake(text: str) -> None:

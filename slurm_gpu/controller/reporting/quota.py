@@ -9,7 +9,7 @@ from typing import Any
 from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Usage
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
-from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, Scope
+from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitKind, LimitUnit, Scope
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.submission import UserAssociations
 
@@ -38,6 +38,7 @@ class QuotaLine:
     """The amount in use; None for limits on single jobs, and if the amount is unknown."""
     exception: Mapping[str, Any] | None = None
     """The exception that sets the limit, if any."""
+    is_minimum: bool = False
 
     @property
     def until_s(self) -> int | None:
@@ -47,7 +48,8 @@ class QuotaLine:
     @property
     def key(self) -> str:
         """The key of the limit in the compiled policy."""
-        return self.kind.key if self.of is None else f"{self.kind.key}:{self.of}"
+        key = self.kind.key if self.of is None else f"{self.kind.key}:{self.of}"
+        return f"{AT_LEAST}{key}" if self.is_minimum else key
 
     @property
     def _scope(self) -> Scope:
@@ -56,7 +58,8 @@ class QuotaLine:
     @property
     def on(self) -> str:
         """The limited resource in words, for example "GPUs (a100) running"."""
-        return f"{_SUBJECTS[self._scope]}{self.kind.what}{self._of}{_STATE[self._scope]}"
+        what = f"{'minimum ' if self.is_minimum else ''}{self.kind.what}"
+        return f"{_SUBJECTS[self._scope]}{what}{self._of}{_STATE[self._scope]}"
 
     @property
     def _of(self) -> str:
@@ -135,7 +138,7 @@ def _lines(
     subject = (user if rule.per == "user" else None, rule.group.name)
     for kind in LIMITS.values():  # display order
         for key, limit in sorted(limits.items()):
-            name, _, of = key.partition(":")
+            name, _, of = key.removeprefix(AT_LEAST).partition(":")
             if name == kind.key:
                 yield QuotaLine(
                     rule=rule,
@@ -144,6 +147,7 @@ def _lines(
                     limit=limit,
                     used=_used(kind, of or None, usage, snapshot, subject),
                     exception=exception if exception and key in exception["limits"] else None,
+                    is_minimum=key.startswith(AT_LEAST),
                 )
 
 

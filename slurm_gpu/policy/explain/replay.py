@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.script import PolicyScript, ScalarFields
@@ -25,6 +26,8 @@ _OPENING = re.compile(r"(?:Refused by|Violates) (?:rule )?(.+?): ")
 _REQUEUED = frozenset({"NODE_FAIL", "PREEMPTED", "REQUEUED"})
 _GPU = "gres/gpu"
 _NORMAL = "normal"
+# Minimums that a record cannot show: tasks, and the GPUs that the job requested for each node.
+_NOT_RECORDED = frozenset({f"{AT_LEAST}tasks", f"{AT_LEAST}gpus_per_node"})
 # The limits of replaying lending.
 _LENDING = (
     "owners: the replay lists jobs that would have borrowed GPUs. All jobs start and end as recorded: no job "
@@ -127,6 +130,10 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
         limits = {k: v for k, v in _table(rule["limits"]).items() if not k.startswith("gpu_hours:")}
         if len(limits) < len(_table(rule["limits"])):
             remarks.append(f"GPU-hours of rule {rule['id']} are left out: the replay does not count them")
+        for key in sorted(_NOT_RECORDED & limits.keys()):
+            del limits[key]
+            what = LIMITS[key.removeprefix(AT_LEAST)].what
+            remarks.append(f"{key} of rule {rule['id']} is left out: records do not contain {what}")
         kept["limits"] = limits
         rules.append(kept)
     if compiled.get("lending"):

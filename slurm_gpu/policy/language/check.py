@@ -13,12 +13,12 @@ from pathlib import Path
 
 from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.config.checker import did_you_mean, shown
-from slurm_gpu.config.decoder import Decoder
+from slurm_gpu.config.decoder import Decoder, name_of
 from slurm_gpu.config.yaml_source import Location, YamlSource, read_yaml
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.language.adjustments import Moved, read_moves, with_moves
 from slurm_gpu.policy.language.check_adjust import check_adjust
-from slurm_gpu.policy.language.limits import LIMITS, LimitUnit, flat_limits
+from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, flat_amounts, with_exact
 from slurm_gpu.policy.language.model import (
     URGENT,
     Bundle,
@@ -47,6 +47,8 @@ _ORDINARY = "normal"
 _SLOWDOWN = 1.10
 # Words that are probably meant as settings, although a GPU type could have these names.
 _NOT_GPU_TYPES = {"min", "max", "from", "at_least", "exactly", *LIMITS}
+# The tables of a rule or exception with amounts; the latter two count only single jobs.
+_AMOUNTS = ("limits", "at_least", "exactly")
 # slurm_gpu.alerts observes a job for four minutes before it judges the job.
 _LEAST_WARN_S = 300
 
@@ -78,15 +80,16 @@ class _Check(Decoder):
     def policy(self) -> Policy:
         policy = self.read(Policy)
         rules = tuple(self.rule(rule, policy) for rule in policy.rules)
+        exceptions = tuple(map(with_exact, policy.exceptions))
         self.unique_ids(rules)
         for name, bundle in policy.bundles.items():
             self.bundle(("bundles", name), bundle)
         for name, group in policy.groups.items():
             self.days(("groups", name), group)
-        self.exceptions(policy.exceptions, rules)
+        self.exceptions(exceptions, rules)
         owners = tuple(self.owner(owner, policy) for owner in policy.owners)
         self.one_owner_each(owners)
-        policy = replace(policy, rules=rules, owners=owners)
+        policy = replace(policy, rules=rules, exceptions=exceptions, owners=owners)
         if policy.colocation is not None:
             policy = replace(policy, colocation=self.colocation(policy.colocation, policy.groups))
         if policy.cancel_idle is not None:
@@ -115,15 +118,45 @@ class _Check(Decoder):
         if rule.group is not None and rule.group not in policy.groups:
             hint = did_you_mean(rule.group, policy.groups)
             self.fail_once((*at, "for"), f"for: {shown(rule.group)} is not a group; {hint}")
+        self.amounts(at)
         if rule.per is not None:
             self.limits_per(at, rule.per)
         if not self.has(*at, "mode"):
             rule = replace(rule, mode=policy.mode)
         if not self.has(*at, "on_error"):
             rule = replace(rule, on_error=policy.on_error)
+        rule = with_exact(rule)
         return check_adjust(self, rule) if self.has(*at, "adjust") else rule
 
+    def amounts(self, at: Location) -> None:
+        """Check that a rule or exception sets an amount, and none twice."""
+        table = self.at(*at)
+        if isinstance(table, dict) and table.keys().isdisjoint(_AMOUNTS):
+            self.fail(at, f"{name_of(at)} lacks limits, at_least or exactly")
+        for section in ("at_least", "exactly"):
+            if isinstance(self.at(*at, section, "gpus"), dict):
+                message = "gpus: write one number for all types, such as 1, and limit gpu_types"
+                self.fail((*at, section, "gpus"), message, key=True)
+        exact = self.at(*at, "exactly")
+        for key in exact if isinstance(exact, dict) else ():
+            for section in ("limits", "at_least"):
+                if self.has(*at, section, key):
+                    message = f"{key}: {section}: already sets it; write it once"
+                    self.fail((*at, "exactly", key), message, key=True)
+
+    def place(self, at: Location, key: str) -> Location:
+        """Return the location of an amount by its key in flat_amounts."""
+        parts = key.removeprefix(AT_LEAST).split(":")
+        section = "at_least" if key.startswith(AT_LEAST) else "limits"
+        return (*at, section if self.has(*at, section, parts[0]) else "exactly", *parts)
+
     def limits_per(self, at: Location, per: Per) -> None:
+        for section in ("at_least", "exactly"):
+            if per is not Per.JOB and self.has(*at, section):
+                hint = "write it in a rule with per: job"
+                self.fail(
+                    (*at, section), f"{section!r} is not allowed in a rule with per: {per}; {hint}", key=True
+                )
         limits = self.at(*at, "limits")
         for key in limits if isinstance(limits, dict) else ():
             if key in LIMITS and LIMITS[key].measure is LimitUnit.GPUS and isinstance(limits[key], dict):
@@ -146,6 +179,8 @@ class _Check(Decoder):
         for name in map(str, by_type):
             if name.lower() in _NOT_GPU_TYPES:
                 hint = f"{at[-1]} is a maximum: write {at[-1]}: 8, or {at[-1]}: {{a100: 8}}"
+                if at[-1] == "gpus":
+                    hint += "; for a minimum, write at_least: {gpus: 1} in the rule"
                 if name.lower() in LIMITS:
                     hint = "write this limit directly under limits:"
                 self.fail((*at, name), f"{at[-1]}: {name!r} is not a GPU type; {hint}", key=True)
@@ -186,6 +221,7 @@ class _Check(Decoder):
                 self.fail(exception.location, message)
             seen.add(pair)
             self.days(exception.location, exception)
+            self.amounts(exception.location)
             self.exception(exception, by_id)
 
     def exception(self, exception: RuleException, by_id: Mapping[str, PolicyRule]) -> None:
@@ -203,13 +239,13 @@ class _Check(Decoder):
             )
         elif rule.per is not None and exception.limits is not None:
             self.limits_per(at, rule.per)
-            if self.has_failed((*rule.location, "limits")):
+            if any(self.has_failed((*rule.location, name)) for name in _AMOUNTS):
                 return
-            for key in flat_limits(exception.limits).keys() - flat_limits(rule.limits or RuleLimits()).keys():
+            for key in flat_amounts(exception).keys() - flat_amounts(rule).keys():
                 message = (
                     f"{key!r}: rule {rule.id} does not set this limit, so an exception cannot replace it"
                 )
-                self.fail_once((*at, "limits", *key.split(":")), message, key=True)
+                self.fail_once(self.place(at, key), message, key=True)
 
     def owner(self, owner: GpuOwner, policy: Policy) -> GpuOwner:
         at, group = owner.location, policy.groups.get(owner.group)
@@ -330,6 +366,8 @@ class _Check(Decoder):
                 message = f"id: {URGENT!r} is the id of `urgent:`; choose another id"
                 self.fail((*rule.location, "id"), message)
         limits = RuleLimits(jobs_running=urgent.jobs_running)
-        rule = PolicyRule(URGENT, URGENT, Per.GROUP, urgent.why, limits, Mode.ENFORCE, location=("urgent",))
+        rule = PolicyRule(
+            URGENT, URGENT, Per.GROUP, urgent.why, limits, mode=Mode.ENFORCE, location=("urgent",)
+        )
         group = Group(URGENT, qos=(urgent.qos,))
         return replace(policy, groups={**policy.groups, URGENT: group}, rules=(*policy.rules, rule))

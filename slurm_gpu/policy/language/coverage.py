@@ -45,8 +45,11 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
             for number, other in enumerate(policy.rules)
             if other.group in wider_groups[rule.group] and other.id not in excepted
         ]
-        for key in flat[position]:
-            wider = _wider_keys(key)
+        minimums = flat_limits(rule.at_least)
+        for key, value in flat[position].items():
+            if minimums.get(key) == value:
+                continue  # as a minimum, an exact amount has an effect
+            wider = wider_keys(key)
             candidates = (
                 (number, other_key) for number in others for other_key in wider if other_key in flat[number]
             )
@@ -86,7 +89,8 @@ def _precedes(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
     return wider.per in _WITHIN[rule.per] and binds_whenever(policy, wider, rule)
 
 
-def _wider_keys(key: str) -> tuple[str, ...]:
+def wider_keys(key: str) -> tuple[str, ...]:
+    """Return the keys of limits on amounts that contain that of `key`, and the key itself."""
     base, _, part = key.partition(":")
     kind = LIMITS[base]
     if kind.scope is Scope.PERIOD:
@@ -103,16 +107,22 @@ def _at_most(first: object, second: object) -> bool:
     return all(_limit_at(first, edge) <= _limit_at(second, edge) for edge in edges)
 
 
+def least_exceeds(least: object, most: object) -> int | None:
+    """Return the number of GPUs (mgpu) from which on a minimum exceeds a limit; None if it never does."""
+    edges = sorted({0, *_edges(least), *_edges(most)})
+    return next((edge for edge in edges if _limit_at(least, edge, 0) > _limit_at(most, edge)), None)
+
+
 def _edges(value: object) -> Iterator[int]:
     """Yield the numbers of GPUs (mgpu) from which on a limit of flat_limits changes."""
     yield from (step["mgpu"] for step in value) if isinstance(value, list) else ()
 
 
-def _limit_at(value: object, mgpu: int) -> float:
-    """Return a limit of flat_limits for jobs with as many GPUs."""
+def _limit_at(value: object, mgpu: int, absent: float = math.inf) -> float:
+    """Return a limit of flat_limits for jobs with as many GPUs; `absent` if they have none."""
     if isinstance(value, int | float):
         return value
-    limit = math.inf
+    limit = absent
     for step in value if isinstance(value, list) else ():
         if step["mgpu"] <= mgpu:
             limit = step["limit"]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slurm_gpu.policy.language.limits import (
+    LIMITS,
     LimitKind,
     LimitUnit,
     LimitValue,
@@ -14,9 +15,10 @@ from slurm_gpu.policy.language.limits import (
     set_limits,
     steps_of,
 )
-from slurm_gpu.policy.language.model import GpuLimit, RuleLimits
+from slurm_gpu.policy.language.model import GpuLimit, JobAmounts, RuleLimits
 from slurm_gpu.text.units import format_duration, format_gpus, format_memory_mib
 
+_NONE = JobAmounts()
 _COUNTED_JOBS = {
     Scope.JOB: "",
     Scope.TOTAL: " running and pending",
@@ -25,25 +27,35 @@ _COUNTED_JOBS = {
 }
 
 
-def limit_texts(limits: RuleLimits, over: str = "") -> list[str]:
-    """Return the text of each limit that is set, such as "at most 12 GPUs running and pending".
+def limit_texts(limits: RuleLimits, at_least: JobAmounts = _NONE, over: str = "") -> list[str]:
+    """Return the text of each limit and minimum, such as "at most 12 GPUs running and pending".
 
     `over`, such as " per user", is appended to each limit that is an amount.
     """
     return [
         text if kind.measure in (LimitUnit.NAMES, LimitUnit.WALLTIME) else f"{text}{over}"
-        for kind, value in set_limits(limits)
-        for _, text in _texts(kind, value)
+        for kind, value, bound in _bounds(limits, at_least)
+        for _, text in _texts(kind, value, bound)
     ]
+
+
+def _bounds(limits: RuleLimits, at_least: JobAmounts) -> Iterator[tuple[LimitKind, LimitValue, str]]:
+    """Yield each limit and minimum with its value and the words for it."""
+    for kind in LIMITS.values():
+        most, least = kind.of(limits), kind.of(at_least)
+        if most is not None:
+            yield kind, most, "exactly" if most == least else "at most"
+        if least is not None and least != most:
+            yield kind, least, "at least"
 
 
 def flat_text(limits: RuleLimits, key: str) -> str:
     """Return the text of one limit by its key, as in flat_limits."""
-    texts = [pair for kind, value in set_limits(limits) for pair in _texts(kind, value)]
+    texts = [pair for kind, value in set_limits(limits) for pair in _texts(kind, value, "at most")]
     return ", ".join(text for of_key, text in texts if of_key == key)
 
 
-def limits_json(limits: RuleLimits) -> dict[str, Any]:
+def limits_json(limits: JobAmounts) -> dict[str, Any]:
     """Return the limits by their keys in policy.yaml.
 
     GPUs are numbers or {type: number}, memory is in MiB (`memory_mib`), walltime in seconds (`walltime_s`),
@@ -70,29 +82,29 @@ def limits_json(limits: RuleLimits) -> dict[str, Any]:
     return by_key
 
 
-def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
+def _texts(kind: LimitKind, value: LimitValue, bound: str) -> Iterator[tuple[str, str]]:
     """Yield the key, as in flat_limits, and the text of each part of a limit."""
     counted_jobs = _COUNTED_JOBS[kind.scope]
     if isinstance(value, GpuLimit):
         if value.all_mgpu is not None:
-            yield kind.key, f"at most {format_gpus(value.all_mgpu)}{counted_jobs}"
+            yield kind.key, f"{bound} {format_gpus(value.all_mgpu)}{counted_jobs}"
         for gpu_type, mgpu in value.by_type_mgpu.items():
-            yield f"{kind.key}:{gpu_type}", f"at most {format_gpus(mgpu)} of type {gpu_type}{counted_jobs}"
+            yield f"{kind.key}:{gpu_type}", f"{bound} {format_gpus(mgpu)} of type {gpu_type}{counted_jobs}"
     elif isinstance(value, Mapping):
         for period, hours in value.items():
-            text = f"at most {hours:g} {kind.noun(hours)}"
+            text = f"{bound} {hours:g} {kind.noun(hours)}"
             yield (f"{kind.key}:{period}", f"{text} a {period}") if period else (kind.key, text)
     elif kind.measure is LimitUnit.NAMES and isinstance(value, tuple):
         yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
     elif (number := number_of(value)) is not None:
-        yield kind.key, f"{_amount_text(kind, number)}{counted_jobs}"
+        yield kind.key, f"{_amount_text(kind, number, bound)}{counted_jobs}"
     else:
         for step in steps_of(value):
-            yield kind.key, f"{_amount_text(kind, step.limit)} from {format_gpus(step.from_mgpu)} on"
+            yield kind.key, f"{_amount_text(kind, step.limit, bound)} from {format_gpus(step.from_mgpu)} on"
 
 
-def _amount_text(kind: LimitKind, value: int) -> str:
+def _amount_text(kind: LimitKind, value: int, bound: str) -> str:
     if kind.measure is LimitUnit.WALLTIME:
-        return f"time limit at most {format_duration(value)}"
+        return f"time limit {bound} {format_duration(value)}"
     amount = f"{format_memory_mib(value)} of" if kind.measure is LimitUnit.MEMORY else str(value)
-    return f"at most {amount} {kind.noun(value)}"
+    return f"{bound} {amount} {kind.noun(value)}"

@@ -14,12 +14,27 @@ before.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 from slurm_gpu.policy.language.lua_literals import Plain
-from slurm_gpu.policy.language.model import GpuLimit, HoursPeriod, LimitStep, LimitSteps, Per, RuleLimits
+from slurm_gpu.policy.language.model import (
+    GpuLimit,
+    HoursPeriod,
+    JobAmounts,
+    LimitStep,
+    LimitSteps,
+    Per,
+    PolicyRule,
+    RuleException,
+)
+
+RuleOrException = TypeVar("RuleOrException", PolicyRule, RuleException)
+
+# The prefix of the keys of minimums in the table for the Lua code.
+AT_LEAST = "at_least:"
 
 
 class LimitUnit(Enum):
@@ -70,9 +85,9 @@ class LimitKind:
         """Return the noun in the singular or plural for a number, such as 1 job or 2 jobs."""
         return self.one if self.one and number == 1 else self.what
 
-    def of(self, limits: RuleLimits) -> LimitValue:
+    def of(self, limits: JobAmounts) -> LimitValue:
         """Return the value of this limit in `limits`; None if it is not set."""
-        value: LimitValue = getattr(limits, self.field)
+        value: LimitValue = getattr(limits, self.field, None)
         return value
 
     def allowed_per(self, per: Per) -> bool:
@@ -177,7 +192,7 @@ _KINDS = (
 LIMITS: Mapping[str, LimitKind] = MappingProxyType({kind.key: kind for kind in _KINDS})
 
 
-def set_limits(limits: RuleLimits) -> Iterator[tuple[LimitKind, LimitValue]]:
+def set_limits(limits: JobAmounts) -> Iterator[tuple[LimitKind, LimitValue]]:
     """Yield each limit that is set, with its value, in the order of `LIMITS`."""
     for kind in _KINDS:
         value = kind.of(limits)
@@ -185,7 +200,7 @@ def set_limits(limits: RuleLimits) -> Iterator[tuple[LimitKind, LimitValue]]:
             yield kind, value
 
 
-def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
+def flat_limits(limits: JobAmounts) -> dict[str, Plain]:
     """Return the limits as the Lua code reads them, with one value per key.
 
     `gpus:a100` is the limit of one type in mgpu, `gpu_hours` the limit of one job in hours and
@@ -206,6 +221,19 @@ def flat_limits(limits: RuleLimits) -> dict[str, Plain]:
         else:
             flat[kind.key] = value
     return flat
+
+
+def flat_amounts(of: PolicyRule | RuleException) -> dict[str, Plain]:
+    """Return the limits of a rule or exception as flat_limits does, and its minimums as `at_least:KEY`."""
+    minimums = flat_limits(of.at_least)
+    return flat_limits(of.limits) | {f"{AT_LEAST}{key}": value for key, value in minimums.items()}
+
+
+def with_exact(of: RuleOrException) -> RuleOrException:
+    """Return a rule or exception with its exact amounts as limits and minimums."""
+    both: dict[str, Any] = {kind.field: value for kind, value in set_limits(of.exactly)}
+    limits, at_least = replace(of.limits, **both), replace(of.at_least, **both)
+    return replace(of, limits=limits, at_least=at_least, exactly=JobAmounts())
 
 
 def steps_of(value: LimitValue) -> list[LimitStep]:

@@ -140,12 +140,8 @@ _Walltime = Annotated[LimitSteps | None, OneOrTable(WALLTIME, GPUS_FROM, _limit_
 
 
 @dataclass(frozen=True, slots=True)
-class RuleLimits:
-    """The limits of a rule; None means that the rule does not set the limit, and 0 allows nothing.
-
-    Limits up to `qos` apply to one job, the others to sums over the jobs of a user or a group.
-    limits.py lists them by their keys.
-    """
+class JobAmounts:
+    """Amounts of one job that a rule can require or limit; None means that the rule does not set one."""
 
     gpus: Annotated[_GpuLimit, "GPUs of one job."] = None
     gpus_per_node: Annotated[_Count, "GPUs on one node."] = None
@@ -154,9 +150,19 @@ class RuleLimits:
     memory_mib: Annotated[_Memory, "Memory of one job."] = None
     cpus_per_gpu: Annotated[_Count, "CPUs per GPU of one job."] = None
     memory_per_gpu_mib: Annotated[_MemoryPerGpu, "Memory per GPU of one job."] = None
-    array_tasks: Annotated[_Count, "Tasks of one job array."] = None
     tasks: Annotated[_Count, "MPI tasks (--ntasks) of one job."] = None
     walltime: Annotated[_Walltime, "Time limit of one job."] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLimits(JobAmounts):
+    """The limits of a rule; None means that the rule does not set the limit, and 0 allows nothing.
+
+    Limits up to `qos` apply to one job, the others to sums over the jobs of a user or a group.
+    limits.py lists them by their keys.
+    """
+
+    array_tasks: Annotated[_Count, "Tasks of one job array."] = None
     partitions: Annotated[PartitionNames | None, "Partitions that jobs may use."] = None
     gpu_types: Annotated[GpuTypeNames | None, "GPU types that jobs may use."] = None
     qos: Annotated[tuple[Annotated[str, QOS], ...] | None, _NAMES, "QOS that jobs may use."] = None
@@ -243,8 +249,16 @@ class RuleException(Dated):
 
     rule: Annotated[str, TEXT, "The id of a rule with `per: user` or `per: job`."]
     user: Annotated[str, USER_NAME, "The user."]
-    limits: Annotated[RuleLimits, _NAMES, "Limits that replace those of the rule."]
-    why: Annotated[str, TEXT, "The reason."]
+    limits: Annotated[RuleLimits, _NAMES, "Limits that replace those of the rule."] = field(
+        default_factory=RuleLimits
+    )
+    at_least: Annotated[JobAmounts, _NAMES, "Minimums that replace those of the rule."] = field(
+        default_factory=JobAmounts
+    )
+    exactly: Annotated[JobAmounts, _NAMES, "Amounts that replace those of the rule."] = field(
+        default_factory=JobAmounts
+    )
+    why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
     from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
     until: Annotated[dt.date | None, DATE, "Last day."] = None
     granted_by: Annotated[str | None, TEXT, "The granter."] = None
@@ -268,7 +282,12 @@ class PolicyRule:
     group: Annotated[str, TEXT, Key("for"), "The group."]
     per: Annotated[Per, "The scope of its limits."]
     why: Annotated[str, TEXT, "The reason, shown in refusals."]
-    limits: Annotated[RuleLimits, _NAMES, "The limits."]
+    limits: Annotated[RuleLimits, _NAMES, "Maximums."] = field(default_factory=RuleLimits)
+    at_least: Annotated[JobAmounts, _NAMES, "Minimums of one job, up to walltime."] = field(
+        default_factory=JobAmounts
+    )
+    # Empty in a checked policy: check.py moves it into `limits` and `at_least`.
+    exactly: Annotated[JobAmounts, _NAMES, "Exact amounts of one job."] = field(default_factory=JobAmounts)
     mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "The submission times at which it applies."] = None

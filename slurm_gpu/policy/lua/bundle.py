@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.files.source_root import SOURCE_ROOT
-from slurm_gpu.policy.language.limits import flat_limits
+from slurm_gpu.policy.language.limits import flat_amounts
 from slurm_gpu.policy.language.local_time import end_of_day, start_of_day, utc_offsets
 from slurm_gpu.policy.language.lua_literals import Plain, to_lua
 from slurm_gpu.policy.language.model import Bundle, Dated, Hours, Policy
@@ -155,7 +155,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
     for exception in policy.exceptions:
         exceptions.setdefault(exception.rule, {})[names.uids[exception.user]] = {
             **_seconds(exception, zone),
-            "limits": flat_limits(exception.limits),
+            "limits": flat_amounts(exception),
             "why": exception.why,
         }
     rules: list[Plain] = [
@@ -168,7 +168,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "on_error": str(rule.on_error),
             "kind": None if rule.kind is None else str(rule.kind),
             "when": None if rule.when is None else _when(rule.when),
-            "limits": flat_limits(rule.limits),
+            "limits": flat_amounts(rule),
             "exceptions": exceptions.get(rule.id),
         }
         for rule in policy.rules

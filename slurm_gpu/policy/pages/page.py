@@ -22,7 +22,6 @@ from slurm_gpu.policy.language.model import (
     Policy,
     PolicyRule,
     RuleException,
-    RuleLimits,
     Urgent,
 )
 from slurm_gpu.policy.lua.bundle import bundle_reason
@@ -44,8 +43,8 @@ CLOSING = (
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _PER = {Per.USER: " per user", Per.GROUP: " for the whole group", Per.JOB: " per job"}
 _MODE = {
-    Mode.ADVISE: "Advice only: larger jobs are accepted with a warning.",
-    Mode.OBSERVE: "On trial: larger jobs are only counted.",
+    Mode.ADVISE: "Advice only: jobs that violate it are accepted with a warning.",
+    Mode.OBSERVE: "On trial: jobs that violate it are only counted.",
 }
 _KIND = {
     JobKind.INTERACTIVE: "Only for interactive jobs (srun, salloc).",
@@ -176,7 +175,7 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
         name=rule.id,
         whom=f"for {group.name}: {_group_text(group)}",
         why=rule.why,
-        limits=_limit_lines(rule.limits, rule.per),
+        limits=_limit_lines(rule, rule.per),
         remarks=tuple(remarks),
         exceptions=tuple(
             _exception(exception, rule.per) for exception in policy.exceptions if exception.rule == rule.id
@@ -189,7 +188,7 @@ def _running(what: str) -> str:
 
 
 def _exception(exception: RuleException, per: Per) -> str:
-    limits = ", ".join(_limit_lines(exception.limits, per))
+    limits = ", ".join(_limit_lines(exception, per))
     granted = f", granted by {exception.granted_by}" if exception.granted_by else ""
     days = f"{exception.days_text()} " if exception.days_json() else ""
     what = f"Exception {days}for {exception.user}: {limits}"
@@ -265,8 +264,8 @@ def _group_text(group: Group) -> str:
     return f"{jobs}; {days}" if (days := group.days_text()) else jobs
 
 
-def _limit_lines(limits: RuleLimits, per: Per) -> tuple[str, ...]:
-    return tuple(limit_texts(limits, _PER[per]))
+def _limit_lines(of: PolicyRule | RuleException, per: Per) -> tuple[str, ...]:
+    return tuple(limit_texts(of.limits, of.at_least, _PER[per]))
 
 
 def _when(when: Hours) -> str:

@@ -49,6 +49,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
                 "when": None if rule.when is None else _when(rule.when),
                 "kind": None if rule.kind is None else str(rule.kind),
                 "limits": limits_json(rule.limits),
+                "at_least": limits_json(rule.at_least),
                 "adjust": {one.key: list(_bounds_json(one)) for one in rule.adjust},
             }
             for rule in policy.rules
@@ -58,6 +59,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
                 "rule": exception.rule,
                 "user": exception.user,
                 "limits": limits_json(exception.limits),
+                "at_least": limits_json(exception.at_least),
                 "from": None,
                 "until": None,
                 **exception.days_json(),

@@ -1,0 +1,69 @@
+-- requires: amounts, size, update
+-- The amounts by which minimums count: those of a job on the fewest nodes that it allows. Pure functions.
+local policy, lib = ...
+local amounts = lib.amounts
+local least = {}
+
+-- Whether a rule has a minimum.
+least.matters = false
+for _, rule in ipairs(policy.rules) do
+  for key in pairs(rule.limits) do
+    least.matters = least.matters or key:find("^at_least:") ~= nil
+  end
+end
+
+-- The same request or record, with the fewest nodes.
+local function on_fewest(request)
+  return setmetatable({ most_nodes = 1, max_nodes = 1 }, { __index = request })
+end
+
+-- The tasks that each node has at least; --ntasks-per-node is the most on one node.
+local function tasks_on_each(request, nodes)
+  local most = request.tasks_per_node or 0
+  if most == 0 or nodes == nil then
+    return 1
+  end
+  local tasks = request.tasks or nodes * most
+  return math.max(math.min(tasks - (nodes - 1) * most, most), 1)
+end
+
+-- The thousandths of a GPU that each node has at least. A job with GPUs gets no node without one.
+local function on_each_node(request, partitions)
+  local nodes = (request.most_nodes or 0) > 0 and amounts.counted_nodes(request) or nil
+  local all = amounts.counted_mgpu(request)
+  local found = nodes == 1 and all or math.min(all, 1000)
+  local times = {
+    per_node = 1,
+    per_task = tasks_on_each(request, nodes),
+    per_socket = math.max(request.sockets or 1, 1),
+  }
+  for form, count in pairs(times) do
+    found = math.max(found, amounts.requested_mgpu(request[form] or "", count))
+  end
+  return request.whole_nodes and math.max(found, (lib.size.of_whole_node(partitions))) or found
+end
+
+-- Adds the amounts to a job: least (a size) and on_each_node; for an update also was_least and past.on_each_node.
+-- `memory` is the memory request of an update, and `had_whole` whether the job was exclusive.
+function least.measure(job, parts, memory, had_whole)
+  local request, record = job.request, job.record
+  job.on_each_node = on_each_node(request, job.partition)
+  if record == nil then
+    job.least = lib.size.of_request(on_fewest(request), job.partition, parts)
+    return
+  end
+  job.past.on_each_node = on_each_node({
+    per_job = record.tres_per_job,
+    per_node = record.tres_per_node,
+    per_socket = record.tres_per_socket,
+    per_task = record.tres_per_task,
+    nodes = amounts.u32(record.min_nodes),
+    most_nodes = amounts.u32(record.max_nodes),
+    whole_nodes = had_whole,
+  }, job.past.partition)
+  job.was_least = lib.size.of_record(on_fewest(record), record.job_state % 256 ~= 0, had_whole)
+  local fewest = setmetatable({ request = on_fewest(request), was = job.was_least }, { __index = job })
+  job.least = lib.update.size(fewest, parts, memory)
+end
+
+return least
