@@ -20,7 +20,7 @@ from slurm_gpu.policy.language.value_types import GPUS
 
 Schema = dict[str, Any]
 # In rules other than those with `per: job`.
-_NO_MINIMUMS = {"at_least": False, "exactly": False}
+_NOT_OF_JOBS = dict.fromkeys(("at_least", "exactly", "options"), False)
 
 
 def policy_schema() -> Schema:
@@ -32,16 +32,17 @@ def policy_schema() -> Schema:
     rule["allOf"] = [
         {
             "if": {"properties": {"per": {"const": str(per)}}, "required": ["per"]},
-            "then": {"properties": {"limits": _allowed(per)} | ({} if per is Per.JOB else _NO_MINIMUMS)},
+            "then": {"properties": {"limits": _allowed(per)} | ({} if per is Per.JOB else _NOT_OF_JOBS)},
         }
         for per in Per
     ]
     exception["properties"]["limits"]["anyOf"] = [_allowed(Per.JOB), _allowed(Per.USER)]
     for holder in (rule, exception):
-        holder["anyOf"] = [{"required": [key]} for key in ("limits", *_NO_MINIMUMS)]
-        for key in _NO_MINIMUMS:
+        holder["anyOf"] = [{"required": [key]} for key in ("limits", "at_least", "exactly")]
+        for key in ("at_least", "exactly"):
             gpus = holder["properties"][key]["properties"]["gpus"]
             gpus |= {"anyOf": [dict(GPUS.schema)]}
+    rule["anyOf"].append({"required": ["options"]})
     parts["bundles"]["additionalProperties"] |= {
         "anyOf": [{"required": [key]} for key in ("cpus", "memory", "partitions")],
         "if": {"properties": {"gpus": {"const": 0}}},

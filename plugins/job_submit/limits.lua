@@ -1,4 +1,4 @@
--- requires: amounts, fit, ledger, measures, mostnodes, scopes, state, wording
+-- requires: amounts, fit, ledger, measures, mostnodes, options, scopes, state, wording
 -- Finds the limits that the job would exceed, and the minimums that it does not reach. A finding is {rule, key, sum
 -- (measure), label, used, recent, limit or least or allowed, requested (as text), mode}, or {rule, error} if a rule
 -- could not be evaluated. `allowed` lists the set `names`.
@@ -155,6 +155,7 @@ local function check_minimum(rule, limit, steps, job, _, room)
     least = "at least " .. limit.text(limit.shown and value or bound),
     requested = limit.shown and limit.shown(requested, job.least) or limit.text(requested),
     mode = rule.mode,
+    remark = job.request.per_node == nil and requested == 1 and limit.remark or nil,
   }
   if reports then
     lib.measures.report(finding, fits)
@@ -203,6 +204,31 @@ local function check_names(rule, key, names, job)
     lib.measures.report(finding, not wrong)
   end
   return wrong and finding or nil
+end
+
+local NO_OPTIONS = {}
+local TEXTS = { required = "This rule requires %s.", forbidden = "This rule forbids %s." }
+
+-- Checks an option that a rule requires or forbids. An update has only the options that it changes or clears.
+local function check_option(rule, option, need, job)
+  local named = option.named(job.desc, need)
+  if job.record and (named == nil or option.is_new_only) or named == nil and option.of_gpus then
+    return nil
+  end
+  local fits = (named or false) == (need == "required")
+  local finding = {
+    rule = rule,
+    key = "option:" .. option.key,
+    label = "option " .. option.key,
+    limit = need,
+    requested = named and "set" or "not set",
+    text = string.format(TEXTS[need], option[need] or "--" .. option.key),
+    mode = rule.mode,
+  }
+  if lib.measures.are_reported(job) then
+    lib.measures.report(finding, fits)
+  end
+  return not fits and finding or nil
 end
 
 -- Shards of one job and node come from one GPU: a larger request would stay pending forever.
@@ -299,6 +325,12 @@ return function(job, state)
         local value = value_of(key)
         if value then
           evaluate(rule, key, check_names, rule, key, value, job)
+        end
+      end
+      for _, option in ipairs(rule.options and lib.options or NO_OPTIONS) do
+        local need = rule.options[option.key]
+        if need then
+          evaluate(rule, "option:" .. option.key, check_option, rule, option, need, job)
         end
       end
     end

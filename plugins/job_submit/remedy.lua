@@ -1,4 +1,4 @@
--- requires: judge, larger, shapes, smaller
+-- requires: judge, larger, options, shapes, smaller
 -- One command that would be accepted, in the form that the job used. Each step changes one amount and judges the changed
 -- job again; only a command that is then accepted is suggested.
 local policy, lib = ...
@@ -14,6 +14,9 @@ local FIELDS = {
   end,
   ["--qos"] = function(value)
     return { qos = value }
+  end,
+  ["--account"] = function(value)
+    return { account = value }
   end,
   ["--gpus"] = function(value)
     return { tres_per_job = "gres:gpu:" .. value }
@@ -50,6 +53,9 @@ local FIELDS = {
   end,
   ["--array"] = function(value)
     return { array_inx = value }
+  end,
+  ["--exclusive"] = function()
+    return { shared = 0 }
   end,
 }
 local MEMORY = {
@@ -93,12 +99,8 @@ local function apply(fields, options, name, job)
   end
 end
 
--- Fields of job_desc without an option that may be left out: 65534 is an unset number of 16 bits.
-local WITHOUT = {
-  ["--exclusive"] = { shared = 65534 },
-  ["--nodelist"] = { req_nodes = "" },
-  ["--constraint"] = { features = "" },
-}
+-- Fields of job_desc without an option that may be left out.
+local WITHOUT = {}
 -- The options of a job that names too many nodes.
 local NAMING_NODES = { { "--nodelist" }, { "--constraint" }, { "--nodelist", "--constraint" } }
 
@@ -106,6 +108,20 @@ local STEPS = {}
 for _, steps in ipairs({ lib.smaller, lib.larger }) do
   for _, step in ipairs(steps) do
     STEPS[#STEPS + 1] = step
+  end
+end
+for _, option in ipairs(lib.options) do
+  local name = "--" .. option.key
+  WITHOUT[name] = option.unset
+  STEPS[#STEPS + 1] = function(job, wrong)
+    local finding = wrong["option:" .. option.key]
+    if finding == nil then
+      return nil
+    elseif finding.limit == "forbidden" then
+      return option.unset and {} or false, option.unset and name
+    end
+    local value = option.value and option.value(job)
+    return value and { value == true and name or name .. "=" .. value } or false
   end
 end
 
@@ -144,7 +160,7 @@ local function changed_job(job, judge, left_out, own_mgpu)
       leave_out(dropped)
     end
     for _, option in ipairs(step) do
-      local name, value = option:match("^(%-%-[%l-]+)=(.*)$")
+      local name, value = option:match("^(%-%-[%l-]+)=?(.*)$")
       if (name == "--nodes" or name == "--ntasks") and tonumber(value) < current.request.named_nodes then
         return nil -- Slurm requires all nodes that the job names
       end
@@ -163,7 +179,7 @@ local function changed_job(job, judge, left_out, own_mgpu)
   end
   local words = {}
   for _, name in ipairs(order) do
-    words[#words + 1] = name .. "=" .. options[name]
+    words[#words + 1] = name .. (options[name] ~= "" and "=" .. options[name] or "")
   end
   words[#words + 1] = "..."
   local command = job.command()

@@ -1,4 +1,4 @@
--- requires: amounts, shapes, size
+-- requires: amounts, fit, shapes, size
 -- A list of steps, each of which makes a job smaller in one respect, in the form that it used. A step is a pure
 -- function of the job and its findings by key; job.room has the amounts that the enforced limits leave, by key of the
 -- limit. A step returns nil if nothing is wrong in its respect, false if no option helps, or a list of options.
@@ -56,6 +56,17 @@ end
 local function may_have_qos(job, name)
   local names = job.desc.assoc_qos
   return type(names) ~= "string" or names == "" or ("," .. names .. ","):find("," .. name .. ",", 1, true) ~= nil
+end
+
+-- The GPU types of partitions, as a set.
+local function types_of(partitions)
+  local types = {}
+  for name in string.gmatch(partitions, "[^,]+") do
+    for kind in pairs((policy.partition_gpu_types or {})[name] or {}) do
+      types[kind] = true
+    end
+  end
+  return types
 end
 
 -- The smallest room of these limits.
@@ -126,11 +137,13 @@ local function another_type(job, wrong)
   local function may_be(kind)
     return lib.size.may_be(kind, job.partition)
   end
-  if wrong.gpu_types then
-    local kind = pick(wrong.gpu_types.names, {}, may_be)
+  local option, with_room = wrong["option:gpu_type"], types_with_room(job)
+  if wrong.gpu_types or option and option.limit == "required" then
+    local allowed = wrong.gpu_types and wrong.gpu_types.names or next(with_room) and with_room or types_of(job.partition)
+    local kind = pick(allowed, lib.fit.named_types(job.request), may_be)
     return kind and of_type(job, kind) or false
   end
-  local kind = pick(types_with_room(job), {}, may_be)
+  local kind = pick(with_room, {}, may_be)
   return kind and of_type(job, kind) or nil
 end
 

@@ -19,7 +19,7 @@ from slurm_gpu.policy.language.limits import (
     set_limits,
     steps_of,
 )
-from slurm_gpu.policy.language.model import Bundle, Mode, Policy, PolicyRule, RuleException
+from slurm_gpu.policy.language.model import Bundle, Mode, Need, Policy, PolicyRule, RuleException
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.unenforced import unenforced_limits
 from slurm_gpu.text.units import format_duration, format_gpus
@@ -41,6 +41,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_unenforced_limits(policy, names, today),
         *_odd_steps(policy),
         *_impossible_amounts(policy),
+        *_opposite_options(policy),
         *_closed_ways(policy),
         *_hidden_bundles(policy),
         *_uncounted_shares(policy),
@@ -225,6 +226,18 @@ def _impossible_amounts(policy: Policy) -> Iterator[_Doubt]:
             most = "its maximum" if other is rule else f"the maximum of {wider} in rule {other.id}"
             message = f"no {jobs} satisfies both the minimum of {key} in rule {rule.id} and {most}"
             yield _place(rule, f"{AT_LEAST}{key}"), message
+
+
+def _opposite_options(policy: Policy) -> Iterator[_Doubt]:
+    """Find options that one rule requires and another forbids."""
+    enforced = [rule for rule in policy.rules if rule.options and rule.mode is Mode.ENFORCE]
+    for rule, other in itertools.permutations(enforced, 2):
+        for option, need in rule.options.items():
+            if (need, other.options.get(option)) == (Need.REQUIRED, Need.FORBIDDEN) and (
+                binds_whenever(policy, other, rule) or binds_whenever(policy, rule, other)
+            ):
+                message = f"no job satisfies both rules: rule {other.id} forbids {option}"
+                yield (*rule.location, "options", option), message
 
 
 def _closed_ways(policy: Policy) -> Iterator[_Doubt]:

@@ -120,10 +120,16 @@ def admitted(policy: PolicyModel, job: Request, *, names_qos: bool = True) -> Re
 def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = True) -> Judgement:
     """Judge a submission."""
     moment = policy.local(known.now_s)
-    job = admitted(policy, job, names_qos=names_qos)
+    asked, job = job, admitted(policy, job, names_qos=names_qos)
     return Judgement(
         (
             *_of_bundles(policy.bundles, job),
+            *(
+                _of_option(rule, option, asked.names(option, need, terse=not names_qos))
+                for rule in policy.rules
+                if binds(rule, job) and in_force(rule, moment)
+                for option, need in rule.options.items()
+            ),
             *(
                 finding
                 for rule in policy.rules
@@ -180,7 +186,30 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
     other = after.mgpu < before.mgpu or after.partition != before.partition
     grows = {"cpus": after.cpus > before.cpus, "memory": after.mib > before.mib, "partitions": False}
     taken = [one for one in _of_bundles(policy.bundles, after) if other or grows[one.key]]
-    return Judgement((*taken, *found, *_of_shards(after)))
+    fields = {
+        "account": after.account != before.account,
+        "mem": after.mib_per_node != before.mib_per_node,
+        "partition": after.partition != before.partition,
+        "qos": after.qos != before.qos,
+        "time": after.minutes != before.minutes,
+    }
+    resized = [form for form in ("per_job", "per_node") if getattr(after, form) != getattr(before, form)]
+    named = [
+        _of_option(
+            rule,
+            option,
+            after.names_types(need, resized) if option == "gpu_type" else fields.get(option) or None,
+        )
+        for rule in policy.rules
+        if binds(rule, after) and in_force(rule, moment)
+        for option, need in rule.options.items()
+    ]
+    return Judgement((*taken, *found, *named, *_of_shards(after)))
+
+
+def _of_option(rule: RuleModel, option: str, named: bool | None) -> Finding:
+    fits = named is None or named == (rule.options[option] == "required")
+    return Finding(rule.id, f"option:{option}", rule.mode, Outcome.FITS if fits else Outcome.OVER)
 
 
 def accepts_blind(policy: PolicyModel, job: Request, now_s: int) -> bool:

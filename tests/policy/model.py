@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from zoneinfo import ZoneInfo
 
@@ -214,6 +214,38 @@ class Request:
         """Return the request with the fewest nodes that it allows, by which minimums count."""
         return dataclasses.replace(self, most_nodes=1)
 
+    def names(self, option: str, need: str, *, terse: bool = False) -> bool | None:
+        """Return whether the request names an option; None if the option does not apply to it.
+
+        A `terse` user does not name defaults.
+        """
+        named = {
+            "account": not terse,
+            "array": self.array_tasks is not None,
+            "constraint": bool(self.feature_nodes),
+            "exclusive": self.exclusive,
+            "gpu_type": self.names_types(need, ("per_job", "per_node", "per_task", "per_socket")),
+            "mem": not (self.mib_per_node is self.mib_per_cpu is self.mib_per_gpu is None),
+            "nodelist": self.listed_nodes is not None,
+            "partition": not terse or self.partition != "gpu",
+            "qos": not terse,
+            "time": self.minutes is not None,
+        }
+        return named.get(option, False)
+
+    def names_types(self, need: str, forms: Iterable[str]) -> bool | None:
+        """Return whether all GPUs of these forms have a type (any, if forbidden); None without GPUs."""
+        typed = [
+            self.gpu_type is not None or form == "per_node"
+            for form in forms
+            if getattr(self, form) is not None
+        ]
+        if not typed and self.tasks_per_gpu is not None:
+            typed = [False]
+        if not typed:
+            return None
+        return all(typed) if need == "required" else any(typed)
+
     @property
     def only_parts(self) -> bool:
         """Return whether the job requests only shards or MPS percentages."""
@@ -326,6 +358,8 @@ class RuleModel:
     kind: str | None = None
     when: When | None = None
     limits: Mapping[str, Limit] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options that jobs must name (required) or must not (forbidden)."""
     exceptions: Mapping[int, ExceptionModel] = field(default_factory=dict)
 
 

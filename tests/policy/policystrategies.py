@@ -209,8 +209,30 @@ OWNERS = st.lists(
 )
 
 
+# Options that the model's requests have.
+OPTIONS = (
+    "account",
+    "array",
+    "constraint",
+    "exclusive",
+    "gpu_type",
+    "mem",
+    "nodelist",
+    "partition",
+    "qos",
+    "time",
+)
+
 # Each limit is drawn on purpose, as random draws miss some of them.
-LIMITS_TO_MEET = (*JOB_LIMITS, *TOTAL_LIMITS, *PERIOD_LIMITS, "bundles", *RUNNING_LIMITS, *MINIMUMS)
+LIMITS_TO_MEET = (
+    *JOB_LIMITS,
+    *TOTAL_LIMITS,
+    *PERIOD_LIMITS,
+    "bundles",
+    *RUNNING_LIMITS,
+    *MINIMUMS,
+    *(f"option:{option}" for option in OPTIONS),
+)
 
 
 @st.composite
@@ -218,7 +240,10 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     """Draw rules, a time zone, sometimes bundles or owners, and always a limit of kind `meets`."""
     bundles = draw(BUNDLES) if meets == "bundles" or draw(whole(0, 2)) == 0 else []
     rules = draw(_RULE_LISTS)
-    if meets != "bundles":
+    if meets.startswith("option:"):
+        options = {meets.partition(":")[2]: draw(some_of("required", "forbidden"))}
+        rules = [RuleModel("rule-met", "job", draw(MODES), options=options), *rules[:3]]
+    elif meets != "bundles":
         per = "job" if meets in (*JOB_LIMITS, *MINIMUMS) else draw(some_of("user", "group"))
         limits = {meets: draw(_DRAWN[meets])}
         rules = [RuleModel("rule-met", per, draw(MODES), limits=limits), *rules[:3]]

@@ -198,6 +198,9 @@ def rule(per: Per) -> st.SearchStrategy[Any]:
             "kind": st.sampled_from(["batch", "interactive"]),
             "at_least": AMOUNTS,
             "exactly": AMOUNTS,
+            "options": some(
+                {}, dict.fromkeys(("time", "mem", "gpu_type"), st.sampled_from(["required", "forbidden"]))
+            ),
         },
     )
 

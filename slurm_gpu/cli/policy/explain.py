@@ -109,7 +109,7 @@ def _print_limits(considered: Sequence[Considered]) -> None:
             "" if limit.used is None else limit.used,
             limit.limit,
             limit.requested,
-            "fits" if limit.fits else f"exceeds ({limit.mode})",
+            "fits" if limit.fits else f"violates ({limit.mode})",
         )
         for limit in considered
     ]

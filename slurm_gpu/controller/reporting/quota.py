@@ -149,6 +149,9 @@ def _lines(
                     exception=exception if exception and key in exception["limits"] else None,
                     is_minimum=key.startswith(AT_LEAST),
                 )
+    for option, need in rule.options.items():
+        kind = LimitKind(f"option:{option}", LimitUnit.NAMES, Scope.JOB, f"option {option}")
+        yield QuotaLine(rule, kind, None, {need: True}, None)
 
 
 def _used(

@@ -127,20 +127,34 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
         if kept.get("kind") == "interactive":
             remarks.append(f"rule {rule['id']} is left out: records do not distinguish interactive jobs")
             continue
-        limits = {k: v for k, v in _table(rule["limits"]).items() if not k.startswith("gpu_hours:")}
-        if len(limits) < len(_table(rule["limits"])):
+        limits = _table(rule["limits"])
+        if any(map(_is_period, limits)):
             remarks.append(f"GPU-hours of rule {rule['id']} are left out: the replay does not count them")
         for key in sorted(_NOT_RECORDED & limits.keys()):
-            del limits[key]
             what = LIMITS[key.removeprefix(AT_LEAST)].what
             remarks.append(f"{key} of rule {rule['id']} is left out: records do not contain {what}")
-        kept["limits"] = limits
+        if kept.pop("options", None):
+            remarks.append(f"options of rule {rule['id']} are left out: records do not contain options")
+        kept["limits"] = _recorded(limits)
+        kept["exceptions"] = {
+            uid: {**own, "limits": _recorded(own["limits"])}
+            for uid, own in (rule.get("exceptions") or {}).items()
+        }
         rules.append(kept)
     if compiled.get("lending"):
         remarks.append(_LENDING)
     if compiled.get("urgent"):
         remarks.append(_URGENT)
     return {**compiled, "rules": rules, "snapshot": None, "job_state": None}, remarks
+
+
+def _is_period(key: str) -> bool:
+    return key.startswith("gpu_hours:")
+
+
+def _recorded(limits: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Return the limits that the replay can compare with records."""
+    return {k: v for k, v in limits.items() if not _is_period(k) and k not in _NOT_RECORDED}
 
 
 def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:

@@ -131,8 +131,9 @@ class _Check(Decoder):
     def amounts(self, at: Location) -> None:
         """Check that a rule or exception sets an amount, and none twice."""
         table = self.at(*at)
-        if isinstance(table, dict) and table.keys().isdisjoint(_AMOUNTS):
-            self.fail(at, f"{name_of(at)} lacks limits, at_least or exactly")
+        known = _AMOUNTS if at[0] == "exceptions" else (*_AMOUNTS, "options")
+        if isinstance(table, dict) and table.keys().isdisjoint(known):
+            self.fail(at, f"{name_of(at)} lacks {', '.join(known[:-1])} or {known[-1]}")
         for section in ("at_least", "exactly"):
             if isinstance(self.at(*at, section, "gpus"), dict):
                 message = "gpus: write one number for all types, such as 1, and limit gpu_types"
@@ -151,7 +152,7 @@ class _Check(Decoder):
         return (*at, section if self.has(*at, section, parts[0]) else "exactly", *parts)
 
     def limits_per(self, at: Location, per: Per) -> None:
-        for section in ("at_least", "exactly"):
+        for section in ("at_least", "exactly", "options"):
             if per is not Per.JOB and self.has(*at, section):
                 hint = "write it in a rule with per: job"
                 self.fail(

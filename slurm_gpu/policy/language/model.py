@@ -47,6 +47,24 @@ from slurm_gpu.policy.language.value_types import (
 )
 
 PLANNERS = ("annealing", "greedy", "blossom", "lp", "fgd", "tetris", "sjf")
+# Options of sbatch that rules can require or forbid, as in options.lua; `gpu_type` is the type of the GPUs.
+OPTIONS = (
+    "account",
+    "array",
+    "comment",
+    "constraint",
+    "dependency",
+    "exclude",
+    "exclusive",
+    "gpu_type",
+    "licenses",
+    "mem",
+    "nodelist",
+    "partition",
+    "qos",
+    "reservation",
+    "time",
+)
 # Name of the group and of the rule of `urgent:`, and its default QOS.
 URGENT = "urgent"
 
@@ -95,6 +113,13 @@ class JobKind(StrEnum):
 
     INTERACTIVE = "interactive"
     BATCH = "batch"
+
+
+class Need(StrEnum):
+    """Whether jobs must or must not name an option."""
+
+    REQUIRED = "required"
+    FORBIDDEN = "forbidden"
 
 
 class HoursPeriod(StrEnum):
@@ -252,12 +277,8 @@ class RuleException(Dated):
     limits: Annotated[RuleLimits, _NAMES, "Limits that replace those of the rule."] = field(
         default_factory=RuleLimits
     )
-    at_least: Annotated[JobAmounts, _NAMES, "Minimums that replace those of the rule."] = field(
-        default_factory=JobAmounts
-    )
-    exactly: Annotated[JobAmounts, _NAMES, "Amounts that replace those of the rule."] = field(
-        default_factory=JobAmounts
-    )
+    at_least: Annotated[JobAmounts, _NAMES, "Also minimums."] = field(default_factory=JobAmounts)
+    exactly: Annotated[JobAmounts, _NAMES, "Also exact amounts."] = field(default_factory=JobAmounts)
     why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
     from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
     until: Annotated[dt.date | None, DATE, "Last day."] = None
@@ -288,6 +309,9 @@ class PolicyRule:
     )
     # Empty in a checked policy: check.py moves it into `limits` and `at_least`.
     exactly: Annotated[JobAmounts, _NAMES, "Exact amounts of one job."] = field(default_factory=JobAmounts)
+    options: Annotated[Mapping[Annotated[str, choice(OPTIONS)], Need], _NAMES, "Options of submissions."] = (
+        field(default_factory=dict)
+    )
     mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "The submission times at which it applies."] = None

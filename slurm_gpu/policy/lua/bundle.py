@@ -169,6 +169,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "kind": None if rule.kind is None else str(rule.kind),
             "when": None if rule.when is None else _when(rule.when),
             "limits": flat_amounts(rule),
+            "options": {option: str(need) for option, need in rule.options.items()} or None,
             "exceptions": exceptions.get(rule.id),
         }
         for rule in policy.rules

@@ -72,6 +72,8 @@ class RuleInForce:
     mode: str
     limits: Mapping[str, Any]
     exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    # Options of submissions that are `required` or `forbidden`.
+    options: Mapping[str, str] = field(default_factory=dict)
     # interactive or batch; None for both.
     kind: str | None = None
     # The days and minutes of the day when it applies to a submission; None for always.
@@ -331,6 +333,7 @@ def _rule(table: Mapping[str, Any], groups: tuple[GroupInForce, ...]) -> RuleInF
         mode=table["mode"],
         limits=table["limits"],
         exceptions=table.get("exceptions", {}),
+        options=table.get("options", {}),
         kind=table.get("kind"),
         when=table.get("when"),
     )

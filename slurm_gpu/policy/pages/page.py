@@ -18,6 +18,7 @@ from slurm_gpu.policy.language.model import (
     IdleAction,
     JobKind,
     Mode,
+    Need,
     Per,
     Policy,
     PolicyRule,
@@ -46,6 +47,8 @@ _MODE = {
     Mode.ADVISE: "Advice only: jobs that violate it are accepted with a warning.",
     Mode.OBSERVE: "On trial: jobs that violate it are only counted.",
 }
+_NEED = {Need.REQUIRED: "Jobs must set", Need.FORBIDDEN: "Jobs must not set"}
+_OPTIONS = {"gpu_type": "the type of each GPU", "mem": "--mem, --mem-per-cpu or --mem-per-gpu"}
 _KIND = {
     JobKind.INTERACTIVE: "Only for interactive jobs (srun, salloc).",
     JobKind.BATCH: "Only for batch jobs (sbatch).",
@@ -157,7 +160,9 @@ def conditions(group: Group) -> list[tuple[str, tuple[str, ...]]]:
 
 def _rule(rule: PolicyRule, policy: Policy) -> Section:
     group = policy.groups[rule.group]
-    remarks = []
+    remarks = [
+        f"{_NEED[need]} {_OPTIONS.get(option, f'--{option}')}." for option, need in rule.options.items()
+    ]
     if rule.when is not None:
         remarks.append(f"Only for jobs submitted {_when(rule.when)}.")
     if rule.kind is not None:

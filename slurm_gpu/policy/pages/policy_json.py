@@ -50,6 +50,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
                 "kind": None if rule.kind is None else str(rule.kind),
                 "limits": limits_json(rule.limits),
                 "at_least": limits_json(rule.at_least),
+                "options": {option: str(need) for option, need in rule.options.items()},
                 "adjust": {one.key: list(_bounds_json(one)) for one in rule.adjust},
             }
             for rule in policy.rules
