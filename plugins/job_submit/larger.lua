@@ -76,7 +76,12 @@ local function more_gpus_per_node(job, wrong)
   end
   local item, form = single_item(request)
   if form == "per_node" then
-    return { lib.shapes.option(form, item, count) }
+    -- Fewer nodes keep the number of GPUs, unless the tasks would be fewer too.
+    local now = request.nodes or 1
+    local nodes = request.tasks_per_node and now or up(item.count * now / count)
+    local options = nodes < now and on_nodes(request, nodes) or {}
+    options[#options + 1] = lib.shapes.option(form, item, count)
+    return options
   elseif form ~= "per_job" then
     return false
   end

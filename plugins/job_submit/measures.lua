@@ -73,6 +73,7 @@ local LIMITS = {
       of = function(_, job)
         return job.on_each_node / 1000
       end,
+      remark = "Without --gpus-per-node, Slurm may place a single GPU on a node.",
     },
   },
   { key = "gpus_total", label = "GPUs running + pending", text = amounts.format_mgpu, sum = "mgpu" },

@@ -13,7 +13,9 @@ from slurm_gpu.policy.language.coverage import binds_whenever, covered_limits, l
 from slurm_gpu.policy.language.limit_text import flat_text
 from slurm_gpu.policy.language.limits import (
     AT_LEAST,
+    LimitKind,
     LimitUnit,
+    LimitValue,
     flat_amounts,
     flat_limits,
     set_limits,
@@ -38,6 +40,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_empty_groups(policy, names),
         *_needless_exceptions(policy),
         *_needless_limits(policy),
+        *_needless_minimums(policy),
         *_unenforced_limits(policy, names, today),
         *_odd_steps(policy),
         *_impossible_amounts(policy),
@@ -49,8 +52,14 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_hasty_ends(policy),
         *_only_observing(policy, source),
     ]
-    errors = [source.error(location, message, key=True) for location, message in found]
+    errors = [source.error(_written(location, source), message, key=True) for location, message in found]
     return sorted(errors, key=lambda error: (error.line, error.column))
+
+
+def _written(location: Location, source: YamlSource) -> Location:
+    """Return the location of an amount in the file, which may set it in `exactly:`."""
+    exact = tuple("exactly" if part in ("limits", "at_least") else part for part in location)
+    return exact if exact in source.key_positions else location
 
 
 def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
@@ -111,6 +120,17 @@ def _needless_limits(policy: Policy) -> Iterator[_Doubt]:
             f"per {covered.by.per}"
         )
         yield _place(covered.rule, covered.key), message
+
+
+def _needless_minimums(policy: Policy) -> Iterator[_Doubt]:
+    for rule in policy.rules:
+        limits = flat_limits(rule.limits)
+        for key, value in flat_limits(rule.at_least).items():
+            if value == 0 and limits.get(key) != 0:
+                yield (
+                    _place(rule, f"{AT_LEAST}{key}"),
+                    f"a minimum of 0 has no effect: {key} of rule {rule.id}",
+                )
 
 
 def _unenforced_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[_Doubt]:
@@ -187,10 +207,10 @@ def _only_observing(policy: Policy, source: YamlSource) -> Iterator[_Doubt]:
 def _odd_steps(policy: Policy) -> Iterator[_Doubt]:
     for rule in policy.rules:
         most = None if rule.limits.gpus is None else rule.limits.gpus.all_mgpu
-        for kind, value in set_limits(rule.limits):
-            place, steps = (*rule.location, "limits", kind.key), steps_of(value)
+        for section, kind, value in _with_steps(rule):
+            place, steps = (*rule.location, section, kind.key), steps_of(value)
             for before, step in itertools.pairwise(steps):
-                if kind.measure is LimitUnit.WALLTIME and step.limit > before.limit:
+                if kind.measure is LimitUnit.WALLTIME and section == "limits" and step.limit > before.limit:
                     shorter, longer = format_duration(before.limit), format_duration(step.limit)
                     message = (
                         f"walltime increases from {shorter} to {longer} at {format_gpus(step.from_mgpu)}; "
@@ -204,6 +224,15 @@ def _odd_steps(policy: Policy) -> Iterator[_Doubt]:
                         f"the rule allows at most {format_gpus(most)}"
                     )
                     yield place, message
+
+
+def _with_steps(rule: PolicyRule) -> Iterator[tuple[str, LimitKind, LimitValue]]:
+    """Yield the section, kind and value of each limit and minimum; of exact amounts, the limit."""
+    for kind, value in set_limits(rule.limits):
+        yield "limits", kind, value
+    for kind, value in set_limits(rule.at_least):
+        if kind.of(rule.limits) != value:
+            yield "at_least", kind, value
 
 
 def _impossible_amounts(policy: Policy) -> Iterator[_Doubt]:

@@ -34,6 +34,24 @@ rules:
     limits: {gpus_total: 4}
 """
 
+JOB_RULES = """\
+version: 1
+mode: enforce
+groups: {gpu: {partitions: [gpu]}}
+rules:
+  - id: size
+    for: gpu
+    per: job
+    why: "Large jobs use whole nodes."
+    at_least: {gpus: 1, gpus_per_node: {8: 4}}
+    exactly: {cpus_per_gpu: 4}
+  - id: options
+    for: gpu
+    per: job
+    why: "Other jobs are planned by your time limit."
+    options: {time: required, nodelist: forbidden}
+"""
+
 
 @dataclass
 class FakeSlurm:
@@ -303,6 +321,48 @@ def test_explain_prints_every_considered_limit(cluster: Cluster, capsys: pytest.
     considered = json.loads(capsys.readouterr().out)["considered"]
     assert considered
     assert all(one["rule"] in printed and one["label"] in printed for one in considered)
+
+
+def test_minimums_and_options_are_checked_shown_and_explained(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cluster.root / "policy.yaml").write_text(JOB_RULES)
+    assert cluster.run("policy", "check") == 0
+    assert capsys.readouterr().out.endswith(": no errors; rules: 2, groups: 1\n")
+    cluster.run("policy", "show")
+    assert capsys.readouterr().out.splitlines()[2:12] == [
+        "size  (for gpu: partitions gpu)",
+        "    Large jobs use whole nodes.",
+        "    at least 1 GPU per job",
+        "    at least 4 GPUs per node from 8 GPUs on per job",
+        "    exactly 4 CPUs per GPU per job",
+        "",
+        "options  (for gpu: partitions gpu)",
+        "    Other jobs are planned by your time limit.",
+        "    Jobs must set --time.",
+        "    Jobs must not set --nodelist.",
+    ]
+    cluster.apply()
+    capsys.readouterr()
+    words = ("sbatch", "--gpus=8", "-N2", "--wrap=true")
+    assert cluster.run("explain", "--rules", "--as", getpass.getuser(), "--", *words) == 1
+    assert [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()] == [
+        "rule limit of used limit requested verdict",
+        "size GPUs in one job at least 1 8 fits",
+        "size GPUs on each node at least 4 1 violates (enforce)",
+        "size CPUs per GPU 4 0.25 fits",
+        "size CPUs per GPU at least 4 0.25 violates (enforce)",
+        "options option nodelist forbidden not set fits",
+        "options option time required not set violates (enforce)",
+        "sbatch: error: Refused by rule size: Large jobs use whole nodes.",
+        "sbatch: error: GPUs on each node: at least 4, requested 1.",
+        "sbatch: error: Without --gpus-per-node, Slurm may place a single GPU on a node.",
+        "sbatch: error: CPUs per GPU: at least 4, requested 0.25.",
+        "sbatch: error: Refused by rule options: Other jobs are planned by your time limit.",
+        "sbatch: error: This rule requires --time.",
+        "sbatch: error: Try: sbatch --gpus-per-node=4 --cpus-per-gpu=4 --time=01:00:00 ...",
+        "refused",
+    ]
 
 
 def test_explain_accepts_srun_and_rejects_invalid_options(

@@ -20,7 +20,7 @@ from slurm_gpu.policy.pages.policy_json import to_json
 
 from .checking import check, mistakes
 from .compile import compiled
-from .model import Limit, Request, RuleModel
+from .model import ExceptionModel, Limit, Request, RuleModel
 from .policystrategies import MINIMUMS
 from .render import PARTITIONS, record
 from .test_coverage_findings import HEAD, find_warnings
@@ -134,6 +134,26 @@ def test_a_minimum_above_a_maximum_is_reported(amounts: str, other: str, message
     assert [line.partition(": ")[2] for line in found] == ([] if message is None else [message])
 
 
+@pytest.mark.parametrize(
+    ("amounts", "message"),
+    [
+        ("at_least: {gpus: 0}", "p.yaml:9:52: a minimum of 0 has no effect: gpus of rule a"),
+        ("exactly: {gpus: 0}", None),
+        (
+            "limits: {gpus: 4}, at_least: {nodes: {8: 2}}",
+            "p.yaml:9:71: the nodes from 8 GPUs on never applies: the rule allows at most 4 GPUs",
+        ),
+        (
+            "limits: {gpus: 4}, exactly: {nodes: {8: 2}}",
+            "p.yaml:9:70: the nodes from 8 GPUs on never applies: the rule allows at most 4 GPUs",
+        ),
+    ],
+)
+def test_a_minimum_without_effect_is_reported(amounts: str, message: str | None) -> None:
+    found = find_warnings(f"  - {{id: a, for: all, per: job, why: w, {amounts}}}\n")
+    assert found == ([] if message is None else [message])
+
+
 def test_texts_say_at_least_and_exactly() -> None:
     four = (LimitStep(0, 4),)
     limits = RuleLimits(cpus_per_gpu=four, nodes=(LimitStep(0, 8),))
@@ -163,8 +183,13 @@ def test_quota_lists_minimums() -> None:
 
 def test_the_replay_leaves_out_minimums_that_records_cannot_show() -> None:
     limits: dict[str, Limit] = {"at_least:gpus_per_node": 4, "at_least:tasks": 2, "at_least:gpus": 1000}
-    kept, remarks = without_unknown(compiled([RuleModel("r", "job", limits=limits)], "/nonexistent/log"))
-    assert kept["rules"][0]["limits"] == {"at_least:gpus": 1000}  # type: ignore[index,call-overload]
+    own = {1001: ExceptionModel({"at_least:tasks": 1, "at_least:gpus": 500})}
+    kept, remarks = without_unknown(
+        compiled([RuleModel("r", "job", limits=limits, exceptions=own)], "/nonexistent/log")
+    )
+    (rule,) = kept["rules"]  # type: ignore[misc,union-attr]
+    assert rule["limits"] == {"at_least:gpus": 1000}  # type: ignore[index,call-overload]
+    assert rule["exceptions"][1001]["limits"] == {"at_least:gpus": 500}  # type: ignore[index,call-overload]
     assert remarks == [
         "at_least:gpus_per_node of rule r is left out: records do not contain GPUs per node",
         "at_least:tasks of rule r is left out: records do not contain MPI tasks",
@@ -208,6 +233,12 @@ def test_the_replay_leaves_out_minimums_that_records_cannot_show() -> None:
         (
             {"at_least:gpus_per_node": 4},
             ["-N2", "--gres=gpu:2"],
+            "GPUs on each node: at least 4, requested 2",
+            "--nodes=1 --gres=gpu:4",
+        ),
+        (
+            {"at_least:gpus_per_node": 4},
+            ["-N2", "--ntasks-per-node=2", "--gres=gpu:2"],
             "GPUs on each node: at least 4, requested 2",
             "--gres=gpu:4",
         ),
@@ -284,7 +315,11 @@ def test_a_refusal_states_the_minimum_and_a_command_that_reaches_it(
     limits: dict[str, Limit], words: list[str], numbers: str, advised: str | None
 ) -> None:
     said = ask(limits, *words).messages
-    expected = [f"{numbers}."] if advised is None else [f"{numbers}.", f"Try: sbatch {advised} ..."]
+    expected = [f"{numbers}."]
+    if numbers == "GPUs on each node: at least 4, requested 1":
+        expected.append("Without --gpus-per-node, Slurm may place a single GPU on a node.")
+    if advised is not None:
+        expected.append(f"Try: sbatch {advised} ...")
     assert [line.strip() for line in said[1:-1]] == expected
     if advised is not None:
         assert ask(limits, *words, *advised.split()).accepted
