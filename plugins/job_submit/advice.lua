@@ -1,4 +1,4 @@
--- requires: judge, remedy, state, wording
+-- requires: amounts, calendar, judge, remedy, state, wording
 -- The last lines of a refusal: a command that would be accepted, or a way to make the job fit.
 local _, lib = ...
 local wrap, width, WIDTH = lib.wording.wrap, lib.wording.width, lib.wording.WIDTH
@@ -63,10 +63,8 @@ local function add_room(lines, job, state, findings)
   end
 end
 
-return function(lines, job, state, findings)
-  if job.record then
-    return
-  end
+-- Adds a smaller request, or a way to make the job fit.
+local function add_smaller(lines, job, state, findings)
   local found = remedy_for(job, function(fields)
     return lib.judge.instead(job, state, fields)
   end)
@@ -90,5 +88,54 @@ return function(lines, job, state, findings)
   found = remedy_for(alone, without_others)
   if found then
     add_remedy(lines, "  No smaller request fits now. When other jobs have ended, try", found)
+  end
+end
+
+-- Appends the hours of the findings' rules with `at: run`.
+local function add_hours(whens, findings)
+  for _, finding in pairs(findings or {}) do
+    local when = finding.rule.when
+    if when and when.run then
+      whens[#whens + 1] = when
+    end
+  end
+end
+
+-- The first moment after these hours at which the job would be accepted; nil if none is near.
+local function later_begin(job, state, whens)
+  while true do
+    local n, begin_s = #whens, lib.calendar.free_from(whens, job.begin_s, job.walltime_s or math.huge)
+    local wrong = begin_s and lib.judge.objections(lib.judge.instead(job, state, { begin_time = begin_s }))
+    add_hours(whens, wrong)
+    if not wrong or #whens == n then
+      return not wrong and begin_s or nil
+    end
+  end
+end
+
+-- Adds a begin time and a time limit with which no rule with `at: run` that refused the job would apply to it.
+local function add_other_hours(lines, job, state, findings)
+  local calendar, whens, first_s = lib.calendar, {}, math.huge
+  add_hours(whens, findings)
+  if #whens == 0 then
+    return
+  end
+  for _, when in ipairs(whens) do
+    first_s = math.min(first_s, (calendar.overlap(when, job.begin_s, math.huge)))
+  end
+  local begin_s = later_begin(job, state, whens)
+  if begin_s then
+    add_command(lines, "  To run at other hours:", "--begin=" .. calendar.shown(begin_s):gsub(" ", "T"))
+  end
+  local minutes = math.floor((first_s - math.max(job.begin_s, job.now + 60)) / 60) -- a minute to type the option
+  if minutes >= 1 and lib.judge.objections(lib.judge.instead(job, state, { time_limit = minutes })) == nil then
+    add_command(lines, "  To end before these hours:", "--time=" .. lib.amounts.format_time(minutes * 60))
+  end
+end
+
+return function(lines, job, state, findings)
+  if job.record == nil then
+    add_smaller(lines, job, state, findings)
+    pcall(add_other_hours, lines, job, state, findings) -- the refusal itself is still shown if this fails
   end
 end

@@ -25,13 +25,57 @@ function calendar.shown(second)
   return os.date("!%Y-%m-%d %H:%M", second + offset_at(second))
 end
 
--- Whether a moment is in a rule's `when`; a rule without it always applies.
+-- Whether a moment is in the hours of a `when`. Hours that end on the next day belong to the day on which they begin.
 function calendar.holds(when, second)
-  if when == nil then
-    return true
-  end
   local day, minute = calendar.local_time(second)
-  return when.days[day] == true and minute >= when.from_min and minute < when.to_min
+  return when.days[day] and minute >= when.from_min and minute < when.to_min
+    or when.days[(day + 5) % 7 + 1] and minute + 1440 < when.to_min
+end
+
+local DAY_S, WEEK_S = 86400, 604800
+
+-- `calendar.overlap` for a time in which the clock has one offset.
+local function overlap_at(when, begin_s, end_s, offset_s)
+  local first, last = begin_s + offset_s, end_s + offset_s
+  local monday = math.floor((first + 3 * DAY_S) / WEEK_S) * WEEK_S - 3 * DAY_S
+  for day = -1, 13 do -- from the hours that began on the Sunday before to those of the following week
+    local from_s, to_s = monday + day * DAY_S + when.from_min * 60, monday + day * DAY_S + when.to_min * 60
+    if when.days[day % 7 + 1] and from_s < last and to_s > first then
+      return math.max(from_s, first) - offset_s, to_s - offset_s
+    end
+  end
+  return nil
+end
+
+-- The beginning and the end of the first hours of a `when` that a run from `begin_s` to `end_s` overlaps; nil for none.
+function calendar.overlap(when, begin_s, end_s)
+  local offsets = policy.utc_offsets
+  for index, entry in ipairs(offsets) do
+    local from_s = index == 1 and begin_s or math.max(begin_s, entry.from_s)
+    local until_s = offsets[index + 1] and offsets[index + 1].from_s or math.huge
+    if from_s < math.min(end_s, until_s) then
+      local first_s, last_s = overlap_at(when, from_s, math.min(end_s, until_s), entry.offset_s)
+      if first_s then
+        return first_s, math.min(last_s, until_s)
+      end
+    end
+  end
+  return nil
+end
+
+-- The first moment from `begin_s` on at which a run of this length overlaps no such hours; nil if none is near.
+function calendar.free_from(whens, begin_s, length_s)
+  for _ = 1, 32 do
+    local before_s = begin_s
+    for _, when in ipairs(whens) do
+      local _, last_s = calendar.overlap(when, begin_s, begin_s + length_s)
+      begin_s = last_s or begin_s
+    end
+    if begin_s == before_s then
+      return begin_s
+    end
+  end
+  return nil
 end
 
 return calendar

@@ -19,6 +19,9 @@ local function explain_finding(lines, finding, job, before)
   if before == nil or before.rule.id ~= rule.id then
     local opening = finding.mode == "enforce" and "Refused by " or "Violates "
     wrap(lines, opening .. (rule.title or "rule " .. rule.id) .. ": " .. rule.why, "")
+    if rule.when then
+      wrap(lines, "The rule applies to jobs " .. rule.when.text .. ".", "  ")
+    end
   end
   if finding.text then
     wrap(lines, finding.text, "  ")

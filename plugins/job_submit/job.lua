@@ -1,8 +1,8 @@
 -- requires: amounts, fit, hosts, least, nodes, queue, reading, size, update
 -- The request: the only module that reads job_desc, the partitions and, for an update, the job's record. Adds to job:
 -- uid user account qos partition kind tasks array request size (its mgpu and form) writes bundle walltime_s
--- walltime_from command asked_whole_nodes notes_whole_nodes. An update also gets `was` (the earlier size) and `past`.
--- With minimums, least.lua adds more.
+-- walltime_from command asked_whole_nodes notes_whole_nodes, and begin_s (its earliest start) if a rule has `at: run`.
+-- An update also gets `was` (the earlier size), `past` and moves_begin. With minimums, least.lua adds more.
 local policy, lib = ...
 local amounts = lib.amounts
 local job_module = {}
@@ -39,8 +39,11 @@ end
 
 -- Whether a rule distinguishes jobs with and without a script. Reading the script copies all of it.
 local kinds_matter = false
+-- Whether a rule depends on the time in which a job may run.
+local runs_matter = false
 for _, rule in ipairs(policy.rules) do
   kinds_matter = kinds_matter or rule.kind ~= nil
+  runs_matter = runs_matter or (rule.when ~= nil and rule.when.run == true)
 end
 
 -- "interactive" for a new job without a script. Only the first component of a het job has the script; the others
@@ -215,6 +218,10 @@ function job_module.run(job, state)
     lib.least.measure(job, parts, memory, had_whole)
   end
 
+  if runs_matter then
+    local begin_s = amounts.u32(desc.begin_time) or 0
+    job.begin_s, job.moves_begin = math.max(job.now, begin_s), job.record ~= nil and begin_s > 0
+  end
   local minutes = number("time_limit")
   if minutes == 0 then
     minutes = math.huge -- sbatch --time=0 requests no limit

@@ -54,13 +54,13 @@ local function check(rule, limit, steps, job, state, room)
   if value == nil then
     return nil -- with so few GPUs, the job has no limit
   end
-  local same_scope = job.record and job.counted.scopes[rule.scope]
+  local was_bound = job.record and lib.scopes.was_bound(rule, job)
   local requested, bound, used = nil, value, 0
   local user = rule.per == "user" and job.uid or nil
   if limit.sum then
     requested = job.sum[limit.sum] or 0
-    local before = same_scope and job.counted.sum[limit.sum] or 0
-    if same_scope and requested <= before then
+    local before = job.counted.scopes[rule.scope] and job.counted.sum[limit.sum] or 0
+    if was_bound and requested <= before then
       return nil -- an update that does not request more
     end
     used = math.max(lib.state.used(state, rule, limit.sum, user, job.user) - before, 0)
@@ -70,7 +70,7 @@ local function check(rule, limit, steps, job, state, room)
     if requested == nil then
       return nil
     end
-    if same_scope and untouched(limit, steps, value, job) then
+    if was_bound and untouched(limit, steps, value, job) then
       return nil
     end
     if limit.hours and requested > 0 then
@@ -137,7 +137,7 @@ local function check_minimum(rule, limit, steps, job, _, room)
   local requested = value and limit.of(job.least, job)
   if requested == nil then
     return nil
-  elseif job.record and job.counted.scopes[rule.scope] and not lowered(limit, steps, value, job, requested) then
+  elseif job.record and lib.scopes.was_bound(rule, job) and not lowered(limit, steps, value, job, requested) then
     return nil
   end
   local bound = limit.bound and limit.bound(value, job.least) or value
@@ -169,7 +169,7 @@ local LABELS = { partitions = "partition", gpu_types = "GPU type", qos = "QOS" }
 local function check_names(rule, key, names, job)
   local wrong
   local field = key == "qos" and "qos" or "partition"
-  local stays = job.record and job.counted.scopes[rule.scope] and job[field] == job.past[field]
+  local stays = job.record and lib.scopes.was_bound(rule, job) and job[field] == job.past[field]
   if key ~= "gpu_types" then
     if stays then
       return nil
@@ -303,7 +303,7 @@ return function(job, state)
     end
   end
   for _, rule in ipairs(job.class.rules) do
-    if lib.scopes.in_force(rule, job.now) then
+    if lib.scopes.in_force(rule, job) then
       bound_by_rules = bound_by_rules or rule.mode == "enforce"
       local exception = exception_for(rule, job)
       local function value_of(key)

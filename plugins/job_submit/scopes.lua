@@ -79,9 +79,31 @@ function scopes.is_current(dated, now)
   return (dated.from_s or 0) <= now and now < (dated.until_s or math.huge)
 end
 
--- Whether a rule is in force at this moment.
-function scopes.in_force(rule, now)
-  return scopes.is_current(policy.groups[rule.group], now) and lib.calendar.holds(rule.when, now)
+-- Whether a rule with `at: run` applies to a job with this time limit, from its earliest start on.
+local function overlaps(rule, job, walltime_s)
+  return lib.calendar.overlap(rule.when, job.begin_s, job.begin_s + (walltime_s or math.huge)) ~= nil
+end
+
+-- Whether a rule applies to a job, by its time of submission or, with `at: run`, by the time in which it may run.
+function scopes.in_force(rule, job)
+  if not scopes.is_current(policy.groups[rule.group], job.now) then
+    return false
+  elseif rule.when == nil then
+    return true
+  elseif rule.when.run then
+    return overlaps(rule, job, job.walltime_s)
+  end
+  return lib.calendar.holds(rule.when, job.now)
+end
+
+-- Whether a rule that applies to an updated job applied to it before. Slurm does not show the former StartTime.
+function scopes.was_bound(rule, job)
+  if not job.counted.scopes[rule.scope] then
+    return false
+  elseif not (rule.when and rule.when.run) then
+    return true
+  end
+  return not job.moves_begin and overlaps(rule, job, job.past.walltime_s)
 end
 
 return scopes

@@ -21,7 +21,7 @@ from slurm_gpu.policy.language.limits import (
     set_limits,
     steps_of,
 )
-from slurm_gpu.policy.language.model import Bundle, Mode, Need, Policy, PolicyRule, RuleException
+from slurm_gpu.policy.language.model import Bundle, JobTime, Mode, Need, Policy, PolicyRule, RuleException
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.unenforced import unenforced_limits
 from slurm_gpu.text.units import format_duration, format_gpus
@@ -37,6 +37,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
     """
     found = [
         *_ended(policy, today),
+        *_never(policy),
         *_empty_groups(policy, names),
         *_needless_exceptions(policy),
         *_needless_limits(policy),
@@ -73,6 +74,21 @@ def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
                 f"the exception for {exception.user} from rule {exception.rule} expired on {exception.until}"
             )
             yield (*exception.location, "until"), message
+
+
+def _never(policy: Policy) -> Iterator[_Doubt]:
+    """Find rules whose group lasts only a few days, without the rule's hours."""
+    for rule in policy.rules:
+        group, when = policy.groups[rule.group], rule.when
+        first, last = group.days
+        if when is None or when.at is JobTime.RUN or (last - first).days >= 7:
+            continue
+        days = {(first + dt.timedelta(n)).weekday() for n in range((last - first).days + 1)}
+        if days.isdisjoint(
+            when.days | ({(day + 1) % 7 for day in when.days} if when.to_min > 1440 else set())
+        ):
+            message = f"rule {rule.id} never applies: group {group.name} has no such day"
+            yield (*rule.location, "when"), f"{message} {group.days_text()}"
 
 
 def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:

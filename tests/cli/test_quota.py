@@ -174,6 +174,18 @@ def test_rules_for_interactive_jobs_count_only_these(quota: Command) -> None:
     assert [row[3:6] for row in rows(quota)[1:]] == [["1", "1", "0"], ["4", "8", "4"]]
 
 
+def test_the_hours_of_rules_are_shown(quota: Command) -> None:
+    rule = "for: all, per: job, why: W., limits: {gpus: 1}"
+    quota.install(
+        "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
+        f'  - {{id: day, when: {{days: [mon, sun], hours: "09-24"}}, {rule}}}\n'
+        f'  - {{id: night, when: {{days: fri, hours: "22:30-06", at: run}}, {rule}}}\n'
+    )
+    quota.write_snapshot()
+    assert quota() == 0
+    assert [row[-1] for row in rows(quota)[1:]] == ["mon,sun 09:00-24:00", "may run fri 22:30-06:00"]
+
+
 def test_small_gpu_hours_are_not_rounded_to_0(quota: Command) -> None:
     quota.install(
         "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,16 @@ def _in_prose(name: str) -> str:
     comment = _COMMENT.match(POLICIES[name].read_text(encoding="utf-8"))
     assert comment is not None
     return " ".join(line.removeprefix("# ") for line in comment[1].splitlines())
+
+
+@pytest.fixture(autouse=True)
+def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Read --begin in the time zone of the policies."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)

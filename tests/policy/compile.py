@@ -17,6 +17,7 @@ from slurm_gpu.policy.language.model import (
     HoursPeriod,
     JobAmounts,
     JobKind,
+    JobTime,
     LimitStep,
     Mode,
     Need,
@@ -39,6 +40,7 @@ from .model import (
     Limit,
     PolicyModel,
     RuleModel,
+    When,
 )
 from .users import MEMBERS, NAMES, UIDS
 
@@ -131,9 +133,14 @@ def _rule(rule: RuleModel) -> PolicyRule:
         options={option: Need(need) for option, need in rule.options.items()},
         mode=Mode(rule.mode),
         on_error=OnError(rule.on_error),
-        when=None if rule.when is None else Hours(rule.when.days, (rule.when.from_min, rule.when.to_min)),
+        when=None if rule.when is None else _hours(rule.when),
         kind=None if rule.kind is None else JobKind(rule.kind),
     )
+
+
+def _hours(when: When) -> Hours:
+    to_min = when.to_min if when.to_min > when.from_min else when.to_min + 1440
+    return Hours(when.days, (when.from_min, to_min), JobTime.RUN if when.run else JobTime.SUBMISSION)
 
 
 def _bundle(bundle: BundleModel) -> Bundle:

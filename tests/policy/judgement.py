@@ -95,8 +95,16 @@ def binds(rule: RuleModel, job: Request) -> bool:
     )
 
 
-def in_force(rule: RuleModel, moment: dt.datetime) -> bool:
-    return _is_between(rule, moment) and (rule.when is None or rule.when.holds(moment))
+def in_force(policy: PolicyModel, rule: RuleModel, job: Request, now_s: int) -> bool:
+    """Return whether a rule applies to a job that is submitted, or updated, now."""
+    if not _is_between(rule, policy.local(now_s)):
+        return False
+    if rule.when is None:
+        return True
+    if not rule.when.run:
+        return rule.when.holds(policy.local(now_s))
+    begin_s = max(now_s, job.begin_s or 0)
+    return any(rule.when.holds(moment) for moment in policy.moments(begin_s, job.walltime_s))
 
 
 def _is_between(dated: RuleModel | ExceptionModel, moment: dt.datetime) -> bool:
@@ -127,13 +135,13 @@ def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = 
             *(
                 _of_option(rule, option, asked.names(option, need, terse=not names_qos))
                 for rule in policy.rules
-                if binds(rule, job) and in_force(rule, moment)
+                if binds(rule, job) and in_force(policy, rule, job, known.now_s)
                 for option, need in rule.options.items()
             ),
             *(
                 finding
                 for rule in policy.rules
-                if binds(rule, job) and in_force(rule, moment)
+                if binds(rule, job) and in_force(policy, rule, job, known.now_s)
                 for finding in _of_rule(rule, job, known, moment)
             ),
             *_of_shards(job),
@@ -141,17 +149,26 @@ def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = 
     )
 
 
-def capped(policy: PolicyModel, job: Request, now_s: int) -> Request:
-    """Return an admitted job with the most nodes that the policy allows, if the job leaves this to Slurm."""
+def _in_update(before: Request, after: Request) -> Request:
+    """Return a job after an update as the script reads it: its record shows no --begin."""
+    return after if after.begin_s != before.begin_s else replace(after, begin_s=None)
+
+
+def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | None = None) -> Request:
+    """Return an admitted job with the most nodes that the policy allows, if the job leaves this to Slurm.
+
+    An update changed the job from `before`.
+    """
     if job.most_nodes:
         return job
+    run = job if before is None else _in_update(before, job)
     moment, possible = policy.local(now_s), max(job.groups, job.n_tasks or 1)
     wide = replace(job, most_nodes=possible) if possible > job.counted_nodes else job
     only_per_job = job.per_job and not (job.per_node or job.per_task or job.per_socket or job.exclusive)
     counted = max(job.counted_nodes, job.per_job or 0) if only_per_job else job.counted_nodes
     most = math.inf
     for rule in policy.rules:
-        if rule.mode != "enforce" or not binds(rule, job) or not in_force(rule, moment):
+        if rule.mode != "enforce" or not binds(rule, job) or not in_force(policy, rule, run, now_s):
             continue
         for key, limit in _limits_of(rule, job, moment).items():
             base, _, part = key.partition(":")
@@ -172,15 +189,25 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
     """Judge an update by the job's owner; `known` has the other jobs.
 
     Only limits in whose respect the update makes the job larger or longer, and those of rules that apply only
-    after it, are checked.
+    after it, are checked. The record shows no --begin: the run begins now, or at the StartTime of the update.
     """
     moment = policy.local(known.now_s)
+    starts = after.begin_s != before.begin_s
+    earlier, later = replace(before, begin_s=None), _in_update(before, after)
+
+    def applied(rule: RuleModel) -> bool:
+        if not binds(rule, before):
+            return False
+        if rule.when is None or not rule.when.run:
+            return True
+        return not starts and in_force(policy, rule, earlier, known.now_s)
+
     found = [
         finding
         for rule in policy.rules
-        if binds(rule, after) and in_force(rule, moment)
+        if binds(rule, after) and in_force(policy, rule, later, known.now_s)
         for finding in _of_rule(rule, after, known, moment)
-        if not binds(rule, before)
+        if not applied(rule)
         or _worsens(finding.key, _limits_of(rule, after, moment)[finding.key], before, after)
     ]
     other = after.mgpu < before.mgpu or after.partition != before.partition
@@ -201,7 +228,7 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
             after.names_types(need, resized) if option == "gpu_type" else fields.get(option) or None,
         )
         for rule in policy.rules
-        if binds(rule, after) and in_force(rule, moment)
+        if binds(rule, after) and in_force(policy, rule, later, known.now_s)
         for option, need in rule.options.items()
     ]
     return Judgement((*taken, *found, *named, *_of_shards(after)))
@@ -214,9 +241,10 @@ def _of_option(rule: RuleModel, option: str, named: bool | None) -> Finding:
 
 def accepts_blind(policy: PolicyModel, job: Request, now_s: int) -> bool:
     """Return whether a job is accepted if neither a snapshot nor the queue can be read."""
-    moment = policy.local(now_s)
     return not any(
-        binds(rule, job) and in_force(rule, moment) and (rule.mode, rule.on_error) == ("enforce", "deny")
+        binds(rule, job)
+        and in_force(policy, rule, job, now_s)
+        and (rule.mode, rule.on_error) == ("enforce", "deny")
         for rule in policy.rules
     )
 

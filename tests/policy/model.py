@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from zoneinfo import ZoneInfo
 
@@ -75,6 +75,8 @@ class Request:
     mib_per_node: int | None = None
     mib_per_cpu: int | None = None
     mib_per_gpu: int | None = None
+    begin_s: int | None = None
+    """--begin; of a job in the queue, no part of its record."""
     exclusive: bool = False
     interactive: bool = False
     given_type: str | None = None
@@ -318,15 +320,23 @@ Limit = float | frozenset[str] | tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class When:
-    """Days (0 is Monday) and minutes since midnight, in the site's time zone."""
+    """Days (0 is Monday) and minutes since midnight, in the site's time zone.
+
+    `to_min` is at most `from_min` if the hours end on the next day. `run` stands for `at: run`.
+    """
 
     days: frozenset[int]
     from_min: int
     to_min: int
+    run: bool = False
 
     def holds(self, moment: dt.datetime) -> bool:
         minute = moment.hour * 60 + moment.minute
-        return moment.weekday() in self.days and self.from_min <= minute < self.to_min
+        if self.from_min < self.to_min:
+            return moment.weekday() in self.days and self.from_min <= minute < self.to_min
+        if minute < self.to_min:
+            moment -= dt.timedelta(days=1)  # of a local time: the day before
+        return moment.weekday() in self.days and not self.to_min <= minute < self.from_min
 
 
 @dataclass(frozen=True)
@@ -397,3 +407,10 @@ class PolicyModel:
 
     def local(self, second: int) -> dt.datetime:
         return dt.datetime.fromtimestamp(second, ZoneInfo(self.zone))
+
+    def moments(self, begin_s: int, length_s: float) -> Iterator[dt.datetime]:
+        """Yield the beginning of a run and each further minute, for at most 17 days."""
+        yield self.local(begin_s)
+        first = begin_s - begin_s % 60 + 60
+        for second in range(first, int(begin_s + min(length_s, 17 * 86400)), 60):
+            yield self.local(second)

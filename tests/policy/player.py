@@ -45,7 +45,7 @@ class Tally:
 
     def missing(self, met: Sequence[str]) -> list[str]:
         """Return the counts that are zero: kinds of call, and these LIMITS_TO_MEET kept and broken."""
-        both = [key for key in met if key != "bundles"]
+        both = [key for key in met if key not in ("bundles", "hours of the run")]
         wanted = ["one-gpu.shards over", "change by others accepted"]
         wanted += [f"{what} {how}" for what in _CALLS for how in ("accepted", "refused")]
         wanted += [f"{key} cannot be checked" for key in met if key in PERIOD_LIMITS]
@@ -205,7 +205,7 @@ class Player:
         if action.by == "owner":
             judgement = judge_change(self.policy, job.request, after, self._known(without=job))
             self._compare("change", verdict, judgement, (job.request, after))
-            after = capped(self.policy, after, self.now_s)
+            after = capped(self.policy, after, self.now_s, before=job.request)
         else:
             assert verdict.accepted, verdict
             assert not _errors(verdict)

@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from hypothesis import strategies as st
 
 from .model import GPU_TYPES, BundleModel, ExceptionModel, Limit, OwnerModel, PolicyModel, RuleModel, When
-from .strategies import ACCOUNTS, MIB, UIDS, some_of, whole
+from .strategies import ACCOUNTS, DAYS, MIB, UIDS, some_of, whole
 
-# Days around clock changes in some time zone, and other days.
-DAYS = (dt.date(2026, 10, 31), dt.date(2026, 11, 20), dt.date(2027, 3, 13))
 ZONES = st.sampled_from(["UTC", "Asia/Seoul", "America/New_York", "Europe/Berlin"])
 
 HALVES = st.integers(0, 40).map(lambda n: n * 500)
@@ -121,14 +119,15 @@ _full_limits_of = functools.cache(full_limits_of)
 
 
 _SOME_DAYS = st.frozensets(whole(0, 6), min_size=1)
+_EITHER = st.booleans()
 
 
 @st.composite
-def whens(draw: st.DrawFn) -> When:
-    """Draw days and hours."""
-    begin = draw(whole(0, 1439))
-    days = draw(_SOME_DAYS)
-    return When(days, begin, draw(st.integers(begin + 1, 1440)))
+def whens(draw: st.DrawFn, runs: st.SearchStrategy[bool] = _EITHER) -> When:
+    """Draw days and hours, some past midnight, of submissions or of runs."""
+    begin, length = draw(whole(0, 1439)), draw(whole(1, 1439))
+    end = begin + length
+    return When(draw(_SOME_DAYS), begin, end if end <= 1440 else end - 1440, draw(runs))
 
 
 DATES = st.sampled_from([day + dt.timedelta(days=late) for day in DAYS for late in (-1, 0, 1)])
@@ -229,10 +228,12 @@ LIMITS_TO_MEET = (
     *TOTAL_LIMITS,
     *PERIOD_LIMITS,
     "bundles",
+    "hours of the run",
     *RUNNING_LIMITS,
     *MINIMUMS,
     *(f"option:{option}" for option in OPTIONS),
 )
+_HOURS_OF_RUNS = whens(st.just(True))
 
 
 @st.composite
@@ -240,7 +241,13 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     """Draw rules, a time zone, sometimes bundles or owners, and always a limit of kind `meets`."""
     bundles = draw(BUNDLES) if meets == "bundles" or draw(whole(0, 2)) == 0 else []
     rules = draw(_RULE_LISTS)
-    if meets.startswith("option:"):
+    if meets == "hours of the run":
+        limits = draw(limits_of("job"))
+        rules = [
+            RuleModel("rule-met", "job", draw(MODES), limits=limits, when=draw(_HOURS_OF_RUNS)),
+            *rules[:3],
+        ]
+    elif meets.startswith("option:"):
         options = {meets.partition(":")[2]: draw(some_of("required", "forbidden"))}
         rules = [RuleModel("rule-met", "job", draw(MODES), options=options), *rules[:3]]
     elif meets != "bundles":

@@ -71,6 +71,7 @@ def description(request: Request, mark: str = "/", *, terse: bool = False) -> di
         "min_mem_per_node": request.mib_per_node,
         "min_mem_per_cpu": request.mib_per_cpu,
         "shared": 0 if request.exclusive else None,
+        "begin_time": request.begin_s,
         "req_nodes": None if request.listed_nodes is None else f"m,n[1-{request.listed_nodes - 1}]",
         "features": f"[{counts}]" if counts else None,
     }
@@ -89,6 +90,7 @@ _UPDATED: Mapping[str, str] = {
     "most_nodes": "max_nodes",
     "min_cpus": "min_cpus",
     "mib_per_node": "min_mem_per_node",
+    "begin_s": "begin_time",
 }
 
 

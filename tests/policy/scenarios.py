@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, time
 from enum import Enum
 
 from hypothesis import strategies as st
 
 from .model import PolicyModel, Request
-from .policystrategies import DAYS, policies
-from .strategies import ACCOUNTS, MIB, PARTITION_LISTS, every_request, queued
+from .policystrategies import policies
+from .strategies import ACCOUNTS, BEGINS, MIB, MIDNIGHTS, PARTITION_LISTS, every_request, queued
 
 
 class Source(Enum):
@@ -125,6 +124,7 @@ _FIELDS: Mapping[str, st.SearchStrategy[int | str]] = {
     "gpus": st.integers(1, 12),
     "min_cpus": st.integers(1, 120),
     "mib_per_node": MIB,
+    "begin_s": BEGINS,
 }
 _CHANGES = st.lists(st.sampled_from(sorted(_FIELDS)), min_size=1, max_size=2, unique=True).flatmap(
     lambda names: st.fixed_dictionaries({name: _FIELDS[name] for name in names})
@@ -155,7 +155,6 @@ _ACTIONS = st.one_of(
 )
 _SOURCES = st.sampled_from([Source.FRESH] * 4 + [Source.ABSENT] * 4 + list(Source))
 _PASSES = st.builds(Pass, st.sampled_from([1, 1, 3, 40]), _SOURCES)
-_MIDNIGHTS = [int(datetime.combine(day, time(), UTC).timestamp()) for day in DAYS]
 
 LEAST_STEPS = 8
 
@@ -167,7 +166,7 @@ def scenarios(meets: str) -> st.SearchStrategy[Scenario]:
         policy=policies(meets),
         queue=st.lists(queued(every=True), max_size=6).map(tuple),
         hours=st.integers(0, 50),
-        begin_s=st.builds(int.__add__, st.sampled_from(_MIDNIGHTS), st.integers(0, 2 * 86400)),
+        begin_s=st.builds(int.__add__, st.sampled_from(MIDNIGHTS), st.integers(0, 2 * 86400)),
         source=_SOURCES,
         steps=st.lists(
             st.tuples(_ACTIONS, st.none() | _PASSES), min_size=LEAST_STEPS, max_size=LEAST_STEPS + 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 from dataclasses import replace
 from typing import TypeVar
@@ -28,6 +29,11 @@ def some_of(*values: T) -> st.SearchStrategy[T]:
     return st.sampled_from(values)
 
 
+# Days around clock changes in some time zone, and other days.
+DAYS = (dt.date(2026, 10, 31), dt.date(2026, 11, 20), dt.date(2027, 3, 13))
+MIDNIGHTS = [int(dt.datetime.combine(day, dt.time(), dt.UTC).timestamp()) for day in DAYS]
+# Times of --begin; most scenarios are at these times.
+BEGINS = st.builds(int.__add__, st.sampled_from(MIDNIGHTS), st.integers(0, 4 * 86400))
 UIDS = st.sampled_from([1001, 1002, 1003])
 ACCOUNTS = st.sampled_from(["vision", "nlp"])
 PARTITION_LISTS = st.sampled_from(["gpu", "long", "long,gpu"])
@@ -87,7 +93,9 @@ def every_request(draw: st.DrawFn) -> Request:
     """Draw also sockets, MPS, tasks per node or GPU, QOS and whole nodes."""
     request = draw(_FULL_REQUESTS)
     qos = draw(some_of("normal", "normal", "sg-long", "normal,sg-long", "other,normal"))
-    request = replace(request, qos=qos, minutes=0 if draw(whole(0, 19)) == 0 else request.minutes)
+    begin_s = draw(BEGINS) if draw(whole(0, 3)) == 0 else None
+    minutes = draw(some_of(0, 3000)) if draw(whole(0, 9)) == 0 else request.minutes
+    request = replace(request, qos=qos, minutes=minutes, begin_s=begin_s)
     match draw(some_of("", "", "", "socket", "by task", "mps", "per node", "exclusive", "both", "named")):
         case "socket" if request.per_job is not None:
             asked = replace(request, per_job=None, per_socket=draw(whole(1, 3)))

@@ -127,6 +127,20 @@ def test_a_limit_that_never_binds_is_reported(rules: tuple[str, ...], message: s
     assert len(warnings) == 1, warnings
 
 
+WEEKEND = HEAD.replace("rules:\n", "  weekend: {from: 2026-11-28, until: 2026-11-29}\nrules:\n")
+
+
+def test_hours_on_no_day_of_a_group_are_reported() -> None:
+    def weekend(when: str) -> list[str]:
+        return find_warnings(rule("a", "weekend", "job", "gpus: 1", f", when: {{{when}}}"), head=WEEKEND)
+
+    assert weekend('days: mon-fri, hours: "22-24"') == [
+        "p.yaml:10:64: rule a never applies: group weekend has no such day from 2026-11-28 until 2026-11-29"
+    ]
+    # The night of Friday; jobs that are submitted at the weekend and run on Monday.
+    assert weekend('days: mon-fri, hours: "22-06"') == weekend("days: mon-fri, at: run") == []
+
+
 @pytest.mark.parametrize(
     "rules",
     [

@@ -20,6 +20,7 @@ from slurm_gpu.policy.language.model import (
     Hours,
     HoursPeriod,
     JobKind,
+    JobTime,
     LimitStep,
     Mode,
     OnError,
@@ -45,7 +46,7 @@ rules:
     per: job
     why: w
     kind: interactive
-    when: {days: [sat, mon-tue], hours: "22:30-24"}
+    when: {days: [sat, mon-tue], hours: "22:30-06", at: run}
     limits:
       gpus: {A100: 4, v100: 0.5}
       gpus_per_node: 4
@@ -128,7 +129,7 @@ def test_the_rest_of_a_policy_is_read() -> None:
     policy = check(WHOLE)
     job, _ = policy.rules
     assert job.kind is JobKind.INTERACTIVE
-    assert job.when == Hours(frozenset({0, 1, 5}), (22 * 60 + 30, 1440))
+    assert job.when == Hours(frozenset({0, 1, 5}), (22 * 60 + 30, 30 * 60), JobTime.RUN)
     train, prep = policy.bundles.values()
     assert (train.mgpu, train.cpus, train.memory_mib, train.gpu_types) == (1000, 8, 65536, ("a100",))
     assert (train.mode, prep.mode) == (BundleMode.FIT, BundleMode.OBSERVE)
@@ -167,7 +168,8 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
     assert (total["limits"]["gpu_hours:day"], total["limits"]["gpu_hours:week"]) == (12.5, 500)
     assert job["kind"] == "interactive"
     days = [True, True, False, False, False, True, False]
-    assert job["when"] == {"days": days, "from_min": 1350, "to_min": 1440}
+    text = "that may run on Monday, Tuesday and Saturday from 22:30 to 06:00 the next day"
+    assert job["when"] == {"days": days, "from_min": 1350, "to_min": 1800, "run": True, "text": text}
     assert job["exceptions"][1001]["limits"] == {"gpus:a100": 8000, "walltime": 9 * 86400}
     train, prep = table["bundles"]
     assert train["why"] == "Share of 1 GPU: 8 CPUs and 64G of memory."
@@ -214,13 +216,15 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         ("week: 500", "week: 500h", "week: '500h' must be a number of GPU-hours ≥ 0, such as 500"),
         # Bounds, hours, types.
         ("days: [sat, mon-tue]", "days: weekend", "'weekend', which is not a day; "),
+        ('"22:30-06"', "9", 'hours: 9 must be hours, such as "09-18" or "22:30-06"'),
+        ('"22:30-06"', '"09-25"', "hours: '09-25' is not a range of times"),
+        ('"22:30-06"', '"22-22"', "hours: '22-22' is empty; leave hours out for the whole day"),
+        ("at: run", "at: start", "at: 'start' is not valid; allowed: submission, run"),
         (
-            '"22:30-24"',
-            '"22-06"',
-            'goes past midnight; write two rules, one with hours "22:00-24:00" and one with "00:00-06:00"',
+            'days: [sat, mon-tue], hours: "22:30-06", at: run',
+            "at: run",
+            "at: without days or hours, the rule would apply at any time; add days or hours",
         ),
-        ('"22:30-24"', "9", 'hours: 9 must be hours, such as "09-18"'),
-        ('"22:30-24"', '"09-25"', "hours: '09-25' is not a range of times"),
         ("kind: interactive", "kind: interaktive", "did you mean interactive?"),
         ("A100: 4,", "A100: 4, a100: 2,", "'a100' is set twice"),
         (

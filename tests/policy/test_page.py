@@ -40,7 +40,8 @@ EXPECTED = (
     "    only GPU types a100",
     "    only QOS sg-long, normal",
     "    at most 96 GPU-hours per job",
-    "    Only for jobs submitted on Monday, Tuesday and Saturday from 22:30 to 24:00.",
+    "    Only for jobs that may run on Monday, Tuesday and Saturday from 22:30 to 06:00 the",
+    "    next day, between their earliest start (now or --begin) and their time limit.",
     "    Only for interactive jobs (srun, salloc).",
     "    Exception from 2026-12-01 until 2026-12-05 for alice: at most 8 GPUs of type a100",
     "    per job, time limit at most 9d (w)",
@@ -222,7 +223,7 @@ def test_json_has_every_part() -> None:
     assert job["limits"]["partitions"] == ["gpu", "Long"]
     assert (job["kind"], job["when"]) == (
         "interactive",
-        {"days": [0, 1, 5], "from_min": 1350, "to_min": 1440},
+        {"days": [0, 1, 5], "from_min": 1350, "to_min": 1800, "at": "run"},
     )
     assert job["limits"]["gpu_hours"] == 96
     assert total["limits"]["gpu_hours"] == {"day": 12.5, "week": 500}

@@ -165,13 +165,15 @@ def test_rules_that_records_cannot_answer_are_left_out_and_reported() -> None:
     policy["rules"] = [
         {**rules[0], "id": "inter", "kind": "interactive"},
         {**rules[0], "id": "hours", "limits": {"gpu_hours:week": 1, "gpus_total": 4000}},
+        {**rules[0], "id": "night", "limits": {"gpus": 1}, "when": {"run": True}},
     ]
     kept, remarks = without_unknown(policy)
     assert isinstance(kept["rules"], list)
-    assert [rule["limits"] for rule in kept["rules"]] == [{"gpus_total": 4000}]  # type: ignore[index,call-overload]
+    assert [rule["limits"] for rule in kept["rules"]] == [{"gpus_total": 4000}, {"gpus": 1}]  # type: ignore[index,call-overload]
     assert [text.partition(":")[0] for text in remarks] == [
         "rule inter is left out",
         "GPU-hours of rule hours are left out",
+        "rule night",
     ]
 
 

@@ -35,8 +35,8 @@ CHECK_ONLY = re.compile(
             r"is not a group|is not a rule|is the id of an earlier|already has an exception",
             r"does not set this limit|counts the whole group",
             r"is not allowed in a rule|is not a GPU type",
-            r"is not in the calendar|three decimals|whole minutes|days; the maximum is|past midnight",
-            r"leave hours out",
+            r"is not in the calendar|three decimals|whole minutes|days; the maximum is",
+            r"leave hours out|without days or hours",
             r"not a range of times|less than any program|more than any node has|whole MiB|allows no job",
             r"is set twice|already|is not under manages|other jobs run in it|all be preempted",
             # In JSON a day is a text, keys are texts, and 8.0 is a whole number.
@@ -166,6 +166,7 @@ WHEN = some(
     {
         "days": st.sampled_from(["mon-fri", "sat,sun", "Mon", ["mon", "wed - fri"], "noday"]),
         "hours": st.sampled_from(["09-18", "22:30-24", "18-09", "25-26", "9-9"]),
+        "at": st.sampled_from(["submission", "run", "start"]),
     },
 )
 GROUP = some(

@@ -114,8 +114,9 @@ def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
         yield f"{rule.kind} jobs"
     if rule.when is not None:
         days = [day for index, day in enumerate(_DAYS, 1) if rule.when["days"][index]]
-        span = f"{time_of_day(rule.when['from_min'])}-{time_of_day(rule.when['to_min'])}"
-        yield f"{','.join(days)} {span}"
+        from_min, to_min = rule.when["from_min"], rule.when["to_min"]
+        span = f"{time_of_day(from_min)}-{time_of_day(to_min - 1440 if to_min > 1440 else to_min)}"
+        yield f"{'may run ' if rule.when.get('run') else ''}{','.join(days)} {span}"
     if line.until_s is not None:
         last_day = dt.datetime.fromtimestamp(line.until_s - 1, zone).date()
         yield f"your exception, until {last_day}"

@@ -127,6 +127,11 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
         if kept.get("kind") == "interactive":
             remarks.append(f"rule {rule['id']} is left out: records do not distinguish interactive jobs")
             continue
+        if _table(kept.get("when")).get("run"):
+            remarks.append(
+                f"rule {rule['id']}: records do not contain --begin, so the replay assumes that jobs may "
+                "start at submission"
+            )
         limits = _table(rule["limits"])
         if any(map(_is_period, limits)):
             remarks.append(f"GPU-hours of rule {rule['id']} are left out: the replay does not count them")

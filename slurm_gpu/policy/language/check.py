@@ -121,6 +121,9 @@ class _Check(Decoder):
         self.amounts(at)
         if rule.per is not None:
             self.limits_per(at, rule.per)
+        if self.has(*at, "when", "at") and not any(self.has(*at, "when", key) for key in ("days", "hours")):
+            message = "at: without days or hours, the rule would apply at any time; add days or hours"
+            self.fail_once((*at, "when", "at"), message)
         if not self.has(*at, "mode"):
             rule = replace(rule, mode=policy.mode)
         if not self.has(*at, "on_error"):

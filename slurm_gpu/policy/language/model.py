@@ -209,12 +209,25 @@ class RuleLimits(JobAmounts):
     ] = None
 
 
+class JobTime(StrEnum):
+    """The time of a job that decides whether a rule applies: its submission, or the time when it may run."""
+
+    SUBMISSION = "submission"
+    RUN = "run"
+
+
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """The times of submission at which a rule applies, in the site's time zone; Monday is 0."""
+    """The times at which a rule applies, in the site's time zone; Monday is 0.
 
-    days: Annotated[frozenset[int], DAYS, "Days of the week."] = ALL_DAYS
+    Hours past midnight end after minute 1440, and belong to the day on which they begin.
+    """
+
+    days: Annotated[frozenset[int], DAYS, "Days of the week on which the hours begin."] = ALL_DAYS
     minutes: Annotated[tuple[int, int], HOURS, Key("hours"), "Hours of the day."] = (0, 1440)
+    at: Annotated[
+        JobTime, "The time that must be in the hours: submission, or any part of the possible run."
+    ] = JobTime.SUBMISSION
 
     @property
     def from_min(self) -> int:
@@ -223,7 +236,7 @@ class Hours:
 
     @property
     def to_min(self) -> int:
-        """Return the minute since midnight from which the rule no longer applies."""
+        """Return the minute since midnight from which the rule no longer applies; over 1440 the next day."""
         return self.minutes[1]
 
 
@@ -314,7 +327,7 @@ class PolicyRule:
     )
     mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
-    when: Annotated[Hours | None, _NAMES, "The submission times at which it applies."] = None
+    when: Annotated[Hours | None, _NAMES, "The times at which it applies."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None
     adjust: Annotated[tuple[Adjust, ...], _ADJUST, "Bounds for the weekly adjustment."] = ()
     location: Annotated[Location, _AT_PLACE] = ()

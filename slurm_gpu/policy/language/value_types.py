@@ -17,7 +17,6 @@ from slurm_gpu.config.value_types import (
     require,
     whole_number,
 )
-from slurm_gpu.text.cells import time_of_day
 from slurm_gpu.text.units import format_duration, format_memory_mib, parse_duration, parse_memory_mib
 
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}"
@@ -177,12 +176,7 @@ def _parse_hours(value: Any) -> tuple[int, int]:
         raise InvalidValueError("is not a range of times; hours go from 00:00 to 24:00")
     if end == begin:
         raise InvalidValueError("is empty; leave hours out for the whole day")
-    if end < begin:
-        raise InvalidValueError(
-            f'goes past midnight; write two rules, one with hours "{time_of_day(begin)}-24:00" and one with '
-            f'"00:00-{time_of_day(end)}"'
-        )
-    return begin, end
+    return begin, end if end > begin else end + 1440
 
 
 TEXT = _words("a text", "")
@@ -246,7 +240,7 @@ DAYS = ValueType(
 )
 HOURS = ValueType(
     "hours",
-    '"09-18" or "22:30-24"',
+    '"09-18" or "22:30-06"',
     _parse_hours,
     {"type": "string", "pattern": r"^\s*\d{1,2}(:\d\d)?\s*-\s*\d{1,2}(:\d\d)?\s*$"},
 )

@@ -17,10 +17,11 @@ from zoneinfo import ZoneInfo
 from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.files.source_root import SOURCE_ROOT
+from slurm_gpu.policy.language.hours_text import jobs_at
 from slurm_gpu.policy.language.limits import flat_amounts
 from slurm_gpu.policy.language.local_time import end_of_day, start_of_day, utc_offsets
 from slurm_gpu.policy.language.lua_literals import Plain, to_lua
-from slurm_gpu.policy.language.model import Bundle, Dated, Hours, Policy
+from slurm_gpu.policy.language.model import Bundle, Dated, Hours, JobTime, Policy
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.lua.colocation import compile_colocation
 from slurm_gpu.policy.lua.idle import compile_cancel_idle
@@ -318,7 +319,13 @@ def _digest(value: Plain) -> str:
 
 def _when(when: Hours) -> dict[str, Plain]:
     days: list[Plain] = [day in when.days for day in range(7)]
-    return {"days": days, "from_min": when.from_min, "to_min": when.to_min}
+    return {
+        "days": days,
+        "from_min": when.from_min,
+        "to_min": when.to_min,
+        "run": when.at is JobTime.RUN,
+        "text": jobs_at(when),
+    }
 
 
 def _seconds(dated: Dated, zone: ZoneInfo) -> dict[str, Plain]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurm_gpu.policy.language.hours_text import jobs_at
 from slurm_gpu.policy.language.limit_text import limit_texts
 from slurm_gpu.policy.language.limit_value import value_text
 from slurm_gpu.policy.language.limits import LIMITS, Scope, set_limits
@@ -14,9 +15,9 @@ from slurm_gpu.policy.language.model import (
     Colocation,
     GpuOwner,
     Group,
-    Hours,
     IdleAction,
     JobKind,
+    JobTime,
     Mode,
     Need,
     Per,
@@ -27,7 +28,6 @@ from slurm_gpu.policy.language.model import (
 )
 from slurm_gpu.policy.lua.bundle import bundle_reason
 from slurm_gpu.policy.lua.urgent import describe_urgent_users
-from slurm_gpu.text.cells import time_of_day
 from slurm_gpu.text.units import counted, format_duration, format_memory_mib, format_mgpu
 
 TITLE = "Rules for jobs on this cluster"
@@ -41,7 +41,7 @@ CLOSING = (
     "submit it, and `slurm-gpu quota` shows your usage."
 )
 
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_RUN = ", between their earliest start (now or --begin) and their time limit"
 _PER = {Per.USER: " per user", Per.GROUP: " for the whole group", Per.JOB: " per job"}
 _MODE = {
     Mode.ADVISE: "Advice only: jobs that violate it are accepted with a warning.",
@@ -164,7 +164,7 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
         f"{_NEED[need]} {_OPTIONS.get(option, f'--{option}')}." for option, need in rule.options.items()
     ]
     if rule.when is not None:
-        remarks.append(f"Only for jobs submitted {_when(rule.when)}.")
+        remarks.append(f"Only for jobs {jobs_at(rule.when)}{_RUN if rule.when.at is JobTime.RUN else ''}.")
     if rule.kind is not None:
         remarks.append(_KIND[rule.kind])
     if rule.mode in _MODE:
@@ -271,20 +271,6 @@ def _group_text(group: Group) -> str:
 
 def _limit_lines(of: PolicyRule | RuleException, per: Per) -> tuple[str, ...]:
     return tuple(limit_texts(of.limits, of.at_least, _PER[per]))
-
-
-def _when(when: Hours) -> str:
-    days = "on any day" if len(when.days) == len(_DAYS) else f"on {_days(sorted(when.days))}"
-    if (when.from_min, when.to_min) == (0, 1440):
-        return days
-    return f"{days} from {time_of_day(when.from_min)} to {time_of_day(when.to_min)}"
-
-
-def _days(days: list[int]) -> str:
-    if len(days) > 2 and days == list(range(days[0], days[-1] + 1)):
-        return f"{_DAYS[days[0]]} to {_DAYS[days[-1]]}"
-    names = [_DAYS[day] for day in days]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _colocation(colocation: Colocation) -> Section:

@@ -80,7 +80,12 @@ def _bounds_json(bounds: Adjust) -> tuple[float, float]:
 
 def _when(when: Hours) -> dict[str, Any]:
     """Return the days, with 0 for Monday, and the minutes since midnight; `to_min` is exclusive."""
-    return {"days": sorted(when.days), "from_min": when.from_min, "to_min": when.to_min}
+    return {
+        "days": sorted(when.days),
+        "from_min": when.from_min,
+        "to_min": when.to_min,
+        "at": str(when.at),
+    }
 
 
 def _owner(owner: GpuOwner) -> dict[str, Any]:
