@@ -5,13 +5,66 @@ local policy, lib = ...
 -- A scope is the jobs of a group, or those of one kind among them. rule.scope is its key.
 local scopes = { sums_by_kind = false }
 
--- The accounts that groups of rules name.
-local named = {}
+local NONE = {}
+
+-- Longer names match no wildcard, since a user can submit a name of any length.
+local LONGEST = 255
+
+-- The Lua pattern for a name in which * stands for any characters and ? for one (in UTF-8).
+local function pattern_of(name)
+  local escaped = name:gsub("[^%w*?]", "%%%0"):gsub("%*", ".*"):gsub("%?", "[^\128-\191][\128-\191]*")
+  return "^" .. escaped .. "$"
+end
+
+-- By set of names, the patterns of its names with wildcards; nothing for sets without.
+local patterns = {}
+
+for _, group in ipairs(policy.groups) do
+  for _, names in ipairs({ group.accounts or NONE, group.qos or NONE, group.partitions or NONE }) do
+    for name in pairs(names) do
+      if name:find("[*?]") then
+        patterns[names] = patterns[names] or {}
+        table.insert(patterns[names], pattern_of(name))
+      end
+    end
+  end
+end
+
+-- Whether a name is in a set of names or matches one with wildcards; true if the set is nil.
+local function is_among(names, name)
+  if names == nil or names[name] then
+    return true
+  end
+  local found = patterns[names]
+  for index = 1, found and #name <= LONGEST and #found or 0 do
+    if name:find(found[index]) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Whether a group may contain jobs of an account; "" stands for all accounts that no group names in full.
+local function may_have(group, account)
+  for _, index in ipairs(group.all_of or NONE) do
+    if not may_have(policy.groups[index], account) then
+      return false
+    end
+  end
+  local accounts = group.accounts
+  return accounts == nil or accounts[account] ~= nil or patterns[accounts] ~= nil
+end
 
 for _, rule in ipairs(policy.rules) do
   rule.scope = rule.group .. (rule.kind or "")
   scopes.sums_by_kind = scopes.sums_by_kind or (rule.kind ~= nil and rule.per ~= "job")
-  for account in pairs(policy.groups[rule.group].accounts or {}) do
+end
+
+-- The accounts that groups name.
+local named = {}
+
+for _, group in ipairs(policy.groups) do
+  for account in pairs(group.accounts or NONE) do
     named[account] = true
   end
 end
@@ -26,8 +79,7 @@ local function rules_for(account)
   if rules == nil then
     rules = {}
     for _, rule in ipairs(policy.rules) do
-      local accounts = policy.groups[rule.group].accounts
-      if accounts == nil or accounts[account] then
+      if may_have(policy.groups[rule.group], account) then
         rules[#rules + 1] = rule
       end
     end
@@ -40,33 +92,64 @@ end
 function scopes.holds(group, uid, account)
   return (group.uids == nil or group.uids[uid])
     and (group.member_uids == nil or group.member_uids[uid])
-    and (group.accounts == nil or group.accounts[account])
+    and is_among(group.accounts, account)
 end
 
--- Whether any of these names, joined by commas, is in a set; true if the set is nil.
-local function any_in(set, names)
-  if set == nil then
-    return true
+-- Whether a job that starts in one QOS and one partition matches all conditions of a group.
+local function holds_in(group, job, qos, partition)
+  if
+    not (scopes.holds(group, job.uid, job.account) and is_among(group.qos, qos) and is_among(group.partitions, partition))
+  then
+    return false
   end
+  for _, index in ipairs(group.all_of or NONE) do
+    if not holds_in(policy.groups[index], job, qos, partition) then
+      return false
+    end
+  end
+  for _, index in ipairs(group.none_of or NONE) do
+    if holds_in(policy.groups[index], job, qos, partition) then
+      return false
+    end
+  end
+  return true
+end
+
+local function split(names)
+  local found = {}
   for name in string.gmatch(names, "[^,]+") do
-    if set[name] then
+    found[#found + 1] = name
+  end
+  return #found > 0 and found or { "" }
+end
+
+-- Each QOS and partition in which a job may start.
+local function places_of(job)
+  local places, partitions = {}, split(job.partition)
+  for _, qos in ipairs(split(job.qos)) do
+    for _, partition in ipairs(partitions) do
+      places[#places + 1] = { qos = qos, partition = partition }
+    end
+  end
+  return places
+end
+
+-- Whether a job matches all conditions of a group, in any of these places where it may start (by default all).
+function scopes.holds_all(group, job, places)
+  for _, place in ipairs(places or places_of(job)) do
+    if holds_in(group, job, place.qos, place.partition) then
       return true
     end
   end
   return false
 end
 
--- Whether a job matches all conditions of a group.
-function scopes.holds_all(group, job)
-  return scopes.holds(group, job.uid, job.account) and any_in(group.qos, job.qos) and any_in(group.partitions, job.partition)
-end
-
 -- The scopes of a job, as a set, and their rules, in order. A job with several partitions, or (from Slurm 24.11 on)
 -- several QOS, may start in any, and so belongs to the scopes of each.
 function scopes.matching(job)
-  local found, rules = {}, {}
+  local found, rules, places = {}, {}, places_of(job)
   for _, rule in ipairs(rules_for(job.account)) do
-    if (rule.kind == nil or rule.kind == job.kind) and scopes.holds_all(policy.groups[rule.group], job) then
+    if (rule.kind == nil or rule.kind == job.kind) and scopes.holds_all(policy.groups[rule.group], job, places) then
       found[rule.scope] = true
       rules[#rules + 1] = rule
     end

@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from slurm_gpu.config.decoder import name_of
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.language.coverage import binds_whenever, covered_limits, least_exceeds, wider_keys
+from slurm_gpu.policy.language.coverage import (
+    binds_whenever,
+    covered_limits,
+    is_within,
+    least_exceeds,
+    wider_keys,
+)
 from slurm_gpu.policy.language.limit_text import flat_text
 from slurm_gpu.policy.language.limits import (
     AT_LEAST,
@@ -21,6 +27,7 @@ from slurm_gpu.policy.language.limits import (
     set_limits,
     steps_of,
 )
+from slurm_gpu.policy.language.membership import is_among
 from slurm_gpu.policy.language.model import Bundle, JobTime, Mode, Need, Policy, PolicyRule, RuleException
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.unenforced import unenforced_limits
@@ -93,10 +100,14 @@ def _never(policy: Policy) -> Iterator[_Doubt]:
 
 def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
     for group in policy.groups.values():
+        for index, name in enumerate(group.none_of):
+            if is_within(policy, group.name, name):
+                message = f"group {group.name} is empty: all of its jobs are in group {name}"
+                yield ("groups", group.name, "not", index), message
         if group.unix_groups is None or not set(group.unix_groups) <= names.members.keys():
             continue
         members = {uid for unix_group in group.unix_groups for uid in names.members[unix_group]}
-        users = {names.uids[user] for user in group.users or () if user in names.uids}
+        users = names.uids_of(group.users or ())
         unix_groups = ", ".join(group.unix_groups)
         if not members:
             message = f"UNIX group {unix_groups} has no members, so group {group.name} is empty"
@@ -111,7 +122,7 @@ def _needless_exceptions(policy: Policy) -> Iterator[_Doubt]:
     for exception in policy.exceptions:
         rule = rules[exception.rule]
         group = policy.groups[rule.group]
-        if group.users is not None and exception.user not in group.users:
+        if group.users is not None and not is_among(exception.user, group.users):
             message = f"rule {rule.id} does not apply to {exception.user}, who is not in group {group.name}"
             yield (*exception.location, "user"), message
         first, last = zip(group.days, exception.days, strict=True)
@@ -290,7 +301,11 @@ def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
     enforced = [rule for rule in policy.rules if rule.mode is Mode.ENFORCE]
     for rule, key in itertools.product(enforced, ("partitions", "qos")):
         allowed, of_group = getattr(rule.limits, key), getattr(policy.groups[rule.group], key)
-        if allowed and of_group and {*allowed}.isdisjoint({*of_group, *map(str.lower, of_group)}):
+        if (
+            allowed
+            and of_group
+            and not any(is_among(name, {*of_group, *map(str.lower, of_group)}) for name in allowed)
+        ):
             message = (
                 f"rule {rule.id} refuses every job: group {rule.group} contains only jobs in "
                 f"{', '.join(of_group)}, but the rule allows only {', '.join(allowed)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, Scope
@@ -37,6 +37,7 @@ from .model import (
     PARTITIONS,
     SHARDS_PER_GPU,
     BundleModel,
+    GroupModel,
     Limit,
     PolicyModel,
     RuleModel,
@@ -56,7 +57,7 @@ def compiled(
     policy = Policy(
         contact="gpu-help",
         bundles={bundle.name: _bundle(bundle) for bundle in bundles},
-        groups={f"group-{rule.id}": _group(rule) for rule in rules},
+        groups={group.name: group for rule in rules for group in _groups(f"group-{rule.id}", rule)},
         rules=tuple(_rule(rule) for rule in rules),
         exceptions=tuple(
             RuleException(
@@ -109,16 +110,25 @@ def lending(policy: PolicyModel) -> dict[str, Plain] | None:
     return {"owners": owners, "unowned_mgpu": policy.unowned_mgpu, "requeues": True}
 
 
-def _group(rule: RuleModel) -> Group:
-    return Group(
-        f"group-{rule.id}",
-        users=None if rule.users is None else tuple(sorted(NAMES[uid] for uid in rule.users)),
-        unix_groups=None if rule.unix_group is None else (rule.unix_group,),
-        accounts=_names(rule.accounts),
-        qos=_names(rule.qos),
-        partitions=_names(rule.partitions),
-        from_day=rule.from_day,
-        until=rule.until,
+def _groups(name: str, model: RuleModel | GroupModel) -> Iterator[Group]:
+    """Yield the group, and the groups by which it is defined."""
+    names = {}
+    for key in ("all_of", "none_of"):
+        others = {f"{name}.{key}{number}": one for number, one in enumerate(getattr(model, key))}
+        names[key] = tuple(others)
+        for other, one in others.items():
+            yield from _groups(other, one)
+    yield Group(
+        name,
+        users=None if model.users is None else tuple(sorted(NAMES[uid] for uid in model.users)),
+        unix_groups=None if model.unix_group is None else (model.unix_group,),
+        accounts=_names(model.accounts),
+        qos=_names(model.qos),
+        partitions=_names(model.partitions),
+        all_of=names["all_of"],
+        none_of=names["none_of"],
+        from_day=model.from_day if isinstance(model, RuleModel) else None,
+        until=model.until if isinstance(model, RuleModel) else None,
     )
 
 

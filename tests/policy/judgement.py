@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from fnmatch import fnmatchcase
 from fractions import Fraction
 
 from .model import (
@@ -17,6 +18,7 @@ from .model import (
     SHARDS_PER_GPU,
     BundleModel,
     ExceptionModel,
+    GroupModel,
     Limit,
     PolicyModel,
     Request,
@@ -85,13 +87,23 @@ class Known:
 
 def binds(rule: RuleModel, job: Request) -> bool:
     """Return whether a rule applies to a job, at any time."""
+    return (rule.kind is None or (rule.kind == "interactive") == job.interactive) and any(
+        _holds(rule, replace(job, qos=qos, partition=partition))
+        for qos in job.qos.split(",")
+        for partition in job.partitions
+    )
+
+
+def _holds(group: RuleModel | GroupModel, job: Request) -> bool:
+    """Return whether a job that starts in its only QOS and partition is in a group."""
     return (
-        (rule.users is None or job.uid in rule.users)
-        and (rule.unix_group is None or job.uid in MEMBERS[rule.unix_group])
-        and (rule.accounts is None or job.account in rule.accounts)
-        and (rule.qos is None or not rule.qos.isdisjoint(job.qos.split(",")))
-        and (rule.partitions is None or not rule.partitions.isdisjoint(job.partitions))
-        and (rule.kind is None or (rule.kind == "interactive") == job.interactive)
+        (group.users is None or job.uid in group.users)
+        and (group.unix_group is None or job.uid in MEMBERS[group.unix_group])
+        and (group.accounts is None or any(fnmatchcase(job.account, name) for name in group.accounts))
+        and (group.qos is None or any(fnmatchcase(job.qos, name) for name in group.qos))
+        and (group.partitions is None or any(fnmatchcase(job.partition, name) for name in group.partitions))
+        and all(_holds(other, job) for other in group.all_of)
+        and not any(_holds(other, job) for other in group.none_of)
     )
 
 

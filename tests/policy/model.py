@@ -349,6 +349,19 @@ class ExceptionModel:
 
 
 @dataclass(frozen=True)
+class GroupModel:
+    """Conditions of a group; names of accounts, QOS and partitions may have wildcards."""
+
+    users: frozenset[int] | None = None
+    unix_group: str | None = None
+    accounts: frozenset[str] | None = None
+    qos: frozenset[str] | None = None
+    partitions: frozenset[str] | None = None
+    all_of: tuple[GroupModel, ...] = ()
+    none_of: tuple[GroupModel, ...] = ()
+
+
+@dataclass(frozen=True)
 class RuleModel:
     """One rule, with the conditions of its group."""
 
@@ -361,6 +374,8 @@ class RuleModel:
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
     partitions: frozenset[str] | None = None
+    all_of: tuple[GroupModel, ...] = ()
+    none_of: tuple[GroupModel, ...] = ()
     from_day: dt.date | None = None
     """The group's first day."""
     until: dt.date | None = None

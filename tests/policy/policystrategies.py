@@ -8,7 +8,17 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from .model import GPU_TYPES, BundleModel, ExceptionModel, Limit, OwnerModel, PolicyModel, RuleModel, When
+from .model import (
+    GPU_TYPES,
+    BundleModel,
+    ExceptionModel,
+    GroupModel,
+    Limit,
+    OwnerModel,
+    PolicyModel,
+    RuleModel,
+    When,
+)
 from .strategies import ACCOUNTS, DAYS, MIB, UIDS, some_of, whole
 
 ZONES = st.sampled_from(["UTC", "Asia/Seoul", "America/New_York", "Europe/Berlin"])
@@ -132,18 +142,37 @@ def whens(draw: st.DrawFn, runs: st.SearchStrategy[bool] = _EITHER) -> When:
 
 DATES = st.sampled_from([day + dt.timedelta(days=late) for day in DAYS for late in (-1, 0, 1)])
 _SOME_DATE = st.none() | DATES
-_CONDITIONS: Mapping[str, st.SearchStrategy[object]] = {
+_OF_GROUPS: Mapping[str, st.SearchStrategy[object]] = {
     "users": st.frozensets(UIDS, min_size=1),
     "unix_group": st.sampled_from(["undergrad", "undergrad", "empty"]),
-    "accounts": st.frozensets(ACCOUNTS, min_size=1),
-    "qos": SOME_QOS,
-    "partitions": SOME_PARTITIONS,
+    "accounts": st.frozensets(ACCOUNTS | st.sampled_from(["vis*", "?lp"]), min_size=1),
+    "qos": st.frozensets(st.sampled_from(["normal", "sg-long", "sg-*", "*on?"]), min_size=1),
+    "partitions": st.frozensets(st.sampled_from(["gpu", "long", "l*", "?pu"]), min_size=1),
+}
+
+
+def _some(conditions: Mapping[str, st.SearchStrategy[object]]) -> st.SearchStrategy[dict[str, object]]:
+    """Draw up to two conditions."""
+    chosen = st.lists(st.sampled_from(sorted(conditions)), max_size=2, unique=True)
+    return chosen.flatmap(lambda keys: st.fixed_dictionaries({key: conditions[key] for key in keys}))
+
+
+GROUPS: st.SearchStrategy[GroupModel] = _some(_OF_GROUPS).map(lambda own: GroupModel(**own))  # type: ignore[arg-type]
+_SOME_GROUPS = st.lists(GROUPS, min_size=1, max_size=2).map(tuple)
+_NESTED = _some({**_OF_GROUPS, "all_of": _SOME_GROUPS, "none_of": _SOME_GROUPS}).map(
+    lambda own: GroupModel(**own)  # type: ignore[arg-type]
+)
+_SOME_NESTED = st.lists(_NESTED, min_size=1, max_size=2).map(tuple)
+_CONDITIONS: Mapping[str, st.SearchStrategy[object]] = {
+    **_OF_GROUPS,
+    "all_of": _SOME_NESTED,
+    "none_of": _SOME_NESTED,
     "from_day": DATES,
     "until": DATES,
     "when": whens(),
 }
 
-_SOME_CONDITIONS = st.lists(st.sampled_from(sorted(_CONDITIONS)), max_size=2, unique=True)
+_SOME_CONDITIONS = _some(_CONDITIONS)
 
 
 MODES = st.sampled_from(["enforce", "enforce", "enforce", "advise", "observe"])
@@ -171,7 +200,7 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
                 kind=kind,
                 limits=limits,
                 exceptions=exceptions,
-                **{name: draw(_CONDITIONS[name]) for name in conditions},  # type: ignore[arg-type]
+                **conditions,  # type: ignore[arg-type]
             )
         )
     return rules

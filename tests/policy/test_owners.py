@@ -33,7 +33,7 @@ def test_an_owner_is_a_group_of_accounts_with_its_own_qos() -> None:
         (
             "  nlp: {gpus",
             "  undergrads: {gpus",
-            "a group that owns GPUs must be defined by accounts only, such as",
+            "a group that owns GPUs must be defined by accounts only, without wildcards, such as",
         ),
         (
             "nlp: {accounts: [nlp]}",

@@ -191,7 +191,7 @@ def test_the_bundle_passes_its_trial_and_names_the_urgent_qos() -> None:
         ("[leads, oncall]", "[leads, visitors]", "for: 'visitors' is not a group"),
         ("[leads, oncall]", "[everyone]", "for: group everyone matches every user"),
         ("[leads, oncall]", "leads", "for: 'leads' must be a list of names of groups, such as [grads]"),
-        ("{users: [alice]}", "{qos: [long]}", "for: group leads has qos or partitions"),
+        ("{users: [alice]}", "{qos: [long]}", "for: group leads has qos, partitions, in or not"),
         ("for: [leads, oncall], ", "", "urgent lacks for"),
         ("jobs_running: 2", "jobs_running: -1", "jobs_running: -1 must be a whole number from 0 to"),
         ("preempts: [normal]", "preempts: [URGENT]", "urgent jobs of urgent cannot preempt one another"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -120,15 +121,9 @@ def quota_of(
 
 
 def _may_bind(group: GroupInForce, uid: int, places: UserAssociations, now_s: float) -> bool:
-    def possible(wanted: frozenset[str] | None, had: frozenset[str] | None) -> bool:
-        return wanted is None or had is None or not wanted.isdisjoint(had)
-
-    return (
-        group.is_current(now_s)
-        and group.may_have(uid)
-        and possible(group.accounts, places.accounts)
-        and possible(group.qos, places.qos)
-    )
+    accounts, qos = ((None,) if had is None else had or ("",) for had in (places.accounts, places.qos))
+    pairs = itertools.product(accounts, qos)
+    return group.is_current(now_s) and any(group.holds(uid, *pair, None) is not False for pair in pairs)
 
 
 def _lines(

@@ -19,6 +19,7 @@ from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.language.adjustments import Moved, read_moves, with_moves
 from slurm_gpu.policy.language.check_adjust import check_adjust
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, flat_amounts, with_exact
+from slurm_gpu.policy.language.membership import has_wildcard
 from slurm_gpu.policy.language.model import (
     URGENT,
     Bundle,
@@ -84,8 +85,8 @@ class _Check(Decoder):
         self.unique_ids(rules)
         for name, bundle in policy.bundles.items():
             self.bundle(("bundles", name), bundle)
-        for name, group in policy.groups.items():
-            self.days(("groups", name), group)
+        for group in policy.groups.values():
+            self.group(group, policy.groups)
         self.exceptions(exceptions, rules)
         owners = tuple(self.owner(owner, policy) for owner in policy.owners)
         self.one_owner_each(owners)
@@ -105,6 +106,20 @@ class _Check(Decoder):
             if name not in groups:
                 hint = did_you_mean(name, groups)
                 self.fail((*at, index), f"{at[-1]}: {shown(name)} is not a group; {hint}")
+
+    def group(self, group: Group, groups: Mapping[str, Group]) -> None:
+        at: Location = ("groups", group.name)
+        self.days(at, group)
+        for key, names in (("in", group.all_of), ("not", group.none_of)):
+            self.known_groups((*at, key), names, groups)
+            for index, name in enumerate(names or ()):
+                if name in groups and groups[name].days_json():
+                    message = (
+                        f"{key}: group {name} has from or until; only a group that a rule names can have days"
+                    )
+                    self.fail((*at, key, index), message)
+        if _is_circular(group.name, groups):
+            self.fail(at, f"group {group.name} is defined by itself (in: or not:)", key=True)
 
     def managed_qos(self, at: Location, key: str, name: str | None, policy: Policy) -> None:
         if name and not any(fnmatchcase(name, pattern.lower()) for pattern in policy.manages.qos or ()):
@@ -256,13 +271,15 @@ class _Check(Decoder):
         if group is None:
             hint = did_you_mean(owner.group, policy.groups)
             self.fail(at, f"owner {shown(owner.group)} is not a group; {hint}", key=True)
-        elif group.accounts is None or any(
-            (group.users, group.unix_groups, group.qos, group.partitions, group.days_json())
+        elif (
+            replace(group, accounts=None) != Group(group.name)
+            or group.accounts is None
+            or any(map(has_wildcard, group.accounts))
         ):
             self.fail(
                 at,
-                f"owner {owner.group}: a group that owns GPUs must be defined by accounts only, "
-                f"such as {owner.group}: {{accounts: [{owner.group}]}}",
+                f"owner {owner.group}: a group that owns GPUs must be defined by accounts only, without "
+                f"wildcards, such as {owner.group}: {{accounts: [{owner.group}]}}",
                 key=True,
             )
         if owner.lend_in == _ORDINARY:
@@ -342,11 +359,11 @@ class _Check(Decoder):
             group, place = policy.groups.get(name), (*at, "for", index)
             if group is None:
                 continue
-            if group.qos is not None or group.partitions is not None:
+            if group.qos is not None or group.partitions is not None or group.all_of or group.none_of:
                 self.fail(
                     place,
-                    f"for: group {name} has qos or partitions; define it by users, unix_groups or accounts "
-                    "only",
+                    f"for: group {name} has qos, partitions, in or not; define it by users, unix_groups or "
+                    "accounts only",
                 )
             elif group.users is group.unix_groups is group.accounts is None:
                 message = f"for: group {name} matches every user; add users, unix_groups or accounts to it"
@@ -375,3 +392,14 @@ class _Check(Decoder):
         )
         group = Group(URGENT, qos=(urgent.qos,))
         return replace(policy, groups={**policy.groups, URGENT: group}, rules=(*policy.rules, rule))
+
+
+def _is_circular(name: str, groups: Mapping[str, Group]) -> bool:
+    """Return whether a group is defined by itself, directly or through other groups."""
+    reached, left = set[str](), [name]
+    while left:
+        group = groups.get(left.pop())
+        others = set() if group is None else {*(group.all_of or ()), *(group.none_of or ())}
+        left += others - reached
+        reached |= others
+    return name in reached

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
+from slurm_gpu.policy.language.membership import is_among
 from slurm_gpu.policy.language.model import GpuLimit, Policy, RuleLimits
 from slurm_gpu.policy.language.names import suggest
 from slurm_gpu.slurm.client import SlurmNode
@@ -33,7 +34,7 @@ def unknown_to_cluster(
 
 def _unknown(named: Iterable[_Named], known: Collection[str], message: str) -> Iterator[_Named]:
     for location, name in named:
-        if known and name not in known:
+        if known and not any(is_among(one, (name,)) for one in known):
             with_suggestion = f"{message.format(repr(name))}; {suggest(name, known, 'see sinfo')}"
             yield location, with_suggestion
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from slurm_gpu.policy.language.limits import LIMITS, Scope, flat_limits
+from slurm_gpu.policy.language.membership import CONDITIONS, has_wildcard, is_among, with_required
 from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
 
 _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
@@ -34,7 +35,7 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
     """Yield the limits that another limit makes redundant; of two equal limits, the later one."""
     flat = [flat_limits(rule.limits) for rule in policy.rules]
     excepted = {exception.rule for exception in policy.exceptions}  # these rules do not bind all users
-    conditions = {name: _conditions(group) for name, group in policy.groups.items()}
+    conditions = {name: _conditions(group, policy.groups) for name, group in policy.groups.items()}
     wider_groups = {
         name: {wider for wider, of_wider in conditions.items() if _implies(own, of_wider)}
         for name, own in conditions.items()
@@ -62,11 +63,17 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
 def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
     """Return whether `wider` applies to every job to which `rule` applies, in a mode at least as strict."""
     return (
-        _implies(_conditions(policy.groups[rule.group]), _conditions(policy.groups[wider.group]))
+        is_within(policy, rule.group, wider.group)
         and _STRENGTH[wider.mode] >= _STRENGTH[rule.mode]
         and (wider.kind is None or wider.kind == rule.kind)
         and (wider.when is None or wider.when == rule.when)
     )
+
+
+def is_within(policy: Policy, group: str, wider: str) -> bool:
+    """Return whether every job in a group is certainly in a wider one."""
+    own, other = (_conditions(policy.groups[name], policy.groups) for name in (group, wider))
+    return _implies(own, other)
 
 
 def _covers(
@@ -129,22 +136,44 @@ def _limit_at(value: object, mgpu: int, absent: float = math.inf) -> float:
     return limit
 
 
-def _conditions(group: Group) -> tuple[Any, ...]:
-    """Return the sets of names to which a group limits its jobs (None for any), and its days."""
-    # Slurm stores names of accounts and QOS in lower case.
-    lower = [
-        None if names is None else {name.lower() for name in names} for names in (group.accounts, group.qos)
-    ]
-    names = (group.users, group.unix_groups, group.partitions)
-    return (*lower, *(None if one is None else set(one) for one in names), group.days)
+@dataclass(frozen=True, slots=True)
+class _Conditions:
+    """The conditions of a group and of all groups in which its jobs must be."""
+
+    # By key, sets of names; a job matches one name of each set.
+    names: Mapping[str, Sequence[frozenset[str]]]
+    none_of: frozenset[str]
+    days: tuple[dt.date, dt.date]
 
 
-def _implies(own: tuple[Any, ...], wider: tuple[Any, ...]) -> bool:
+def _conditions(group: Group, groups: Mapping[str, Group]) -> _Conditions:
+    required = list(with_required(group, groups))
+    found = {
+        key: [
+            # Slurm stores names of accounts and QOS in lower case.
+            frozenset(name.lower() if key in ("accounts", "qos") else name for name in getattr(one, key))
+            for one in required
+            if getattr(one, key) is not None
+        ]
+        for key in CONDITIONS
+    }
+    none_of = frozenset(name for one in required for name in one.none_of)
+    return _Conditions(found, none_of, group.days)
+
+
+def _implies(own: _Conditions, wider: _Conditions) -> bool:
     """Return whether every job that meets a group's conditions meets those of a wider group."""
-    *names, (first, last) = own
-    *wider_names, (wider_first, wider_last) = wider
-    covered = (
-        most is None or (value is not None and value <= most)
-        for value, most in zip(names, wider_names, strict=True)
+    return (
+        wider.days[0] <= own.days[0]
+        and own.days[1] <= wider.days[1]
+        and wider.none_of <= own.none_of
+        and all(
+            any(_is_within(names, most) for names in own.names[key])
+            for key, all_most in wider.names.items()
+            for most in all_most
+        )
     )
-    return wider_first <= first and last <= wider_last and all(covered)
+
+
+def _is_within(names: frozenset[str], most: frozenset[str]) -> bool:
+    return all(name in most or (not has_wildcard(name) and is_among(name, most)) for name in names)

@@ -18,8 +18,8 @@ from slurm_gpu.config.decoder import REQUIRED, FromPlace, Items, Key, OneOrTable
 from slurm_gpu.config.value_types import ValueType, choice, duration, fixed, number, path, whole_number
 from slurm_gpu.config.yaml_source import Location
 from slurm_gpu.policy.language.value_types import (
-    ACCOUNT,
     ACCOUNT_PATTERN,
+    ACCOUNT_WILDCARD,
     ALL_DAYS,
     COUNT,
     CPUS,
@@ -36,12 +36,14 @@ from slurm_gpu.policy.language.value_types import (
     MEMORY,
     MEMORY_PER_GPU,
     PARTITION,
+    PARTITION_WILDCARD,
     QOS,
-    QOS_NAME,
     QOS_PATTERN,
+    QOS_WILDCARD,
     TEXT,
     UNIX_GROUP,
     USER_NAME,
+    USER_WILDCARD,
     WALLTIME,
     WHOLE_GPUS,
 )
@@ -69,12 +71,13 @@ OPTIONS = (
 URGENT = "urgent"
 
 _NAMES = Items(least=1)
-UserNames = Annotated[tuple[Annotated[str, USER_NAME], ...], _NAMES]
+UserWildcards = Annotated[tuple[Annotated[str, USER_WILDCARD], ...], _NAMES]
 UnixGroupNames = Annotated[tuple[Annotated[str, UNIX_GROUP], ...], _NAMES]
-QosNames = Annotated[tuple[Annotated[str, QOS_NAME], ...], _NAMES]
+QosWildcards = Annotated[tuple[Annotated[str, QOS_WILDCARD], ...], _NAMES]
 QosPatterns = Annotated[tuple[Annotated[str, QOS_PATTERN], ...], _NAMES]
 AccountPatterns = Annotated[tuple[Annotated[str, ACCOUNT_PATTERN], ...], _NAMES]
-AccountNames = Annotated[tuple[Annotated[str, ACCOUNT], ...], _NAMES]
+AccountWildcards = Annotated[tuple[Annotated[str, ACCOUNT_WILDCARD], ...], _NAMES]
+PartitionWildcards = Annotated[tuple[Annotated[str, PARTITION_WILDCARD], ...], _NAMES]
 PartitionNames = Annotated[tuple[Annotated[str, PARTITION], ...], _NAMES]
 GpuTypeNames = Annotated[tuple[Annotated[str, GPU_TYPE_NAME], ...], _NAMES]
 GroupNames = Annotated[tuple[Annotated[str, GROUP_NAME], ...], _NAMES]
@@ -269,14 +272,19 @@ class Dated:
 
 @dataclass(frozen=True, slots=True)
 class Group(Dated):
-    """The jobs that match all given conditions; without conditions, every job matches."""
+    """The jobs that match all given conditions; without conditions, every job matches.
+
+    Names may have wildcards, except those of UNIX groups.
+    """
 
     name: Annotated[str, _AT_KEY]
-    users: Annotated[UserNames | None, "Users."] = None
+    users: Annotated[UserWildcards | None, "Users."] = None
     unix_groups: Annotated[UnixGroupNames | None, "UNIX groups."] = None
-    accounts: Annotated[AccountNames | None, "Accounts."] = None
-    qos: Annotated[QosNames | None, "QOS."] = None
-    partitions: Annotated[PartitionNames | None, "Partitions."] = None
+    accounts: Annotated[AccountWildcards | None, "Accounts."] = None
+    qos: Annotated[QosWildcards | None, "QOS."] = None
+    partitions: Annotated[PartitionWildcards | None, "Partitions."] = None
+    all_of: Annotated[GroupNames, Key("in"), "Only jobs in all of these groups."] = ()
+    none_of: Annotated[GroupNames, Key("not"), "Only jobs in none of these groups."] = ()
     from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
     until: Annotated[dt.date | None, DATE, "Last day."] = None
 

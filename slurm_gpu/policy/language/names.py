@@ -8,12 +8,13 @@ from __future__ import annotations
 import difflib
 import grp
 import pwd
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import InputError
+from slurm_gpu.policy.language.membership import has_wildcard, is_among
 from slurm_gpu.policy.language.model import Policy
 
 
@@ -53,6 +54,13 @@ class ResolvedNames:
     uids: dict[str, int] = field(default_factory=dict)
     members: dict[str, frozenset[int]] = field(default_factory=dict)
     unknown: tuple[InputError, ...] = ()
+    # The UIDs of all users that a wildcard matches.
+    matched: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def uids_of(self, users: Collection[str]) -> set[int]:
+        """Return the UIDs of all known users that these names and wildcards stand for."""
+        single = {self.uids[name] for name in users if name in self.uids}
+        return single.union(*(self.matched.get(name, ()) for name in users))
 
 
 def resolve_names(policy: Policy, source: YamlSource, directory: SystemDirectory) -> ResolvedNames:
@@ -61,6 +69,14 @@ def resolve_names(policy: Policy, source: YamlSource, directory: SystemDirectory
     unknown: list[InputError] = []
 
     def user(name: str, location: Sequence[str | int]) -> None:
+        if has_wildcard(name):
+            users = (user for user in directory.known_users() if is_among(user, (name,)))
+            uids = frozenset(uid for uid in map(directory.uid, users) if uid is not None)
+            if not uids:
+                message = f"no user of this host matches {name!r} (see getent passwd); list the users"
+                unknown.append(source.error(location, message))
+            names.matched[name] = uids
+            return
         uid = directory.uid(name)
         if uid is None:
             hint = suggest(name, directory.known_users(), "create the user first")
@@ -82,7 +98,7 @@ def resolve_names(policy: Policy, source: YamlSource, directory: SystemDirectory
     for exception in policy.exceptions:
         user(exception.user, (*exception.location, "user"))
     unknown.sort(key=lambda error: (error.line, error.column))
-    return ResolvedNames(names.uids, names.members, tuple(unknown))
+    return replace(names, unknown=tuple(unknown))
 
 
 def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, ...]:
@@ -98,7 +114,9 @@ def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, 
         )
         for group in policy.groups.values()
         for index, name in enumerate(group.accounts or ())
-        if managed and not any(fnmatchcase(name.lower(), pattern) for pattern in managed)
+        if managed
+        and not any(fnmatchcase(name.lower(), pattern) for pattern in managed)
+        and not any(is_among(one, (name.lower(),)) for one in managed)
     )
 
 

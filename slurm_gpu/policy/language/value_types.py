@@ -65,6 +65,18 @@ def _full_name(example: str, make: Callable[[str], str] = str) -> ValueType:
     return replace(_words("a name", example, "names", parse), schema=schema)
 
 
+def _wildcard(example: str) -> ValueType:
+    """Return the type of names in groups, in which `*` stands for any characters and `?` for one."""
+
+    def parse(value: str) -> str:
+        if "/" in value:
+            raise InvalidValueError("must be a name without /; * stands for any characters, ? for one")
+        return value
+
+    schema = _WORDS_SCHEMA | {"not": {"pattern": "/"}}
+    return replace(_words("a name", example, "names", parse), schema=schema)
+
+
 def _identifier(example: str, make: Callable[[str], str] = str) -> ValueType:
     identifier = pattern(example, "letters, digits, _ . - (up to 40)", ID_PATTERN)
     return replace(identifier, parse=lambda value: make(identifier.parse(value)), plural="names")
@@ -184,9 +196,11 @@ QOS_PATTERN = _words("a name", "sg-*", "names")
 ACCOUNT_PATTERN = _words("a name", "vision", "names")
 UNIX_GROUP = _words("a name", "students", "names")
 USER_NAME = _full_name("alice")
-ACCOUNT = _full_name("vision")
-QOS_NAME = _full_name("normal")
 PARTITION = _full_name("gpu")
+USER_WILDCARD = _wildcard("alice")
+ACCOUNT_WILDCARD = _wildcard("vision")
+QOS_WILDCARD = _wildcard("normal")
+PARTITION_WILDCARD = _wildcard("gpu")
 GPU_TYPE_NAME = _full_name("a100", str.lower)
 ID = _identifier("grad-share")
 GROUP_NAME = _words("a group", "grads", "names of groups")

@@ -141,7 +141,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         {
             "name": group.name,
             **_seconds(group, zone),
-            "uids": None if group.users is None else _number_set(names.uids[user] for user in group.users),
+            "uids": None if group.users is None else _number_set(names.uids_of(group.users)),
             "member_uids": None
             if group.unix_groups is None
             else _number_set(uid for unix_group in group.unix_groups for uid in names.members[unix_group]),
@@ -149,6 +149,8 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "accounts": _name_set(group.accounts, lower=True),
             "qos": _name_set(group.qos, lower=True),
             "partitions": _name_set(group.partitions),
+            "all_of": _indexes(group.all_of, index),
+            "none_of": _indexes(group.none_of, index),
         }
         for group in policy.groups.values()
     ]
@@ -374,6 +376,10 @@ def _content(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError:
         return ""
+
+
+def _indexes(names: Iterable[str], index: Mapping[str, int]) -> list[Plain] | None:
+    return [index[name] for name in names] or None
 
 
 def _name_set(names: Iterable[str] | None, *, lower: bool = False) -> dict[str, Plain] | None:

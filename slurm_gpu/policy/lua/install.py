@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from slurm_gpu.errors import OutsideError, UsageError, outside
 from slurm_gpu.files.atomic import whole_file
 from slurm_gpu.policy.journal import ApplyJournal, ApplyState, Entry, make_state_directory
 from slurm_gpu.policy.language.lua_literals import Plain
+from slurm_gpu.policy.language.membership import example_of
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG, MARK
 from slurm_gpu.policy.lua.script import (
     LUA_VERSIONS,
@@ -76,7 +77,8 @@ def try_bundle(
     Return notes on what such a script uses and this test lacks. Raise OutsideError if the bundle does not
     load, raises or logs an error, or decides differently in two versions.
     """
-    owners = [_STRANGER_OWNER, *map(_member, _groups_to_test(compiled))]
+    groups = _tables(compiled["groups"])
+    owners = [_STRANGER_OWNER, *(_member(group, groups) for group in _groups_to_test(compiled))]
     is_chained = any(compiled.get(f"chain_{place}") for place in ("before", "after"))
     linked = linked_lua(settings) if is_chained else None
     results: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
@@ -189,19 +191,21 @@ def _tables(value: Plain) -> list[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
-def _member(group: Mapping[str, Any]) -> dict[str, str | int]:
-    """Return the user, account, QOS and partition of a job in the group.
+def _member(group: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, str | int]:
+    """Return the user, account, QOS and partition of a job in the group, if one can be found easily.
 
     If no user satisfies all conditions of the group, the user is one that no policy names.
     """
     users, members = group.get("uids"), group.get("member_uids")
     uids = [uid for uid in (users or members or {}) if members is None or uid in members]
     owner = dict(_STRANGER_OWNER)
+    for number in group.get("all_of") or ():
+        owner |= {k: v for k, v in _member(groups[number - 1], groups).items() if v != _STRANGER_OWNER[k]}
     if uids:
         owner["user_id"] = uids[0]
     for field, key in (("account", "accounts"), ("qos", "qos"), ("partition", "partitions")):
         if group.get(key):
-            owner[field] = next(iter(group[key]))
+            owner[field] = example_of(next(iter(group[key])))
     return owner
 
 

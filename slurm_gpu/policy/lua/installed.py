@@ -6,7 +6,9 @@ table of plain data, which is the policy in force.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.language.membership import has_wildcard, holds, is_among
 from slurm_gpu.policy.lua.bundle import MARK, STUB_MARK
 
 T = TypeVar("T")
@@ -34,18 +37,23 @@ class GroupInForce:
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
     partitions: frozenset[str] | None = None
+    # A job is in all of these groups, and in none of the others; their days do not count.
+    all_of: tuple[GroupInForce, ...] = ()
+    none_of: tuple[GroupInForce, ...] = ()
     from_s: float = 0
     until_s: float = math.inf
+    # Whether sets suffice: slurm-gpuctld compares thousands of jobs with each group every second.
+    is_plain: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Set `is_plain`."""
+        names = (name for some in (self.accounts, self.qos, self.partitions) for name in some or ())
+        is_plain = not (self.all_of or self.none_of or any(map(has_wildcard, names)))
+        object.__setattr__(self, "is_plain", is_plain)
 
     def is_current(self, now_s: float) -> bool:
         """Return whether rules for the group apply at this time."""
         return self.from_s <= now_s < self.until_s
-
-    def may_have(self, uid: int) -> bool:
-        """Return whether jobs of this user can be in the group."""
-        return (self.uids is None or uid in self.uids) and (
-            self.member_uids is None or uid in self.member_uids
-        )
 
     def matches(self, uid: int, account: str, qos: str, partition: str) -> bool:
         """Return whether a job is in the group, as the Lua code decides it.
@@ -53,12 +61,32 @@ class GroupInForce:
         `partition`, and from Slurm 24.11 on `qos`, may be several names separated by commas: the job may
         start in any of them.
         """
-        return (
-            self.may_have(uid)
-            and (self.accounts is None or account.lower() in self.accounts)
-            and (self.qos is None or not self.qos.isdisjoint(qos.lower().split(",")))
-            and (self.partitions is None or not self.partitions.isdisjoint(partition.split(",")))
+        if self.is_plain:
+            return (
+                (self.uids is None or uid in self.uids)
+                and (self.member_uids is None or uid in self.member_uids)
+                and (self.accounts is None or account.lower() in self.accounts)
+                and (self.qos is None or not self.qos.isdisjoint(qos.lower().split(",")))
+                and (self.partitions is None or not self.partitions.isdisjoint(partition.split(",")))
+            )
+        pairs = itertools.product(qos.lower().split(","), partition.split(","))
+        return any(self.holds(uid, account.lower(), *pair) is True for pair in pairs)
+
+    def holds(self, uid: int, account: str | None, qos: str | None, partition: str | None) -> bool | None:
+        """Return whether a job with these names is in the group; None if that depends on a missing name."""
+        named = ((self.accounts, account), (self.qos, qos), (self.partitions, partition))
+        own = (
+            self.uids is None or uid in self.uids,
+            self.member_uids is None or uid in self.member_uids,
+            *(names is None or (None if name is None else is_among(name, names)) for names, name in named),
         )
+        if False in own:
+            return False
+        all_of, none_of = (
+            [group.holds(uid, account, qos, partition) for group in groups]
+            for groups in (self.all_of, self.none_of)
+        )
+        return holds(own, all_of, none_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +283,7 @@ def _table(bundle: str) -> dict[Any, Any]:
 
 
 def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
-    groups = tuple(_group(item) for item in _list(table["groups"]))
+    groups = _groups(_list(table["groups"]))
     return PolicyInForce(
         groups=groups,
         rules=tuple(_rule(item, groups) for item in _list(table["rules"])),
@@ -308,7 +336,18 @@ def _list(table: Mapping[Any, Any]) -> list[Any]:
     return [table[index] for index in range(1, len(table) + 1)]
 
 
-def _group(table: Mapping[str, Any]) -> GroupInForce:
+def _groups(tables: list[Mapping[str, Any]]) -> tuple[GroupInForce, ...]:
+    @functools.cache
+    def group(number: int) -> GroupInForce:
+        table = tables[number - 1]
+        return _group(table, *(tuple(map(group, _list(table.get(key, {})))) for key in ("all_of", "none_of")))
+
+    return tuple(map(group, range(1, len(tables) + 1)))
+
+
+def _group(
+    table: Mapping[str, Any], all_of: tuple[GroupInForce, ...], none_of: tuple[GroupInForce, ...]
+) -> GroupInForce:
     def names(key: str) -> frozenset[Any] | None:
         return frozenset(table[key]) if key in table else None
 
@@ -319,6 +358,8 @@ def _group(table: Mapping[str, Any]) -> GroupInForce:
         accounts=names("accounts"),
         qos=names("qos"),
         partitions=names("partitions"),
+        all_of=all_of,
+        none_of=none_of,
         from_s=table.get("from_s", 0),
         until_s=table.get("until_s", math.inf),
     )

@@ -6,7 +6,8 @@ import datetime as dt
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from slurm_gpu.policy.language.model import Group, Policy
+from slurm_gpu.policy.language.membership import conditions_used
+from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.difference import Difference, Drift, Owned, difference, drift
 from slurm_gpu.policy.native.lending import NewQos, derive_lending
@@ -71,7 +72,7 @@ def plan_native(
     owned = tuple(owned)
     if not has_slurmdbd(settings):
         gaps = lua_only(policy, today, "this Slurm has no slurmdbd")
-        chosen = sorted({rule.group for rule in policy.rules if _is_left_to_users(policy.groups[rule.group])})
+        chosen = sorted({rule.group for rule in policy.rules if _is_left_to_users(policy, rule.group)})
         remarks = ((NO_LENDING,) if policy.owners else ()) + ((NO_URGENT,) if policy.urgent else ())
         remarks += tuple(map(ANY_ACCOUNT.format, chosen))
         return NativePlan(Difference(owned=owned, remarks=remarks), gaps, absent=NO_SLURMDBD)
@@ -103,8 +104,8 @@ def plan_native(
     )
 
 
-def _is_left_to_users(group: Group) -> bool:
-    return group.accounts is not None or group.qos is not None
+def _is_left_to_users(policy: Policy, group: str) -> bool:
+    return not conditions_used(policy.groups[group], policy.groups).isdisjoint({"accounts", "qos"})
 
 
 def read_accounting(store: Sacctmgr, cluster: str) -> SlurmdbdLimits:

@@ -7,11 +7,19 @@ may be looser, for example because Slurm cannot sum over several accounts.
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
+from slurm_gpu.policy.language.membership import (
+    conditions_used,
+    has_wildcard,
+    holds,
+    is_among,
+    with_required,
+)
 from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule, RuleLimits
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.fields import INHERITED, NOT_TRACKED, LimitScope, native_fields
@@ -154,6 +162,8 @@ class _LimitDerivation:
                     f"{user} has associations by partition in account {account}: they are not changed"
                 )
         self.field_limits: dict[Entity, dict[LimitField, list[_FieldLimit]]] = {}
+        # Managed accounts with jobs in a group, by its name.
+        self.accounts_of: dict[str, list[str]] = {}
 
     def required(self) -> RequiredLimits:
         for rule in _enforced(self.policy, self.today):
@@ -195,7 +205,9 @@ class _LimitDerivation:
             for kind, _ in everything:
                 self._gap(rule, kind, kind.lua_alone or hindrance)
             return
-        by_qos = group.qos is not None or (_is_everyone(group) and not self.accounts)
+        by_qos = "qos" in conditions_used(group, self.policy.groups) or (
+            self._is_everyone(group) and not self.accounts
+        )
         outside = self._outside(group, by_qos=by_qos)
         for kind, value in everything:
             if kind.lua_alone:
@@ -212,30 +224,59 @@ class _LimitDerivation:
             return "Slurm's limits do not depend on the time of day"
         if rule.kind is not None:
             return "Slurm's limits do not distinguish interactive jobs"
-        if group.partitions is not None:
+        used = conditions_used(group, self.policy.groups)
+        if "partitions" in used:
             return "Slurm limits a partition only through its QOS in slurm.conf"
-        if group.qos is not None and not (group.accounts is group.users is group.unix_groups is None):
+        if "qos" in used and len(used) > 1:
             return "Slurm limits a QOS or an association, not the jobs that are in both"
-        if group.qos is not None:
-            missing = sorted({name.lower() for name in group.qos} - set(self.qos))
-            if len(missing) == len({name.lower() for name in group.qos}):
+        if "qos" in used:
+            if not self._qos_of(group, self.qos):
+                missing = self._qos_of(group, self._named(group, "qos")) or ["of this group"]
                 return f"QOS {', '.join(missing)} must be in slurmdbd and under manages: qos"
-        elif not self._accounts_of(group) and not (_is_everyone(group) and self.qos):
-            if group.accounts is None:
+        elif not self._accounts_of(group) and not (self._is_everyone(group) and self.qos):
+            named = sorted(self._named(group, "accounts"))
+            if not named:
                 return "no account is both in slurmdbd and under manages: accounts"
-            return f"account {', '.join(group.accounts)} must be in slurmdbd and under manages: accounts"
+            return f"account {', '.join(named)} must be in slurmdbd and under manages: accounts"
         return None
+
+    def _holds(
+        self, group: Group, account: str | None = None, user: str | None = None, qos: str | None = None
+    ) -> bool | None:
+        """Return whether jobs with these names are in a group; None if that depends on a missing name."""
+        own: list[bool | None] = []
+        for names, name in ((group.users, user), (group.accounts, account), (group.qos, qos)):
+            if names is not None:
+                own.append(None if name is None else is_among(name.lower(), _in_lower_case(names)))
+        if group.unix_groups is not None:
+            uid = None if user is None else self.uid_of(user)
+            members = [self.names.members[name] for name in group.unix_groups]
+            own.append(None if user is None else any(uid in one for one in members))
+        all_of, none_of = (
+            [self._holds(self.policy.groups[name], account, user, qos) for name in names]
+            for names in (group.all_of, group.none_of)
+        )
+        return holds(own, all_of, none_of)
+
+    def _is_everyone(self, group: Group) -> bool:
+        return not conditions_used(group, self.policy.groups) and self._holds(group) is True
+
+    def _named(self, group: Group, key: str) -> set[str]:
+        """Return the names in lower case, without wildcards, that a group or one of `in:` lists."""
+        listed = (getattr(one, key) for one in with_required(group, self.policy.groups))
+        return {name.lower() for names in listed if names for name in names if not has_wildcard(name)}
 
     def _outside(self, group: Group, *, by_qos: bool) -> str | None:
         """Return a message if some jobs of the rule are not in managed accounts or QOS; None otherwise."""
         if by_qos:
-            what, named, managed = "QOS", group.qos, self.qos
-            every = self.all_qos
+            what, managed = "QOS", self.qos
+            wanted = self._qos_of(group, {*self.all_qos, *self._named(group, "qos")})
         else:
-            what, named, managed = "account", group.accounts, self.accounts
-            every = [account for account in self.users if any(self._users_of(group, account))]
-        wanted = set(every) if named is None else {name.lower() for name in named}
-        missing = sorted(wanted - set(managed))
+            what, managed = "account", self.accounts
+            named = self._named(group, "accounts")
+            possible = [name for name in {*self.users, *named} if self._holds(group, name) is not False]
+            wanted = [name for name in possible if name in named or any(self._users_of(group, name))]
+        missing = sorted(set(wanted) - set(managed))
         if not missing:
             return None
         key = "qos" if by_qos else "accounts"
@@ -243,21 +284,22 @@ class _LimitDerivation:
         return f"Slurm cannot limit {outside}, which must be in slurmdbd and under manages: {key}"
 
     def _accounts_of(self, group: Group) -> list[str]:
-        if group.accounts is None:
-            return self.accounts
-        named = {name.lower() for name in group.accounts}
-        return [account for account in self.accounts if account in named]
+        if group.name not in self.accounts_of:
+            found = [account for account in self.accounts if self._holds(group, account) is not False]
+            self.accounts_of[group.name] = found
+        return self.accounts_of[group.name]
+
+    def _qos_of(self, group: Group, names: Iterable[str]) -> list[str]:
+        return [name for name in sorted(names) if self._holds(group, qos=name)]
 
     def _on_qos(self, rule: PolicyRule, group: Group, kind: LimitKind, value: LimitValue) -> None:
-        named = None if group.qos is None else {name.lower() for name in group.qos}
         field_limits = self._fields(rule, kind, value, LimitScope.QOS)
-        for name in self.qos:
-            if named is None or name in named:
-                for limit, field_limit in field_limits.items():
-                    self._add_limit(Entity(EntityKind.QOS, name), limit, field_limit)
+        for name in self._qos_of(group, self.qos):
+            for limit, field_limit in field_limits.items():
+                self._add_limit(Entity(EntityKind.QOS, name), limit, field_limit)
 
     def _on_associations(self, rule: PolicyRule, group: Group, kind: LimitKind, value: LimitValue) -> None:
-        chosen = group.users is not None or group.unix_groups is not None
+        chosen = not conditions_used(group, self.policy.groups) <= {"accounts"}
         if rule.per is Per.GROUP and chosen:
             self._gap(rule, kind, "Slurm cannot sum over some users of an account")
             return
@@ -281,13 +323,8 @@ class _LimitDerivation:
 
     def _users_of(self, group: Group, account: str) -> Iterator[str]:
         for user in self.users[account]:
-            if group.users is not None and user not in group.users:
-                continue
-            if group.unix_groups is not None:
-                uid = self.uid_of(user)
-                if not any(uid in self.names.members[name] for name in group.unix_groups):
-                    continue
-            yield user
+            if self._holds(group, account, user):
+                yield user
 
     def _fields(
         self, rule: PolicyRule, kind: LimitKind, value: LimitValue, place: LimitScope
@@ -358,6 +395,6 @@ class _LimitDerivation:
             self.gaps.append(gap)
 
 
-def _is_everyone(group: Group) -> bool:
-    conditions = (group.users, group.unix_groups, group.accounts, group.qos, group.partitions)
-    return all(condition is None for condition in conditions)
+@functools.lru_cache(maxsize=1024)
+def _in_lower_case(names: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(str.lower, names))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
+from slurm_gpu.policy.language.membership import example_of
 from slurm_gpu.policy.language.model import GpuLimit, Mode, Policy, PolicyRule
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.required import SlurmdbdLimits, derive_required_limits, lua_only
@@ -41,10 +42,9 @@ def unenforced_limits(
 
 def _best_accounting(policy: Policy) -> SlurmdbdLimits:
     """Return the contents of a slurmdbd that has every name in the policy and one name for each pattern."""
-    accounts = {name for group in policy.groups.values() for name in group.accounts or ()}
-    accounts |= {_example(pattern) for pattern in policy.manages.accounts}
-    qos = {name for group in policy.groups.values() for name in group.qos or ()}
-    qos |= {_example(pattern) for pattern in policy.manages.qos}
+    groups = policy.groups.values()
+    accounts = {*policy.manages.accounts, *(name for group in groups for name in group.accounts or ())}
+    qos = {*policy.manages.qos, *(name for group in groups for name in group.qos or ())}
     types = {
         f"gres/gpu:{gpu_type}"
         for rule in policy.rules
@@ -54,15 +54,14 @@ def _best_accounting(policy: Policy) -> SlurmdbdLimits:
     }
     return SlurmdbdLimits(
         cluster="",
-        associations=[Association(account=name.lower()) for name in sorted(accounts)],
-        qos=[Qos(name=name.lower()) for name in sorted(qos)],
+        associations=[Association(account=name) for name in sorted({*map(_example, accounts)})],
+        qos=[Qos(name=name) for name in sorted({*map(_example, qos)})],
         tres=frozenset({"cpu", "mem", "node", "gres/gpu"} | types),
     )
 
 
 def _example(pattern: str) -> str:
-    """Return a name that the pattern matches: sg-* → sg-."""
-    return pattern.replace("*", "").replace("?", "x")
+    return example_of(pattern.lower())
 
 
 def _running(rule: PolicyRule) -> Iterator[tuple[LimitKind, LimitValue]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
+from slurm_gpu.policy.language.membership import has_wildcard, is_among
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import suggest
 from slurm_gpu.policy.native.lending import derive_lending
@@ -38,7 +39,11 @@ def _accounts(policy: Policy, found: SlurmdbdLimits) -> Iterator[_Named]:
             place = ("groups", group.name, "accounts", index)
             account = name.lower()
             below = sorted({one.account for one in found.associations if one.parent == account})
-            if account not in known:
+            if has_wildcard(account):
+                if not any(is_among(one, (account,)) for one in with_users):
+                    message = f"no account with users of cluster {found.cluster} matches {name!r}"
+                    yield place, message
+            elif account not in known:
                 hint = suggest(account, known, "see sacctmgr show associations")
                 yield place, f"cluster {found.cluster} has no account {name!r} in slurmdbd; {hint}"
             elif account not in with_users and below and listed.isdisjoint(below):
@@ -55,7 +60,7 @@ def _users(policy: Policy, found: SlurmdbdLimits) -> Iterator[_Named]:
     known = {one.user for one in found.associations if one.user}
     for group in policy.groups.values():
         for index, name in enumerate(group.users or ()):
-            if name.lower() not in known:
+            if not any(is_among(one, (name.lower(),)) for one in known):
                 message = f"user {name!r} has no account of cluster {found.cluster} in slurmdbd"
                 yield ("groups", group.name, "users", index), message
 
@@ -63,6 +68,6 @@ def _users(policy: Policy, found: SlurmdbdLimits) -> Iterator[_Named]:
 def _qos(policy: Policy, known: set[str]) -> Iterator[_Named]:
     for group in policy.groups.values():
         for index, name in enumerate(group.qos or ()):
-            if name.lower() not in known:
+            if not any(is_among(one, (name.lower(),)) for one in known):
                 hint = suggest(name.lower(), known, "see sacctmgr show qos")
                 yield ("groups", group.name, "qos", index), f"slurmdbd has no QOS {name!r}; {hint}"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from slurm_gpu.policy.language.membership import is_among
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.native.lending import NewQos
 from slurm_gpu.policy.native.preemption import Lack, preemption_lacks
@@ -47,7 +48,7 @@ def derive_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
         bounds[Entity(EntityKind.QOS, urgent.qos)] = preempted
     accounts = {one.account for one in found.associations if not one.user and one.account != "root"}
     named = _accounts(policy)
-    chosen = {name for name in accounts if named is None or name in named}
+    chosen = {name for name in accounts if named is None or is_among(name, named)}
     managed = {
         name
         for name in chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slurm_gpu.policy.language.hours_text import jobs_at
@@ -154,6 +155,8 @@ def conditions(group: Group) -> list[tuple[str, tuple[str, ...]]]:
         ("accounts", group.accounts),
         ("qos", group.qos),
         ("partitions", group.partitions),
+        ("in", group.all_of or None),
+        ("not", group.none_of or None),
     ]
     return [(key, names) for key, names in pairs if names is not None]
 
@@ -178,7 +181,7 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     ]
     return Section(
         name=rule.id,
-        whom=f"for {group.name}: {_group_text(group)}",
+        whom=f"for {group.name}: {_group_text(group, policy.groups)}",
         why=rule.why,
         limits=_limit_lines(rule, rule.per),
         remarks=tuple(remarks),
@@ -263,9 +266,19 @@ def _gpus(mgpu: int) -> str:
 _CONDITIONS = {"unix_groups": "UNIX groups", "qos": "QOS"}
 
 
-def _group_text(group: Group) -> str:
-    conditions_ = [f"{_CONDITIONS.get(key, key)} {', '.join(names)}" for key, names in conditions(group)]
-    jobs = " and ".join(conditions_) if conditions_ else "every job"
+def _group_text(group: Group, groups: Mapping[str, Group]) -> str:
+    def named(names: Iterable[str]) -> list[str]:
+        return [f"{name} ({_group_text(groups[name], groups)})" for name in names]
+
+    parts = [f"jobs of {' and '.join(named(group.all_of))}"] if group.all_of else []
+    parts += [
+        f"{_CONDITIONS.get(key, key)} {', '.join(names)}"
+        for key, names in conditions(group)
+        if key not in ("in", "not")
+    ]
+    jobs = " and ".join(parts) if parts else "every job"
+    if group.none_of:
+        jobs += f", except jobs of {' and '.join(named(group.none_of))}"
     return f"{jobs}; {days}" if (days := group.days_text()) else jobs
 
 
