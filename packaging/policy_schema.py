@@ -32,17 +32,24 @@ def policy_schema() -> Schema:
     rule["allOf"] = [
         {
             "if": {"properties": {"per": {"const": str(per)}}, "required": ["per"]},
-            "then": {"properties": {"limits": _allowed(per)} | ({} if per is Per.JOB else _NOT_OF_JOBS)},
+            "then": {"properties": {**_parts(per), "tiers": {"items": {"properties": _parts(per)}}}},
         }
         for per in Per
     ]
+    amounts = [{"required": [key]} for key in ("limits", "at_least", "exactly")]
+    either = [*amounts, {"required": ["options"]}]
+    in_tiers = dict.fromkeys(("limits", *_NOT_OF_JOBS, "adjust"), False)
+    rule["oneOf"] = [
+        {"required": ["for"], "anyOf": either, "properties": {"tiers": False}},
+        {"required": ["tiers"], "properties": in_tiers},
+    ]
+    exception["anyOf"] = amounts
+    exception["oneOf"] = [{"required": [key]} for key in ("user", "group")]
     exception["properties"]["limits"]["anyOf"] = [_allowed(Per.JOB), _allowed(Per.USER)]
-    for holder in (rule, exception):
-        holder["anyOf"] = [{"required": [key]} for key in ("limits", "at_least", "exactly")]
+    for holder in (rule, rule["properties"]["tiers"]["items"], exception):
         for key in ("at_least", "exactly"):
             gpus = holder["properties"][key]["properties"]["gpus"]
             gpus |= {"anyOf": [dict(GPUS.schema)]}
-    rule["anyOf"].append({"required": ["options"]})
     parts["bundles"]["additionalProperties"] |= {
         "anyOf": [{"required": [key]} for key in ("cpus", "memory", "partitions")],
         "if": {"properties": {"gpus": {"const": 0}}},
@@ -50,6 +57,11 @@ def policy_schema() -> Schema:
     }
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "policy.yaml of slurm-gpu"}
     return head | schema
+
+
+def _parts(per: Per) -> Schema:
+    """Return what distinguishes the limits, minimums and options of a rule or tier by the rule's `per:`."""
+    return {"limits": _allowed(per)} | ({} if per is Per.JOB else _NOT_OF_JOBS)
 
 
 def _allowed(per: Per) -> Schema:

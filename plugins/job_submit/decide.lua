@@ -1,9 +1,15 @@
--- requires: advice, cutshort, decisions, ledger, loan, placed, shared, wording
+-- requires: advice, cutshort, decisions, ledger, loan, placed, shared, snapshot, wording
 -- The verdict and its message: the only module that writes job_desc and calls slurm.*.
 local policy, lib = ...
 local decide = {}
 
 local wrap, ledger, decisions = lib.wording.wrap, lib.ledger, lib.decisions
+
+-- By id, the ids of rules without spaces, for AdminComment.
+local noted = {}
+for _, rule in ipairs(policy.rules) do
+  noted[rule.id] = lib.snapshot.encode(rule.id)
+end
 
 -- Whether the last run sent the user a message.
 decide.has_message = false
@@ -35,7 +41,8 @@ local function explain_finding(lines, finding, job, before)
   local bound = finding.limit and "limit " .. finding.limit or finding.least or "allowed " .. finding.allowed
   numbers = numbers .. bound .. ", requested " .. finding.requested
   if rule.per == "group" then
-    numbers = numbers .. " (limit shared by group " .. policy.groups[rule.group].name .. ")"
+    local group = policy.groups[rule.group]
+    numbers = numbers .. " (limit shared by " .. (group.label or "group " .. group.name) .. ")"
   end
   wrap(lines, numbers .. ".", "  ")
   local explained = before and before.label:find("GPUs ")
@@ -121,7 +128,7 @@ function decide.accept(job, state)
   local whole = job.notes_whole_nodes and " w=1" or ""
   local qos = job.qos:find(",", 1, true) and not job.qos:find("%s") and " q=" .. job.qos or ""
   local loan = job.loan and job.loan.always and " l=" .. table.concat(job.loan.owners, ",") or ""
-  local nearest = job.nearest_rule and " r=" .. job.nearest_rule or ""
+  local nearest = job.nearest_rule and " r=" .. noted[job.nearest_rule] or ""
   -- Only if a constraint was written: slurm-gpuctld relies on it.
   local zones = job.writes.features
       and (job.order and " o=" .. table.concat(job.order, ",") or " z=" .. job.place.text)

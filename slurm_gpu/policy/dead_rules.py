@@ -24,12 +24,23 @@ from slurm_gpu.policy.language.limits import (
     LimitValue,
     flat_amounts,
     flat_limits,
+    is_empty,
     set_limits,
     steps_of,
 )
 from slurm_gpu.policy.language.membership import is_among
-from slurm_gpu.policy.language.model import Bundle, JobTime, Mode, Need, Policy, PolicyRule, RuleException
+from slurm_gpu.policy.language.model import (
+    Bundle,
+    Group,
+    JobTime,
+    Mode,
+    Need,
+    Policy,
+    PolicyRule,
+    RuleException,
+)
 from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.language.tiers import whole_rules, written_groups
 from slurm_gpu.policy.native.unenforced import unenforced_limits
 from slurm_gpu.text.units import format_duration, format_gpus
 
@@ -46,6 +57,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_ended(policy, today),
         *_never(policy),
         *_empty_groups(policy, names),
+        *_idle_parts(policy),
         *_needless_exceptions(policy),
         *_needless_limits(policy),
         *_needless_minimums(policy),
@@ -60,7 +72,11 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_hasty_ends(policy),
         *_only_observing(policy, source),
     ]
-    errors = [source.error(_written(location, source), message, key=True) for location, message in found]
+    # Parts of a rule can have the same doubt.
+    errors = [
+        source.error(_written(location, source), message, key=True)
+        for location, message in dict.fromkeys(found)
+    ]
     return sorted(errors, key=lambda error: (error.line, error.column))
 
 
@@ -71,22 +87,22 @@ def _written(location: Location, source: YamlSource) -> Location:
 
 
 def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
-    for group in policy.groups.values():
+    for group in written_groups(policy).values():
         if group.days[1] < today:
             message = f"group {group.name} expired on {group.until}: its rules do not apply to any job"
             yield ("groups", group.name, "until"), message
     for exception in policy.exceptions:
         if exception.days[1] < today:
             message = (
-                f"the exception for {exception.user} from rule {exception.rule} expired on {exception.until}"
+                f"the exception for {exception.whom} from rule {exception.rule} expired on {exception.until}"
             )
             yield (*exception.location, "until"), message
 
 
 def _never(policy: Policy) -> Iterator[_Doubt]:
     """Find rules whose group lasts only a few days, without the rule's hours."""
-    for rule in policy.rules:
-        group, when = policy.groups[rule.group], rule.when
+    for rule in whole_rules(policy):
+        group, when = policy.groups.get(rule.group, Group("")), rule.when
         first, last = group.days
         if when is None or when.at is JobTime.RUN or (last - first).days >= 7:
             continue
@@ -98,8 +114,24 @@ def _never(policy: Policy) -> Iterator[_Doubt]:
             yield (*rule.location, "when"), f"{message} {group.days_text()}"
 
 
+def _idle_parts(policy: Policy) -> Iterator[_Doubt]:
+    """Find tiers and exceptions of groups that apply to no job."""
+    for rule in policy.rules:
+        group = policy.groups[rule.group]
+        for name in group.none_of if rule.part_of else ():
+            if is_within(policy, group.name, name):
+                yield rule.location, f"rule {rule.id} never applies: all of its jobs are in group {name}"
+    applied = {rule.location for rule in policy.rules}
+    parts = [(one.location, one.group) for one in policy.exceptions if one.user is None]
+    for rule in whole_rules(policy):
+        parts += [(tier.location, tier.group) for tier in rule.tiers if not is_empty(tier)]
+    for location, of_group in parts:
+        if location not in applied:
+            yield location, f"this never applies to group {of_group}, because of its days"
+
+
 def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
-    for group in policy.groups.values():
+    for group in written_groups(policy).values():
         for index, name in enumerate(group.none_of):
             if is_within(policy, group.name, name):
                 message = f"group {group.name} is empty: all of its jobs are in group {name}"
@@ -118,22 +150,22 @@ def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
 
 
 def _needless_exceptions(policy: Policy) -> Iterator[_Doubt]:
-    rules = {rule.id: rule for rule in policy.rules}
+    rules = {rule.id: rule for rule in whole_rules(policy)}
     for exception in policy.exceptions:
         rule = rules[exception.rule]
-        group = policy.groups[rule.group]
-        if group.users is not None and not is_among(exception.user, group.users):
+        group = policy.groups.get(rule.group, Group(""))
+        if exception.user and group.users is not None and not is_among(exception.user, group.users):
             message = f"rule {rule.id} does not apply to {exception.user}, who is not in group {group.name}"
             yield (*exception.location, "user"), message
         first, last = zip(group.days, exception.days, strict=True)
-        if max(first) > min(last):
+        if exception.user and max(first) > min(last):
             message = f"the exception for {exception.user} never applies: group {group.name} has other days"
             yield exception.location, message
-        limits = flat_amounts(rule)
+        limits = [flat_amounts(part) for part in rule.tiers or (rule,)]
         for key, value in flat_amounts(exception).items():
-            if value == limits[key]:
+            if all(part[key] == value for part in limits if key in part):
                 message = (
-                    f"rule {rule.id} has the same limit, so the exception for {exception.user} has no effect"
+                    f"rule {rule.id} has the same limit, so the exception for {exception.whom} has no effect"
                 )
                 yield _place(exception, key), message
 
@@ -169,7 +201,7 @@ def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
     """Find limits on running GPUs; Slurm does not count jobs that share a GPU toward them."""
     if policy.colocation is None:
         return
-    rules = sorted(rule.id for rule in policy.rules if rule.limits.gpus_running is not None)
+    rules = sorted({rule.id for rule in policy.rules if rule.limits.gpus_running is not None})
     if rules:
         message = f"Slurm does not count jobs that share a GPU toward gpus_running of rule {', '.join(rules)}"
         yield ("colocation",), message

@@ -46,6 +46,7 @@ def submissions(policy: Path) -> list[Submission]:
 def named(policy: str, key: str) -> set[str]:
     """Return the names under a key such as `partitions` in groups, limits, bundles and `manages:`."""
     written: dict[str, Any] = yaml.safe_load(policy)
-    tables = [*written["groups"].values(), *(rule.get("limits", {}) for rule in written.get("rules", ()))]
+    parts = [part for rule in written.get("rules", ()) for part in (rule, *rule.get("tiers", ()))]
+    tables = [*written["groups"].values(), *(part.get("limits", {}) for part in parts)]
     tables += [*written.get("bundles", {}).values(), written.get("manages", {})]
     return {name for table in tables for name in table.get(key, ()) if "*" not in name}

@@ -27,8 +27,10 @@ from slurm_gpu.policy.language.model import (
     PolicyRule,
     RuleException,
     RuleLimits,
+    Tier,
 )
 from slurm_gpu.policy.language.names import ResolvedNames
+from slurm_gpu.policy.language.tiers import expanded
 from slurm_gpu.policy.lua.bundle import NodeResources, SiteFacts, compile_policy
 
 from .model import (
@@ -37,10 +39,12 @@ from .model import (
     PARTITIONS,
     SHARDS_PER_GPU,
     BundleModel,
+    ExceptionModel,
     GroupModel,
     Limit,
     PolicyModel,
     RuleModel,
+    TierModel,
     When,
 )
 from .users import MEMBERS, NAMES, UIDS
@@ -54,24 +58,13 @@ def compiled(
     **more: Plain,
 ) -> dict[str, Plain]:
     """Return the table from which the bundle is built, one group per rule; `more` replaces its entries."""
+    wholes = {whole.id: whole for rule in rules for whole in [rule.whole or rule]}.values()
     policy = Policy(
         contact="gpu-help",
         bundles={bundle.name: _bundle(bundle) for bundle in bundles},
-        groups={group.name: group for rule in rules for group in _groups(f"group-{rule.id}", rule)},
-        rules=tuple(_rule(rule) for rule in rules),
-        exceptions=tuple(
-            RuleException(
-                rule.id,
-                NAMES[uid],
-                as_limits(own.limits),
-                as_minimums(own.limits),
-                why="A deadline.",
-                from_day=own.from_day,
-                until=own.until,
-            )
-            for rule in rules
-            for uid, own in rule.exceptions.items()
-        ),
+        groups={group.name: group for rule in wholes for group in _groups_of(rule)},
+        rules=tuple(map(_rule, wholes)),
+        exceptions=tuple(exception for rule in wholes for exception in _exceptions(rule)),
     )
     facts = SiteFacts(
         slurm_user_uid=64030,
@@ -87,7 +80,7 @@ def compiled(
         timezone=zone,
         year=2026,
     )
-    table = compile_policy(policy, ResolvedNames(dict(UIDS), dict(MEMBERS)), facts)
+    table = compile_policy(expanded(policy), ResolvedNames(dict(UIDS), dict(MEMBERS)), facts)
     where: dict[str, Plain] = {"decisions_log": log, "decisions_log_bytes": 2**20, "snapshot": None}
     return {**table, "groups_id": "test", **where, **more}
 
@@ -132,7 +125,50 @@ def _groups(name: str, model: RuleModel | GroupModel) -> Iterator[Group]:
     )
 
 
+def _groups_of(rule: RuleModel) -> Iterator[Group]:
+    """Yield the groups of a rule and of its tiers."""
+    yield from _groups(f"group-{rule.id}", rule)
+    for number, tier in enumerate(rule.tiers):
+        name = rule.group_of(number)
+        if tier.group is not None and name is not None:
+            *others, group = _groups(name, tier.group)
+            yield from others
+            dated = not rule.are_exceptions
+            yield dataclasses.replace(group, from_day=tier.from_day, until=tier.until) if dated else group
+
+
+def _exceptions(rule: RuleModel) -> Iterator[RuleException]:
+    def exception(
+        own: ExceptionModel | TierModel, user: str | None, group: str | None = None
+    ) -> RuleException:
+        return RuleException(
+            rule.id,
+            user,
+            as_limits(own.limits),
+            as_minimums(own.limits),
+            why="A deadline.",
+            from_day=own.from_day,
+            until=own.until,
+            group=group,
+        )
+
+    for uid, own in rule.exceptions.items():
+        yield exception(own, NAMES[uid])
+    for number, tier in enumerate(rule.tiers if rule.are_exceptions else ()):
+        if (group := rule.group_of(number)) is not None:
+            yield exception(tier, None, group)
+
+
 def _rule(rule: RuleModel) -> PolicyRule:
+    tiers = [
+        Tier(
+            rule.group_of(number),
+            as_limits(tier.limits),
+            as_minimums(tier.limits),
+            options=_options(tier.options),
+        )
+        for number, tier in enumerate(rule.tiers)
+    ]
     return PolicyRule(
         id=rule.id,
         group=f"group-{rule.id}",
@@ -140,12 +176,17 @@ def _rule(rule: RuleModel) -> PolicyRule:
         why=f"Reason of {rule.id}.",
         limits=as_limits(rule.limits),
         at_least=as_minimums(rule.limits),
-        options={option: Need(need) for option, need in rule.options.items()},
+        options=_options(rule.options),
+        tiers=() if rule.are_exceptions else tuple(tiers),
         mode=Mode(rule.mode),
         on_error=OnError(rule.on_error),
         when=None if rule.when is None else _hours(rule.when),
         kind=None if rule.kind is None else JobKind(rule.kind),
     )
+
+
+def _options(options: Mapping[str, str]) -> dict[str, Need]:
+    return {option: Need(need) for option, need in options.items()}
 
 
 def _hours(when: When) -> Hours:

@@ -23,6 +23,7 @@ from .model import (
     PolicyModel,
     Request,
     RuleModel,
+    TierModel,
 )
 from .users import MEMBERS
 
@@ -85,13 +86,27 @@ class Known:
     """None if no snapshot states them."""
 
 
-def binds(rule: RuleModel, job: Request) -> bool:
-    """Return whether a rule applies to a job, at any time."""
-    return (rule.kind is None or (rule.kind == "interactive") == job.interactive) and any(
-        _holds(rule, replace(job, qos=qos, partition=partition))
+def binds(rule: RuleModel, job: Request, moment: dt.datetime) -> bool:
+    """Return whether a rule applies to a job, given the tiers of this day."""
+    starts = (
+        replace(job, qos=qos, partition=partition)
         for qos in job.qos.split(",")
         for partition in job.partitions
     )
+    return (rule.kind is None or (rule.kind == "interactive") == job.interactive) and any(
+        _holds(rule, start) and (rule.tier is None or _tier_of(rule, start, moment) == rule.tier)
+        for start in starts
+    )
+
+
+def _tier_of(rule: RuleModel, job: Request, moment: dt.datetime) -> int | None:
+    """Return the number of the first tier that matches a job."""
+    matching = (
+        number
+        for number, tier in enumerate(rule.tiers)
+        if _is_between(tier, moment) and (tier.group is None or _holds(tier.group, job))
+    )
+    return next(matching, None)
 
 
 def _holds(group: RuleModel | GroupModel, job: Request) -> bool:
@@ -119,7 +134,7 @@ def in_force(policy: PolicyModel, rule: RuleModel, job: Request, now_s: int) -> 
     return any(rule.when.holds(moment) for moment in policy.moments(begin_s, job.walltime_s))
 
 
-def _is_between(dated: RuleModel | ExceptionModel, moment: dt.datetime) -> bool:
+def _is_between(dated: RuleModel | ExceptionModel | TierModel, moment: dt.datetime) -> bool:
     """Return whether a day is one on which a group or an exception applies."""
     if dated.from_day is not None and moment.date() < dated.from_day:
         return False
@@ -147,13 +162,13 @@ def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = 
             *(
                 _of_option(rule, option, asked.names(option, need, terse=not names_qos))
                 for rule in policy.rules
-                if binds(rule, job) and in_force(policy, rule, job, known.now_s)
+                if binds(rule, job, moment) and in_force(policy, rule, job, known.now_s)
                 for option, need in rule.options.items()
             ),
             *(
                 finding
                 for rule in policy.rules
-                if binds(rule, job) and in_force(policy, rule, job, known.now_s)
+                if binds(rule, job, moment) and in_force(policy, rule, job, known.now_s)
                 for finding in _of_rule(rule, job, known, moment)
             ),
             *_of_shards(job),
@@ -180,7 +195,7 @@ def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | N
     counted = max(job.counted_nodes, job.per_job or 0) if only_per_job else job.counted_nodes
     most = math.inf
     for rule in policy.rules:
-        if rule.mode != "enforce" or not binds(rule, job) or not in_force(policy, rule, run, now_s):
+        if rule.mode != "enforce" or not binds(rule, job, moment) or not in_force(policy, rule, run, now_s):
             continue
         for key, limit in _limits_of(rule, job, moment).items():
             base, _, part = key.partition(":")
@@ -208,7 +223,7 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
     earlier, later = replace(before, begin_s=None), _in_update(before, after)
 
     def applied(rule: RuleModel) -> bool:
-        if not binds(rule, before):
+        if not binds(rule, before, moment):
             return False
         if rule.when is None or not rule.when.run:
             return True
@@ -217,7 +232,7 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
     found = [
         finding
         for rule in policy.rules
-        if binds(rule, after) and in_force(policy, rule, later, known.now_s)
+        if binds(rule, after, moment) and in_force(policy, rule, later, known.now_s)
         for finding in _of_rule(rule, after, known, moment)
         if not applied(rule)
         or _worsens(finding.key, _limits_of(rule, after, moment)[finding.key], before, after)
@@ -240,7 +255,7 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
             after.names_types(need, resized) if option == "gpu_type" else fields.get(option) or None,
         )
         for rule in policy.rules
-        if binds(rule, after) and in_force(policy, rule, later, known.now_s)
+        if binds(rule, after, moment) and in_force(policy, rule, later, known.now_s)
         for option, need in rule.options.items()
     ]
     return Judgement((*taken, *found, *named, *_of_shards(after)))
@@ -254,7 +269,7 @@ def _of_option(rule: RuleModel, option: str, named: bool | None) -> Finding:
 def accepts_blind(policy: PolicyModel, job: Request, now_s: int) -> bool:
     """Return whether a job is accepted if neither a snapshot nor the queue can be read."""
     return not any(
-        binds(rule, job)
+        binds(rule, job, policy.local(now_s))
         and in_force(policy, rule, job, now_s)
         and (rule.mode, rule.on_error) == ("enforce", "deny")
         for rule in policy.rules
@@ -262,7 +277,7 @@ def accepts_blind(policy: PolicyModel, job: Request, now_s: int) -> bool:
 
 
 def _of_rule(rule: RuleModel, job: Request, known: Known, moment: dt.datetime) -> Iterator[Finding]:
-    counted = [other for other in known.jobs if binds(rule, other)]
+    counted = [other for other in known.jobs if binds(rule, other, moment)]
     if rule.per == "user":
         counted = [other for other in counted if other.uid == job.uid]
     for key, limit in _limits_of(rule, job, moment).items():
@@ -280,7 +295,7 @@ def _limits_of(rule: RuleModel, job: Request, moment: dt.datetime) -> dict[str, 
     limits = dict(rule.limits)
     exception = rule.exceptions.get(job.uid)
     if exception is not None and _is_between(exception, moment):
-        limits |= exception.limits
+        limits |= {key: value for key, value in exception.limits.items() if key in limits}
     return limits
 
 

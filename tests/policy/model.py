@@ -362,8 +362,19 @@ class GroupModel:
 
 
 @dataclass(frozen=True)
+class TierModel:
+    """Limits of the jobs of a group, from its first to its last day; None is the group of all jobs."""
+
+    group: GroupModel | None
+    limits: Mapping[str, Limit]
+    options: Mapping[str, str] = field(default_factory=dict)
+    from_day: dt.date | None = None
+    until: dt.date | None = None
+
+
+@dataclass(frozen=True)
 class RuleModel:
-    """One rule, with the conditions of its group."""
+    """One rule, with the conditions of its group, or a part of it."""
 
     id: str
     per: str
@@ -386,6 +397,33 @@ class RuleModel:
     options: Mapping[str, str] = field(default_factory=dict)
     """Options that jobs must name (required) or must not (forbidden)."""
     exceptions: Mapping[int, ExceptionModel] = field(default_factory=dict)
+    tiers: tuple[TierModel, ...] = ()
+    """Only the first that matches a job applies."""
+    are_exceptions: bool = False
+    """The tiers but the last, which has the rule's own limits, are exceptions of groups."""
+    tier: int | None = None
+    """The tier whose limits this part of the rule `whole` has."""
+    whole: RuleModel | None = None
+
+    def group_of(self, tier: int) -> str | None:
+        """Return the name of the group of a tier."""
+        return None if self.tiers[tier].group is None else f"{self.id}-{tier}"
+
+    @property
+    def parts(self) -> list[RuleModel]:
+        """Return the parts of a rule with tiers as rules of their own."""
+        if not self.tiers:
+            return [self]
+        found = []
+        for number, one in enumerate(self.tiers):
+            group = self.group_of(number)
+            limits = {**self.limits, **one.limits} if self.are_exceptions else one.limits
+            options = self.options if self.are_exceptions else one.options
+            name = self.id if group is None else f"{self.id} ({group})"
+            part = dataclasses.replace(self, id=name, limits=limits, options=options, tier=number, whole=self)
+            if limits or options:
+                found.append(part)
+        return found
 
 
 @dataclass(frozen=True)

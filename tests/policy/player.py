@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
@@ -249,6 +250,7 @@ class Player:
             [(job.request, job.running) for job in self.jobs],
             [job.token for job in self.jobs if job.token is not None],
             self._hours,
+            self.policy.zone,
         )
         if self.scenario.placement:
             text = with_zones(text, self.scenario.placement)
@@ -274,7 +276,7 @@ def _logged(log: Path) -> set[tuple[str, str, str]]:
         word.split("=", 1) for word in log.read_text().splitlines()[-1].split() if "=" in word
     )
     found = set()
-    for item in fields["rules"].split(",") if fields["rules"] != "-" else []:
+    for item in unquote(fields["rules"]).split(",") if fields["rules"] != "-" else []:
         name, _, mode = item.rpartition(":")
         rule, _, key = name.partition(":")
         found.add((rule, key, mode))

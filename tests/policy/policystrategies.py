@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from .model import (
     OwnerModel,
     PolicyModel,
     RuleModel,
+    TierModel,
     When,
 )
 from .strategies import ACCOUNTS, DAYS, MIB, UIDS, some_of, whole
@@ -178,11 +180,51 @@ _SOME_CONDITIONS = _some(_CONDITIONS)
 MODES = st.sampled_from(["enforce", "enforce", "enforce", "advise", "observe"])
 
 
+# Options that the model's requests have.
+OPTIONS = (
+    "account",
+    "array",
+    "constraint",
+    "exclusive",
+    "gpu_type",
+    "mem",
+    "nodelist",
+    "partition",
+    "qos",
+    "time",
+)
+_OPTION = st.sampled_from(OPTIONS)
+
+
+@st.composite
+def _with_tiers(draw: st.DrawFn, rule: RuleModel, hours: bool) -> RuleModel:
+    """Draw tiers of a rule, or exceptions of groups."""
+    are_exceptions = rule.per != "group" and draw(st.booleans())
+    tiers = []
+    for _ in range(draw(whole(1, 3))):
+        if are_exceptions:
+            limits = {key: draw(_DRAWN[key]) for key in rule.limits if draw(st.booleans())}
+        else:
+            limits = draw(_full_limits_of(rule.per, hours=hours)) if draw(whole(0, 3)) else {}
+        has_options = rule.per == "job" and not are_exceptions and draw(st.booleans())
+        options = {draw(_OPTION): draw(some_of("required", "forbidden"))} if has_options else {}
+        days = draw(_SOME_DATE), draw(_SOME_DATE)
+        tiers.append(TierModel(draw(_NESTED), limits, options, *days))
+    if are_exceptions or draw(st.booleans()):
+        last = {} if are_exceptions else draw(_full_limits_of(rule.per, hours=hours))
+        tiers.append(TierModel(None, last))
+    own = rule.limits if are_exceptions else {}
+    return replace(rule, limits=own, tiers=tuple(tiers), are_exceptions=are_exceptions)
+
+
 @st.composite
 def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> list[RuleModel]:
-    """Draw up to four rules; `hours` allows limits on GPU-hours, `kinds` sums over one kind of job."""
+    """Draw up to three rules, some with tiers.
+
+    `hours` allows limits on GPU-hours, `kinds` sums over one kind of job.
+    """
     rules = []
-    for number in range(draw(whole(0, 4))):
+    for number in range(draw(whole(0, 3))):
         per = draw(some_of("user", "group", "job"))
         limits = draw(_full_limits_of(per, hours=hours))
         exceptions = {}
@@ -191,18 +233,17 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
             exceptions = {draw(UIDS): ExceptionModel(own, draw(_SOME_DATE), draw(_SOME_DATE))}
         conditions = draw(_SOME_CONDITIONS)
         kind = draw(some_of(None, None, "interactive", "batch")) if kinds or per == "job" else None
-        rules.append(
-            RuleModel(
-                id=f"rule{number}",
-                per=per,
-                mode=draw(MODES),
-                on_error=draw(some_of("allow", "deny")),
-                kind=kind,
-                limits=limits,
-                exceptions=exceptions,
-                **conditions,  # type: ignore[arg-type]
-            )
+        rule = RuleModel(
+            id=f"rule{number}",
+            per=per,
+            mode=draw(MODES),
+            on_error=draw(some_of("allow", "deny")),
+            kind=kind,
+            limits=limits,
+            exceptions=exceptions,
+            **conditions,  # type: ignore[arg-type]
         )
+        rules += (draw(_with_tiers(rule, hours)) if draw(whole(0, 2)) == 0 else rule).parts
     return rules
 
 
@@ -237,20 +278,6 @@ OWNERS = st.lists(
 )
 
 
-# Options that the model's requests have.
-OPTIONS = (
-    "account",
-    "array",
-    "constraint",
-    "exclusive",
-    "gpu_type",
-    "mem",
-    "nodelist",
-    "partition",
-    "qos",
-    "time",
-)
-
 # Each limit is drawn on purpose, as random draws miss some of them.
 LIMITS_TO_MEET = (
     *JOB_LIMITS,
@@ -274,15 +301,15 @@ def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
         limits = draw(limits_of("job"))
         rules = [
             RuleModel("rule-met", "job", draw(MODES), limits=limits, when=draw(_HOURS_OF_RUNS)),
-            *rules[:3],
+            *rules,
         ]
     elif meets.startswith("option:"):
         options = {meets.partition(":")[2]: draw(some_of("required", "forbidden"))}
-        rules = [RuleModel("rule-met", "job", draw(MODES), options=options), *rules[:3]]
+        rules = [RuleModel("rule-met", "job", draw(MODES), options=options), *rules]
     elif meets != "bundles":
         per = "job" if meets in (*JOB_LIMITS, *MINIMUMS) else draw(some_of("user", "group"))
         limits = {meets: draw(_DRAWN[meets])}
-        rules = [RuleModel("rule-met", per, draw(MODES), limits=limits), *rules[:3]]
+        rules = [RuleModel("rule-met", per, draw(MODES), limits=limits), *rules]
     owners = draw(OWNERS) if draw(whole(0, 2)) == 0 else []
     unowned_mgpu = 1000 * draw(whole(0, 6))
     return PolicyModel(tuple(rules), tuple(bundles), draw(ZONES), tuple(owners), unowned_mgpu)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 from slurm_gpu.policy.lua.script import ScalarFields
 
@@ -164,11 +167,13 @@ def snapshot(
     jobs: Iterable[tuple[Request, bool]],
     tokens: Iterable[str] = (),
     hours: Hours | None = None,
+    zone: str = "UTC",
 ) -> str:
     """Return the snapshot that slurm-gpuctld writes for these (job, running).
 
     A token may be followed by the second in which its job was submitted.
     """
+    moment = dt.datetime.fromtimestamp(as_of, ZoneInfo(zone))
     listed = list(jobs)
     lines = [f"slurm-gpu-snapshot 1 {generation} {as_of}", "groups test"]
     if hours is not None:
@@ -177,16 +182,27 @@ def snapshot(
         for uid in (None, *NAMES):
             use: Counter[str] = Counter()
             for job, running in listed:
-                if binds(rule, job) and uid in (None, job.uid):
+                if binds(rule, job, moment) and uid in (None, job.uid):
                     use.update(_use(job, "run" if running else "pend"))
             for period in ("day", "week", "month"):
                 use[f"gpu_h_{period}"] = (hours or {}).get((rule.id, uid, period), 0)  # type: ignore[assignment]
             fields = " ".join(f"{key}={value}" for key, value in use.items() if value)
-            key = f"group:group-{rule.id}" if uid is None else f"user:{NAMES[uid]}@group-{rule.id}"
-            lines.append(f"use {key} {fields}")
+            for name in _group_names(rule):
+                key = f"group:{name}" if uid is None else f"user:{NAMES[uid]}@{name}"
+                lines.append(f"use {key} {fields}")
     lines += [f"user {name} {uid}" for uid, name in NAMES.items()]
     lines += [f"seen {token}" for token in tokens]
     return "\n".join([*lines, f"end {generation}", ""])
+
+
+def _group_names(rule: RuleModel) -> list[str]:
+    """Return the names of the group of a rule, of which there may be one for each period."""
+    if rule.tier is None:
+        return [f"group-{rule.id}"]
+    starts = {rule.from_day, *(tier.from_day for tier in rule.tiers)}
+    starts |= {tier.until + dt.timedelta(days=1) for tier in rule.tiers if tier.until is not None}
+    names = (rule.id, *(f"{rule.id} from {day}" for day in starts if day is not None))
+    return [quote(name, safe="") for name in names]
 
 
 def _use(job: Request, phase: str) -> dict[str, int]:

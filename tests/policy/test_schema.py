@@ -33,7 +33,8 @@ CHECK_ONLY = re.compile(
     "|".join(
         (
             r"is not a group|is not a rule|is the id of an earlier|already has an exception",
-            r"does not set this limit|counts the whole group",
+            r"does not set this limit|counts the whole group|has tiers; add a tier|no tier has limits",
+            r"is defined by itself|has from or until|an earlier tier|this tier never applies",
             r"is not allowed in a rule|is not a GPU type",
             r"is not in the calendar|three decimals|whole minutes|days; the maximum is",
             r"leave hours out|without days or hours",
@@ -177,6 +178,8 @@ GROUP = some(
         "accounts": NAMES,
         "qos": NAMES,
         "partitions": NAMES,
+        "in": st.just(["h"]),
+        "not": st.just(["g"]),
         "from": DAY,
         "until": DAY,
     },
@@ -184,25 +187,17 @@ GROUP = some(
 
 
 def rule(per: Per) -> st.SearchStrategy[Any]:
-    return some(
-        {
-            "id": st.sampled_from(["a", "b-1"]),
-            "for": st.sampled_from(["g", "h"]),
-            "per": st.just(str(per)),
-            "why": TEXT,
-            "limits": LIMIT[per],
-        },
-        {
-            "mode": MODE,
-            "on_error": ON_ERROR,
-            "when": WHEN,
-            "kind": st.sampled_from(["batch", "interactive"]),
-            "at_least": AMOUNTS,
-            "exactly": AMOUNTS,
-            "options": some(
-                {}, dict.fromkeys(("time", "mem", "gpu_type"), st.sampled_from(["required", "forbidden"]))
-            ),
-        },
+    required = {"id": st.sampled_from(["a", "b-1"]), "per": st.just(str(per)), "why": TEXT}
+    group = st.sampled_from(["g", "h"])
+    needs = st.sampled_from(["required", "forbidden"])
+    options = some({}, dict.fromkeys(("time", "mem", "gpu_type"), needs))
+    of_jobs = {"at_least": AMOUNTS, "exactly": AMOUNTS, "options": options}
+    tier = some({}, {"for": group, "limits": LIMIT[per], "why": TEXT, "mode": MODE, **of_jobs})
+    tiers = st.lists(tier, max_size=3)
+    kind = st.sampled_from(["batch", "interactive"])
+    optional = {"mode": MODE, "on_error": ON_ERROR, "when": WHEN, "kind": kind, **of_jobs}
+    return some({**required, "for": group, "limits": LIMIT[per]}, optional) | some(
+        {**required, "tiers": tiers}, {**optional, "for": group, "limits": LIMIT[per]}
     )
 
 
@@ -210,11 +205,18 @@ RULE = st.sampled_from(list(Per)).flatmap(rule)
 EXCEPTION = some(
     {
         "rule": st.sampled_from(["a", "b-1"]),
-        "user": NAME,
         "limits": LIMIT[Per.USER] | LIMIT[Per.JOB],
         "why": TEXT,
     },
-    {"granted_by": NAME, "from": DAY, "until": DAY, "at_least": AMOUNTS, "exactly": AMOUNTS},
+    {
+        "user": NAME,
+        "group": st.sampled_from(["g", "h"]),
+        "granted_by": NAME,
+        "from": DAY,
+        "until": DAY,
+        "at_least": AMOUNTS,
+        "exactly": AMOUNTS,
+    },
 )
 BUNDLE = some(
     {"gpus": GPUS},

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 import click
@@ -132,7 +133,7 @@ def decision_of(job: ExplainedJob, logged: Mapping[str, str] | None) -> JobDecis
         job.job_id,
         job.state,
         token,
-        fields.get("r"),
+        unquote(fields["r"]) if "r" in fields else None,
         placed,
         job.features,
         own,

@@ -27,6 +27,7 @@ from slurm_gpu.policy.language.check import load_moved, load_policy
 from slurm_gpu.policy.language.cluster_names import unknown_to_cluster
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import SystemDirectory, resolve_names, unmanaged_accounts
+from slurm_gpu.policy.language.tiers import whole_rules, written_groups
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, SiteFacts
 from slurm_gpu.policy.lua.in_force import InForce, compare_installed
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
@@ -83,7 +84,8 @@ def check(site: CommandSite, file: Path | None) -> None:
     for warning in (*names.unknown, *doubts):
         click.echo(f"warning: {warning}", err=True)
     stand_for_urgent = 0 if checked.urgent is None else 1
-    n_rules, n_groups = len(checked.rules) - stand_for_urgent, len(checked.groups) - stand_for_urgent
+    n_rules = len(whole_rules(checked)) - stand_for_urgent
+    n_groups = len(written_groups(checked)) - stand_for_urgent
     click.echo(f"{path}: no errors; rules: {n_rules}, groups: {n_groups}")
 
 

@@ -14,7 +14,7 @@ from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policy.file import PATH, file_argument, timezone
 from slurm_gpu.cli.progress import status_line
 from slurm_gpu.cli.site import CommandSite, with_site
-from slurm_gpu.errors import outside
+from slurm_gpu.errors import InputError, outside
 from slurm_gpu.policy.language.limit_edit import edit_limit, unified_diff
 from slurm_gpu.policy.language.limit_value import value_text
 from slurm_gpu.text.cells import minute
@@ -83,7 +83,10 @@ def _patch(found: Replayed, findings: Findings) -> str:
     path = found.loaded.path
     old = text = path.read_bytes().decode()  # decoded with unchanged line endings
     for change in findings.changes:
-        text = edit_limit(text, str(path), change.limit.rule, change.limit.key, change.new)
+        try:
+            text = edit_limit(text, str(path), change.limit.rule, change.limit.key, change.new)
+        except InputError as error:  # a part of a rule may share the limit with the rest
+            remark(str(error))
     return unified_diff(old, text, str(path))
 
 

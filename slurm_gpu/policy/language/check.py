@@ -37,6 +37,7 @@ from slurm_gpu.policy.language.model import (
     RuleLimits,
     Urgent,
 )
+from slurm_gpu.policy.language.tiers import expanded
 from slurm_gpu.policy.language.value_types import MOST_MEMORY_PER_GPU_MIB
 from slurm_gpu.text.units import format_duration, format_memory_mib
 
@@ -87,7 +88,7 @@ class _Check(Decoder):
             self.bundle(("bundles", name), bundle)
         for group in policy.groups.values():
             self.group(group, policy.groups)
-        self.exceptions(exceptions, rules)
+        self.exceptions(exceptions, rules, policy.groups)
         owners = tuple(self.owner(owner, policy) for owner in policy.owners)
         self.one_owner_each(owners)
         policy = replace(policy, rules=rules, exceptions=exceptions, owners=owners)
@@ -99,7 +100,7 @@ class _Check(Decoder):
             self.urgent(policy.urgent, policy)
             policy = self.with_urgent(policy.urgent, policy)
         self.finish()
-        return policy
+        return expanded(policy)
 
     def known_groups(self, at: Location, names: Sequence[str] | None, groups: Mapping[str, Group]) -> None:
         for index, name in enumerate(names or ()):
@@ -130,10 +131,17 @@ class _Check(Decoder):
 
     def rule(self, rule: PolicyRule, policy: Policy) -> PolicyRule:
         at = rule.location
-        if rule.group is not None and rule.group not in policy.groups:
-            hint = did_you_mean(rule.group, policy.groups)
-            self.fail_once((*at, "for"), f"for: {shown(rule.group)} is not a group; {hint}")
+        self.group_of(at, rule.group, policy.groups)
+        if not self.has(*at, "tiers"):
+            if not self.has(*at, "for") and isinstance(self.at(*at), dict):
+                self.fail(at, f"{name_of(at)} lacks for; write for: a text")
+            self.lacks(at, (*_AMOUNTS, "options"))
+        for key in (*_AMOUNTS, "options") if self.has(*at, "tiers") else ():
+            if self.has(*at, key):
+                message = f"{key}: this rule has tiers; write the {key} in its tiers"
+                self.fail_once((*at, key), message, key=True)
         self.amounts(at)
+        self.tiers(rule, policy)
         if rule.per is not None:
             self.limits_per(at, rule.per)
         if self.has(*at, "when", "at") and not any(self.has(*at, "when", key) for key in ("days", "hours")):
@@ -143,15 +151,17 @@ class _Check(Decoder):
             rule = replace(rule, mode=policy.mode)
         if not self.has(*at, "on_error"):
             rule = replace(rule, on_error=policy.on_error)
-        rule = with_exact(rule)
+        rule = with_exact(replace(rule, tiers=tuple(map(with_exact, rule.tiers or ()))))
         return check_adjust(self, rule) if self.has(*at, "adjust") else rule
 
-    def amounts(self, at: Location) -> None:
-        """Check that a rule or exception sets an amount, and none twice."""
+    def lacks(self, at: Location, known: Sequence[str]) -> None:
+        """Check that a rule or exception sets an amount."""
         table = self.at(*at)
-        known = _AMOUNTS if at[0] == "exceptions" else (*_AMOUNTS, "options")
         if isinstance(table, dict) and table.keys().isdisjoint(known):
             self.fail(at, f"{name_of(at)} lacks {', '.join(known[:-1])} or {known[-1]}")
+
+    def amounts(self, at: Location) -> None:
+        """Check that a rule, tier or exception sets no amount twice."""
         for section in ("at_least", "exactly"):
             if isinstance(self.at(*at, section, "gpus"), dict):
                 message = "gpus: write one number for all types, such as 1, and limit gpu_types"
@@ -168,6 +178,28 @@ class _Check(Decoder):
         parts = key.removeprefix(AT_LEAST).split(":")
         section = "at_least" if key.startswith(AT_LEAST) else "limits"
         return (*at, section if self.has(*at, section, parts[0]) else "exactly", *parts)
+
+    def group_of(self, at: Location, name: str | None, groups: Mapping[str, Group]) -> None:
+        if name and name not in groups:
+            self.fail_once((*at, "for"), f"for: {shown(name)} is not a group; {did_you_mean(name, groups)}")
+
+    def tiers(self, rule: PolicyRule, policy: Policy) -> None:
+        seen: set[str | None] = set()
+        for tier in rule.tiers or ():
+            at = tier.location
+            self.group_of(at, tier.group, policy.groups)
+            self.amounts(at)
+            if None in seen:
+                self.fail(at, "tiers: this tier never applies: the tier without for: must be the last")
+            elif tier.group is not None and tier.group in seen:
+                self.fail(at, f"tiers: there is an earlier tier for {tier.group}")
+            if tier.group is not None or not self.has(*at, "for"):
+                seen.add(tier.group)
+            if rule.per is not None:
+                self.limits_per(at, rule.per)
+        keys = (*_AMOUNTS, "options")
+        if rule.tiers and not any(self.has(*tier.location, key) for tier in rule.tiers for key in keys):
+            self.fail_once((*rule.location, "tiers"), "tiers: no tier has limits", key=True)
 
     def limits_per(self, at: Location, per: Per) -> None:
         for section in ("at_least", "exactly", "options"):
@@ -230,16 +262,26 @@ class _Check(Decoder):
         if first > last:
             self.fail((*at, "from"), f"from: {first} is after until: {last}", key=True)
 
-    def exceptions(self, exceptions: Sequence[RuleException], rules: Sequence[PolicyRule]) -> None:
+    def exceptions(
+        self, exceptions: Sequence[RuleException], rules: Sequence[PolicyRule], groups: Mapping[str, Group]
+    ) -> None:
         by_id = {rule.id: rule for rule in rules if rule.id}
         seen: set[tuple[str, str]] = set()
         for exception in exceptions:
-            pair = (exception.rule, exception.user)
+            at = exception.location
+            if self.has(*at, "user") == self.has(*at, "group"):
+                self.fail(at, f"{name_of(at)} needs either user: or group:")
+                continue
+            if exception.group and exception.group not in groups:
+                hint = did_you_mean(exception.group, groups)
+                self.fail((*at, "group"), f"group: {shown(exception.group)} is not a group; {hint}")
+            pair = (exception.rule, exception.whom)
             if all(pair) and pair in seen:
-                message = f"{exception.user} already has an exception to rule {exception.rule}"
+                message = f"{exception.whom} already has an exception to rule {exception.rule}"
                 self.fail(exception.location, message)
             seen.add(pair)
             self.days(exception.location, exception)
+            self.lacks(exception.location, _AMOUNTS)
             self.amounts(exception.location)
             self.exception(exception, by_id)
 
@@ -256,11 +298,14 @@ class _Check(Decoder):
                 f"rule: {rule.id!r} counts the whole group together, so a user cannot have an exception; "
                 "raise the rule's limit, or remove the user from the group",
             )
+        elif rule.tiers and exception.group is not None:
+            self.fail(place, f"rule: {rule.id!r} has tiers; add a tier for group {exception.group} to it")
         elif rule.per is not None and exception.limits is not None:
             self.limits_per(at, rule.per)
-            if any(self.has_failed((*rule.location, name)) for name in _AMOUNTS):
+            if any(self.has_failed((*rule.location, name)) for name in (*_AMOUNTS, "tiers")):
                 return
-            for key in flat_amounts(exception).keys() - flat_amounts(rule).keys():
+            known = {key for part in rule.with_limits for key in flat_amounts(part)}
+            for key in flat_amounts(exception).keys() - known:
                 message = (
                     f"{key!r}: rule {rule.id} does not set this limit, so an exception cannot replace it"
                 )

@@ -9,6 +9,7 @@ from slurm_gpu.errors import InputError
 from slurm_gpu.policy.language.membership import is_among
 from slurm_gpu.policy.language.model import GpuLimit, Policy, RuleLimits
 from slurm_gpu.policy.language.names import suggest
+from slurm_gpu.policy.language.tiers import whole_rules
 from slurm_gpu.slurm.client import SlurmNode
 
 _Named = tuple[Location, str]
@@ -65,7 +66,8 @@ def _gpu_types(policy: Policy) -> Iterator[_Named]:
 
 
 def _all_limits(policy: Policy) -> Iterator[tuple[Location, RuleLimits]]:
-    for rule in policy.rules:
-        yield (*rule.location, "limits"), rule.limits
+    for rule in whole_rules(policy):
+        for part in rule.with_limits:
+            yield (*part.location, "limits"), part.limits
     for exception in policy.exceptions:
         yield (*exception.location, "limits"), exception.limits

@@ -44,7 +44,7 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
         others = [
             number
             for number, other in enumerate(policy.rules)
-            if other.group in wider_groups[rule.group] and other.id not in excepted
+            if other.group in wider_groups[rule.group] and other.whole.id not in excepted
         ]
         minimums = flat_limits(rule.at_least)
         for key, value in flat[position].items():

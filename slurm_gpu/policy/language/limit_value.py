@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, number_of
-from slurm_gpu.policy.language.model import GpuLimit, Policy, PolicyRule
+from slurm_gpu.policy.language.model import GpuLimit, Policy, PolicyRule, Tier
+from slurm_gpu.policy.language.tiers import expanded, part_id, whole_rules
 from slurm_gpu.text.units import format_mgpu
 
 
@@ -22,13 +23,17 @@ def with_value(policy: Policy, rule_id: str, key: str, value: int) -> Policy:
     """Return the policy with the value of one limit replaced."""
     kind = LIMITS[key]
     new: dict[str, Any] = {kind.field: GpuLimit(value) if kind.measure is LimitUnit.GPUS else value}
-    return replace(
-        policy,
-        rules=tuple(
-            replace(rule, limits=replace(rule.limits, **new)) if rule.id == rule_id else rule
-            for rule in policy.rules
-        ),
-    )
+
+    def changed(part: PolicyRule | Tier, part_id: str) -> Any:
+        return replace(part, limits=replace(part.limits, **new)) if part_id == rule_id else part
+
+    rules = [
+        replace(rule, tiers=tuple(changed(tier, part_id(rule, tier.group)) for tier in rule.tiers))
+        if rule.tiers
+        else changed(rule, rule.id)
+        for rule in whole_rules(policy)
+    ]
+    return expanded(replace(policy, rules=tuple(rules)))
 
 
 def value_text(key: str, value: int) -> str:

@@ -29,9 +29,10 @@ from slurm_gpu.policy.language.model import (
     Per,
     PolicyRule,
     RuleException,
+    Tier,
 )
 
-RuleOrException = TypeVar("RuleOrException", PolicyRule, RuleException)
+HasAmounts = TypeVar("HasAmounts", PolicyRule, Tier, RuleException)
 
 # The prefix of the keys of minimums in the table for the Lua code.
 AT_LEAST = "at_least:"
@@ -223,14 +224,19 @@ def flat_limits(limits: JobAmounts) -> dict[str, Plain]:
     return flat
 
 
-def flat_amounts(of: PolicyRule | RuleException) -> dict[str, Plain]:
-    """Return the limits of a rule or exception as flat_limits does, and its minimums as `at_least:KEY`."""
+def flat_amounts(of: PolicyRule | Tier | RuleException) -> dict[str, Plain]:
+    """Return the limits of a rule, tier or exception by key, and its minimums as `at_least:KEY`."""
     minimums = flat_limits(of.at_least)
     return flat_limits(of.limits) | {f"{AT_LEAST}{key}": value for key, value in minimums.items()}
 
 
-def with_exact(of: RuleOrException) -> RuleOrException:
-    """Return a rule or exception with its exact amounts as limits and minimums."""
+def is_empty(of: PolicyRule | Tier) -> bool:
+    """Return whether a rule or tier allows everything."""
+    return not flat_amounts(of) and not of.options
+
+
+def with_exact(of: HasAmounts) -> HasAmounts:
+    """Return a rule, tier or exception with its exact amounts as limits and minimums."""
     both: dict[str, Any] = {kind.field: value for kind, value in set_limits(of.exactly)}
     limits, at_least = replace(of.limits, **both), replace(of.at_least, **both)
     return replace(of, limits=limits, at_least=at_least, exactly=JobAmounts())

@@ -283,18 +283,20 @@ class Group(Dated):
     accounts: Annotated[AccountWildcards | None, "Accounts."] = None
     qos: Annotated[QosWildcards | None, "QOS."] = None
     partitions: Annotated[PartitionWildcards | None, "Partitions."] = None
-    all_of: Annotated[GroupNames, Key("in"), "Only jobs in all of these groups."] = ()
-    none_of: Annotated[GroupNames, Key("not"), "Only jobs in none of these groups."] = ()
+    all_of: Annotated[GroupNames, Key("in"), "Required groups."] = ()
+    none_of: Annotated[GroupNames, Key("not"), "Excluded groups."] = ()
     from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
     until: Annotated[dt.date | None, DATE, "Last day."] = None
+    # The jobs in words, for the group of a part of a rule (tiers.py); None for groups in the file.
+    label: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RuleException(Dated):
-    """Limits that replace those of a rule for one user."""
+    """Limits that replace those of a rule for one user or for the jobs of a group."""
 
     rule: Annotated[str, TEXT, "The id of a rule with `per: user` or `per: job`."]
-    user: Annotated[str, USER_NAME, "The user."]
+    user: Annotated[str | None, USER_NAME, FromPlace(lambda _: None), "The user."]
     limits: Annotated[RuleLimits, _NAMES, "Limits that replace those of the rule."] = field(
         default_factory=RuleLimits
     )
@@ -304,7 +306,13 @@ class RuleException(Dated):
     from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
     until: Annotated[dt.date | None, DATE, "Last day."] = None
     granted_by: Annotated[str | None, TEXT, "The granter."] = None
+    group: Annotated[str | None, TEXT, "Or a group."] = None
     location: Annotated[Location, _AT_PLACE] = ()
+
+    @property
+    def whom(self) -> str:
+        """Return the user, or the group in words."""
+        return self.user or f"group {self.group}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,12 +324,30 @@ class Adjust:
     high: int
 
 
+_Options = Mapping[Annotated[str, choice(OPTIONS)], Need]
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """The limits of the jobs of one group that are in no earlier tier."""
+
+    group: Annotated[str | None, TEXT, Key("for"), "By default all other jobs."] = None
+    limits: Annotated[RuleLimits, _NAMES, "By default no limits."] = field(default_factory=RuleLimits)
+    at_least: Annotated[JobAmounts, _NAMES, "Minimums."] = field(default_factory=JobAmounts)
+    exactly: Annotated[JobAmounts, _NAMES, "Exact amounts."] = field(default_factory=JobAmounts)
+    options: Annotated[_Options, _NAMES, "Options."] = field(default_factory=dict)
+    why: Annotated[str | None, TEXT, "The reason."] = None
+    mode: Annotated[Mode | None, "The mode."] = None
+    location: Annotated[Location, _AT_PLACE] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
     """One rule with its reason."""
 
     id: Annotated[str, ID, "The name shown in refusals."]
-    group: Annotated[str, TEXT, Key("for"), "The group."]
+    # "" in a rule with tiers for all jobs.
+    group: Annotated[str, TEXT, Key("for"), FromPlace(lambda _: ""), "The group; optional with tiers."]
     per: Annotated[Per, "The scope of its limits."]
     why: Annotated[str, TEXT, "The reason, shown in refusals."]
     limits: Annotated[RuleLimits, _NAMES, "Maximums."] = field(default_factory=RuleLimits)
@@ -330,15 +356,26 @@ class PolicyRule:
     )
     # Empty in a checked policy: check.py moves it into `limits` and `at_least`.
     exactly: Annotated[JobAmounts, _NAMES, "Exact amounts of one job."] = field(default_factory=JobAmounts)
-    options: Annotated[Mapping[Annotated[str, choice(OPTIONS)], Need], _NAMES, "Options of submissions."] = (
-        field(default_factory=dict)
-    )
+    options: Annotated[_Options, _NAMES, "Options of submissions."] = field(default_factory=dict)
+    tiers: Annotated[tuple[Tier, ...], _NAMES, "The first that matches a job applies."] = ()
     mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "The times at which it applies."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None
     adjust: Annotated[tuple[Adjust, ...], _ADJUST, "Bounds for the weekly adjustment."] = ()
     location: Annotated[Location, _AT_PLACE] = ()
+    # The rule in the file, if this is one of its tiers, or its part for a group with an exception (tiers.py).
+    part_of: PolicyRule | None = None
+
+    @property
+    def whole(self) -> PolicyRule:
+        """Return the rule in the file."""
+        return self.part_of or self
+
+    @property
+    def with_limits(self) -> tuple[PolicyRule | Tier, ...]:
+        """Return the tables in the file that may set limits of the rule."""
+        return (self, *self.tiers)
 
 
 class BundleMode(StrEnum):
@@ -499,4 +536,4 @@ class Policy:
         default_factory=dict
     )
     rules: Annotated[tuple[PolicyRule, ...], "All rules that match a job apply."] = ()
-    exceptions: Annotated[tuple[RuleException, ...], "Other limits for a user."] = ()
+    exceptions: Annotated[tuple[RuleException, ...], "Other limits for a user or group."] = ()

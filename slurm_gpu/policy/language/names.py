@@ -96,7 +96,8 @@ def resolve_names(policy: Policy, source: YamlSource, directory: SystemDirectory
             else:
                 names.members[name] = members
     for exception in policy.exceptions:
-        user(exception.user, (*exception.location, "user"))
+        if exception.user is not None:
+            user(exception.user, (*exception.location, "user"))
     unknown.sort(key=lambda error: (error.line, error.column))
     return replace(names, unknown=tuple(unknown))
 

@@ -21,7 +21,7 @@ from slurm_gpu.policy.language.hours_text import jobs_at
 from slurm_gpu.policy.language.limits import flat_amounts
 from slurm_gpu.policy.language.local_time import end_of_day, start_of_day, utc_offsets
 from slurm_gpu.policy.language.lua_literals import Plain, to_lua
-from slurm_gpu.policy.language.model import Bundle, Dated, Hours, JobTime, Policy
+from slurm_gpu.policy.language.model import Bundle, Dated, Hours, JobTime, Policy, PolicyRule
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.lua.colocation import compile_colocation
 from slurm_gpu.policy.lua.idle import compile_cancel_idle
@@ -151,16 +151,22 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "partitions": _name_set(group.partitions),
             "all_of": _indexes(group.all_of, index),
             "none_of": _indexes(group.none_of, index),
+            "label": group.label,
         }
         for group in policy.groups.values()
     ]
-    exceptions: dict[str, dict[int, Plain]] = {}
-    for exception in policy.exceptions:
-        exceptions.setdefault(exception.rule, {})[names.uids[exception.user]] = {
-            **_seconds(exception, zone),
-            "limits": flat_amounts(exception),
-            "why": exception.why,
-        }
+
+    def exceptions(rule: PolicyRule) -> dict[int, Plain] | None:
+        found: dict[int, Plain] = {}
+        for exception in policy.exceptions:
+            if exception.user is not None and exception.rule == rule.whole.id:
+                # A tier does not set every limit of its rule.
+                of_rule = flat_amounts(rule)
+                own = {key: value for key, value in flat_amounts(exception).items() if key in of_rule}
+                days = _seconds(exception, zone)
+                found[names.uids[exception.user]] = {**days, "limits": own, "why": exception.why}
+        return found or None
+
     rules: list[Plain] = [
         {
             "id": rule.id,
@@ -173,7 +179,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "when": None if rule.when is None else _when(rule.when),
             "limits": flat_amounts(rule),
             "options": {option: str(need) for option, need in rule.options.items()} or None,
-            "exceptions": exceptions.get(rule.id),
+            "exceptions": exceptions(rule),
         }
         for rule in policy.rules
     ]

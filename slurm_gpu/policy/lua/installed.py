@@ -37,7 +37,7 @@ class GroupInForce:
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
     partitions: frozenset[str] | None = None
-    # A job is in all of these groups, and in none of the others; their days do not count.
+    # Groups that contain the jobs, and excluded ones; their days do not count.
     all_of: tuple[GroupInForce, ...] = ()
     none_of: tuple[GroupInForce, ...] = ()
     from_s: float = 0

@@ -351,7 +351,7 @@ class _LimitDerivation:
 
     def _exceptions(self, rule: PolicyRule) -> Iterator[tuple[str, RuleLimits]]:
         for exception in self.policy.exceptions:
-            if exception.rule == rule.id and exception.applies_on(self.today):
+            if exception.rule == rule.whole.id and exception.applies_on(self.today) and exception.user:
                 yield exception.user, exception.limits
 
     @staticmethod

@@ -25,8 +25,10 @@ from slurm_gpu.policy.language.model import (
     Policy,
     PolicyRule,
     RuleException,
+    Tier,
     Urgent,
 )
+from slurm_gpu.policy.language.tiers import whole_rules
 from slurm_gpu.policy.lua.bundle import bundle_reason
 from slurm_gpu.policy.lua.urgent import describe_urgent_users
 from slurm_gpu.text.units import counted, format_duration, format_memory_mib, format_mgpu
@@ -141,7 +143,7 @@ def make_page(policy: Policy, built_in: tuple[Section, ...] = ()) -> PolicyPage:
         tuple(map(_bundle, policy.bundles.values())),
     )
     return PolicyPage(
-        rules=(*(_rule(rule, policy) for rule in policy.rules), one_gpu, *built_in),
+        rules=(*(_rule(rule, policy) for rule in whole_rules(policy)), one_gpu, *built_in),
         others=tuple(part for part in (owners, urgent, sharing, idle, bundles) if part.sections),
         contact=policy.contact,
     )
@@ -162,17 +164,19 @@ def conditions(group: Group) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _rule(rule: PolicyRule, policy: Policy) -> Section:
-    group = policy.groups[rule.group]
-    remarks = [
-        f"{_NEED[need]} {_OPTIONS.get(option, f'--{option}')}." for option, need in rule.options.items()
-    ]
+    whom = "for every job"
+    if rule.group:
+        whom = f"for {rule.group}: {_group_text(policy.groups[rule.group], policy.groups)}"
+    if rule.tiers:
+        whom += "; only the first line that matches a job applies"
+    remarks = _needs(rule)
     if rule.when is not None:
         remarks.append(f"Only for jobs {jobs_at(rule.when)}{_RUN if rule.when.at is JobTime.RUN else ''}.")
     if rule.kind is not None:
         remarks.append(_KIND[rule.kind])
     if rule.mode in _MODE:
         remarks.append(_MODE[rule.mode])
-    elif any(kind.scope is Scope.RUNNING for kind, _ in set_limits(rule.limits)):
+    elif any(kind.scope is Scope.RUNNING for part in rule.with_limits for kind, _ in set_limits(part.limits)):
         remarks.append("Jobs over the limit are accepted, and wait.")
     remarks += [
         f"A weekly adjustment may move the limit on {_running(LIMITS[one.key].what)} "
@@ -181,25 +185,41 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     ]
     return Section(
         name=rule.id,
-        whom=f"for {group.name}: {_group_text(group, policy.groups)}",
+        whom=whom,
         why=rule.why,
-        limits=_limit_lines(rule, rule.per),
+        limits=(*_limit_lines(rule, rule.per), *(_tier(tier, rule, policy) for tier in rule.tiers)),
         remarks=tuple(remarks),
         exceptions=tuple(
-            _exception(exception, rule.per) for exception in policy.exceptions if exception.rule == rule.id
+            _exception(exception, rule.per, policy)
+            for exception in policy.exceptions
+            if exception.rule == rule.id
         ),
     )
+
+
+def _tier(tier: Tier, rule: PolicyRule, policy: Policy) -> str:
+    jobs = "all other jobs" if tier.group is None else _named(tier.group, policy.groups)
+    text = f"{jobs}: {', '.join(_limit_lines(tier, rule.per)) or 'no limit'}"
+    if tier.why is not None:
+        text += f" ({tier.why})"
+    text = ". ".join((text, *(need.removesuffix(".") for need in _needs(tier))))
+    return text if tier.mode in (None, rule.mode) else f"{text}. {_MODE.get(tier.mode, 'Enforced.')}"
+
+
+def _named(group: str, groups: Mapping[str, Group]) -> str:
+    return f"{group} ({_group_text(groups[group], groups)})"
 
 
 def _running(what: str) -> str:
     return "running jobs" if what == "jobs" else f"{what} of running jobs"
 
 
-def _exception(exception: RuleException, per: Per) -> str:
+def _exception(exception: RuleException, per: Per, policy: Policy) -> str:
     limits = ", ".join(_limit_lines(exception, per))
     granted = f", granted by {exception.granted_by}" if exception.granted_by else ""
     days = f"{exception.days_text()} " if exception.days_json() else ""
-    what = f"Exception {days}for {exception.user}: {limits}"
+    whom = exception.user or _named(exception.group or "", policy.groups)
+    what = f"Exception {days}for {whom}: {limits}"
     return f"{what} ({exception.why}{granted})"
 
 
@@ -267,10 +287,10 @@ _CONDITIONS = {"unix_groups": "UNIX groups", "qos": "QOS"}
 
 
 def _group_text(group: Group, groups: Mapping[str, Group]) -> str:
-    def named(names: Iterable[str]) -> list[str]:
-        return [f"{name} ({_group_text(groups[name], groups)})" for name in names]
+    def named(names: Iterable[str]) -> str:
+        return " and ".join(_named(name, groups) for name in names)
 
-    parts = [f"jobs of {' and '.join(named(group.all_of))}"] if group.all_of else []
+    parts = [f"jobs of {named(group.all_of)}"] if group.all_of else []
     parts += [
         f"{_CONDITIONS.get(key, key)} {', '.join(names)}"
         for key, names in conditions(group)
@@ -278,11 +298,15 @@ def _group_text(group: Group, groups: Mapping[str, Group]) -> str:
     ]
     jobs = " and ".join(parts) if parts else "every job"
     if group.none_of:
-        jobs += f", except jobs of {' and '.join(named(group.none_of))}"
+        jobs += f", except jobs of {named(group.none_of)}"
     return f"{jobs}; {days}" if (days := group.days_text()) else jobs
 
 
-def _limit_lines(of: PolicyRule | RuleException, per: Per) -> tuple[str, ...]:
+def _needs(of: PolicyRule | Tier) -> list[str]:
+    return [f"{_NEED[need]} {_OPTIONS.get(option, f'--{option}')}." for option, need in of.options.items()]
+
+
+def _limit_lines(of: PolicyRule | Tier | RuleException, per: Per) -> tuple[str, ...]:
     return tuple(limit_texts(of.limits, of.at_least, _PER[per]))
 
 

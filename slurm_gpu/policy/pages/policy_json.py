@@ -41,6 +41,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
         "rules": [
             {
                 "id": rule.id,
+                "tier_of": None if rule.part_of is None else rule.part_of.id,
                 "for": rule.group,
                 "per": str(rule.per),
                 "why": rule.why,
@@ -59,6 +60,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
             {
                 "rule": exception.rule,
                 "user": exception.user,
+                "group": exception.group,
                 "limits": limits_json(exception.limits),
                 "at_least": limits_json(exception.at_least),
                 "from": None,

@@ -60,7 +60,10 @@ def modelled_rules(
     """
     unenforced = frozenset(unenforced_limits)
     rules, remarks = [], []
+    current = {rule.id for rule in policy.rules if rule.group.is_current(now_s)}
     for rule in policy.rules:
+        if rule.id in current and not rule.group.is_current(now_s):
+            continue  # the same tier in another period
         limits = {key: value for key, value in rule.limits.items() if key.split(":")[0] in RESOURCES}
         if not limits:
             continue
