@@ -162,8 +162,8 @@ class _LimitDerivation:
                     f"{user} has associations by partition in account {account}: they are not changed"
                 )
         self.field_limits: dict[Entity, dict[LimitField, list[_FieldLimit]]] = {}
-        # Managed accounts with jobs in a group, by its name.
-        self.accounts_of: dict[str, list[str]] = {}
+        # Accounts that may have jobs in a group, by its name.
+        self.possible: dict[str, list[str]] = {}
 
     def required(self) -> RequiredLimits:
         for rule in _enforced(self.policy, self.today):
@@ -274,8 +274,10 @@ class _LimitDerivation:
         else:
             what, managed = "account", self.accounts
             named = self._named(group, "accounts")
-            possible = [name for name in {*self.users, *named} if self._holds(group, name) is not False]
-            wanted = [name for name in possible if name in named or any(self._users_of(group, name))]
+            wanted = [name for name in named - {*self.users} if self._holds(group, name) is not False]
+            wanted += [
+                name for name in self._possible(group) if name in named or any(self._users_of(group, name))
+            ]
         missing = sorted(set(wanted) - set(managed))
         if not missing:
             return None
@@ -284,10 +286,15 @@ class _LimitDerivation:
         return f"Slurm cannot limit {outside}, which must be in slurmdbd and under manages: {key}"
 
     def _accounts_of(self, group: Group) -> list[str]:
-        if group.name not in self.accounts_of:
-            found = [account for account in self.accounts if self._holds(group, account) is not False]
-            self.accounts_of[group.name] = found
-        return self.accounts_of[group.name]
+        # The keys of `parts` are the managed accounts.
+        return [account for account in self._possible(group) if account in self.parts]
+
+    def _possible(self, group: Group) -> list[str]:
+        """Return all accounts, managed or not, that may have jobs in the group."""
+        if group.name not in self.possible:
+            found = [account for account in self.users if self._holds(group, account) is not False]
+            self.possible[group.name] = found
+        return self.possible[group.name]
 
     def _qos_of(self, group: Group, names: Iterable[str]) -> list[str]:
         return [name for name in sorted(names) if self._holds(group, qos=name)]
