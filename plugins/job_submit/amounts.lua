@@ -11,7 +11,7 @@ function amounts.u32(value)
   if type(value) ~= "number" or value == UNSET_32 or value > UNLIMITED_32 then
     return nil
   end
-  return value == UNLIMITED_32 and math.huge or value + 0.0 -- from Lua 5.3 on integers wrap around
+  return value == UNLIMITED_32 and math.huge or value + 0.0 -- from Lua 5.3 on, integers wrap around
 end
 
 -- A 16-bit field as a number, nil if it is unset or unlimited.
@@ -46,7 +46,7 @@ local function parse_tres(text)
         unreadable = unreadable,
         name = name,
         type = kind ~= "" and kind or nil,
-        count = tonumber(digits) * SUFFIX[string.lower(suffix)] + 0.0, -- from Lua 5.3 on integers wrap around
+        count = tonumber(digits) * SUFFIX[string.lower(suffix)] + 0.0, -- from Lua 5.3 on, integers wrap around
       }
     end
   end

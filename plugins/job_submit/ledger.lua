@@ -34,7 +34,7 @@ local function distinct_prefix()
   return seed
 end
 
--- The fields of the state about admissions, as for a newly loaded script.
+-- The fields of the state for admissions, with their values in a newly loaded script.
 function ledger.new()
   return {
     ledger = {},

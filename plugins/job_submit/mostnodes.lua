@@ -15,8 +15,8 @@ function mostnodes.is_bound(rule, limit)
   return rule.mode == "enforce" and KEYS[limit.key:match("^[^:]+")] or false
 end
 
--- The most nodes that Slurm may use for the tasks of a job, and for its tasks and GPUs; nil if that is not more than
--- counted, or the job limits them or runs already.
+-- Two results: the most nodes that Slurm may use for the tasks of a job, and for its tasks and GPUs.
+-- Returns nil if the latter does not exceed the counted nodes, if the job sets its own maximum, or if it already runs.
 function mostnodes.possible(job)
   if amounts.most_nodes(job.request) or (job.record and job.record.job_state % 256 ~= 0) then
     return nil

@@ -79,7 +79,7 @@ local function run(job)
   return {}
 end
 
--- Urgent jobs are never cached.
+-- Decisions about urgent jobs are never cached.
 local function again(job)
   return job.urgent == nil
 end

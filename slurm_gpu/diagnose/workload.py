@@ -218,7 +218,7 @@ def replicas(case: Case) -> Verdict | None:
             continue
         rest = means[~more]
         if means[more].min() - rest.max() < _REPLICA_SIGMAS / 2 * error:
-            # These replicas are not clearly separate from the others, since power varies continuously.
+            # No clear gap separates these replicas from the others: power varies gradually across replicas.
             continue
         rows = np.concatenate([part.reshape(-1, tensor)[more].ravel() for part in members])
         return _replica(case, np.isin(np.arange(case.n), rows), float(means[more].mean() - usual), std)

@@ -48,7 +48,7 @@ _JOB_GRES = re.compile(r"^ +Nodes=(?P<nodes>\S+) CPU_IDs=.*? GRES=(?P<gres>\S*)"
 
 @dataclass(frozen=True, slots=True)
 class JobTexts:
-    """The texts of a job that a user could forge in scontrol's output, read from squeue."""
+    """A job's text fields, read from squeue because users could forge them in scontrol's output."""
 
     name: str
     admin_comment: str

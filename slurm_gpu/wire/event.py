@@ -53,7 +53,7 @@ def _data(name: str, data: Any) -> Mapping[str, Any]:
     except ValueError as error:
         raise RecordError(f"{name}: cannot be stored: {error}") from None
     if size > MAX_EVENT_DATA_BYTES:
-        raise RecordError(f"{name}: {size} bytes are more than {MAX_EVENT_DATA_BYTES}")
+        raise RecordError(f"{name}: {size} bytes exceed the maximum of {MAX_EVENT_DATA_BYTES}")
     return data
 
 

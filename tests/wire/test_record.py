@@ -193,7 +193,7 @@ def test_events_travel_too():
         Event.from_wire({"node": "n1", "boot_id": "b", "n": 0, "at_s": 5})
     with pytest.raises(RecordError, match="data: 3 must be an object"):
         Event.from_wire({**event.to_wire(), "data": 3})
-    with pytest.raises(RecordError, match="data: 5012 bytes are more than 4096"):
+    with pytest.raises(RecordError, match="data: 5012 bytes exceed the maximum of 4096"):
         Event.from_wire({**event.to_wire(), "data": {"text": "x" * 5000}})
     deep: list[Any] = []
     for _ in range(500):

@@ -24,7 +24,7 @@ class Greedy:
     def choose(self, view: PlannerView) -> Sequence[Start]:
         """Fill idle GPUs first, then add jobs to GPUs that are in use.
 
-        An idle GPU receives two jobs only if more jobs are waiting than GPUs are idle.
+        An idle GPU receives two jobs only if there are more waiting jobs than idle GPUs.
         """
         decision = PlannerDecision(view, self._belief)
         while decision.waiting and decision.idle:

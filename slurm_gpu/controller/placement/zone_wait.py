@@ -122,7 +122,7 @@ class ZoneWait(Duty):
         """Check the jobs that wait for a zone.
 
         Only the slurm-gpuctld on the host of the active slurmctld writes constraints, because slurm-gpu.yaml
-        may differ between hosts. Every slurm-gpuctld counts the waiting times, so that they survive a
+        may differ between hosts. Every slurm-gpuctld keeps track of the waiting times, so that they survive a
         failover.
         """
         zoned = {

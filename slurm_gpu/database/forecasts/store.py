@@ -102,8 +102,8 @@ def read_model_body(connection: Connection, cluster: str, created_s: int) -> byt
 def remember(connection: Connection, cluster: str, predictions: Iterable[Prediction]) -> int:
     """Store the forecasts of jobs that have no other forecast within AGAIN_AFTER_S.
 
-    Return the number of stored forecasts. Stored forecasts far in the future, due to a wrong clock, do not
-    count.
+    Return the number of stored forecasts. Earlier forecasts that a wrong clock dated far in the future do not
+    prevent a new one.
     """
     listed = list(predictions)
     if not listed:

@@ -22,7 +22,7 @@ log = logging.getLogger("slurm-gpuweb")
 AT_ONCE = 2
 MOST_WAITING = 8
 OF_A_USER = 2
-# The time limit of one drawing. Drawing a job of 128 GPUs and 24 hours takes two seconds.
+# The time limit for one drawing. Drawing a job of 128 GPUs and 24 hours takes two seconds.
 WITHIN_S = 60.0
 _RETRY = {"Retry-After": "5"}
 # This is a command instead of an import, so that only the new process loads numpy.

@@ -20,7 +20,7 @@ from slurm_gpu.monitor.viewer import VIEWER, Viewer
 # Pages of other sites cannot send this header without a preflight request.
 ACTS_HEADER = "X-Slurm-Gpu"
 SIGN_IN = "/signin"
-# The key of the session, if there is one, in the scope of a request.
+# The key under which the scope of a request contains its session, if there is one.
 SESSION = "slurm_gpu.session"
 _HARMLESS = frozenset({"GET", "HEAD"})
 _ACTS = ACTS_HEADER.lower().encode()

@@ -1,4 +1,4 @@
-"""Filter implausible answers from a device: the field becomes unknown, and the value is counted."""
+"""Filter out implausible answers from a device: the field becomes unknown, and the value is counted."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ class ReaderProcess:
             case ["end", list(rows)]:
                 xids = [built(Xid, row) for row in rows]
             case message:
-                raise ReaderFailedError(f"the NVML reader sent no XIDs, but {str(message)[:80]}")
+                raise ReaderFailedError(f"the NVML reader sent {str(message)[:80]} instead of XIDs")
         self._crashed_at.clear()
         self._start_delay_s = 0.0
         if any(failure.kind is ReadError.DRIVER for failure in failures.values()):

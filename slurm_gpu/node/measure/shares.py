@@ -93,8 +93,8 @@ class JobSamples:
     ) -> None:
         """Add new samples; `offset_s` is the wall-clock time minus Clock.monotonic().
 
-        `owner_of` is ProcessJobs.owner_of. Samples after `now_us` (wall clock) were made before the clock was
-        set back. The same offset applies to all samples, so that samples of one driver tick keep the same
+        `owner_of` is ProcessJobs.owner_of. Samples after `now_us` (wall clock) were taken before the clock
+        was set back. The same offset applies to all samples, so that samples of one driver tick keep the same
         timestamp.
 
         Some drivers reportedly list each process once, with the time of its last work and its mean since the

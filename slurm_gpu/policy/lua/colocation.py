@@ -58,7 +58,7 @@ _KEPT = {
     "urgent": "urgent jobs cannot share GPUs",
     "may": "its group was not allowed to share GPUs",
     "off": "slurm-gpuctld was not assigning jobs to shared GPUs",
-    "unknown": "the GPU use of jobs like it was not known yet",
+    "unknown": "the GPU use of similar jobs was not known yet",
     "large": "it needed too much of a GPU",
 }
 

@@ -101,7 +101,7 @@ def _mariadb(at: DoctorContext, names: str) -> str:
 
 
 def stopped_mariadb(at: DoctorContext) -> str | None:
-    """Return how to continue MariaDB if a signal stopped it on this host; None otherwise."""
+    """Return how to resume MariaDB if a signal stopped it on this host; None otherwise."""
     return continue_stopped([*running("mariadbd"), *running("mysqld")])
 
 
