@@ -425,3 +425,23 @@ def test_the_page_and_json_show_minimums_and_options_of_tiers() -> None:
         "shape (guests)": ({"nodes": 2, "cpus_per_gpu": 4}, {"time": "required"}),
         "shape": ({}, {"gpu_type": "required", "mem": "forbidden"}),
     }
+
+
+def test_a_rule_with_tiers_sets_its_minimums_and_options_there() -> None:
+    own = "    at_least: {gpus: 1}\n    options: {mem: required}\n    tiers:\n"
+    first, second = mistakes(SHAPES.replace("    tiers:\n", own))
+    assert "at_least: this rule has tiers; write it in a tier" in first
+    assert "options: this rule has tiers; write it in a tier" in second
+    twice = mistakes(SHAPES.replace("exactly: {nodes: 2,", "limits: {nodes: 3}, exactly: {nodes: 2,"))
+    assert "nodes: limits: already sets it; write it once" in twice[0]
+
+
+def test_useless_and_impossible_parts_of_tiers_are_reported() -> None:
+    text = SHAPES.replace("at_least: {gpus: 1}}", "at_least: {gpus: 2, tasks: 0}, limits: {gpus: 1}}")
+    source = parse_yaml(text, "p.yaml")
+    policy = check_policy(source)
+    doubts = find_doubts(policy, resolve_names(policy, source, Directory()), source, DAY.date())
+    assert [str(doubt).split(": ", 1)[1] for doubt in doubts] == [
+        "no job satisfies both the minimum of gpus in rule shape (staff) and its maximum",
+        "a minimum of 0 has no effect: tasks of rule shape (staff)",
+    ]

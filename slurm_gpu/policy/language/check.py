@@ -138,7 +138,7 @@ class _Check(Decoder):
             self.lacks(at, (*_AMOUNTS, "options"))
         for key in (*_AMOUNTS, "options") if self.has(*at, "tiers") else ():
             if self.has(*at, key):
-                message = f"{key}: this rule has tiers; write the {key} in its tiers"
+                message = f"{key}: this rule has tiers; write it in a tier"
                 self.fail_once((*at, key), message, key=True)
         self.amounts(at)
         self.tiers(rule, policy)
