@@ -296,3 +296,18 @@ def test_the_facts_are_those_of_the_nodes() -> None:
     )
     assert {kind.mib for kind in plain.partition_nodes["gpu"]} == {None}
     assert plain.tasks_per_core is None
+
+
+def test_minimums_count_the_nodes_that_a_job_names() -> None:
+    limits: dict[str, Limit] = {"nodes": 3, "at_least:nodes": 2}
+    fields = {"tres_per_node": gpu(1), "num_tasks": 64}
+    refused = Site(limits).submit(**fields)
+    assert refused.messages[1:3] == (
+        "  nodes in one job: at least 2, requested 1.",
+        "  Try: sbatch --nodes=2 ...",
+    )
+    assert Site(limits).most(**fields, min_nodes=2) == 3
+    assert Site(limits | {"gpus": 8000}).most(**fields, min_nodes=2) == 2
+    assert Site(limits).most(**fields, min_nodes=2, max_nodes=2) == 2
+    alone: dict[str, Limit] = {"at_least:nodes": 2}
+    assert Site(alone).most(**fields, min_nodes=2) is None
