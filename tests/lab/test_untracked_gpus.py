@@ -43,8 +43,9 @@ def _run(lab: Lab, job: int, state: str = "COMPLETED") -> dict[str, Any]:
 
 
 def _measured(lab: Lab, job: int) -> dict[str, Any]:
+    """Return the run with its records; each import clears nGPU for a moment, until it is derived again."""
     run = _run(lab, job)
-    return run if run.get("uGPUcore") is not None else {}
+    return run if None not in (run.get("uGPUcore"), run.get("nGPU")) else {}
 
 
 def _free_while(lab: Lab, job: int) -> dict[str, int]:
