@@ -67,7 +67,7 @@ class SlurmNode:
     """CPUs that jobs may use; None if unknown."""
     sockets: int | None = None
     cores: int | None = None
-    """Those of all sockets."""
+    """The cores of all sockets together; None if unknown."""
     unaccounted: Sequence[str] = ()
     """GRES of the node (gpu, shard, mps) that AccountingStorageTRES lacks, so that no TRES contains them."""
 
