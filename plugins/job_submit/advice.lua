@@ -3,13 +3,13 @@
 local _, lib = ...
 local wrap, width, WIDTH = lib.wording.wrap, lib.wording.width, lib.wording.WIDTH
 
--- Returns the job of lib.remedy; nil if that fails, so that the refusal itself is still shown.
+-- Returns the suggestion of lib.remedy; nil if it raises an error, since the refusal must still be shown.
 local function remedy_for(job, judge)
   local fine, found = pcall(lib.remedy, job, judge)
   return fine and found or nil
 end
 
--- Users copy commands: they are never wrapped.
+-- Commands are never wrapped, because users copy them.
 local function add_command(lines, opening, command)
   if width(opening) + 1 + width(command) > WIDTH then
     lines[#lines + 1] = opening
@@ -18,7 +18,7 @@ local function add_command(lines, opening, command)
   lines[#lines + 1] = opening .. " " .. command
 end
 
--- Adds the command of a smaller job, and that of one which borrows no GPUs.
+-- Adds the suggested command. If its job would borrow GPUs, also adds a command that borrows none, or a note.
 local function add_remedy(lines, opening, found)
   local without = #found.without > 0 and " without " .. table.concat(found.without, " and ") or ""
   add_command(lines, opening .. without .. ":", found.command)
@@ -29,7 +29,8 @@ local function add_remedy(lines, opening, found)
   end
 end
 
--- Adds a line if a limit on GPU-hours refused the job: only the calendar frees these. Returns whether it did.
+-- Adds a line if a limit on GPU-hours per period refused the job: only the next period frees GPU-hours. Returns
+-- whether it added the line.
 local function add_period(lines, findings)
   for _, finding in ipairs(findings) do
     local period = finding.key:match("^gpu_hours:(.+)$")
@@ -41,11 +42,11 @@ local function add_period(lines, findings)
   return false
 end
 
--- Advises on a request that fits once other jobs end.
+-- Adds advice on a request that will fit once other jobs end.
 local function add_room(lines, job, state, findings)
   for _, finding in ipairs(findings) do
     if finding.retry_s then
-      -- Slurm may have refused jobs that the script accepted; the queue does not show it yet.
+      -- Slurm may have refused jobs that the script accepted, but the queue does not show this yet.
       local text = "Jobs that were just submitted count before they appear in the queue. If Slurm refused them, try "
       wrap(lines, string.format("%sagain in %.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
       return
@@ -91,7 +92,7 @@ local function add_smaller(lines, job, state, findings)
   end
 end
 
--- Appends the hours of the findings' rules with `at: run`.
+-- Appends the hours of each rule with `at: run` among the findings.
 local function add_hours(whens, findings)
   for _, finding in pairs(findings or {}) do
     local when = finding.rule.when
@@ -101,7 +102,7 @@ local function add_hours(whens, findings)
   end
 end
 
--- The first moment after these hours at which the job would be accepted; nil if none is near.
+-- Returns the first begin time after these hours with which the job would be accepted; nil if none is found.
 local function later_begin(job, state, whens)
   while true do
     local n, begin_s = #whens, lib.calendar.free_from(whens, job.begin_s, job.walltime_s or math.huge)
@@ -113,7 +114,7 @@ local function later_begin(job, state, whens)
   end
 end
 
--- Adds a begin time and a time limit with which no rule with `at: run` that refused the job would apply to it.
+-- Suggests a begin time and a time limit that avoid the hours of the `at: run` rules that refused the job.
 local function add_other_hours(lines, job, state, findings)
   local calendar, whens, first_s = lib.calendar, {}, math.huge
   add_hours(whens, findings)

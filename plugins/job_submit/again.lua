@@ -1,38 +1,41 @@
 -- requires: judge, reading, stages, state
--- A cache of decisions. Users submit many equal jobs; a job that equals an accepted one is accepted without a
--- judgement.
+-- A cache of decisions. Users submit many identical jobs; a job that is identical to an accepted one is accepted
+-- without a judgement.
 --
--- With 10,000 queued jobs and a script that does nothing, slurmctld spends 0.9 to 1.5 ms of processor time on a
+-- With 10,000 queued jobs and a script that does nothing, slurmctld spends 0.9 to 1.5 ms of CPU time on a
 -- submission. A judgement takes 0.14 to 0.28 ms, a hit 0.04 to 0.08 ms (bench/submit.py, medians of two runs).
 --
--- The key consists of all values that the judgement read, in order (reading.lua): fields of job_desc and of partitions,
--- and the submitter. The value, a leaf, is the judged job with the limits on sums that apply to it. Invariants:
+-- A key consists of the kind of the job, the submitter, and all values that the judgement read, in order
+-- (reading.lua): fields of job_desc and of partitions. The cached value, a leaf, is the judged job with the limits
+-- that apply to it. Invariants:
 --
--- 1. Only a new job that was accepted without a finding, a message or a queue error is kept.
--- 2. A judgement depends only on the answers to its questions, the policy, the sums and, if a rule depends on the
---    clock, the current second. Each hit compares all answers and the second, and evaluates the sums again. A module
---    that depends on more has a function `again(job, state)`; an unknown module without one disables the cache.
--- 3. Any difference or error is a miss, and a miss is judged from the beginning.
--- 4. It has at most MOST_LEAVES leaves, is emptied every KEPT_S seconds, and starts empty when the script is loaded.
--- 5. Slurm's job_desc and partitions are not kept longer than the call.
--- 6. It is disabled while the function `slurm_gpu_considered` is set, which every judgement must call.
+-- 1. Only new jobs that were accepted without a finding, a message or a queue error are cached.
+-- 2. A judgement depends only on its key, the policy, the sums and, if a rule depends on the clock, the current
+--    second. A lookup compares the key and the second, and evaluates the sums again. A module that depends on more
+--    has a function `again(job, state)`; an unknown module without one disables the cache.
+-- 3. Any difference or error is a miss; the job is then judged in full.
+-- 4. The cache has at most MOST_LEAVES leaves, is emptied every KEPT_S seconds, and is empty when the script is
+--    loaded.
+-- 5. References to Slurm's job_desc and partitions are dropped at the end of the call.
+-- 6. The cache is disabled while the function `slurm_gpu_considered` is set, because every judgement must call it.
 --
--- The keys form a tree. A node is a sequence of `questions` to which all its jobs gave the same `answers`. Both are
--- flat lists, since memory accesses cost more time than the comparisons. At the end of a node is the `leaf`, or the
--- `question` that its jobs answered differently, with the following nodes `by_answer` (`unset` for no answer). `fields`
--- contains the questions about a field of job_desc, and false for other questions.
+-- The keys form a tree. A question names a value that the judgement read; the answer is that value. A node has a
+-- list of `questions` to which all its jobs gave the same `answers`. Both lists are flat, because memory accesses
+-- take longer than comparisons. A node ends with a `leaf`, or with a `question` that its jobs answered differently.
+-- Then `by_answer` has the next node for each answer, and `unset` the one for nil. `fields` has the questions about
+-- fields of job_desc, and false for other questions.
 local policy, lib = ...
 local again = {}
 
 -- Maximum number of leaves, since users may submit any number of different requests.
 local MOST_LEAVES = 500
--- Maximum length, in bytes, of an answer that is kept.
+-- Maximum length of an answer in bytes; jobs with longer answers are not cached.
 local LONGEST_ANSWER = 1000
 -- Seconds after which the cache is emptied: values that are not compared, such as a user's name, may change.
 local KEPT_S = 600
 
--- Stages that depend on sums and the clock only through `checks`. Any other stage has a function `again(job, state)`,
--- which returns whether it would still find nothing; an unknown stage without one disables the cache.
+-- Stages that depend on sums and the clock only through `checks`. Any other stage needs a function
+-- `again(job, state)` that returns whether the stage would still find nothing; without it, the cache is disabled.
 local KNOWN = {}
 for _, name in ipairs({ "job", "lending", "state", "limits", "bundles" }) do
   KNOWN[lib[name] or name] = true
@@ -47,7 +50,7 @@ for _, module in ipairs(lib.stages) do
   end
 end
 
--- Whether no rule and no group depends on the clock.
+-- Whether neither the rules nor the groups depend on the clock.
 local timeless = true
 for _, rule in ipairs(policy.rules) do
   timeless = timeless and not (rule.when or rule.exceptions)
@@ -64,7 +67,7 @@ local function forget()
   roots, n_leaves = {}, 0
 end
 
--- The root of the tree for a kind of job and its submitter.
+-- Returns the root of the tree for a kind of job and a submitter; nil if there is none.
 local function root_of(kind, submit_uid)
   local kinds = roots[kind]
   return kinds and kinds[submit_uid]
@@ -77,7 +80,7 @@ local function following(node, value)
   return node.by_answer[value]
 end
 
--- The leaf that a job's answers select.
+-- Returns the leaf that matches a job's answers; nil if there is none.
 local function leaf_of(node, desc, parts)
   while node do
     local fields, answers = node.fields, node.answers
@@ -108,7 +111,7 @@ end
 
 local NONE = {}
 
--- Whether a job still fits a limit, and the fraction of it that is left, as in limits.lua.
+-- Returns whether a job still fits a limit, and the fraction of the limit that is left, as in limits.lua.
 local function left_of(check, job, state)
   if check.left then
     return true, check.left
@@ -131,8 +134,8 @@ local function left_of(check, job, state)
   return fits, check.bound > 0 and left / check.bound or 0
 end
 
--- The limits that apply to a job, in order. Adjacent limits that depend on the job alone become one: the nearest, with
--- the fraction of it that is left.
+-- Returns the limits that apply to a job, in order. Merges adjacent limits that depend only on the job into the
+-- nearest one, with the fraction of it that is left.
 local function compress(checks)
   local kept = {}
   for _, check in ipairs(checks) do
@@ -141,7 +144,7 @@ local function compress(checks)
     else
       local left, last = check.bound > 0 and check.bound / check.bound or 0, kept[#kept]
       local before = last and last.left
-      if not (before and before <= left) then -- without a limit (inf / inf), neither limit is nearer
+      if not (before and before <= left) then -- inf / inf (no limit) is NaN: neither limit is nearer
         kept[#kept + (before and left < before and 0 or 1)] = { rule = check.rule, left = left }
       end
     end
@@ -181,13 +184,13 @@ local function find(state, kind, desc, parts, submit_uid, now, up)
   return known
 end
 
--- Whether the cache may be used: `slurm_gpu_considered` needs every judgement.
+-- Returns whether the cache may be used; with `slurm_gpu_considered`, every job must be judged.
 local function is_enabled()
   return usable and slurm_gpu_considered == nil
 end
 
--- The cached judgement of an equal job, with this job's job_desc, if it would still be accepted; nil if the job has
--- to be judged.
+-- Returns the cached job that is identical to this one, with this one's job_desc, if it would still be accepted.
+-- Returns nil if the job must be judged.
 function again.find(state, ...)
   if not is_enabled() then
     return nil
@@ -198,7 +201,7 @@ end
 
 local COMPARABLE = { ["nil"] = true, string = true, number = true, boolean = true }
 
--- A node with the questions and answers from index `first` to `last`.
+-- Returns a node with the questions and answers from index `first` to `last`.
 local function stretch(questions, answers, first, last)
   local node = { questions = {}, fields = {}, answers = {} }
   for index = first, last do
@@ -207,7 +210,7 @@ local function stretch(questions, answers, first, last)
     node.answers[at] = false
   end
   for at = 1, last - first + 1 do
-    node.answers[at] = answers[first + at - 1] -- a full list remains one, although some values are nil
+    node.answers[at] = answers[first + at - 1] -- Lua keeps a filled list as an array, even with nils
   end
   return node
 end
@@ -220,7 +223,7 @@ local function set_following(node, value, other)
   end
 end
 
--- Splits a node before one of its questions, to which a job has another answer.
+-- Splits a node at a question to which a job has another answer.
 local function split(node, at)
   local questions, answers = node.questions, node.answers
   local before, after = stretch(questions, answers, 1, at - 1), stretch(questions, answers, at + 1, #questions)
@@ -230,8 +233,8 @@ local function split(node, at)
   set_following(node, answers[at], after)
 end
 
--- The number of leading questions of a node with the same answers from `first` on; nil if the questions differ, so
--- that they depend on more than the answers.
+-- Returns how many leading questions of a node have the same answers in `answers` from index `first` on. Returns
+-- nil if the questions themselves differ: they then depend on more than the answers.
 local function alike(node, questions, answers, first)
   for at = 1, #node.questions do
     local index = first + at - 1
@@ -244,7 +247,7 @@ local function alike(node, questions, answers, first)
   return #node.questions
 end
 
--- The node for a judgement with these questions and answers; nil if it cannot be cached.
+-- Returns the node for a judgement with these questions and answers; nil if it cannot be cached.
 local function place(kind, submit_uid, questions, answers)
   roots[kind] = roots[kind] or {}
   local node = root_of(kind, submit_uid)
@@ -299,7 +302,7 @@ local function learn(job, questions, answers)
   end
 end
 
--- Judges a job, and records its questions and answers if it may be cached.
+-- Judges a job, and records the questions and answers if the job may be cached.
 function again.judge(job, state)
   if not is_enabled() or job.record or job.queue_error then
     return lib.judge.run(job, state)

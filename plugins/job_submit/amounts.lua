@@ -1,12 +1,12 @@
--- Amounts in Slurm's spellings: numbers that may be unset, GPUs in TRES strings, tasks in array expressions.
+-- Parses and formats Slurm's amounts: numbers that may be unset, GPUs in TRES strings, tasks in array expressions.
 -- Pure functions; Lua 5.1 to 5.4.
 local policy = ...
 local amounts = {}
 
--- Slurm marks an unset number with the second largest of its width, and "no limit" with the largest.
+-- Slurm represents an unset number by the second largest value of its width, and "no limit" by the largest.
 local UNSET_32, UNLIMITED_32, UNSET_16 = 4294967294, 4294967295, 65534
 
--- A 32-bit field as a number, nil if it is unset, math.huge if it is unlimited.
+-- Returns a 32-bit field as a number; nil if it is unset, math.huge if it is unlimited.
 function amounts.u32(value)
   if type(value) ~= "number" or value == UNSET_32 or value > UNLIMITED_32 then
     return nil
@@ -14,7 +14,7 @@ function amounts.u32(value)
   return value == UNLIMITED_32 and math.huge or value + 0.0 -- from Lua 5.3 on, integers wrap around
 end
 
--- A 16-bit field as a number, nil if it is unset or unlimited.
+-- Returns a 16-bit field as a number; nil if it is unset or unlimited.
 function amounts.u16(value)
   if type(value) ~= "number" or value >= UNSET_16 then
     return nil
@@ -25,7 +25,7 @@ end
 local SUFFIX = { [""] = 1, k = 1024, m = 1024 ^ 2, g = 1024 ^ 3 }
 
 -- Parses a TRES string into a list of {name = gpu|shard|mps, type = a100|nil, count = n}.
--- Spellings: gres:gpu:2 (until 23.02), gres/gpu:2, gres/gpu:a100=2, gpu:a100, gpu.
+-- Accepts gres:gpu:2 (Slurm 23.02 and earlier), gres/gpu:2, gres/gpu:a100=2, gpu:a100 and gpu.
 local function parse_tres(text)
   local items = {}
   for item in string.gmatch(text, "[^,]+") do
@@ -53,12 +53,12 @@ local function parse_tres(text)
   return items
 end
 
--- Jobs repeat the same requests: results are cached, and never changed.
+-- Results are cached, because jobs repeat the same requests. Callers must not change them.
 local MOST_PARSED = 1000
 local parsed, n_parsed = {}, 0
 
--- Longer texts are not parsed: they would delay slurmctld and fill its memory. In bytes; an array expression may have
--- the length of one word of a command line.
+-- Maximum lengths in bytes; parsing longer texts would delay slurmctld and fill its memory. An array expression may
+-- be as long as one argument of a command line.
 local LONGEST_TRES, LONGEST_ARRAY = 1000, 131072
 local TOO_LONG = { { unreadable = true, name = "gpu", count = 0.0 } }
 
@@ -77,9 +77,10 @@ function amounts.parse_tres(text)
   return items
 end
 
--- Thousandths of a GPU in counts of GPUs, shards and MPS; 100 MPS are a GPU unless a node says otherwise.
+-- Converts counts of GPUs, shards and MPS to thousandths of a GPU. A GPU has 100 MPS unless the
+-- cluster's nodes define another number.
 local function mgpu(gpus, shards, mps)
-  -- As floats: from Lua 5.3 on math.floor returns integers, whose products wrap around.
+  -- Multiply as floats: from Lua 5.3 on, math.floor returns integers, whose products wrap around.
   local sum = gpus * 1000.0 + math.floor(mps * 1000 / (policy.mps_per_gpu or 100) + 0.5)
   if policy.shards_per_gpu then
     sum = sum + math.floor(shards * 1000 / policy.shards_per_gpu + 0.5)
@@ -87,8 +88,8 @@ local function mgpu(gpus, shards, mps)
   return sum
 end
 
--- Whether an item counts for `only`: nil for everything, or {type = a100, untyped = whether items without a type may be
--- of that type}.
+-- Returns whether an item counts. `only` is nil to count all items, or {type = a100, untyped = whether items without
+-- a type may be of that type}.
 local function counts(item, only)
   if only == nil then
     return true
@@ -98,12 +99,12 @@ local function counts(item, only)
   return string.lower(item.type) == only.type
 end
 
--- The count of an item `times` over, at least `least` if it requests anything.
+-- Returns the count of an item multiplied by `times`, but at least `least` unless the count is 0.
 local function multiplied(item, times, least)
   return item.count > 0 and math.max(item.count * times, least or 0) or 0
 end
 
--- The sum of a request such as "gres:gpu:a100:2,gres:shard:4", `times` over, in thousandths of a GPU.
+-- Returns the sum of a request such as "gres:gpu:a100:2,gres:shard:4", multiplied by `times`, in thousandths of a GPU.
 function amounts.requested_mgpu(text, times, only, least)
   local sum = { gpu = 0, shard = 0, mps = 0 }
   for _, item in ipairs(amounts.parse_tres(text)) do
@@ -114,8 +115,8 @@ function amounts.requested_mgpu(text, times, only, least)
   return mgpu(sum.gpu, sum.shard, sum.mps)
 end
 
--- The GPUs in a total as Slurm prints it ("cpu=4,gres/gpu=2,gres/gpu:a100=2"), where typed counts are
--- part of the untyped one; nil if it names none.
+-- Returns the GPUs, in thousandths, in a total that Slurm printed ("cpu=4,gres/gpu=2,gres/gpu:a100=2"); nil if it
+-- lists no GPUs. The untyped count includes the typed counts.
 function amounts.total_mgpu(text, only)
   local plain, typed, wanted, any = {}, {}, {}, false
   for _, item in ipairs(amounts.parse_tres(text)) do
@@ -138,19 +139,19 @@ end
 
 local TO_MIB = { [""] = 1, K = 1 / 1024, M = 1, G = 1024, T = 1024 ^ 2, P = 1024 ^ 3 }
 
--- CPUs and MiB in a total as Slurm prints it; nil for an amount that it does not name.
+-- Returns the CPUs and MiB in a total that Slurm printed; nil for an amount that the total does not list.
 function amounts.total_host(text)
   local cpus = text:match("^cpu=(%d+)") or text:match(",cpu=(%d+)")
   local memory, unit = text:match("mem=([%d.]+)([KMGTP]?)")
   return tonumber(cpus), tonumber(memory) and tonumber(memory) * TO_MIB[unit]
 end
 
--- MiB in a field of job_desc or of a record; nil if it is unset (Slurm marks that with 2^64 or so).
+-- Returns the MiB in a field of job_desc or of a record; nil if it is unset (in Slurm, a value near 2^64).
 function amounts.mib(value)
   return type(value) == "number" and value < 1e12 and value + 0.0 or nil
 end
 
--- The amount per GPU in "gres:gpu:8" or "gpu:16384"; nil if there is none.
+-- Returns the amount per GPU in "gres:gpu:8" or "gpu:16384"; nil if there is none.
 function amounts.per_gpu(text)
   local most
   for _, item in ipairs(type(text) == "string" and amounts.parse_tres(text) or {}) do
@@ -161,7 +162,7 @@ function amounts.per_gpu(text)
   return most
 end
 
--- The smallest number of nodes that satisfies a request.
+-- Returns the smallest number of nodes that satisfies a request.
 function amounts.least_nodes(request)
   local nodes = math.max(request.nodes or 1, 1)
   if request.tasks and request.tasks_per_node and request.tasks_per_node > 0 then
@@ -170,26 +171,26 @@ function amounts.least_nodes(request)
   return nodes
 end
 
--- The most nodes that a request allows; nil if it leaves this to Slurm.
+-- Returns the maximum number of nodes that a request sets; nil if it sets none.
 function amounts.most_nodes(request)
   local most = request.most_nodes or 0 -- 0 in records
   return most > 0 and math.min(most, UNLIMITED_32) or nil
 end
 
--- The number of nodes with which a request counts: for a range such as 1-3, Slurm allocates as many as it can; without
--- an upper end, at least those that it needs (nodes.lua).
+-- Returns the number of nodes for which a request is counted. For a range such as 1-3, this is the maximum, since
+-- Slurm allocates as many nodes as it can. Without a maximum, it is the number that the tasks need (nodes.lua).
 function amounts.counted_nodes(request)
   local most = amounts.most_nodes(request) or request.needed_nodes or 1
   return math.max(amounts.least_nodes(request), most) + 0.0
 end
 
--- CPUs of one task, which are on one node.
+-- Returns the CPUs of one task; they are all on one node.
 function amounts.cpus_of_task(request)
   return math.max(request.cpus_per_task or 1, 1)
 end
 
--- The tasks of a request: by default Slurm starts one on each node. If GPUs depend on them, Slurm from 24.11 on derives
--- them from the CPUs, too.
+-- Returns the number of tasks of a request. By default, Slurm starts one task on each node. From 24.11 on, it also
+-- derives the tasks from the CPUs if the number of GPUs depends on the tasks.
 function amounts.counted_tasks(request)
   if request.tasks then
     return math.max(request.tasks, 1)
@@ -201,7 +202,8 @@ function amounts.counted_tasks(request)
   return tasks
 end
 
--- The typed GPUs of forms that name different types: of each type Slurm allocates the most that any form requests.
+-- Returns the typed GPUs, in thousandths, of a request whose forms name different types. For each type, Slurm
+-- allocates the largest number that any form requests.
 local function typed_mgpu(request, times, only)
   local most, sum = {}, 0
   for _, pair in ipairs(times) do
@@ -220,15 +222,15 @@ local function typed_mgpu(request, times, only)
   return sum * 1000
 end
 
--- Returns the thousandths of a GPU that a request counts for: with the most nodes that it names, or else with the
--- fewest that satisfy it. The request has TRES strings or nil (per_job, per_node, per_socket, per_task), and numbers
--- or nil (nodes, most_nodes, needed_nodes, tasks, tasks_per_node, tasks_per_gpu, sockets). Second result: the deciding
--- form ("per_job" …), nil for none. Third result: the most on one node, if the request limits that. With `only`, GPUs
--- of one type.
+-- Returns the GPUs, in thousandths, for which a request is counted: on the most nodes that it allows or, without a
+-- maximum, on the fewest that satisfy it. The TRES strings (per_job, per_node, per_socket, per_task) and numbers
+-- (nodes, most_nodes, needed_nodes, tasks, tasks_per_node, tasks_per_gpu, sockets) of the request may be nil. The
+-- second result is the form that decides ("per_job" …), or nil. The third is the most GPUs on one node, if the
+-- request limits them. `only` restricts the count to one GPU type.
 function amounts.counted_mgpu(request, only)
   local nodes = amounts.counted_nodes(request)
   local tasks = amounts.counted_tasks(request)
-  local times = { -- on all nodes, on one, and the least
+  local times = { -- form, factor for all nodes, factor for one node, minimum
     { "per_job", 1, nil, nodes }, -- from 24.11 on, each node gets at least one
     { "per_node", nodes, 1 },
     { "per_task", tasks, (request.tasks_per_node or 0) > 0 and request.tasks_per_node },
@@ -262,7 +264,8 @@ function amounts.counted_mgpu(request, only)
   return most, form, on_node
 end
 
--- "0-9:3%2" as a list of {first, last, step} and the throttle; nil if it is not plain (Slurm accepts "+0-15").
+-- Parses "0-9:3%2" into a list of {first, last, step} and the throttle. Returns nil for other spellings that Slurm
+-- accepts, such as "+0-15".
 local function parse_array(text)
   local body, throttle
   if #text <= LONGEST_ARRAY then
@@ -294,7 +297,7 @@ local function range_size(range)
   return math.floor((range[2] - range[1]) / range[3]) + 1.0
 end
 
--- A TRES string of a request that cannot be counted; nil if all can.
+-- Returns the first TRES string of a request that cannot be parsed; nil if there is none.
 function amounts.unreadable(request)
   local forms = { "per_job", "per_node", "per_task", "per_socket", "cpus_per_tres", "mem_per_tres" }
   for _, form in ipairs(forms) do
@@ -307,7 +310,7 @@ function amounts.unreadable(request)
   return nil
 end
 
--- Tasks in an array expression; an index named twice is one task. Nil if it cannot be read.
+-- Returns the number of tasks of an array expression; nil if it cannot be parsed. A repeated index is one task.
 function amounts.array_tasks(text)
   local ranges = parse_array(text)
   if ranges == nil then
@@ -315,7 +318,7 @@ function amounts.array_tasks(text)
   end
   local sum = 0
   for _, range in ipairs(ranges) do
-    sum = sum + range_size(range) -- a float, so that no sum of sums can wrap around
+    sum = sum + range_size(range) -- a float, because sums of integers could wrap around
   end
   if #ranges == 1 or sum > 10000 then
     return sum -- counting each index of more tasks would delay slurmctld
@@ -331,7 +334,8 @@ function amounts.array_tasks(text)
   return distinct
 end
 
--- The first `count` tasks of an array expression, as an expression that fits on a line.
+-- Returns an expression for the first `count` tasks of an array expression. If it is too long for a line, returns
+-- one for as many tasks from index 0 on.
 function amounts.first_tasks(text, count)
   local ranges, throttle = parse_array(text)
   if ranges == nil then
@@ -355,12 +359,12 @@ function amounts.first_tasks(text, count)
   return #expression <= 60 and expression or string.format("0-%.0f", count - 1) .. throttle
 end
 
--- 2000 → "2", 250 → "0.25", for people.
+-- Formats thousandths of a GPU for users: 2000 → "2", 250 → "0.25".
 function amounts.format_mgpu(value)
   return (string.format("%.3f", value / 1000):gsub("0+$", ""):gsub("%.$", ""))
 end
 
--- MiB as sbatch takes them: "64G", "1500M".
+-- Formats MiB as sbatch accepts them: "64G", "1500M".
 function amounts.format_mib(value)
   if value == math.huge then
     return "UNLIMITED"
@@ -370,7 +374,7 @@ function amounts.format_mib(value)
   return string.format("%.0fM", value)
 end
 
--- A number for people, with as many decimals as it needs, three at most: 8, 0.5.
+-- Formats a number for users, with up to three decimals as needed: 8, 0.5.
 function amounts.format_number(value)
   if value == math.huge then
     return "UNLIMITED"
@@ -378,7 +382,7 @@ function amounts.format_number(value)
   return (string.format("%.3f", value):gsub("0+$", ""):gsub("%.$", ""))
 end
 
--- Seconds as sbatch takes them: "7-00:00:00", "04:00:00".
+-- Formats seconds as sbatch accepts them: "7-00:00:00", "04:00:00".
 function amounts.format_time(seconds)
   if seconds == math.huge then
     return "UNLIMITED"

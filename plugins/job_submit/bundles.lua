@@ -1,10 +1,10 @@
 -- requires: amounts, fit, measures, wording
--- Compares the CPUs and memory of a job with its bundle, and returns findings as limits.lua does. An update is checked
--- only if it raises these amounts or moves the job to another bundle.
+-- Compares the CPUs and memory of a job with its bundle, and returns findings as limits.lua does. An update is
+-- checked only if it raises these amounts, reduces the job's GPUs, or changes its partition.
 local policy, lib = ...
 local amounts = lib.amounts
 
--- The rule that findings about a bundle refer to. A bundle with mode: fit only warns about jobs that exceed it.
+-- Returns the rule for findings about a bundle. With `mode: fit`, jobs that exceed the bundle only get a warning.
 local function as_rule(bundle)
   return {
     id = "bundle." .. bundle.name,
@@ -16,7 +16,8 @@ local function as_rule(bundle)
   }
 end
 
--- Refuses a job without GPUs that may start in a partition that no bundle with gpus: 0 lists: returns {finding} or {}.
+-- Returns {finding} for a job without GPUs that may start in a partition that no bundle with `gpus: 0` lists;
+-- otherwise {}.
 local function misplaced(job)
   local names, first = {}, nil
   for _, bundle in ipairs(policy.bundles or {}) do

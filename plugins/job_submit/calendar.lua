@@ -1,8 +1,8 @@
--- Local time at the site. Lua in slurmctld has only UTC, so the policy includes the offsets.
+-- Converts times to the site's local time. Lua in slurmctld has only UTC, so the policy includes the UTC offsets.
 local policy = ...
 local calendar = {}
 
--- Seconds east of UTC at a moment; entries of policy.utc_offsets ascend, and the last has no end.
+-- Returns the site's UTC offset at a time, in seconds. Entries of policy.utc_offsets are sorted; the last has no end.
 local function offset_at(second)
   local offset = 0
   for _, entry in ipairs(policy.utc_offsets or {}) do
@@ -13,19 +13,20 @@ local function offset_at(second)
   return offset
 end
 
--- The day of the week (1 is Monday) and the minutes since midnight at the site.
+-- Returns the day of the week (1 is Monday) and the minutes since midnight at the site.
 function calendar.local_time(second)
   local there = second + offset_at(second)
   local day = math.floor(there / 86400) -- 1 January 1970 was a Thursday
   return (day + 3) % 7 + 1, math.floor(there % 86400 / 60)
 end
 
--- A moment for people, such as "2026-11-24 14:00".
+-- Formats a time for users, such as "2026-11-24 14:00".
 function calendar.shown(second)
   return os.date("!%Y-%m-%d %H:%M", second + offset_at(second))
 end
 
--- Whether a moment is in the hours of a `when`. Hours that end on the next day belong to the day on which they begin.
+-- Returns whether a time is within the hours of a `when`. Hours that end on the next day belong to the day on which
+-- they begin.
 function calendar.holds(when, second)
   local day, minute = calendar.local_time(second)
   return when.days[day] and minute >= when.from_min and minute < when.to_min
@@ -34,7 +35,7 @@ end
 
 local DAY_S, WEEK_S = 86400, 604800
 
--- `calendar.overlap` for a time in which the clock has one offset.
+-- Does the work of `calendar.overlap` for a period with one UTC offset.
 local function overlap_at(when, begin_s, end_s, offset_s)
   local first, last = begin_s + offset_s, end_s + offset_s
   local monday = math.floor((first + 3 * DAY_S) / WEEK_S) * WEEK_S - 3 * DAY_S
@@ -47,7 +48,8 @@ local function overlap_at(when, begin_s, end_s, offset_s)
   return nil
 end
 
--- The beginning and the end of the first hours of a `when` that a run from `begin_s` to `end_s` overlaps; nil for none.
+-- Returns the time at which a run from `begin_s` to `end_s` first overlaps the hours of a `when`, and the end of
+-- these hours; nil if they do not overlap.
 function calendar.overlap(when, begin_s, end_s)
   local offsets = policy.utc_offsets
   for index, entry in ipairs(offsets) do
@@ -63,7 +65,8 @@ function calendar.overlap(when, begin_s, end_s)
   return nil
 end
 
--- The first moment from `begin_s` on at which a run of this length overlaps no such hours; nil if none is near.
+-- Returns the first begin time from `begin_s` on for which a run of this length overlaps none of these hours; nil if
+-- 32 steps find none.
 function calendar.free_from(whens, begin_s, length_s)
   for _ = 1, 32 do
     local before_s = begin_s

@@ -1,5 +1,5 @@
--- A site's own job_submit.lua, called before or after ours. It has its own globals, so that its two functions do not
--- replace ours; `slurm` and the Lua library are those of slurmctld. It is accepted if slurmctld would accept it alone.
+-- Loads a site's own job_submit.lua, and calls it before or after ours. The site's script has its own globals, so its
+-- two functions do not replace ours, but it shares `slurm` and the Lua library. It loads if slurmctld would load it.
 local policy = ...
 local chain = {}
 
@@ -23,7 +23,7 @@ local function load_file(path)
   if code ~= slurm.SUCCESS then
     error(string.format("%s returned %g, not slurm.SUCCESS, when it was loaded", path, code), 0)
   end
-  -- Kept now: a file that the script runs defines them in _G, where ours replace them.
+  -- Keep the functions now: a file that the script runs may define them in _G, where ours replace them later.
   local functions = {}
   for _, name in ipairs({ "slurm_job_submit", "slurm_job_modify" }) do
     functions[name] = own[name]
@@ -39,7 +39,7 @@ local function loaded(path)
     return nil
   end
   local fine, script = pcall(load_file, path)
-  -- Without the list of directories in which a module was not found.
+  -- Omit Lua's list of the directories that were searched for a missing module.
   local problem = not fine and tostring(script):match("^[^\n]*"):gsub("not found:$", "not found") or nil
   return { path = path, script = fine and script or nil, problem = problem }
 end
@@ -49,8 +49,8 @@ local sites = { before = loaded(policy.chain_before), after = loaded(policy.chai
 -- Whether the site has a script.
 chain.present = sites.before ~= nil or sites.after ~= nil
 
--- Calls a function of the site's script at "before" or "after", and returns its code; SUCCESS without a script. Raises
--- an error if it cannot be called.
+-- Calls a function of the site's script for `place` ("before" or "after"), and returns its code; SUCCESS if there is
+-- no script. Raises an error if the script could not be loaded.
 function chain.ask(place, name, ...)
   local site = sites[place]
   if site == nil then

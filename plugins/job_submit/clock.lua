@@ -1,5 +1,5 @@
--- The machine's uptime: finer than the whole seconds of os.time, and never set back. slurm-gpuctld stamps its snapshots
--- with it, on the same host.
+-- Reads the machine's uptime, which is finer than the whole seconds of os.time and is never set back. On the same
+-- host, slurm-gpuctld stamps its snapshots with the uptime.
 local clock = {}
 
 local UPTIME, BOOT_ID = "/proc/uptime", "/proc/sys/kernel/random/boot_id"
@@ -13,10 +13,10 @@ local function first_line(path)
   return line
 end
 
--- The ID of this boot: uptimes compare only within one boot. Nil if it cannot be read.
+-- The ID of this boot; nil if it cannot be read. Uptimes can be compared only within one boot.
 clock.boot = first_line(BOOT_ID)
 
--- Kept open and unbuffered, so that each sample is one read of exactly the number, in a third of the time.
+-- The file stays open and unbuffered: each sample then reads only the number, which takes a third of the time.
 local file = clock.boot and io.open(UPTIME, "r")
 local length = 0
 if file then
@@ -30,7 +30,7 @@ end
 
 local SPACE = string.byte(" ")
 
--- Seconds since boot, with hundredths; nil if it cannot be read.
+-- Returns the seconds since boot, to hundredths; nil if the uptime cannot be read.
 function clock.uptime()
   if not file then
     return nil

@@ -2,7 +2,7 @@
 -- The message about a job that Slurm may run in a reservation that ends before the job's time limit.
 local _, lib = ...
 
--- "10:00:00", or "2-00:00:00" from a day on, as --time takes it.
+-- Formats seconds as --time accepts them: "10:00:00", or "2-00:00:00" for a day or more.
 local function time_of(seconds)
   local minutes = math.floor(seconds / 60)
   local days = math.floor(minutes / 1440)
@@ -10,7 +10,7 @@ local function time_of(seconds)
   return days > 0 and string.format("%.0f-%s", days, rest) or rest
 end
 
--- Appends lines to `lines`; `one` is the reservation, as lib.reserved.ends_before finds it.
+-- Appends the message to `lines`; `one` is the reservation that lib.reserved.ends_before found.
 return function(lines, one, job)
   local limit = job.walltime_s < math.huge and "has a time limit of " .. time_of(job.walltime_s) or "has no time limit"
   local text = "Slurm may run this job in your reservation %s, which ends %s. The job %s, so Slurm may end it when the "

@@ -1,17 +1,17 @@
 -- requires: advice, cutshort, decisions, ledger, loan, placed, shared, snapshot, wording
--- The verdict and its message: the only module that writes job_desc and calls slurm.*.
+-- Decides on a judged job and sends messages about it to the user. Only this module writes to job_desc.
 local policy, lib = ...
 local decide = {}
 
 local wrap, ledger, decisions = lib.wording.wrap, lib.ledger, lib.decisions
 
--- By id, the ids of rules without spaces, for AdminComment.
+-- By rule ID, the percent-encoded ID for AdminComment, where spaces separate fields.
 local noted = {}
 for _, rule in ipairs(policy.rules) do
   noted[rule.id] = lib.snapshot.encode(rule.id)
 end
 
--- Whether the last run sent the user a message.
+-- Whether the last decision sent the user a message.
 decide.has_message = false
 
 local function say(text)
@@ -19,7 +19,7 @@ local function say(text)
   slurm.log_user("%s", text)
 end
 
--- The rule with its reason, once for all its findings, then the numbers.
+-- Adds the numbers of a finding. The rule and its reason come first, unless the previous finding has the same rule.
 local function explain_finding(lines, finding, job, before)
   local rule = finding.rule
   if before == nil or before.rule.id ~= rule.id then
@@ -67,7 +67,7 @@ local function contact_line(lines)
   end
 end
 
--- The amounts that a job adds to the sums: all of a new job, the increase of an updated one.
+-- Returns the amounts that a job adds to the sums: all amounts of a new job, or the increase by an update.
 local function growth_of(job)
   if job.record == nil then
     return job.sum
@@ -79,7 +79,7 @@ local function growth_of(job)
   return growth
 end
 
--- Informs the owner of a job that may share a GPU, and returns the field of its AdminComment.
+-- Sends the owner a message about sharing GPUs, if there is one, and returns the job's field for AdminComment.
 function decide.share(job)
   local share, lines = job.share, {}
   lib.shared(lines, share)
@@ -97,7 +97,7 @@ function decide.share(job)
   return share.key and " c=-:" .. share.key or ""
 end
 
--- Accepts a new job: writes into its job_desc, counts it, and logs it.
+-- Accepts a new job: sends messages about it, writes to its job_desc, counts it, and logs it.
 function decide.accept(job, state)
   local token = ledger.next_token(state)
   if job.loan then
@@ -129,7 +129,7 @@ function decide.accept(job, state)
   local qos = job.qos:find(",", 1, true) and not job.qos:find("%s") and " q=" .. job.qos or ""
   local loan = job.loan and job.loan.always and " l=" .. table.concat(job.loan.owners, ",") or ""
   local nearest = job.nearest_rule and " r=" .. noted[job.nearest_rule] or ""
-  -- Only if a constraint was written: slurm-gpuctld relies on it.
+  -- Zones are recorded only if a constraint was written; slurm-gpuctld relies on this.
   local zones = job.writes.features
       and (job.order and " o=" .. table.concat(job.order, ",") or " z=" .. job.place.text)
     or ""
@@ -142,7 +142,7 @@ function decide.accept(job, state)
   return slurm.SUCCESS
 end
 
--- The verdict on a judged job, as Slurm's return code.
+-- Accepts or refuses a judged job; returns the code for Slurm.
 function decide.run(job, state)
   local refusals, advice, failed = {}, {}, false
   decide.has_message = false
@@ -189,7 +189,7 @@ function decide.run(job, state)
     local token = ledger.next_token(state)
     for scope in pairs(job.class.scopes) do
       if not job.counted.scopes[scope] then
-        -- The job moves to a scope in which it did not count. In other scopes it counts twice until the next table.
+        -- The job enters a scope that did not count it. Other scopes count it twice until the next table.
         growth = job.sum
       end
     end

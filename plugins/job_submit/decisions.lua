@@ -1,12 +1,12 @@
 -- requires: size
--- decisions.log: one line for each verdict. The ledger is rebuilt from it when the script is loaded.
+-- Writes one line to decisions.log for each decision. The ledger is rebuilt from this log when the script is loaded.
 local policy, lib = ...
 local decisions = {}
 
 -- The file is kept open for at most one second, so that few lines are written to the old file after a rename.
 local file, size, opened_at = nil, 0, nil
 
--- Whether the last line may be incomplete (a full file system): the next line must not continue it.
+-- Whether the last line may be incomplete, as on a full file system: the next line must not continue it.
 local torn = false
 
 local function encode(value)
@@ -41,7 +41,7 @@ local function open(now)
   return not file and reason or nil
 end
 
--- Appends one line. A failure must not affect the job, and is logged.
+-- Appends one line. A failure is logged, and must not affect the job.
 local function write(line, job, state)
   local reason
   if file == nil or opened_at ~= job.now or size > policy.decisions_log_bytes then
@@ -68,7 +68,7 @@ local function write(line, job, state)
   end
 end
 
--- "a100:2000,h100:0" for the GPU types of a sum; nil if no type is counted separately.
+-- Returns the GPU types of a sum as "a100:2000,h100:0"; nil if no type is counted separately.
 local function types_text(sum)
   local types = {}
   for kind in pairs(lib.size.watched) do
@@ -78,7 +78,7 @@ local function types_text(sum)
   return #types > 0 and table.concat(types, ",") or nil
 end
 
--- The owner and place of a job; the same for all jobs of a class.
+-- Returns the fields for the owner, account, QOS and partition of a job, which all jobs of a class share.
 local function owner_text(job)
   local class = job.class
   if class.owner_text == nil then
@@ -92,7 +92,7 @@ local function owner_text(job)
   return class.owner_text
 end
 
--- The fields of a line about the job, after the token.
+-- Returns the fields that follow the token in a line about the job.
 local function text_of(job, sum)
   local ids, errors = {}, {}
   for _, finding in ipairs(job.findings) do
@@ -132,10 +132,10 @@ local function text_of(job, sum)
   return table.concat(fields, " ")
 end
 
--- The common beginning of all lines of one second, and the second itself.
+-- The text with which all lines of one second begin, and that second.
 local opening, opening_of
 
--- Logs a verdict; `sum` has the amounts that the job adds. `sum` is the same in each line about one job.
+-- Logs a decision. `sum` has the amounts that the job adds, which are the same in each line about one job.
 function decisions.record(job, state, verdict, token, sum)
   if opening_of ~= job.now then
     opening, opening_of = string.format("slurm-gpu/1 %.0f ", job.now), job.now

@@ -1,17 +1,17 @@
 -- requires: again, chain, clock, decide, job, state
--- The two functions that Slurm calls. They catch every error, so that the policy's on_error decides. If the script
--- raised an error, Slurm up to 25.11 would accept all jobs, and Slurm from 26.05 on would refuse all jobs.
+-- Defines the two functions that Slurm calls. They catch every error and apply the policy's on_error. If the script
+-- raised an error, Slurm 25.11 and earlier would accept the job, and Slurm 26.05 and later would refuse it.
 local policy, lib = ...
 
 local state = lib.state.new()
 
--- Whether an enforced rule has on_error: deny.
+-- Whether any enforced rule has `on_error: deny`.
 local deny_on_error = false
 for _, rule in ipairs(policy.rules) do
   deny_on_error = deny_on_error or (rule.mode == "enforce" and rule.on_error == "deny")
 end
 
--- The job that is being decided, once known: `protected` takes its on_error if the decision fails.
+-- The job of the current decision, once known. If the decision fails, `protected` applies the on_error of its rules.
 local current
 
 local function judge(job)
@@ -24,8 +24,8 @@ local function judge(job)
   return code
 end
 
--- The decision on a new job. For a job that equals an earlier one, no table is created: slurmctld spends its own time
--- on garbage collection, and the collector visits every job in slurm.jobs.
+-- Decides on a new job. Creates no table for a job that is identical to an earlier one: tables cause garbage
+-- collections, which delay slurmctld because they visit every job in slurm.jobs.
 local function decide(desc, parts, submit_uid, now, up, queue_error)
   local kind = lib.job.kind_of(desc, state)
   local known = queue_error == nil and lib.again.find(state, kind, desc, parts, submit_uid, now, up)
@@ -46,7 +46,7 @@ local function decide(desc, parts, submit_uid, now, up, queue_error)
   })
 end
 
--- Returns the code of `ask`. If that fails, returns the code of on_error and writes one line to slurmctld's log.
+-- Calls `ask` and returns its code. If `ask` fails, logs one line to slurmctld's log and applies on_error.
 local function protected(ask, ...)
   local fine, result = pcall(ask, ...)
   local job = current
@@ -55,7 +55,7 @@ local function protected(ask, ...)
     return result
   end
   pcall(slurm.log_error, "%s", "slurm-gpu: the decision failed: " .. tostring(result))
-  local deny = job and job.on_error_deny -- known as soon as the job's rules are known
+  local deny = job and job.on_error_deny -- set once the job's rules are known
   if deny == nil then
     deny = deny_on_error
   end
@@ -111,7 +111,7 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
   pcall(function()
     lib.state.forget(state, job_rec.job_id)
   end)
-  -- Only owners are checked: for others Slurm requires operator rights, which suffice.
+  -- Only updates by the job's owner are checked: Slurm allows others only to operators, who may exceed limits.
   local by_owner = modify_uid ~= 0 and modify_uid ~= policy.slurm_user_uid and modify_uid == job_rec.user_id
   return ask_in_order(function()
     return by_owner
@@ -129,8 +129,8 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
 end
 
 -- A starting slurmctld loads the script before it recovers its jobs. It stamps the empty table and the recovery in
--- whole seconds, and takes the table for current if both fall into one. So the script waits for the next second. A
--- reload under a slurmctld without jobs also takes up to a second for this.
+-- whole seconds, and treats the table as current if the stamps are equal. The script therefore waits for the next
+-- second, also on a reload while slurmctld has no jobs.
 local function outlast_this_second()
   local comm = io.open("/proc/self/comm", "r")
   local name = comm and comm:read("*l")

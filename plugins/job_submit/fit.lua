@@ -1,13 +1,12 @@
 -- requires: amounts, size
--- Bundles: the one that a job belongs to, and the values that mode: fit adds if the job has none. Pure functions of the
--- job.
+-- Finds the bundle that a job belongs to, and the CPUs and memory that `mode: fit` adds to a job that requests none.
 local policy, lib = ...
 local amounts = lib.amounts
 local fit = {}
 
 local FORMS = { "per_job", "per_node", "per_task", "per_socket" }
 
--- GPU types that a request names, as a list, and its items.
+-- Returns the list of the GPU types that a request names, and the list of its TRES items.
 function fit.named_types(request)
   local types, items = {}, {}
   for _, form in ipairs(FORMS) do
@@ -54,7 +53,7 @@ local function type_matches(bundle, request, partitions)
   return false
 end
 
--- The first bundle that the job belongs to; nil if there is none.
+-- Returns the first bundle that the job belongs to; nil if there is none.
 function fit.bundle_of(job)
   for _, bundle in ipairs(policy.bundles or {}) do
     if
@@ -68,7 +67,7 @@ function fit.bundle_of(job)
   return nil
 end
 
--- CPUs and MiB that the bundle allows the job; nil if it has no limit. CPUs are rounded up.
+-- Returns the CPUs, rounded up, and the MiB that a bundle allows a job; nil for an amount without a limit.
 function fit.allowed(bundle, mgpu)
   local units = bundle.mgpu > 0 and mgpu / bundle.mgpu or 1
   return bundle.cpus and math.ceil(bundle.cpus * units - 1e-9), bundle.mib and bundle.mib * units
@@ -84,7 +83,7 @@ local function has_no_memory(request)
   return not (request.mib_per_node or request.mib_per_cpu or request.mib_per_gpu)
 end
 
--- The prefix of GRES in this job's own request: "gres:" until Slurm 23.02, "gres/" from 23.11 on.
+-- Returns the prefix of GRES in the job's own request: "gres:" up to Slurm 23.02, "gres/" from 23.11 on.
 local function prefix(request)
   for _, form in ipairs(FORMS) do
     local mark = (request[form] or ""):match("gres[:/]")
@@ -95,7 +94,7 @@ local function prefix(request)
   return "gres:"
 end
 
--- Returns the values to write into job_desc, {} if the job has all of them; changes job.request accordingly.
+-- Returns the values to write to job_desc, {} if there are none, and changes job.request accordingly.
 function fit.fill(job, bundle)
   local writes, request = {}, job.request
   if bundle.mode ~= "fit" or job.mgpu == 0 then

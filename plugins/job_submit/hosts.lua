@@ -1,10 +1,10 @@
--- Names of nodes in Slurm's hostlists: n[1-3,7],login. Pure functions.
+-- Parses Slurm's hostlists, such as n[1-3,7],login. Pure functions.
 local hosts = {}
 
 -- Maximum number of names that are expanded, since users may submit any text.
 local MOST = 10000
 
--- Adds the names of one item; false if it cannot be parsed, as with several brackets.
+-- Adds the names of one item. Returns false for too many names and unsupported items, such as several brackets.
 local function add(names, item)
   local before, ranges, after = item:match("^([^%[%]]*)%[([^%[%]]+)%]([^%[%]]*)$")
   if before == nil then
@@ -29,7 +29,7 @@ local function add(names, item)
   return true
 end
 
--- The names as {name = true}; nil if a name cannot be parsed.
+-- Returns the names in a hostlist as {name = true}; nil if an item cannot be parsed or there are too many names.
 function hosts.set(text)
   local names, start, depth = { n = 0, set = {} }, 1, 0
   for at = 1, #text + 1 do
@@ -48,7 +48,7 @@ function hosts.set(text)
   return names.set
 end
 
--- Whether every name of one set is in another.
+-- Returns whether one set of names contains every name of another.
 function hosts.within(names, others)
   for name in pairs(names) do
     if not others[name] then

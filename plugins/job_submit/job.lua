@@ -1,8 +1,8 @@
 -- requires: amounts, fit, hosts, least, nodes, queue, reading, size, update
--- The request: the only module that reads job_desc, the partitions and, for an update, the job's record. Adds to job:
--- uid user account qos partition kind tasks array request size (its mgpu and form) writes bundle walltime_s
--- walltime_from command asked_whole_nodes notes_whole_nodes, and begin_s (its earliest start) if a rule has `at: run`.
--- An update also gets `was` (the earlier size), `past` and moves_begin. With minimums, least.lua adds more.
+-- Reads the request from job_desc, the partitions and, for an update, the job's record. Adds to job: uid user account
+-- qos partition kind tasks array is_array unreadable request size mgpu form writes bundle walltime_s walltime_from
+-- command asked_whole_nodes notes_whole_nodes. An update also gets `was` (the earlier size) and `past`. If a rule has
+-- `at: run`, begin_s (the earliest start) and moves_begin are added. If a rule has a minimum, least.lua adds more.
 local policy, lib = ...
 local amounts = lib.amounts
 local job_module = {}
@@ -11,7 +11,8 @@ local function text(value)
   return type(value) == "string" and value ~= "" and value or nil
 end
 
--- The time limit in seconds of a job without --time: the longest of its partitions, since it may start in any.
+-- Returns the time limit, in seconds, of a job without --time, and the partition that sets it. The longest default
+-- counts, since the job may start in any of its partitions.
 local function default_walltime(parts, names)
   local longest, from
   for name in string.gmatch(names, "[^,]+") do
@@ -26,8 +27,8 @@ local function default_walltime(parts, names)
   return longest and longest * 60, from
 end
 
--- Whether the job is exclusive: Slurm then gives it all GPUs and CPUs of its nodes, requested or not. Second result:
--- whether it is exclusive only by its own request.
+-- Returns whether the job is exclusive: Slurm then gives it all GPUs and CPUs of its nodes, requested or not. The
+-- second result is whether only the job's own request makes it exclusive.
 local function whole_nodes(shared, parts, names)
   local every, any = names ~= "", false
   for name in string.gmatch(names, "[^,]+") do
@@ -37,17 +38,17 @@ local function whole_nodes(shared, parts, names)
   return names ~= "" and (shared == 0 or every), shared == 0 and not any
 end
 
--- Whether a rule distinguishes jobs with and without a script. Reading the script copies all of it.
+-- Whether a rule distinguishes jobs with and without a script. If not, the script is not read: reading copies it.
 local kinds_matter = false
--- Whether a rule depends on the time in which a job may run.
+-- Whether a rule depends on when a job may run.
 local runs_matter = false
 for _, rule in ipairs(policy.rules) do
   kinds_matter = kinds_matter or rule.kind ~= nil
   runs_matter = runs_matter or (rule.when ~= nil and rule.when.run == true)
 end
 
--- "interactive" for a new job without a script. Only the first component of a het job has the script; the others
--- follow directly.
+-- Returns "interactive" for a new job without a script if a rule distinguishes such jobs, otherwise "batch". Only the
+-- first component of a het job has the script; Slurm submits the others directly after it.
 function job_module.kind_of(desc, state)
   if not kinds_matter then
     return "batch"
@@ -62,8 +63,8 @@ function job_module.kind_of(desc, state)
   return kind
 end
 
--- The command that submitted a job without a script; nil if unclear. salloc names no program on Slurm 22.05. On
--- 24.11 it does, but only salloc names a job "interactive" by default; srun uses the name of its program.
+-- Returns the command that submitted a job without a script; nil if unclear. On Slurm 22.05, salloc sends no program.
+-- On 24.11 it does, but names the job "interactive" by default; srun names the job after its program.
 local function interactive_command(desc)
   local name = text(desc.name)
   if desc.argc == 0 or name == "interactive" then
@@ -76,15 +77,15 @@ local function interactive_command(desc)
   return nil
 end
 
--- The only QOS of a user without a default QOS: Slurm assigns it to a job without one, and reports it from 24.11
--- on.
+-- Returns the user's QOS if there is only one; else nil. Slurm assigns this QOS to a job without a QOS if the user has
+-- no default. From 24.11 on, job_desc contains it.
 local function only_qos(desc)
   local names = text(desc.assoc_qos)
   return names and not names:find(",", 1, true) and names or nil
 end
 
--- The number of nodes that a node list and the counts in a constraint such as [a*1&b*2] require, 0 for none. sbatch
--- writes it to min_nodes too; other clients do not. Second result: a list that cannot be parsed.
+-- Returns the number of nodes that a node list and the counts in a constraint such as [a*1&b*2] require; 0 for none.
+-- sbatch also writes it to min_nodes; other clients do not. The second result is a node list that cannot be parsed.
 local function named_nodes(desc)
   local list, counts = text(desc.req_nodes), text(desc.features)
   local listed, sum = lib.hosts.set(list or ""), 0
@@ -98,23 +99,24 @@ local function named_nodes(desc)
   return math.max(names, sum), not listed and list or nil
 end
 
--- The stage.
+-- The stage: adds the fields that are listed above.
 function job_module.run(job, state)
   local desc, record, parts = job.desc, job.record or {}, job.parts or {}
-  -- An update has only the fields that change; the rest come from the record.
+  -- The job_desc of an update has only the fields that change; the others come from the record.
   local function merged(name)
     return text(desc[name]) or text(record[name])
   end
   local function number(name)
     return amounts.u32(desc[name]) or amounts.u32(record[name])
   end
-  -- Slurm searches a hundred names for each field; a field that depends on another is read only with it.
+  -- For each field that is read, Slurm searches a hundred names. A field that matters only if another is set is
+  -- therefore read only then.
   local per_socket, tasks = merged("tres_per_socket"), amounts.u32(desc.num_tasks)
   tasks = tasks ~= 0 and tasks or nil
 
   job.uid = job.record and record.user_id or desc.user_id
   job.user = text(desc.user_name)
-  -- The command that the user typed; nil if unclear. Only used for refusals: reading the script copies all of it.
+  -- Returns the command that the user typed; nil if unclear. Called only for messages: reading the script copies it.
   job.command = function()
     if text(desc.script) then
       return "sbatch"
@@ -232,7 +234,7 @@ function job_module.run(job, state)
     job.walltime_s, job.walltime_from = default_walltime(parts, job.partition)
   end
   if job.past and job.past.walltime_s == nil then
-    job.past.walltime_s = default_walltime(parts, job.past.partition) -- which a move would change
+    job.past.walltime_s = default_walltime(parts, job.past.partition) -- differs between partitions
   end
 end
 

@@ -3,7 +3,7 @@
 local _, lib = ...
 local judge = {}
 
--- Runs every stage on the job, and collects their findings in job.findings.
+-- Runs every stage on the job, and collects the findings in job.findings.
 function judge.run(job, state)
   job.findings = {}
   for _, module in ipairs(lib.stages) do
@@ -15,7 +15,7 @@ function judge.run(job, state)
   return job
 end
 
--- The findings of enforced limits, by key; nil without any.
+-- Returns the enforced findings by key; nil if there are none.
 function judge.objections(job)
   local wrong
   for _, finding in ipairs(job.findings) do
@@ -27,7 +27,7 @@ function judge.objections(job)
   return wrong
 end
 
--- Judges the same job with other fields in its job_desc; nothing is kept. `alone`: as if no other job ran or waited.
+-- Judges a copy of the job with other fields in its job_desc. `alone` ignores all other running and pending jobs.
 function judge.instead(job, state, fields, alone)
   local desc = setmetatable({}, {
     __index = function(_, name)

@@ -1,6 +1,6 @@
 -- requires: amounts, shapes, size
--- A list of steps as in smaller.lua. Each raises an amount of a job to the minimum of the enforced rules: job.room has
--- it under its key.
+-- A list of steps, as in smaller.lua. Each step raises one amount of a job to the enforced minimum, which is in
+-- job.room under the key of the limit.
 local _, lib = ...
 local amounts = lib.amounts
 
@@ -12,7 +12,7 @@ local function whole(value)
   return string.format("%.0f", up(value))
 end
 
--- The only GPU request of a job and its form; nil if it has none, or several.
+-- Returns the only GPU item of a request and its form; nil if the request has none, or several items.
 local function single_item(request)
   local items, forms, single = lib.shapes.items(request)
   local form = next(items)
@@ -27,7 +27,7 @@ local function has_no_item(request)
   return forms == 0
 end
 
--- Options for another number of nodes, and for the tasks that more nodes need.
+-- Returns options for another number of nodes, and for the tasks that additional nodes need.
 local function on_nodes(request, nodes)
   if nodes < (request.nodes or 1) then
     return lib.shapes.fewer_nodes(request, nodes)
@@ -76,7 +76,7 @@ local function more_gpus_per_node(job, wrong)
   end
   local item, form = single_item(request)
   if form == "per_node" then
-    -- Fewer nodes keep the number of GPUs, unless the tasks would be fewer too.
+    -- Use fewer nodes to keep the number of GPUs, unless that would also reduce the tasks.
     local now = request.nodes or 1
     local nodes = request.tasks_per_node and now or up(item.count * now / count)
     local options = nodes < now and on_nodes(request, nodes) or {}
@@ -111,13 +111,13 @@ local function more_tasks(job, wrong)
   return wrong["at_least:tasks"] and { "--ntasks=" .. whole(job.room["at_least:tasks"]) } or nil
 end
 
--- Whether the job requests whole GPUs, so that it can request CPUs and memory for each.
+-- Returns whether the job requests whole GPUs, and can therefore request CPUs and memory per GPU.
 local function requests_gpus(job)
   return job.mgpu > 0 and job.form ~= "whole_nodes" and not lib.size.only_parts(job.request)
 end
 
--- The larger minimum of an amount and of the amount per GPU, and whether the job lacks the latter; nil if it lacks
--- neither.
+-- Returns the larger of the minimums of an amount and of this amount per GPU, and whether the job violates the
+-- latter; nil if it violates neither.
 local function needed(job, wrong, key)
   local of_job, per_gpu = "at_least:" .. key, "at_least:" .. key .. "_per_gpu"
   if wrong[of_job] == nil and wrong[per_gpu] == nil then

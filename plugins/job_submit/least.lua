@@ -1,5 +1,5 @@
 -- requires: amounts, size, update
--- The amounts by which minimums count: those of a job on the fewest nodes that it allows. Pure functions.
+-- Computes the amounts that are compared with minimums: those of a job on the fewest nodes that it allows.
 local policy, lib = ...
 local amounts = lib.amounts
 local least = {}
@@ -12,12 +12,12 @@ for _, rule in ipairs(policy.rules) do
   end
 end
 
--- The same request or record, with the fewest nodes.
+-- Returns the same request or record, but with the fewest nodes.
 local function on_fewest(request)
   return setmetatable({ most_nodes = 1, max_nodes = 1 }, { __index = request })
 end
 
--- The tasks that each node has at least; --ntasks-per-node is the most on one node.
+-- Returns the minimum number of tasks on each node; --ntasks-per-node is the maximum.
 local function tasks_on_each(request, nodes)
   local most = request.tasks_per_node or 0
   if most == 0 or nodes == nil then
@@ -27,7 +27,7 @@ local function tasks_on_each(request, nodes)
   return math.max(math.min(tasks - (nodes - 1) * most, most), 1)
 end
 
--- The thousandths of a GPU that each node has at least. A job with GPUs gets no node without one.
+-- Returns the minimum GPUs on each node, in thousandths. A job with GPUs gets at least one on each node.
 local function on_each_node(request, partitions)
   local nodes = (request.most_nodes or 0) > 0 and amounts.counted_nodes(request) or nil
   local all = amounts.counted_mgpu(request)
@@ -43,8 +43,8 @@ local function on_each_node(request, partitions)
   return request.whole_nodes and math.max(found, (lib.size.of_whole_node(partitions))) or found
 end
 
--- Adds the amounts to a job: least (a size) and on_each_node; for an update also was_least and past.on_each_node.
--- `memory` is the memory request of an update, and `had_whole` whether the job was exclusive.
+-- Adds to a job: least (a size) and on_each_node; for an update, also was_least and past.on_each_node. `memory` is
+-- the memory request of an update, and `had_whole` is whether the job was exclusive before the update.
 function least.measure(job, parts, memory, had_whole)
   local request, record = job.request, job.record
   job.on_each_node = on_each_node(request, job.partition)

@@ -1,24 +1,24 @@
 -- requires: remembered, snapshot, sums
--- Counts admissions that neither slurm.jobs nor a snapshot shows yet.
+-- Counts admissions (accepted jobs and updates) that neither slurm.jobs nor a snapshot shows yet.
 --
--- state.ledger is token → {at, up, claim}: the second of the decision, the uptime at that moment (nil if it cannot be
--- read), and the claim. A claim {class, sum} contains the job's class and the amounts that the job adds. Thousands of
--- equal jobs share one claim. An admission may also have `missed` (the age in seconds at which a snapshot lacked it),
--- `shown` (a table contains it) or `saved` (slurmctld's saved state contains it). A Lua table of up to four fields
--- takes half the memory of one with five.
+-- state.ledger maps a token to {at, up, claim}: the second of the decision, the uptime at that moment (nil if it cannot
+-- be read), and the claim. A claim {class, sum} contains the job's class and the amounts that the job adds. Thousands
+-- of identical jobs share one claim. An admission may also have `missed` (the age in seconds at which a snapshot lacked
+-- it), `shown` (a table contains it) or `saved` (slurmctld's saved state contains it). Entries have few fields because
+-- a Lua table with up to four takes half the memory of one with five.
 local _, lib = ...
 local ledger = {}
 
 -- Seconds after which a table, or a snapshot without uptime, must show an admission; slurmctld's delay is added.
 ledger.SETTLE_S = 2
 -- Seconds after which a snapshot with uptime must show an admission. slurmctld's delay and the duration of the query
--- are added. For example, a scheduler that keeps the lock delays both the insertion of a job and queries.
+-- are added: a scheduler that holds slurmctld's lock, for example, delays both insertions of jobs and queries.
 local MARGIN_S = 0.7
 -- Seconds without a new table after which slurmctld's saved state is searched.
 ledger.QUIET_S = 10
 -- Seconds for which admissions are kept, also across a reload.
 ledger.REMEMBER_S = 60
--- Seconds for which an observed delay of slurmctld is allowed for, and its maximum.
+-- Seconds for which an observed delay of slurmctld is taken into account, and its maximum.
 local ALLOW_FOR_S, MOST_DELAY_S = 60, 60
 
 local function distinct_prefix()
@@ -34,7 +34,7 @@ local function distinct_prefix()
   return seed
 end
 
--- The fields of the state for admissions, with their values in a newly loaded script.
+-- Returns the fields of the state for admissions, with their values in a newly loaded script.
 function ledger.new()
   return {
     ledger = {},
@@ -51,7 +51,7 @@ function ledger.next_token(state)
   return string.format("%s%x", state.prefix, state.tokens)
 end
 
--- The claim of an accepted job; `sum` has the amounts it adds, by measure.
+-- Returns the claim of an accepted job; `sum` has the amounts that the job adds, by measure.
 function ledger.claim(job, sum)
   return { class = job.class, sum = sum }
 end
@@ -68,14 +68,14 @@ local function drop(state, token, entry)
   lib.sums.count(state, entry.claim.class, entry.claim.sum, -1)
 end
 
--- Records that slurmctld took `seconds` between a decision and the insertion.
+-- Records that slurmctld took `seconds` between a decision and the insertion of the job.
 function ledger.note_delay(state, seconds, now)
   if seconds > 0 then
     state.delay, state.delay_until = math.max(state.delay, math.min(seconds, MOST_DELAY_S)), now + ALLOW_FOR_S
   end
 end
 
--- Whether an admission that a snapshot lacks led to no job: the snapshot is late enough to show it.
+-- Returns whether a snapshot that lacks an admission is late enough to show it: the admission then led to no job.
 local function is_settled(state, entry, snapshot)
   if entry.up and snapshot.began then
     return snapshot.began - entry.up >= MARGIN_S + snapshot.took + state.delay
@@ -83,14 +83,14 @@ local function is_settled(state, entry, snapshot)
   return snapshot.as_of - entry.at >= ledger.SETTLE_S + state.delay
 end
 
--- A job that appears late in a snapshot shows how long slurmctld takes to insert jobs: longer than until the last
--- snapshot that lacked it. Its stamps in whole seconds show the same, with an error of up to one second.
+-- Estimates slurmctld's delay from a job that appears late in a snapshot: at least the job's age in the last snapshot
+-- that lacked it. The job's stamps in whole seconds give another estimate, with an error of up to one second.
 local function learn_delay(state, entry, inserted, snapshot, now)
   local fine = entry.up ~= nil and snapshot.began ~= nil
   ledger.note_delay(state, math.max(entry.missed or 0, inserted - entry.at - (fine and 1 or 0)), now)
 end
 
--- Drops the admissions that a snapshot counts; none is older than the second `oldest`.
+-- Drops the admissions that a snapshot counts. No admission is older than the second `oldest`.
 local function drop_seen(state, snapshot, oldest, now)
   for token, inserted in lib.snapshot.seen(snapshot) do
     local entry = state.ledger[token]
@@ -125,15 +125,15 @@ function ledger.compare(state, snapshot, now)
   end
 end
 
--- Resets an observed delay that has expired; runs before all admissions are checked.
+-- Resets an observed delay that has expired. Must run before admissions are checked.
 function ledger.forget_delay(state, now)
   if now > state.delay_until or now < state.delay_until - ALLOW_FOR_S then
     state.delay = 0
   end
 end
 
--- Drops admissions that led to no job if Slurm does not build a new table. A job that is inserted in the second of the
--- last table causes no new table. Slurm builds the next one when another job changes, which may take hours on a quiet
+-- Drops admissions that led to no job, while Slurm builds no new table. A job that is inserted in the second of the
+-- last table causes no new table: Slurm builds the next one when another job changes, which may take hours on a quiet
 -- cluster. slurmctld saves its jobs with their AdminComment within seconds, so the saved state is searched.
 function ledger.expire(state, now)
   if now == state.expired_at then
@@ -164,7 +164,7 @@ function ledger.restore(state, now)
   end
 end
 
--- Seconds until an admission that leads to no job stops counting.
+-- Returns the seconds until an admission stops counting if it led to no job.
 local function left_of(state, entry, now)
   local counted = state.counting == "snapshot" and state.counted
   if counted and counted.began and entry.up then
@@ -175,8 +175,8 @@ local function left_of(state, entry, now)
   return lasts + state.delay - (now - entry.at)
 end
 
--- The part of a rule's use that neither table nor snapshot shows yet, by measure, and the seconds after which it stops
--- counting if Slurm refused those jobs.
+-- Returns the part of a rule's use that neither a table nor a snapshot shows yet, by measure. The second result is the
+-- seconds after which this part stops counting if Slurm refused those jobs.
 function ledger.just_submitted(state, rule, uid, now)
   local sum, left_s = {}, 1
   for _, entry in pairs(state.ledger) do

@@ -1,11 +1,12 @@
 -- requires: amounts
 -- Chooses the GPUs on which a job runs: its group's own GPUs, GPUs without an owner, or borrowed GPUs. The choice is a
 -- QOS, by which Slurm counts, and does not depend on current use. Adds to job: loan = {owners, qos, within_s, always,
--- own_mgpu, cancelled}. `always`: the job can run only on borrowed GPUs. `own_mgpu` is set if the job named no QOS.
--- `cancelled` is the reason why the job is cancelled when the GPUs return; nil if it is requeued.
+-- own_mgpu, cancelled}. `always`: the job can run only on borrowed GPUs. `own_mgpu`, set only if the job named no QOS,
+-- is the number of its group's own GPUs. `cancelled` is the reason why Slurm cancels the job when owners reclaim the
+-- GPUs; nil if Slurm requeues it.
 --
--- A job that names a QOS keeps it. Any other job with GPUs gets the first of the three that is large enough. Users
--- choose by naming a QOS: wait for their own GPUs, or borrow and possibly be requeued.
+-- A job that names a QOS keeps it. Any other job with GPUs gets the first of the three that is large enough. By naming
+-- a QOS, users choose to wait for their own GPUs, or to borrow GPUs and risk a requeue.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -26,8 +27,8 @@ for _, owner in ipairs(lending and lending.owners or {}) do
   loan.within_s = math.max(loan.within_s, owner.return_within_s)
 end
 
--- Returns the QOS of a job that names none, nil for its default; and, if it has to borrow, how many GPUs its group
--- owns.
+-- Returns the QOS for a job that names none; nil for its default QOS. If the job has to borrow, the second result is
+-- its group's own GPUs, in thousandths.
 local function qos_for(job)
   local home = homes[job.account]
   if job.mgpu == 0 then
@@ -40,8 +41,8 @@ local function qos_for(job)
   return first_loans, home and home.mgpu or 0
 end
 
--- Returns the loan of a job in the QOS that it names, or in several joined by commas, of which it runs in the first
--- that accepts it (Slurm 24.11 or later). Nil if no QOS among them lends.
+-- Returns the loan of a job in a QOS; nil if the QOS lends no GPUs. From Slurm 24.11 on, a job may name several QOS,
+-- joined by commas, and runs in the first that accepts it.
 local function loan_in(names)
   local found, seen, always = nil, {}, true
   for name in names:gmatch("[^,]+") do
@@ -63,7 +64,7 @@ local function loan_in(names)
   return found
 end
 
--- Returns why the job is cancelled when its GPUs return; nil if it is requeued.
+-- Returns why Slurm cancels the job when owners reclaim the GPUs; nil if Slurm requeues it.
 local function cancelled(job)
   local command = job.command()
   if command == "srun" or command == "salloc" then

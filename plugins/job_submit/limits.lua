@@ -1,17 +1,17 @@
 -- requires: amounts, fit, ledger, measures, mostnodes, options, scopes, state, wording
--- Finds the limits that the job would exceed, and the minimums that it does not reach. A finding is {rule, key, sum
--- (measure), label, used, recent, limit or least or allowed, requested (as text), mode}, or {rule, error} if a rule
--- could not be evaluated. `allowed` lists the set `names`.
--- `recent` is the part of `used` that was just submitted. If the job would fit without that part, `retry_s` is the time
--- after which it stops counting if Slurm refused those jobs.
--- Also sets job.room: the amounts that would be accepted, and the minimums by their keys. If job.checks is a list,
--- every limit that applies to the job is appended to it: {rule, sum or hours (the sum to which the job adds), uid,
+-- Finds the limits that a job would exceed, and the minimums that it does not reach. A finding is {rule, key, sum (the
+-- measure), label, used, recent, limit or least or allowed, requested, mode}, with amounts as text. It is {rule, key,
+-- error} if a rule could not be evaluated. `allowed` lists the set `names`.
+-- `recent` is the part of `used` that was just submitted. If the job would fit without this part, `retry_s` is the
+-- number of seconds after which the part stops counting if Slurm refused those jobs.
+-- Also sets job.room: the amounts that would be accepted and the minimums, by the key of the limit. If job.checks is a
+-- list, each limit that applies to the job is appended to it: {rule, sum or hours (the sum to which the job adds), uid,
 -- bound, requested}. May write max_nodes.
 local policy, lib = ...
 local amounts = lib.amounts
 
 local limits_by_rule = {}
--- By rule, the limits that more nodes can exceed; and whether there is any.
+-- By rule, the limits that a job could exceed by using more nodes; and whether any rule has such a limit.
 local bound_by_rule, any_bound = {}, false
 for _, rule in ipairs(policy.rules) do
   limits_by_rule[rule], bound_by_rule[rule] = lib.measures.of_rule(rule), {}
@@ -21,7 +21,7 @@ for _, rule in ipairs(policy.rules) do
   end
 end
 
--- The user's exception, whose limits replace those of the rule; nil if none is in force.
+-- Returns the user's exception, whose limits replace those of the rule; nil if none is in force.
 local function exception_for(rule, job)
   local exception = rule.exceptions and rule.exceptions[job.uid]
   return exception and lib.scopes.is_current(exception, job.now) and exception or nil
@@ -33,8 +33,8 @@ local function lower(room, name, value)
   end
 end
 
--- Whether an update neither raises the job's amount nor lowers its limit, which may depend on its GPUs: a job over a
--- lowered limit may still be renamed.
+-- Returns whether an update neither raises the job's amount nor lowers its limit, which may depend on the job's GPUs.
+-- For example, a job over a limit that an admin lowered may still be renamed.
 local function untouched(limit, steps, value, job)
   if value < (lib.measures.reached(steps, job.was) or math.huge) then
     return false
@@ -121,7 +121,7 @@ local function check(rule, limit, steps, job, state, room)
   return finding
 end
 
--- Whether an update lowers the job's amount, or raises its minimum, which may depend on its GPUs.
+-- Returns whether an update lowers the job's amount or raises its minimum, which may depend on the job's GPUs.
 local function lowered(limit, steps, value, job, requested)
   local before = limit.of(job.was_least, job.past)
   if before == nil or value > (lib.measures.reached(steps, job.was) or -math.huge) then
@@ -231,7 +231,7 @@ local function check_option(rule, option, need, job)
   return not fits and finding or nil
 end
 
--- Shards of one job and node come from one GPU: a larger request would stay pending forever.
+-- All shards of a job on a node come from one GPU: a larger request would stay pending indefinitely.
 local SHARDS = {
   id = "one-gpu",
   mode = "enforce",
@@ -260,7 +260,7 @@ local function check_shards(job, room)
   return nil
 end
 
--- A request that cannot be parsed cannot be compared with a limit. Slurm accepts more spellings than users write.
+-- A request that cannot be parsed cannot be compared with a limit. Slurm accepts more spellings than this script.
 local PLAIN = {
   id = "plain-numbers",
   mode = "enforce",

@@ -1,26 +1,27 @@
 -- requires: amounts, size
--- The limits that a rule can set: what each measures, in a job and in sums over jobs. Pure functions.
+-- Defines the limits that a rule can set, and how each measures a job or a sum over jobs.
 local _, lib = ...
 local amounts = lib.amounts
 local measures = {}
 
--- For `of`: one number of a size ({mgpu, cpus …}, see size.lua); the second function only for jobs with GPUs.
+-- Returns a function for `of` that returns one number of a size ({mgpu, cpus …}, see size.lua).
 local function number(name)
   return function(size)
     return size[name]
   end
 end
 
--- The GPUs of a limit on running jobs, for which Slurm does not count parts of GPUs.
+-- Returns the GPUs for a limit on running jobs; nil for parts of GPUs, which Slurm does not count there.
 local function gpus_running(size, job)
   return not (job.request and lib.size.only_parts(job.request)) and size.mgpu or nil
 end
 
--- Slurm counts only GPUs whose type the job names.
+-- Returns the GPUs of one type for a limit on running jobs. Slurm counts only GPUs whose type the job names.
 local function gpus_running_of_type(size, kind, job)
   return job.request and amounts.counted_mgpu(job.request, { type = kind }) or size.types[kind]
 end
 
+-- Like `number`, but only for jobs with GPUs.
 local function number_with_gpus(name)
   return function(size)
     return size.mgpu > 0 and size[name] or nil
@@ -32,8 +33,8 @@ local function gpu_hours(size, job, tasks)
   return size.mgpu > 0 and size.mgpu / 1000 * (tasks or 1) * (job.walltime_s or 0) / 3600 or 0
 end
 
--- The value of a limit for a job of this size: one number, or the last of the steps {mgpu, limit} that its GPUs reach;
--- nil for none.
+-- Returns the value of a limit for a job of this size: a single number, or the limit of the last step {mgpu, limit}
+-- that the job's GPUs reach; nil if they reach none.
 function measures.reached(value, size)
   if type(value) ~= "table" then
     return value
@@ -47,12 +48,12 @@ function measures.reached(value, size)
   return reached
 end
 
--- One entry per limit, in the order in which messages list them. `of` measures a size (with its job, or job.past of an
--- updated one), and returns nil if the limit does not apply to the job. `sum` names the measure of a limit on the
--- sum over the rule's jobs. Limits on running jobs are compared with the job alone: if others use the rest, it waits;
--- if it is larger by itself, it would never start. `bound` turns the rule's number into that of this job. A limit of one
--- GPU type (gpus:a100) or period (gpu_hours:week) is that of all with this part added. `minimum` has what differs for a
--- minimum (at_least:gpus), which is measured on job.least.
+-- One entry per limit, in the order in which messages list them. `of` measures a size, given its job (or job.past for
+-- the size before an update), and returns nil if the limit does not apply to the job. `sum` names the measure of a
+-- limit on the sum over the rule's jobs. Limits on running jobs are compared with the job alone: a job that exceeds one
+-- by itself would never start, while other jobs only make it wait. `bound` converts the rule's number into the limit of
+-- one job. The limit of one GPU type (gpus:a100) or period (gpu_hours:week) is derived from the entry for all of them.
+-- `minimum` has the fields that differ for a minimum (at_least:gpus), which is measured on job.least.
 local LIMITS = {
   {
     key = "gpus",
@@ -157,7 +158,7 @@ local function copy(limit, found)
   return found
 end
 
--- The limit of one GPU type, or that of GPU-hours in one period, which counts all tasks of an array.
+-- Returns the limit on one GPU type, or the limit on GPU-hours in one period, which counts all tasks of an array.
 local function of_part(limit, part)
   local found = copy(limit, {})
   found.key = limit.key .. ":" .. part
@@ -182,7 +183,7 @@ local function minimum_of(limit)
   return found
 end
 
--- The limits and minimums of a rule and of its exceptions, in the order of LIMITS.
+-- Returns the limits and minimums of a rule and of its exceptions, in the order of LIMITS.
 function measures.of_rule(rule)
   local sets, found = { rule.limits }, {}
   for _, exception in pairs(rule.exceptions or {}) do
@@ -213,8 +214,8 @@ function measures.of_rule(rule)
   return found
 end
 
--- Whether every limit that applies to this job is reported: only `slurm-gpu explain` sets slurm_gpu_considered. Jobs
--- that are judged only to find a command to suggest are not reported.
+-- Returns whether every limit that applies to this job is reported: only `slurm-gpu explain` sets
+-- slurm_gpu_considered. Jobs that are judged only to find a command to suggest are not reported.
 function measures.are_reported(job)
   return slurm_gpu_considered ~= nil and not job.quiet
 end

@@ -1,5 +1,5 @@
 -- requires: amounts, nodes, size
--- Sets the maximum number of nodes of a job that leaves it to Slurm. Without it, Slurm could exceed an enforced limit by
+-- Sets the maximum number of nodes of a job that sets none itself. Otherwise, Slurm could exceed an enforced limit by
 -- using more nodes than were counted.
 local _, lib = ...
 local amounts = lib.amounts
@@ -7,16 +7,16 @@ local mostnodes = {}
 
 local SPREAD_JOB = 256 -- in bitflags
 
--- Limits that more nodes can exceed. Slurm itself enforces those on running jobs.
+-- Limits that a job could exceed by using more nodes. Slurm itself enforces limits on running jobs.
 local KEYS = { nodes = true, gpus = true, gpus_total = true, gpu_hours = true }
 
--- Whether a limit of a rule is one of them.
+-- Returns whether a limit is one of KEYS and its rule is enforced.
 function mostnodes.is_bound(rule, limit)
   return rule.mode == "enforce" and KEYS[limit.key:match("^[^:]+")] or false
 end
 
--- Two results: the most nodes that Slurm may use for the tasks of a job, and for its tasks and GPUs.
--- Returns nil if the latter does not exceed the counted nodes, if the job sets its own maximum, or if it already runs.
+-- Returns two numbers: the most nodes that Slurm may use for the tasks of a job, and for its tasks and GPUs. Returns
+-- nil if the latter does not exceed the counted nodes, if the job sets its own maximum, or if it already runs.
 function mostnodes.possible(job)
   if amounts.most_nodes(job.request) or (job.record and job.record.job_state % 256 ~= 0) then
     return nil
@@ -35,7 +35,7 @@ local function set(value)
   return type(value) == "string" and value ~= ""
 end
 
--- Whether the job may be unable to use the nodes with which it was counted.
+-- Returns whether the job may need more nodes than were counted.
 local function is_uncertain(job)
   local desc, _, kinds = job.desc, lib.nodes.needed(job.request, job.partition, job.parts)
   if kinds <= 1 then
@@ -51,7 +51,7 @@ local function is_uncertain(job)
   return set(desc.features) or set(desc.req_nodes) or set(desc.exc_nodes) or set(desc.reservation)
 end
 
--- The most nodes with which a job has the GPUs that were counted.
+-- Returns the largest number of nodes on which a job gets only the GPUs that were counted.
 local function most_counted(job)
   local request = job.request
   if request.per_node or request.per_socket or request.per_task or request.whole_nodes then
@@ -64,7 +64,8 @@ local function most_counted(job)
   return least < math.huge and math.max(least, job.size.nodes) or job.size.nodes
 end
 
--- bounds: {limit, value, limit, value …}, limits of rules that apply to the job; for the others see mostnodes.possible.
+-- Writes max_nodes if necessary. `bounds` is {limit, value, limit, value …}, the limits of rules that apply to the job;
+-- `possible` and `all` are the results of mostnodes.possible.
 function mostnodes.write(job, bounds, possible, all)
   local size = job.size
   local function with(nodes)

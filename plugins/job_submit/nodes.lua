@@ -1,22 +1,22 @@
 -- requires: amounts
--- The nodes that Slurm needs for the tasks of a job that leaves their number to it. The CPUs of a request decide, which
--- sbatch derives from the tasks: they are fewer with --overcommit. Pure functions.
+-- Computes how many nodes Slurm needs for a job that does not limit their number. This depends on the CPUs of the
+-- request, which sbatch derives from the tasks; with --overcommit, there are fewer CPUs. Pure functions.
 local policy, lib = ...
 local amounts = lib.amounts
 local nodes = {}
 
--- The groups of CPUs that are each on one node.
+-- The number of CPU groups in a request; all CPUs of a group must be on one node.
 local function groups_of(request)
   local each = amounts.cpus_of_task(request)
   return request.cpus and math.ceil(request.cpus / each) or request.tasks or 1
 end
 
--- The most nodes that Slurm may use for a request: each needs a task or a CPU.
+-- The maximum number of nodes that Slurm may use for a request: each gets a task or a CPU group.
 function nodes.most(request)
   return math.max(groups_of(request), request.tasks or 1, 1)
 end
 
--- The least GPUs that each node of a job has.
+-- The minimum number of GPUs on each node of a job.
 local function least_gpus(request)
   local least = request.tasks_per_gpu and 1 or 0
   for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
@@ -41,12 +41,13 @@ local function mib_per_cpu(request, part, gpus)
   return own and own > 0 and own or defaults.per_cpu
 end
 
--- `each` for each of `n` parts of a node: no limit if `each` is unset (nil or 0), 0 if `n` is unknown.
+-- The limit for `n` parts of a node if each part allows `each`: infinite if `each` is unset (nil or 0), 0 if `n` is
+-- unknown.
 local function in_all(n, each)
   return (each or 0) > 0 and (n or 0) * each or math.huge
 end
 
--- The groups of CPUs that fit on a node.
+-- The number of CPU groups that fit on a node.
 local function capacity(node, request, most_cpus, per_cpu)
   local cpus = math.min(node.cpus, most_cpus, in_all(node.cores, request.threads_per_core))
   if per_cpu and node.mib then
@@ -60,8 +61,8 @@ local function capacity(node, request, most_cpus, per_cpu)
   )
 end
 
--- The nodes that a request needs in one partition if the largest are free, and how many kinds of nodes it may use
--- there; 0 if they do not suffice.
+-- The number of nodes that a request needs in one partition if its largest nodes are free. Second result: the number of
+-- kinds of nodes that the request may use there; 0 if these nodes do not suffice.
 local function needed_in(name, request, part)
   local gpus, kinds = least_gpus(request), {}
   local most_cpus, per_cpu = amounts.u32(part.max_cpus_per_node) or math.huge, mib_per_cpu(request, part, gpus)
@@ -85,8 +86,9 @@ local function needed_in(name, request, part)
   return math.max(needed, 1), 0
 end
 
--- The nodes that a request needs in the partition where it needs most; 1 if it limits them. Second result: the most kinds
--- of nodes that it may use in a partition; 0 if the nodes of one are unknown or too few.
+-- The number of nodes that a request needs in the partition where it needs the most; 1 if the request limits it. Second
+-- result: the largest number of kinds of nodes that the request may use in a partition; 0 if the nodes of any partition
+-- are unknown or too few.
 function nodes.needed(request, partitions, parts)
   if groups_of(request) <= 1 or amounts.most_nodes(request) then
     return 1, 1

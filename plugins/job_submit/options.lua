@@ -1,8 +1,8 @@
 -- requires: amounts, fit
--- The options that rules can require or forbid, in the order of messages. Only options are listed whose fields a command
--- leaves unset without them. `named` returns whether a job_desc has the option; false if it clears it, nil if it does not
--- have its fields. `value` is the value that a job has without the option (true if the option takes none), and `unset`
--- the fields of a job_desc without the option. Updates are not judged by options with `is_new_only`.
+-- The options that rules can require or forbid, in the order of messages. An option is listed only if commands without
+-- it leave its fields unset. `named` returns true if a job_desc has the option, false if it clears the option, and nil
+-- if the fields are unset. `value` returns the value that a job has without the option (true if the option takes none).
+-- `unset` has the fields of a job_desc without the option. Options with `is_new_only` are not checked in updates.
 local _, lib = ...
 local amounts = lib.amounts
 local UNSET_32, UNSET_16 = 4294967294, 65534
@@ -21,15 +21,15 @@ local function text(key, field, value, is_new_only)
   }
 end
 
--- The value of a text of the job; nil if it is empty.
+-- Returns a function that reads this text field of a job; the function returns nil if the text is empty.
 local function current(field)
   return function(job)
     return job[field] ~= "" and job[field] or nil
   end
 end
 
--- Whether the GPUs of a job_desc have a type: all of them if a rule requires it, any if a rule forbids it; nil without
--- GPUs.
+-- Whether the GPUs of a job_desc have a type: all of them if a rule requires types, any of them if it forbids types.
+-- Returns nil without GPUs.
 local function gpu_type(desc, need)
   local _, items = lib.fit.named_types({
     per_job = desc.tres_per_job,
@@ -50,7 +50,7 @@ end
 
 return {
   text("account", "account", current("account")),
-  text("array", "array_inx", nil, true), -- an update of ArrayTaskThrottle has this field, too
+  text("array", "array_inx", nil, true), -- an update of ArrayTaskThrottle also sets this field
   text("comment", "comment"),
   text("constraint", "features"),
   text("dependency", "dependency"),

@@ -1,12 +1,12 @@
 -- requires: amounts, reserved, size, zones
--- Places all nodes of a distributed job in one zone, and orders types of nodes for a job on one node. Handles only jobs
--- with GPUs that certainly need several nodes, or one.
--- Adds to job: place_key, the text that was read of the zones, and place. This is {mode, zones = list of {name, score},
--- best first, features = the constraint with these}, or {mode, why} if the job is left unchanged. Both have text, which
--- is logged. A job on one node gets `order` instead, the features that it tries in order, if they are written.
+-- Keeps all nodes of a distributed job in one zone, and sets the order of node types for a job on one node. Handles
+-- only jobs with GPUs that certainly need several nodes, or certainly only one.
+-- Adds to job: place_key (the lines about placement in the snapshot) and place. This is {mode, zones = list of {name,
+-- score}, best first, features = the constraint with these zones}, or {mode, why} if the job is left unchanged. Both
+-- also have `text` for the log. A job on one node gets `order` instead: the features to try, in order, if written.
 --
--- Placement must never cause a refusal. Slurm refuses a constraint that it cannot parse, and a job that no named zone
--- can ever hold. So a job with any unknown option is left unchanged.
+-- Placement must never cause a refusal. Slurm refuses a constraint that it cannot parse, and a job that can never run
+-- in any of the zones named. Jobs with options that are not modelled here are therefore left unchanged.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -29,7 +29,7 @@ local NUMBERS = {
   { "pn_min_tmp_disk", "tmp", amounts.u32 },
   { "contiguous", "contiguous", amounts.u16 },
 }
--- Only the component number of a het job is meaningful at 0.
+-- Numbers that count as set even if they are 0: the first component of a het job has the number 0.
 local AT_ZERO = { het_job_offset = true }
 
 -- Returns why a job is left unchanged; nil if it is placed.
@@ -49,7 +49,7 @@ local function peculiar(desc)
   return nil
 end
 
--- The job's size on the fewest nodes that it can have: then each node has the largest share.
+-- The job's size on the fewest nodes that it may get, where each node has the largest share.
 local function size_on(job, nodes)
   local request = job.request
   if (request.most_nodes or 1) <= nodes then
@@ -63,7 +63,7 @@ local function size_on(job, nodes)
   return lib.size.of_request(fewest, job.partition, job.parts)
 end
 
--- Adds the share of a node in one form of a request; false if the form has anything but GPUs.
+-- Adds to `share` what one form of a request needs on a node; returns false if it requests more than GPUs and CPUs.
 local function add_form(share, text, times)
   local items, n_pieces = amounts.parse_tres(text), 0
   for _, item in ipairs(items) do
@@ -83,7 +83,8 @@ local function add_form(share, text, times)
   return n_pieces == #items
 end
 
--- The share of one of `nodes` nodes in a job: {gpus, types, cpus, mib}; nil if the job requests other GRES than GPUs.
+-- The amounts that a job on `nodes` nodes needs on one of them: {gpus, types, cpus, mib}; nil if the job requests GRES
+-- other than GPUs.
 local function share_of(job, nodes)
   local request, size = job.request, size_on(job, nodes)
   local function each(amount)
@@ -103,7 +104,7 @@ local function share_of(job, nodes)
   return share
 end
 
--- The number of nodes that a job certainly needs, and the number with which it counts: equal unless it names a range.
+-- The number of nodes that a job certainly needs, and the number that counts for limits, which may be larger.
 local function nodes_of(job, found)
   local least, most_gpus = amounts.least_nodes(job.request), 0
   for partition in job.partition:gmatch("[^,]+") do
@@ -115,7 +116,7 @@ local function nodes_of(job, found)
   return least, math.max(amounts.counted_nodes(job.request), least)
 end
 
--- Whether a job may need several nodes, judged without the table of zones.
+-- Whether a job may need several nodes; this check does not read the zones.
 local function may_be_distributed(job)
   if job.mgpu <= 1000 or job.record or job.quiet then
     return false
@@ -131,7 +132,7 @@ local function may_be_distributed(job)
   return false
 end
 
--- Whether the snapshot has nodes with GPUs in each of the job's partitions: jobs in others are not placed.
+-- Whether the snapshot lists nodes with GPUs in each of the job's partitions; other jobs are not placed.
 local function is_managed(job, found)
   for partition in job.partition:gmatch("[^,]+") do
     if found.pools[partition] == nil then
@@ -153,8 +154,9 @@ local function is_on_one_node(job)
   return tasks <= 1 and (job.form == "per_node" or job.form == "per_job" and job.mgpu <= 1000)
 end
 
--- The features that such a job tries in order; nil if it is left unchanged. All nodes with GPUs have one of them, so the
--- constraint excludes no node. Slurm's backfill would ignore a constraint of the user next to it.
+-- The features that a job on one node tries, in order; nil if the job is left unchanged. Every node with GPUs has one
+-- of them, so the constraint excludes no node. A job with its own constraint is left unchanged because Slurm's backfill
+-- would ignore that constraint if it were combined with this one.
 local function order_of(job, found)
   local desc, request = job.desc, job.request
   if (type(desc.features) == "string" and desc.features ~= "") or peculiar(desc) then
@@ -179,7 +181,7 @@ local function place_of(job, found, state)
     return nil
   end
   local desc, place = job.desc, { mode = found.mode }
-  -- Slurm runs jobs in a reservation of their user without --reservation; it may have nodes of several zones.
+  -- Even without --reservation, Slurm may run a job in its user's reservation, which may span several zones.
   local _, promised = lib.reserved.table_of(state.snapshot)
   place.why = peculiar(desc) or (promised and lib.reserved.holds(promised, job, job.user) and "reservation") or nil
   if place.why then
@@ -264,7 +266,7 @@ local function run(job, state)
   return {}
 end
 
--- Whether an equal job would be placed in the same way, which is the case if the snapshot has the same zones.
+-- Whether an equal job would get the same placement: true if the lines about placement in the snapshot are unchanged.
 local function again(job, state)
   return job.place_key == nil or job.place_key == (lib.zones.table_of(state.snapshot))
 end

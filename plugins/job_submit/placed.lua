@@ -1,5 +1,6 @@
 -- requires: wording
--- The message about the zone of a distributed job; none if the zone was written into the constraint.
+-- The message about the zones of a distributed job: the constraint to use (mode `advise`), or why zones cannot be added
+-- to the job's own constraint.
 local _, lib = ...
 
 local UNCHANGED = {

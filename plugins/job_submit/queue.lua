@@ -1,32 +1,32 @@
 -- requires: amounts, ledger, size, sums
--- Sums over slurm.jobs, which is read if no snapshot is valid.
+-- Sums over slurm.jobs, which is read if no snapshot is valid or if a rule sums over one kind of job.
 --
--- The table contains bare pointers to job records, which are valid only in the call in which Slurm built it. It is
--- therefore read once, in that call, and only sums are kept.
+-- The table contains raw pointers to job records, which are valid only in the call for which Slurm built it. It is
+-- therefore read once, in that call, and only computed values are kept.
 local _, lib = ...
 local amounts = lib.amounts
 local queue = {}
 
 local TOKEN = "slurm%-gpu/1 t=(%w+)"
 
--- The description of every ended job.
+-- The description that all ended jobs share.
 local ENDED = { base = -1 }
 
--- Returns the kind of a job: its submission recorded whether it had a script.
+-- Returns the kind of a job, which was recorded in its AdminComment at submission.
 function queue.kind_of(record)
   local comment = record.admin_comment
   return comment and string.find(comment, "slurm%-gpu/1 t=%w+ k=i") and "interactive" or "batch"
 end
 
--- Whether a job is exclusive: no field of the record says so, but its submission recorded it.
+-- Whether a job is exclusive, which was recorded in its AdminComment at submission: no other field shows it.
 function queue.has_whole_nodes(record)
   local comment = record.admin_comment
   return comment ~= nil and string.find(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? w=1") ~= nil
 end
 
 -- The QOS in which a job runs or may start. The record of a pending job with several QOS has only the one that Slurm
--- tried last; the script recorded all of them at submission. The recorded QOS apply as long as the last one is among
--- them, which is not the case after an update to another QOS.
+-- tried last; the script recorded all of them at submission. The recorded QOS apply only if they include the last one;
+-- after an update to another QOS, they do not.
 function queue.qos_of(record, base)
   local qos, comment = string.lower(record.qos or ""), record.admin_comment
   local noted = base == 0 and comment and string.match(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? ?w?=?1? q=(%S+)")
@@ -54,7 +54,7 @@ function queue.describe(state, record, base)
   }
 end
 
--- Jobs of one class with equal amounts are added up as one: thousands of jobs have a few shapes.
+-- Sets the key by which jobs of one class with equal amounts are grouped: thousands of jobs have only a few shapes.
 local function give_shape(job)
   local each, parts = job.each, {}
   for index, measure in ipairs(lib.sums.measures) do
@@ -63,7 +63,7 @@ local function give_shape(job)
   job.shape = table.concat(parts, " ")
 end
 
--- Marks the admission of a job that the table shows.
+-- Marks the admission of a job that is in the table.
 local function settle(state, record, now)
   local token = string.match(record.admin_comment or "", TOKEN)
   local entry = token and state.ledger[token]
@@ -74,13 +74,13 @@ local function settle(state, record, now)
   end
 end
 
--- Counts the admissions that the table cannot show yet, and drops those that it would show.
+-- Counts admissions that the table may not show yet, and drops those that it would show by now.
 local function count_admissions(state, now)
   for token, entry in pairs(state.ledger) do
     entry.at = math.min(entry.at, now) -- the clock may have been set back
     local age = now - entry.at
     if entry.shown then
-      -- A snapshot may still be older than this table: kept until none can be.
+      -- The entry is kept for as long as a snapshot may be older than this table.
       if age >= lib.ledger.REMEMBER_S then
         state.ledger[token] = nil
       end
@@ -101,7 +101,7 @@ function queue.read(state, jobs, now)
   end
   local known = {}
   for id, record in pairs(jobs) do
-    local base = record.job_state % 256 -- higher bits are flags; 0 is pending, 1 running, 2 suspended, and larger values are ended
+    local base = record.job_state % 256 -- higher bits are flags; 0: pending, 1: running, 2: suspended, larger: ended
     local job = state.known[id]
     if job == nil then
       settle(state, record, now)

@@ -1,16 +1,17 @@
--- Records which fields of job_desc and the partitions a judgement reads, with their values, in order: the keys of the
--- decision cache (again.lua). A question is the name of a field of job_desc, or {kind, name, field}.
+-- Records which fields of job_desc and of partitions a judgement reads, in order, with their values. These are the keys
+-- of the decision cache (again.lua). A question is the name of a field of job_desc, or {kind, name, field}.
 local reading = {}
 
 local PART, FIELD, DEFAULT = "partition", "field of a partition", "default partition"
 
--- Fields that are derived from another field and are expensive to read: a user's name is looked up by uid.
+-- Fields that are not recorded, because they depend on another field and are expensive to read: a user's name is looked
+-- up by uid.
 local IMPLIED = { user_name = true }
 
--- The key under which recorded partitions keep the real ones.
+-- The key under which a stand-in for the partitions keeps the real ones.
 local BEHIND = {}
 
--- The current recording: the real job_desc, the questions and answers, and the fields that are recorded already.
+-- The current recording: the real job_desc, the questions and answers, their number, and the fields recorded so far.
 local desc, questions, answers, n, asked
 
 local function note(question, answer)
@@ -78,7 +79,7 @@ local function default_of(parts)
   return nil
 end
 
--- The partition that a job without one gets; nil if there is none.
+-- The default partition, which jobs without --partition get; nil if there is none.
 function reading.default_partition(parts)
   local behind = rawget(parts, BEHIND)
   if behind == nil then
@@ -87,7 +88,7 @@ function reading.default_partition(parts)
   return note({ kind = DEFAULT }, default_of(behind))
 end
 
--- The answer of a job to a question about its partitions.
+-- The answer to a question about these partitions.
 function reading.answer(question, parts)
   if question.kind == DEFAULT then
     return default_of(parts)

@@ -1,13 +1,13 @@
 -- requires: judge, larger, options, shapes, smaller
--- One command that would be accepted, in the form that the job used. Each step changes one amount and judges the changed
--- job again; only a command that is then accepted is suggested.
+-- Finds one command that would be accepted, in the form that the job used. Each step changes one aspect of the job,
+-- which is then judged again. Only a command whose job is accepted in the end is suggested.
 local policy, lib = ...
 
 local function whole(value)
   return string.format("%.0f", value)
 end
 
--- Fields of job_desc by the options that the steps give, as sbatch would fill them in.
+-- By option that a step may return, the fields of job_desc as sbatch would set them.
 local FIELDS = {
   ["--partition"] = function(value)
     return { partition = value }
@@ -88,7 +88,7 @@ local function apply(fields, options, name, job)
     end
   end
   if not options["--ntasks"] and (name == "--ntasks-per-node" or name == "--nodes" and job.request.tasks) then
-    -- As sbatch does without --ntasks; job_desc does not show whether it was given.
+    -- sbatch does this without --ntasks; job_desc does not show whether the user set that option.
     local nodes = fields.min_nodes or job.request.nodes or 1
     local on_each = fields.ntasks_per_node or job.request.tasks_per_node or 1
     fields.num_tasks = math.max(job.request.tasks or 0, nodes * on_each)
@@ -99,9 +99,9 @@ local function apply(fields, options, name, job)
   end
 end
 
--- Fields of job_desc without an option that may be left out.
+-- By option that may be left out, the fields of job_desc without it.
 local WITHOUT = {}
--- The options of a job that names too many nodes.
+-- Combinations of options to leave out if a job names too many nodes, in the order in which they are tried.
 local NAMING_NODES = { { "--nodelist" }, { "--constraint" }, { "--nodelist", "--constraint" } }
 
 local STEPS = {}
@@ -126,7 +126,7 @@ for _, option in ipairs(lib.options) do
 end
 
 -- Returns another job of the same kind, without the options `left_out`, that would be accepted now; nil if there is
--- none. With `own_mgpu`, the job must not borrow GPUs, for which it has at most this many.
+-- none. With `own_mgpu`, the job must not borrow GPUs; a job that would is reduced to this many.
 local function changed_job(job, judge, left_out, own_mgpu)
   local order, options, fields, without = {}, {}, {}, {}
   local function leave_out(name)
@@ -143,7 +143,7 @@ local function changed_job(job, judge, left_out, own_mgpu)
   while true do
     local wrong = lib.judge.objections(current)
     if own_mgpu and current.loan then
-      -- A job that does not borrow has other limits.
+      -- The findings do not matter: a job that does not borrow has other limits.
       wrong, current = {}, setmetatable({ room = { gpus = own_mgpu } }, { __index = current })
     elseif wrong == nil then
       break
@@ -187,7 +187,7 @@ local function changed_job(job, judge, left_out, own_mgpu)
   return { command = text, without = without, loan = current.loan }
 end
 
--- … that keeps its node list and its constraint if possible.
+-- The same, but keeps the job's node list and constraint if possible.
 local function with_its_nodes(job, judge, own_mgpu)
   local found = changed_job(job, judge, {}, own_mgpu)
   for _, names in ipairs(job.request.named_nodes > 1 and NAMING_NODES or {}) do
@@ -196,9 +196,9 @@ local function with_its_nodes(job, judge, own_mgpu)
   return found
 end
 
--- Returns another job that would be accepted now, or nil: its command, the options that the command must not have
--- (`without`), and its loan. If it would borrow GPUs, `own` is a job that borrows none. `judge` judges the job with
--- other fields in its job_desc.
+-- Returns another job that would be accepted now: {command, without = options that the command must not have, loan};
+-- nil if there is none. If that job would borrow GPUs, its `own` is a third job, which borrows none. `judge` judges the
+-- job with changed fields of job_desc.
 return function(job, judge)
   local found = with_its_nodes(job, judge)
   local loan = (found or job).loan

@@ -3,7 +3,7 @@
 local policy, lib = ...
 local remembered = {}
 
--- Maximum number of bytes that are read of decisions.log, and maximum size of a saved state.
+-- Maximum number of bytes read from decisions.log, and maximum size of a saved state in bytes.
 local LOG_BYTES, SAVED_BYTES = 1048576, 67108864
 
 local function decode(value)
@@ -12,8 +12,8 @@ local function decode(value)
   end))
 end
 
--- Adds the GPUs of each counted type. A line without `types` comes from a script that counted none: the GPUs may be
--- of any type.
+-- Adds the GPUs of each counted type. A line without `types` comes from a script that counted no types, so its GPUs may
+-- be of any type.
 local function add_types(sum, text)
   for kind in pairs(lib.size.watched) do
     sum["mgpu:" .. kind] = text and 0 or sum.mgpu
@@ -60,7 +60,8 @@ function remembered.admissions(now, seconds)
   return found
 end
 
--- Whether slurmctld uses this folder but has never saved a job: at its first start it writes the cluster's name there.
+-- For a missing job_state: whether slurmctld uses this directory but has not saved a job yet. It writes the cluster's
+-- name there at its first start.
 local function never_had_a_job()
   local name = io.open((policy.job_state:gsub("[^/]+$", "clustername")), "r")
   if name then

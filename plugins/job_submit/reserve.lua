@@ -1,8 +1,8 @@
 -- requires: amounts, measures, reserved, snapshot
--- Finds jobs of a size that requires a reservation, and returns findings as limits.lua does. A job passes if its user
--- has a reservation for it or the job names one; every job passes while the snapshot has no reservations. Adds to job:
--- reserve_key = the text about reservations that was read; has_reserved = whether the user has any; cut_short = the
--- user's reservation in which the job runs and which ends before the job.
+-- Finds large jobs without a reservation, and returns findings as limits.lua does. A job passes if it names a
+-- reservation or if its user has one that is large enough. All jobs pass while the snapshot has no lines about
+-- reservations. Adds to job: reserve_key = these lines; has_reserved = whether the user has any reservation;
+-- cut_short = the user's reservation in which the job runs and which ends before the job.
 local _, lib = ...
 local amounts = lib.amounts
 
@@ -36,7 +36,7 @@ local function request_of(job)
   return table.concat(words, " ")
 end
 
--- The rule, as `slurm-gpu explain` names it.
+-- The rule, in the form of the policy's rules.
 local function rule_of(found)
   local from = amounts.format_mgpu(found.mgpu)
   return {
@@ -63,7 +63,7 @@ local function finding_of(job, found, user)
       smaller.name and " " .. smaller.name or "",
       amounts.format_mgpu(smaller.mgpu)
     ),
-    opening = "Request a reservation, and submit the job when it is approved:",
+    opening = "Request a reservation; after its approval, submit the job:",
     command = request_of(job),
   }
 end
@@ -73,7 +73,7 @@ local function satisfies(job, found, user)
   if job.mgpu <= 0 or job.mgpu < found.mgpu or named(job.desc) then
     return true
   elseif job.record and job.mgpu <= job.was.mgpu and job.desc.reservation ~= "" then
-    return true -- an update that neither requests more nor leaves the reservation that it named
+    return true -- an update that neither requests more GPUs nor clears the reservation
   end
   return user ~= nil and lib.reserved.holds(found, job, user)
 end
@@ -96,8 +96,8 @@ local function run(job, state)
   return fine and {} or { finding_of(job, found, user) }
 end
 
--- Whether an equal job would get the same findings: if the snapshot has the same reservations, and its user has none.
--- Otherwise they depend on the second of submission.
+-- Whether an equal job would get the same findings: true if the lines about reservations are unchanged and its user has
+-- no reservation. Otherwise, the findings depend on the second of submission.
 local function again(job, state)
   return not job.has_reserved
     and (job.reserve_key == nil or job.reserve_key == (lib.reserved.table_of(state.snapshot)))

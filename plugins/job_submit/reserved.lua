@@ -1,5 +1,5 @@
 -- requires: amounts, hosts
--- Reservations in slurm-gpuctld's snapshot: from how many GPUs a job requires one, and which users have one.
+-- Reads reservations from slurm-gpuctld's snapshot: the job size that requires one, and the users' reservations.
 local _, lib = ...
 local reserved = {}
 
@@ -47,8 +47,9 @@ local function parse(text)
   return found
 end
 
--- Returns the text of the table, and the table: {mode, mgpu = from which jobs require a reservation, held = {user →
--- list of {account, partition, mgpu, name, begins_s, ends_s, nodes}}}; nil if no job requires one.
+-- Returns the lines about reservations, and their contents (nil without such lines): {mode, mgpu = the job size from
+-- which a reservation is required, infinite if never, held = {user → list of {account, partition, mgpu, name, begins_s,
+-- ends_s, nodes}}}.
 function reserved.table_of(snapshot)
   if snapshot == nil then
     return "", nil
@@ -59,7 +60,7 @@ function reserved.table_of(snapshot)
   return snapshot.reserve_text, snapshot.reserve
 end
 
--- Whether Slurm runs a job in this reservation of its user, whatever its size.
+-- Whether Slurm runs a job in this reservation of its user, regardless of their sizes.
 local function draws(one, job)
   local at_partition = ("," .. job.partition .. ","):find("," .. one.partition .. ",", 1, true)
   return one.account == job.account and at_partition ~= nil
@@ -75,7 +76,7 @@ function reserved.holds(found, job, user)
   return false
 end
 
--- The user's largest reservation in which Slurm would run the job but that has fewer GPUs; nil for none.
+-- The user's largest reservation that Slurm would use for the job but that has too few GPUs; nil if there is none.
 function reserved.too_small(found, job, user)
   local largest
   for _, one in ipairs(found.held[user] or {}) do
@@ -90,7 +91,7 @@ local function names_of(value)
   return type(value) == "string" and value ~= "" and lib.hosts.set(value) or nil
 end
 
--- Whether a job may get nodes of a reservation by its --nodelist and --exclude, as far as these can be read.
+-- Whether --nodelist and --exclude allow the nodes of a reservation; lists that cannot be parsed allow all nodes.
 local function may_enter(one, desc)
   local nodes, wanted, left_out = lib.hosts.set(one.nodes), names_of(desc.req_nodes), names_of(desc.exc_nodes)
   if nodes == nil then
@@ -99,8 +100,9 @@ local function may_enter(one, desc)
   return not (left_out and lib.hosts.within(nodes, left_out)) and not (wanted and not lib.hosts.within(wanted, nodes))
 end
 
--- The reservation that ends first among the user's current reservations in which the job runs and which end before its
--- time limit; nil for none. Slurm ignores the time limit there. `named` is the value of --reservation.
+-- The user's current reservation in which the job runs and which ends before the job's time limit; the first to end if
+-- there are several, nil if there is none. Slurm ignores the time limit in such reservations. `named` is the value of
+-- --reservation.
 function reserved.ends_before(found, job, user, named)
   local first
   local from_s = math.max(job.now, lib.amounts.u32(job.desc.begin_time) or 0)

@@ -2,7 +2,7 @@
 -- The scopes of rules: which jobs they sum over, and when they apply.
 local policy, lib = ...
 
--- A scope is the jobs of a group, or those of one kind among them. rule.scope is its key.
+-- A scope is all jobs of a group, or only its jobs of one kind. rule.scope is the key of a rule's scope.
 local scopes = { sums_by_kind = false }
 
 local NONE = {}
@@ -16,7 +16,7 @@ local function pattern_of(name)
   return "^" .. escaped .. "$"
 end
 
--- By set of names, the patterns of its names with wildcards; nothing for sets without.
+-- By set of names, the patterns for its names with wildcards; a set without wildcards has no entry.
 local patterns = {}
 
 for _, group in ipairs(policy.groups) do
@@ -44,7 +44,7 @@ local function is_among(names, name)
   return false
 end
 
--- Whether a group may contain jobs of an account; "" stands for all accounts that no group names in full.
+-- Whether a group may contain jobs of an account. Wildcards are not compared: they may match any account.
 local function may_have(group, account)
   for _, index in ipairs(group.all_of or NONE) do
     if not may_have(policy.groups[index], account) then
@@ -69,8 +69,8 @@ for _, group in ipairs(policy.groups) do
   end
 end
 
--- By account, the rules whose groups it does not exclude; found at its first job. Accounts that no group names share
--- the key "".
+-- By account, the rules whose groups may contain its jobs; computed for its first job. Accounts that no group names
+-- share the key "".
 local rules_of = {}
 
 local function rules_for(account)
@@ -123,7 +123,7 @@ local function split(names)
   return #found > 0 and found or { "" }
 end
 
--- Each QOS and partition in which a job may start.
+-- Each pair of a QOS and a partition in which a job may start.
 local function places_of(job)
   local places, partitions = {}, split(job.partition)
   for _, qos in ipairs(split(job.qos)) do
@@ -134,7 +134,7 @@ local function places_of(job)
   return places
 end
 
--- Whether a job matches all conditions of a group, in any of these places where it may start (by default all).
+-- Whether a job matches all conditions of a group in any of these places (by default, all places where it may start).
 function scopes.holds_all(group, job, places)
   for _, place in ipairs(places or places_of(job)) do
     if holds_in(group, job, place.qos, place.partition) then
@@ -144,8 +144,8 @@ function scopes.holds_all(group, job, places)
   return false
 end
 
--- The scopes of a job, as a set, and their rules, in order. A job with several partitions, or (from Slurm 24.11 on)
--- several QOS, may start in any, and so belongs to the scopes of each.
+-- The scopes of a job, as a set, and their rules, in order. A job with several partitions or, from Slurm 24.11 on,
+-- several QOS may start in any of them. It therefore belongs to the scopes of each.
 function scopes.matching(job)
   local found, rules, places = {}, {}, places_of(job)
   for _, rule in ipairs(rules_for(job.account)) do
@@ -162,7 +162,7 @@ function scopes.is_current(dated, now)
   return (dated.from_s or 0) <= now and now < (dated.until_s or math.huge)
 end
 
--- Whether a rule with `at: run` applies to a job with this time limit, from its earliest start on.
+-- Whether a rule with `at: run` applies to a job that runs from its earliest start until this time limit.
 local function overlaps(rule, job, walltime_s)
   return lib.calendar.overlap(rule.when, job.begin_s, job.begin_s + (walltime_s or math.huge)) ~= nil
 end
@@ -179,7 +179,7 @@ function scopes.in_force(rule, job)
   return lib.calendar.holds(rule.when, job.now)
 end
 
--- Whether a rule that applies to an updated job applied to it before. Slurm does not show the former StartTime.
+-- Whether a rule that applies to an updated job also applied before the update. Slurm does not show the old StartTime.
 function scopes.was_bound(rule, job)
   if not job.counted.scopes[rule.scope] then
     return false

@@ -1,5 +1,5 @@
 -- requires: amounts
--- Builds a smaller request in the form that the job used: options for the part of it that fits. Pure functions.
+-- Builds options for a smaller request, in the form that the job used. Pure functions.
 local policy, lib = ...
 local amounts = lib.amounts
 local shapes = {}
@@ -23,7 +23,7 @@ local OPTIONS = {
   per_socket = "--gpus-per-socket=",
 }
 
--- The option for `count` of an item; `several`: the request also has another form.
+-- The option that requests `count` of an item; `several` is whether the request also has another form.
 function shapes.option(form, item, count, several)
   if form == "per_node" and not several then
     return "--gres=" .. item.name .. ":" .. typed(item, count)
@@ -31,7 +31,7 @@ function shapes.option(form, item, count, several)
   return OPTIONS[form] .. typed(item, count)
 end
 
--- By form, the item of a request; the number of forms; and whether each form has only one item.
+-- Returns the first item of each form of a request, the number of forms, and whether every form has only one item.
 function shapes.items(request)
   local items, forms, single = {}, 0, true
   for _, form in ipairs(FORMS) do
@@ -72,7 +72,7 @@ function shapes.per_job(request, cap)
   return options
 end
 
--- … per node: fewer nodes first, but all that the job names, then fewer on each node.
+-- The same for GPUs per node: first fewer nodes, but at least those that the job names, then fewer GPUs on each node.
 local function per_node(request, cap, room)
   local items = amounts.parse_tres(request.per_node)
   local item = items[1]
@@ -82,7 +82,7 @@ local function per_node(request, cap, room)
     return nil
   end
   local nodes = amounts.counted_nodes(request)
-  -- Sums are rounded once, as in requested_mgpu, so that the suggested request is never too large by rounding.
+  -- Sums are rounded once, as in requested_mgpu; otherwise rounding could make the suggested request too large.
   local function sum(times)
     return math.floor(times * unit + 0.5)
   end
@@ -103,7 +103,7 @@ local function per_node(request, cap, room)
   return options
 end
 
--- … per task: fewer tasks first, then fewer GPUs in one task.
+-- The same for GPUs per task: first fewer tasks, then fewer GPUs for a single task.
 local function per_task(request, cap)
   local items = amounts.parse_tres(request.per_task)
   if #items > 1 or items[1].name ~= "gpu" then
@@ -126,7 +126,7 @@ local function per_task(request, cap)
   return options
 end
 
--- … per socket: likewise, and then fewer GPUs on each socket, then fewer sockets.
+-- The same for GPUs per socket: first fewer nodes, then fewer GPUs on each socket, then fewer sockets.
 local function per_socket(request, cap)
   local items = amounts.parse_tres(request.per_socket)
   if #items > 1 or items[1].name ~= "gpu" then
@@ -155,8 +155,8 @@ local function tasks_per_node(request)
   return tasks and tasks > 0 and tasks or nil
 end
 
--- … in several forms at once. Slurm requires that they agree: the job's GPUs are the nodes times the GPUs of a node,
--- and the tasks times the GPUs of a task. Fewer nodes or tasks first, then fewer GPUs on the last one.
+-- The same for several forms at once. Slurm requires that they agree: the job's GPUs are the nodes times the GPUs per
+-- node, and the tasks times the GPUs per task. First fewer nodes or tasks, then fewer GPUs for a single node or task.
 local function in_step(request, cap, items)
   local job, node, task = items.per_job, items.per_node, items.per_task
   local room = math.floor(cap / 1000)
@@ -241,7 +241,7 @@ function shapes.even(request)
   return not node_tasks or node_tasks == node.count / task.count
 end
 
--- … with the same number of tasks for each GPU, which is the only value of such a request.
+-- The same for a request with tasks per GPU: fewer tasks, whose number determines the number of GPUs.
 local function tasks_per_gpu(request, cap)
   local gpus = math.floor(cap / 1000)
   return gpus >= 1 and { string.format("--ntasks=%.0f", gpus * request.tasks_per_gpu) } or nil
@@ -255,8 +255,8 @@ local SHAPES = {
   tasks_per_gpu = tasks_per_gpu,
 }
 
--- Options for as much of a request of this form as fits `cap` thousandths of a GPU; nil if nothing fits, or if the form
--- cannot be made smaller.
+-- Options that reduce a request of this form to at most `cap` thousandths of a GPU; nil if nothing fits or if the form
+-- cannot be reduced.
 function shapes.fit(request, form, cap, room)
   local items, forms, single = shapes.items(request)
   if forms > 1 then

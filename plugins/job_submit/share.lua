@@ -1,14 +1,14 @@
 -- requires: amounts, scopes, snapshot
--- Decides which jobs share a GPU, and how many shards each gets. The snapshot contains the number of shards by key of
--- the job (snapshot.lua). slurm-gpuctld decides with which co-runners a job starts and when, at the latest at its begin
--- time. Adds to job: share = {mode, key, text = the text for the log}, with {shards, of, max_wait_s, environment =
--- names of variables to empty} if it shares.
+-- Decides which jobs share a GPU, and how many shards each gets. The snapshot lists the number of shards by job key
+-- (snapshot.lua). slurm-gpuctld chooses a job's co-runners and its start time, which is the begin time at the latest.
+-- Adds to job: share = {mode, key, text = the text for the log, why = the reason if the job does not share}. If the job
+-- shares, this also has {shards, of, max_wait_s, environment = names of variables to empty}.
 local policy, lib = ...
 local amounts = lib.amounts
 local sharing = policy.colocation
 
--- Variables from which srun inside the job reads its GPU request; with them, srun would request whole GPUs again. The
--- variables for CPUs and memory per GPU cannot be empty: such jobs keep their GPU.
+-- Variables from which srun inside the job reads its GPU request. They are emptied because srun would otherwise request
+-- whole GPUs. The variables for CPUs and memory per GPU cannot be empty, so jobs with these options do not share.
 local GPU_VARIABLES = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE" }
 local LONGEST_KEY = 80
 
@@ -22,7 +22,7 @@ local function of_groups(indexes, job)
   return false
 end
 
--- Whether the comment requests sharing, and the NAME of `share=NAME`; `share=` is `share`.
+-- Whether the comment requests sharing, and the NAME in `share=NAME`, if any. `share=` is the same as `share`.
 local function asked_for(desc)
   local comment = desc.comment
   if type(comment) ~= "string" then
@@ -67,7 +67,7 @@ local function asks_one_gpu(request)
   return #items == 1 and not text:find(",", 1, true) and not items[1].unreadable and items[1].name == "gpu" and items[1].count == 1, items[1] and items[1].type
 end
 
--- Whether these partitions have GPUs of this type only: shards have no type.
+-- Whether these partitions have only GPUs of this type. A request for shards cannot name a type.
 local function is_only_type(kind, partitions)
   for name in string.gmatch(partitions, "[^,]+") do
     for other in pairs(policy.partition_gpu_types and policy.partition_gpu_types[name] or {}) do
@@ -79,7 +79,7 @@ local function is_only_type(kind, partitions)
   return true
 end
 
--- Whether a job can be requeued if it slows a co-runner down, or runs out of memory next to the co-runner.
+-- Whether a job can be requeued if it slows down a co-runner, or if it runs out of memory next to one.
 local function may_be_requeued(desc)
   local requeue = amounts.u16(desc.requeue)
   if requeue == nil then
@@ -88,7 +88,7 @@ local function may_be_requeued(desc)
   return requeue ~= 0
 end
 
--- Returns why a job keeps a GPU of its own whatever it needs; nil if it can share.
+-- Returns why a job cannot share a GPU, however little of it the job needs; nil if it can.
 local function unfit(job)
   local desc, request = job.desc, job.request
   local one, kind = asks_one_gpu(request)
@@ -125,7 +125,7 @@ local function unfit(job)
 end
 
 -- Sets the fields to write into a job that shares: shards instead of its GPU. CPUs and memory that Slurm or a bundle
--- would give per GPU are given per node or task.
+-- would add per GPU are requested per node or task.
 local function writes_of(job, shards)
   local request, writes = job.request, job.writes
   local prefix = (request.per_job or request.per_node):match("gres[:/]") or "gres:"
@@ -199,7 +199,7 @@ local function run(job, state)
   return {}
 end
 
--- A job that shares, or requested it, is never cached: it gets a begin time of its own.
+-- Jobs that share, or were considered for it, are never cached: each gets its own begin time.
 local function again(job)
   return job.share == nil
 end

@@ -19,11 +19,11 @@ local KEEPS = {
   urgent = "urgent jobs cannot share GPUs",
   may = "your group is not allowed to share GPUs",
   off = "slurm-gpuctld is not assigning jobs to shared GPUs at the moment",
-  unknown = "the GPU use of jobs like it is not known yet; this job will be measured",
+  unknown = "the GPU use of similar jobs is not known yet; this job will be measured",
   large = "it needs too much of a GPU",
 }
 
--- Appends lines to `lines`.
+-- Appends the message to `lines`.
 return function(lines, share)
   if share.mode == "observe" then
     return

@@ -1,7 +1,7 @@
 -- requires: amounts, nodes
--- The size of a job: GPUs, CPUs, memory, nodes and tasks of one array task, from a request or a record of slurm.jobs. A
--- size is {mgpu, form, node_mgpu = the most GPUs that the request allows on one node, if it says so, types = {a100 =
--- mgpu}, cpus, mib, nodes, tasks}. Pure functions.
+-- Computes the size of a job (of one task of an array) from a request or a record of slurm.jobs. A size is {mgpu, form,
+-- node_mgpu = the most that the request allows on one node, nil if it does not limit this, types = {a100 = mgpu}, cpus,
+-- mib, nodes, tasks}. Pure functions.
 local policy, lib = ...
 local amounts = lib.amounts
 local size = {}
@@ -23,7 +23,7 @@ for _, rule in ipairs(policy.rules) do
   end
 end
 
--- The least amount on any node of these partitions (policy.partition_gpus and so on); 0 if it is not known.
+-- The smallest amount on any node of these partitions, from a table such as policy.partition_gpus; 0 if unknown.
 local function least_of(per_partition, partitions)
   local least
   for name in string.gmatch(partitions, "[^,]+") do
@@ -51,7 +51,7 @@ local function types_of(partitions, count)
   return types
 end
 
--- The least GPUs, in thousandths, and CPUs that an exclusive job gets with each node; 0 if not known.
+-- The minimum numbers of GPUs, in thousandths, and CPUs that an exclusive job gets with each node; 0 if unknown.
 function size.of_whole_node(partitions)
   return 1000 * least_of(policy.partition_gpus, partitions), least_of(policy.partition_cpus, partitions)
 end
@@ -70,7 +70,7 @@ local function cpus_of(request, found, partitions)
   return cpus
 end
 
--- Whether a request is only for parts of GPUs (shards, MPS), for which Slurm's defaults per GPU do not apply.
+-- Whether a request is only for parts of GPUs (shards, MPS). Slurm's defaults per GPU do not apply to such requests.
 function size.only_parts(request)
   local parts = false
   for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
@@ -84,10 +84,10 @@ function size.only_parts(request)
   return parts
 end
 
--- The memory that Slurm gives a job that requests none: the partition's default, or that of slurm.conf without one.
+-- The memory that Slurm gives a job that requests none: the partition's default or, without one, that of slurm.conf.
 local function default_mib(request, found, partitions, parts)
   local defaults = policy.default_mib or {}
-  -- For GPUs that only come with exclusive nodes, Slurm's default is per CPU.
+  -- Slurm's default per GPU does not apply to GPUs that a job gets only with its exclusive nodes.
   local brought = found.form == "whole_nodes" and amounts.counted_mgpu(request) == 0
   if defaults.per_gpu and found.mgpu > 0 and not brought and not size.only_parts(request) then
     return found.mgpu / 1000 * defaults.per_gpu
@@ -112,7 +112,8 @@ local function default_mib(request, found, partitions, parts)
   return least or 0
 end
 
--- request: mib_per_node, mib_per_cpu, mib_per_gpu (MiB or nil); mib_per_node = 0 requests all memory of the node.
+-- The memory of a request by its fields mib_per_node, mib_per_cpu, mib_per_gpu and mib_in_all (MiB or nil). If
+-- mib_per_node is 0, the request is for all memory of each node.
 local function mib_of(request, found, partitions, parts)
   local most
   local function at_least(mib)
@@ -134,8 +135,9 @@ local function mib_of(request, found, partitions, parts)
   return most or default_mib(request, found, partitions, parts)
 end
 
--- The size of a request in these partitions. `before` is the size of an updated job whose GPUs change only with its
--- nodes; GPUs that came with exclusive nodes do change in other partitions. Sets needed_nodes of the request.
+-- The size of a request in these partitions. `before` is the earlier size of a job whose update changes neither its GPU
+-- request nor its nodes. Such a job keeps at least these GPUs, unless it got them with exclusive nodes, which may
+-- differ in other partitions. Sets needed_nodes of the request.
 function size.of_request(request, partitions, parts, before)
   before = before and before.form ~= "whole_nodes" and before or nil
   request.needed_nodes = lib.nodes.needed(request, partitions, parts)
@@ -158,12 +160,12 @@ function size.of_request(request, partitions, parts, before)
   return found
 end
 
--- The most GPUs that a job may get on one node: without a number per node, Slurm may put all of them on one.
+-- The maximum number of GPUs that a job may get on one node. Without a number per node, Slurm may place all on one.
 function size.gpus_per_node(found)
   return math.min(found.mgpu, found.node_mgpu or math.huge) / 1000
 end
 
--- A size whose GPUs have no type, in other partitions.
+-- The same size in other partitions, for a job that names no GPU type.
 function size.moved(found, partitions)
   local moved = {}
   for name, value in pairs(found) do
@@ -175,9 +177,9 @@ function size.moved(found, partitions)
   return moved
 end
 
--- The memory request in a pending job's record. Slurm writes its defaults into the same fields. Its default per GPU is
--- written without "gres" and is then the only one; the default per CPU is indistinguishable from a request. --mem=0
--- appears only in the printed total.
+-- The memory request in a pending job's record. Slurm writes its defaults into the same fields. If it writes its
+-- default per GPU, which has no "gres", it writes no other default. Its default per CPU cannot be distinguished from a
+-- request. --mem=0 appears only in the printed total.
 function size.memory_of_record(record)
   local per_tres = type(record.mem_per_tres) == "string" and record.mem_per_tres or ""
   local per_gpu = amounts.per_gpu(per_tres)
@@ -197,9 +199,9 @@ function size.memory_of_record(record)
   return { mib_per_cpu = not per_gpu and per_cpu or nil, mib_per_gpu = per_gpu, mib_in_all = in_all }
 end
 
--- The size of a job in the table: its allocation if it runs, or its request. Slurm's printed total of a pending job
--- is used only for forms that require the number of tasks or sockets, since it is not updated with the job.
--- `whole_nodes`: whether the job is exclusive, which no field of its record shows.
+-- The size of a job in slurm.jobs: its allocation if it is running, otherwise its request. Slurm does not update its
+-- printed total of a pending job with the job, so this total is used only for forms that require the number of tasks or
+-- sockets. `whole_nodes` is whether the job is exclusive, which no field of its record shows.
 function size.of_record(record, running, whole_nodes)
   local partitions = record.partition or ""
   local request = {
@@ -211,7 +213,7 @@ function size.of_record(record, running, whole_nodes)
     most_nodes = amounts.u32(record.max_nodes),
     cpus = amounts.u32(record.min_cpus),
     node_cpus = amounts.u16(record.pn_min_cpus),
-    cpus_per_task = amounts.u16(record.pn_min_cpus), -- Slurm has no other field for them
+    cpus_per_task = amounts.u16(record.pn_min_cpus), -- a record has no other field for this
     cpus_per_gpu = amounts.per_gpu(record.cpus_per_tres),
     whole_nodes = whole_nodes,
   }
@@ -227,7 +229,7 @@ function size.of_record(record, running, whole_nodes)
     local total = allocated or amounts.total_mgpu(printed)
     local times = 1
     if form == "per_socket" and not allocated then
-      times = amounts.counted_nodes(request) / amounts.least_nodes(request) -- Slurm's is for least_nodes
+      times = amounts.counted_nodes(request) / amounts.least_nodes(request) -- Slurm's total is for least_nodes
     end
     if total then
       found.mgpu = total * times
@@ -237,12 +239,12 @@ function size.of_record(record, running, whole_nodes)
     end
   end
   if record.tres_per_task and found.form ~= "per_task" then
-    -- GPUs per task may have another type than GPUs per node, and only Slurm can count them.
+    -- GPUs per task may differ in type from GPUs per node, and only Slurm can count them.
     found.mgpu = math.max(found.mgpu, amounts.total_mgpu(printed) or 0)
   end
   local cpus, mib = amounts.total_host(given)
   if cpus == nil and request.cpus == nil then
-    cpus, mib = amounts.total_host(record.tres_fmt_req_str or "") -- explain has no other field
+    cpus, mib = amounts.total_host(record.tres_fmt_req_str or "") -- `slurm-gpu explain` has no other field
   end
   if cpus then
     found.cpus, found.mib = cpus, mib or 0

@@ -1,8 +1,8 @@
 -- requires: amounts, fit, shapes, size
--- A list of steps, each of which makes a job smaller in one respect, in the form that it used. A step is a pure
--- function of the job and its findings by key; job.room has the amounts that the enforced limits leave, by key of the
--- limit. A step returns nil if nothing is wrong in its respect, false if no option helps, or a list of options.
--- Its second result is an option that the command must not have.
+-- A list of steps, each of which reduces one aspect of a job, in the form that the job used. A step is a pure function
+-- of the job and its findings by key; job.room has, by key of the limit, the amounts that enforced limits leave. A step
+-- returns nil if its aspect violates no limit, false if no option helps, or a list of options. The second result, if
+-- any, is an option that the command must not have.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -30,7 +30,7 @@ local function pick(allowed, named, exists)
   return nil
 end
 
--- A step that names an allowed partition or QOS: `key` is that of the limit, `field` that of the job.
+-- Returns a step that names an allowed partition or QOS. `key` is the key of the limit, `field` the field of the job.
 local function another(key, field, exists)
   return function(job, wrong)
     local finding = wrong[key]
@@ -52,7 +52,7 @@ local function partition_exists(job, name)
   return job.parts and job.parts[name] ~= nil
 end
 
--- Whether the user may have a QOS, as far as Slurm shows this.
+-- Whether the user may use a QOS; true if Slurm does not show the user's QOS.
 local function may_have_qos(job, name)
   local names = job.desc.assoc_qos
   return type(names) ~= "string" or names == "" or ("," .. names .. ","):find("," .. name .. ",", 1, true) ~= nil
@@ -69,7 +69,7 @@ local function types_of(partitions)
   return types
 end
 
--- The smallest room of these limits.
+-- The smallest amount that these limits leave.
 local function least(room, ...)
   local cap = math.huge
   for _, key in ipairs({ ... }) do
@@ -78,7 +78,7 @@ local function least(room, ...)
   return cap
 end
 
--- The GPUs that one task of the job may have.
+-- The maximum number of GPUs for the job or for one array task of it, in thousandths.
 local function gpu_cap(job)
   local room = job.room
   local cap = least(room, "gpus", "gpus_total", "gpus_running")
@@ -90,8 +90,8 @@ local function gpu_cap(job)
   return cap
 end
 
--- GPUs without a type count for each type that they may have. If a limit on one of these is too low: the types of the
--- job's partitions with more room.
+-- GPUs without a type count for each type that they may have. If the limit on one of these types is too low, returns
+-- the set of types whose limits leave the most GPUs, if that is more than without a type; otherwise {}.
 local function types_with_room(job)
   local names, lacks, most = {}, false, math.max(gpu_cap(job) + 1, 1000)
   for partition in string.gmatch(policy.partition_gpu_types and job.partition or "", "[^,]+") do
@@ -111,7 +111,7 @@ local function types_with_room(job)
   return lacks and names or {}
 end
 
--- Options by which all GPUs of the job have this type; nil if no options do that.
+-- Options that give all GPUs of the job this type; nil if there are none.
 local function of_type(job, kind)
   local items, forms, single = lib.shapes.items(job.request)
   if forms == 0 or not single then
@@ -176,7 +176,7 @@ local function fewer_whole_nodes(job, wrong)
   if not job.asked_whole_nodes then
     return false
   end
-  -- If the job got its GPUs with exclusive nodes, it has to request them now.
+  -- If the job got its GPUs only because its nodes were exclusive, it must now request GPUs.
   local instead = shared.form == nil and lib.shapes.per_job(request, math.min(cap, size.mgpu))
   return instead or {}, "--exclusive"
 end
@@ -189,7 +189,8 @@ local function fewer_gpus(job, wrong)
   return nil
 end
 
--- If GPUs are also requested per job, options for the GPUs of `most` nodes or tasks (`form`); otherwise nil.
+-- Options for the GPUs of at most `most` nodes or tasks (`form`), if the job requests GPUs both per job and in this
+-- form; otherwise nil.
 local function gpus_of(job, form, most)
   local items = lib.shapes.items(job.request)
   if items.per_job == nil or items[form] == nil then
@@ -204,7 +205,7 @@ local function fewer_gpus_per_node(job)
     return nil
   end
   local _, forms = lib.shapes.items(request)
-  if job.form == "per_node" and forms == 1 then -- on as many nodes
+  if job.form == "per_node" and forms == 1 then -- keeps the number of nodes
     request = setmetatable({ nodes = 1, most_nodes = 1, tasks = 1, named_nodes = 1 }, { __index = request })
   end
   return lib.shapes.fit(request, job.form, most * 1000, job.room) or false
@@ -259,7 +260,7 @@ local function less_memory(job)
   return each >= 1 and { option .. amounts.format_mib(each) } or false
 end
 
--- Sums that each task of an array adds to, and the keys of their limits.
+-- Each task of an array adds to the sums of these limits.
 local function fewer_array_tasks(job)
   local room = job.room
   local most = least(room, "array_tasks", "jobs_total")

@@ -1,13 +1,13 @@
 -- requires: clock, size
--- slurm-gpuctld's snapshot.txt: sums over running and pending jobs, so that no decision scans the queue. It is data
--- and is never executed. Each call reads its header; its body is read once per generation.
+-- Reads slurm-gpuctld's snapshot.txt: sums over running and pending jobs, with which decisions need not scan the queue.
+-- The file is data and is never executed. Each call reads the header; the body is read once per generation.
 local policy, lib = ...
 local snapshot = {}
 
 -- Seconds after which a snapshot is too old for decisions.
 local FRESH_S = 30
 
--- Names stand in the snapshot percent-encoded, so that they contain no separator.
+-- Names in the snapshot are percent-encoded, so they contain no separators.
 function snapshot.encode(name)
   return (name:gsub("[^%w_.-]", function(byte)
     return string.format("%%%02X", string.byte(byte))
@@ -42,9 +42,9 @@ local function read_body(file, generation, as_of)
   }
 end
 
--- Returns the snapshot in force, nil if there is none; `last` is the result of the last call. Second result: the
--- problem with an existing file. A snapshot with the groups of another policy is not a problem: it is unusable only for
--- a moment after `policy apply`. Third: the reason if there is no file.
+-- Returns the valid snapshot, nil if there is none; `last` is the result of the last call. Second result: the problem
+-- with an existing file. A snapshot with the groups of another policy is not reported as a problem, because this state
+-- lasts only for a moment after `policy apply`. Third result: the reason if there is no file.
 function snapshot.read(last, now)
   if not policy.snapshot then
     return nil
@@ -72,7 +72,7 @@ function snapshot.read(last, now)
   return found, problem and policy.snapshot .. " " .. problem
 end
 
--- Numbers of one `use` line by key; {} without such a line, which means zero.
+-- The numbers in one `use` line by key; {} if there is no such line, which means that nothing is used.
 local function fields_of(found, key)
   local fields = {}
   local at = found.body:find("\nuse " .. key .. " ", 1, true)
@@ -115,8 +115,8 @@ function snapshot.use(found, group, user)
   return use
 end
 
--- Iterates over the tokens of admissions that the snapshot counts, each with the second in which slurmctld inserted
--- the job, youngest first. They are contiguous, which avoids searching the much longer lines of users.
+-- Iterates over the tokens of admissions that the snapshot counts, the latest first, each with the second in which
+-- slurmctld inserted the job. Their lines are contiguous, so the much longer lines of users are searched only once.
 function snapshot.seen(found)
   local body = found.body
   local at = body:find("\nseen ", 1, true)
@@ -129,8 +129,8 @@ function snapshot.seen(found)
   end
 end
 
--- Returns the shards of one GPU if slurm-gpuctld assigns places to jobs that share (else nil), and the shards that a
--- job of this key gets (nil: not known).
+-- Returns the number of shards per GPU (nil if slurm-gpuctld is not assigning jobs to shared GPUs), and the number of
+-- shards that a job with this key gets (nil if unknown).
 function snapshot.shares(found, key)
   local of = found and found.body:match("\ncolocation (%d+)\n")
   if of == nil then
@@ -141,7 +141,7 @@ function snapshot.shares(found, key)
   return tonumber(of), tonumber(shards)
 end
 
--- The name of a user, which an update does not have; nil if the user has no jobs.
+-- The name of a user, which is not part of an update; nil if the user has no jobs.
 function snapshot.user_name(found, uid)
   local name = found.body:match(string.format("\nuser (%%S+) %.0f\n", uid))
   return name and decode(name)

@@ -1,5 +1,5 @@
 -- requires: bundles, job, lending, limits, place, reserve, share, state, urgent
--- The modules that judge each job, in order: each may read what earlier ones added to the job.
+-- The modules that judge each job, in order. Each may read the fields that earlier modules added to the job.
 local _, lib = ...
 
 return {

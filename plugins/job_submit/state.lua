@@ -1,38 +1,38 @@
 -- requires: ledger, queue, scopes, size, snapshot, sums
--- Current use by group and user: from slurm.jobs, and from jobs accepted since.
+-- Current use by group and user: from slurm.jobs or a snapshot, and from jobs accepted since.
 --
 -- Slurm rebuilds slurm.jobs only when its whole-second stamp of the last job change advances, so the table may lack
 -- jobs of the current second. The check and the insertion of a job are never atomic either. The ledger therefore counts
 -- every admission from the moment of the decision. An admission stops counting when a table shows the job (by the token
--- in its AdminComment), or is so late that it would show the job (it was --test-only, or Slurm refused it). Admissions
--- are also written to decisions.log, from which the ledger is rebuilt when the script is loaded again.
+-- in its AdminComment), or still lacks it when it would have to show it: the job was --test-only, or Slurm refused it.
+-- Admissions are also written to decisions.log, from which the ledger is rebuilt when the script is loaded again.
 --
--- Where slurm-gpuctld writes a snapshot, its sums replace the table. The ledger works in the same way: an admission
--- counts until a snapshot contains its token, or is so late that it would contain the token.
+-- If slurm-gpuctld writes a snapshot, the sums in the snapshot replace the table. The ledger works in the same way: an
+-- admission counts until a snapshot contains its token, or still lacks the token when it would have to contain it.
 local policy, lib = ...
 local state_module = {}
 
--- Maximum number of jobs that are read if the snapshot is not usable; with more jobs, on_error decides.
+-- Maximum number of jobs that are read if the snapshot is unusable. If there are more, on_error applies.
 local MOST_JOBS = 20000
 
--- Seconds in which the snapshot file is not read again.
+-- Minimum number of seconds between two reads of the snapshot file.
 local REREAD_S = 0.05
 
--- Takes the sums of a new snapshot; state.use holds only the jobs that it does not contain yet.
+-- Starts to use the sums of a new snapshot; state.use then counts only jobs that the snapshot does not contain yet.
 local function read_snapshot(state, snapshot, now)
   local before = state.counted
   if before and before.began and snapshot.began then
     state.gap = math.max(snapshot.began - before.began, 0)
   end
   state.counting, state.counted = "snapshot", snapshot
-  -- Names of accounts and partitions can be anything until Slurm refuses them: tables keyed by them must not grow.
+  -- Slurm has not checked names of accounts and partitions yet: tables with users' names as keys must not keep growing.
   state.classes, state.known = {}, {}
   state.use = lib.sums.fresh()
   lib.ledger.compare(state, snapshot, now)
 end
 
--- The snapshot in force, and the problem with the file. Reads the file again after REREAD_S, or if the uptime is not
--- known.
+-- The valid snapshot, and the problem with the file. Reads the file again after REREAD_S, or always if the uptime is
+-- unknown.
 local function current_snapshot(state, now, up)
   local since = up and state.read_at and up - state.read_at
   if not (since and since >= 0 and since < REREAD_S) then
@@ -54,18 +54,18 @@ end
 -- The state of a newly loaded script.
 function state_module.new()
   local state = {
-    jobs = nil, -- The table of the last call, kept only to know a new one.
+    jobs = nil, -- The table of the last call, kept only to recognize a new one.
     counting = nil, -- "table" or "snapshot": the source of the sums.
-    counted = nil, -- The snapshot whose sums are in force.
-    snapshot = nil, -- The last fresh one, for values that no table has.
+    counted = nil, -- The snapshot whose sums are in use.
+    snapshot = nil, -- The valid snapshot, for values that no table has.
     problem = nil, -- The problem with the snapshot, if the file exists.
     missing = nil, -- The reason if there is no file.
-    complained = false, -- Whether that was logged.
+    complained = false, -- Whether the lack of a valid snapshot was logged.
     read_at = nil, -- The uptime when the snapshot was last read.
     up = nil, -- The uptime of this call.
     gap = 1, -- Seconds between the last two snapshots.
     whole = false, -- Whether the last table could be read.
-    known = {}, -- By job ID, values that change only with its state.
+    known = {}, -- By job ID, descriptions (queue.lua).
     classes = {},
     use = lib.sums.fresh(),
     het_kind = {}, -- By uid, the kind of the het job whose components follow.
@@ -107,13 +107,13 @@ function state_module.refresh(state, now, up)
   elseif state.counting == "table" and not state.whole then
     error("the queue could not be read; see the first error of this kind")
   else
-    -- No job has changed since the sums of the table or of a snapshot were made.
+    -- No job has changed since the sums of the table or of a snapshot were computed.
     lib.ledger.expire(state, now)
   end
 end
 
--- The use of a rule's jobs, of its whole group or of one user in it, as two tables by measure: jobs counted here, and
--- jobs in the snapshot; nil for none. `user` is the name of uid, nil if it is not known.
+-- The use that counts for a rule (of its whole group or of one user in it), as two tables by measure: of jobs counted
+-- here, and of jobs in the snapshot. Either is nil if there are none. `user` is the name of `uid`; nil if unknown.
 function state_module.sums(state, rule, uid, user)
   local own = state.use[rule.scope]
   if own and rule.per == "user" then
@@ -161,11 +161,11 @@ function state_module.forget(state, job_id)
   state.known[string.format("%.0f", job_id)] = nil
 end
 
--- The youngest pending job of a user that counts for a rule, in this measure; nil if none is known. `user` as in
--- `used`.
+-- The youngest pending job of a user that counts for a rule in this measure; nil if none is known. `user` is as in
+-- `sums`.
 function state_module.youngest_pending(state, rule, measure, uid, user)
   if state.counting == "snapshot" then
-    -- The GPU type of the snapshot's youngest job is not known.
+    -- The snapshot does not contain the GPU type of the user's youngest job.
     local name = not measure:find(":") and (user or lib.snapshot.user_name(state.counted, uid))
     return name and lib.snapshot.use(state.counted, policy.groups[rule.group].name, name).last_pend
   end
@@ -183,7 +183,7 @@ function state_module.youngest_pending(state, rule, measure, uid, user)
   return youngest
 end
 
--- The stage: finds the job's class, and the amounts that an updated job counts for already.
+-- The stage: finds the job's class, and the amounts that are already counted for an updated job.
 function state_module.run(job, state)
   job.class = lib.sums.classify(state, job)
   job.on_error_deny = false
@@ -196,7 +196,7 @@ function state_module.run(job, state)
     error(job.queue_error, 0)
   end
   job.sum = lib.size.vector(job.size, job.tasks)
-  -- The amounts that it counts for already, by measure, and its scopes; none for a new job.
+  -- The amounts that are already counted for the job, by measure, and their scopes; empty for a new job.
   job.counted = { sum = {}, scopes = {} }
   if job.record then
     local before = lib.queue.describe(state, job.record, job.record.job_state % 256)

@@ -1,5 +1,5 @@
 -- requires: measures, scopes, size
--- Sums over jobs: classes of jobs that no rule distinguishes, and what each scope and each of its users uses.
+-- Sums over jobs: classes of jobs that no rule distinguishes, and the use of each scope and of each user in it.
 local policy, lib = ...
 local sums = {}
 
@@ -16,7 +16,7 @@ function sums.add(into, vector, times)
   end
 end
 
--- One entry for all jobs that no rule distinguishes: same owner, account, QOS, partitions and kind.
+-- Returns the class of a job: one entry for all jobs with the same user, account, QOS, partitions and kind.
 function sums.classify(state, job)
   local key = string.format("%.0f\n%s\n%s\n%s\n%s", job.uid, job.account, job.qos, job.partition, job.kind)
   local class = state.classes[key]
@@ -30,14 +30,14 @@ end
 
 local n_fresh = 0
 
--- Empty sums: {all, users} by scope, once a job counts there. They may be kept until new sums, with another number,
--- replace them.
+-- Returns empty sums; a scope gets {all, users} when a first job counts there. References to these are valid until sums
+-- with another number replace them.
 function sums.fresh()
   n_fresh = n_fresh + 1
   return { number = n_fresh }
 end
 
--- By scope, lists of the measures that its rules sum over the group and by user.
+-- By scope, the measures that its rules sum over the whole group (`group`) and over each user (`user`).
 local wanted
 
 local function find_wanted()
@@ -63,7 +63,7 @@ local function add_some(into, vector, times, measures)
   end
 end
 
--- The sums in which a class counts: a flat list of pairs of a sum and the measures that some rule needs of it.
+-- The sums in which a class counts, as a flat list: after each sum come the measures in it that some rule needs.
 local function places_of(state, class)
   wanted = wanted or find_wanted()
   local places = {}

@@ -1,5 +1,5 @@
 -- requires: amounts, fit, nodes, queue, size
--- The job after an update: job_desc has only the fields that change. Pure functions.
+-- Computes a job after an update, whose job_desc has only the fields that change. Pure functions.
 local _, lib = ...
 local amounts = lib.amounts
 local update = {}
@@ -8,7 +8,7 @@ local function text(value)
   return type(value) == "string" and value ~= ""
 end
 
--- Whether an update changes the job's GPUs; and whether it changes anything of its size.
+-- Whether an update may change the job's GPUs, and whether it may change the job's size at all.
 local function touched(desc, memory)
   local regrouped = text(desc.tres_per_job)
     or text(desc.tres_per_node)
@@ -34,7 +34,7 @@ local function memory_of(record, was)
   local memory = lib.size.memory_of_record(record)
   local by_gpu = (memory.mib_per_gpu or 0) * was.mgpu / 1000
   if amounts.mib(record.min_mem_per_node) == 0 and (memory.mib_in_all or 0) > by_gpu then
-    return { mib_per_node = 0 } -- all memory of its nodes, also after the update
+    return { mib_per_node = 0 } -- all memory of its nodes, even after the update
   end
   memory.mib_in_all = nil -- this total is from before the update
   return memory
@@ -44,7 +44,7 @@ local function types_of(request)
   return table.concat(lib.fit.named_types(request), ",")
 end
 
--- The earlier values of the job other than its size: {tasks, is_array, walltime_s, partition, qos, types}.
+-- The job's values before the update, except for its size: {tasks, is_array, walltime_s, partition, qos, types}.
 function update.past(job)
   local record = job.record
   local minutes = amounts.u32(record.time_limit)
@@ -63,7 +63,7 @@ function update.past(job)
   }
 end
 
--- The size of job.record after the update by job.desc; `memory` is its memory request. Completes job.request.
+-- The size of the job after the update; `memory` is the memory request of the update. Completes job.request.
 function update.size(job, parts, memory)
   local was, moves = job.was, job.partition ~= job.past.partition
   local regrouped, resized = touched(job.desc, memory)

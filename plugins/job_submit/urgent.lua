@@ -1,7 +1,7 @@
 -- requires: scopes
--- Urgent jobs: checks which users may use their QOS, and requires a reason. Slurm counts how many run at once (GrpJobs
--- of the QOS), and their SiteFactor puts them before all other jobs. Adds to job: urgent = the reason, for any job that
--- names the QOS ("" if it gives none).
+-- Checks urgent jobs: only some users may use their QOS, and each job needs a reason. Slurm limits how many run at once
+-- (GrpJobs of the QOS). Their SiteFactor ranks them above all other jobs. Adds to job: urgent = the reason of a new job
+-- that names the QOS ("" without a reason).
 local policy, lib = ...
 local urgent = policy.urgent
 
@@ -29,7 +29,7 @@ local function finding(key, text)
   return { rule = rule, key = key, mode = "enforce", label = "", text = text }
 end
 
--- Whether these names include the QOS: Slurm accepts several, joined by commas, from 24.11 on.
+-- Whether these names include the urgent QOS. From 24.11 on, Slurm accepts several names, separated by commas.
 local function has_it(qos)
   return ("," .. string.lower(qos) .. ","):find("," .. urgent.qos .. ",", 1, true) ~= nil
 end
@@ -43,13 +43,13 @@ local function not_for()
   return { finding("who", string.format(text, urgent.qos, urgent.who, urgent.jobs_running)) }
 end
 
--- An update has only the fields that change: a job that is already urgent may be renamed.
+-- Checks only the fields that an update changes. For example, a job that is already urgent may be renamed.
 local function update(job)
   local was, is = has_it(job.record.qos or ""), has_it(job.qos)
   if is and not was then
     return { finding("update", "A job can become urgent only at submission: sbatch --qos=" .. urgent.qos .. " ...") }
   elseif was and names(job.desc.qos) and job.qos ~= urgent.qos then
-    -- It would keep its points, and neither Slurm nor the audit would count it.
+    -- The job would keep its SiteFactor, but neither Slurm nor the audit would count it as urgent.
     local text = "The QOS of an urgent job cannot be changed. Cancel the job and submit it again without --qos."
     return { finding("update", text) }
   elseif was and names(job.desc.account) and not may(job) then

@@ -1,9 +1,9 @@
--- Messages in lines that fit a terminal. Pure functions.
+-- Formats messages as lines that fit a terminal. Pure functions.
 local wording = {}
 
 wording.WIDTH = 85 -- with the prefix "sbatch: error: ", a line has at most 100 characters
 
--- Characters of UTF-8, not bytes.
+-- The number of characters in UTF-8, not of bytes.
 function wording.width(text)
   return #(text:gsub("[\128-\191]", ""))
 end

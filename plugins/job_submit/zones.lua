@@ -1,6 +1,6 @@
 -- requires: snapshot
--- Zones in slurm-gpuctld's snapshot, and constraints with zones appended. slurm_gpu/placement/zone_constraint.py
--- splits such constraints again exactly.
+-- Reads zones from slurm-gpuctld's snapshot, and appends zones to constraints. slurm_gpu/placement/zone_constraint.py
+-- recovers the user's own constraint exactly.
 local _, lib = ...
 local zones = {}
 
@@ -23,7 +23,7 @@ local function numbers_of(text)
   return found
 end
 
--- "a100:4,h100:8" or "a100,nvlink", percent-encoded between the signs, as {name = count or true}.
+-- Parses "a100:4,h100:8" or "a100,nvlink", whose names are percent-encoded, as {name = count or true}.
 local function names_of(text)
   local found = {}
   for item in (text or ""):gmatch("[^,]+") do
@@ -33,15 +33,15 @@ local function names_of(text)
   return found
 end
 
--- The lines about placement, contiguous and last in a snapshot; "" if no job is to be scored.
+-- The lines about placement, which are contiguous and the last in a snapshot; "" if there are none.
 local function section(snapshot)
   local body = snapshot.body
   local at = body:find("\nplacement ", 1, true)
   return at and body:sub(at, (body:find("\nend ", at, true))) or ""
 end
 
--- The pools that were parsed last: a snapshot comes each second, nodes rarely change, and parsing a thousand different
--- nodes would delay slurmctld.
+-- The pools that were parsed last. A new snapshot comes every second, but nodes rarely change, and parsing a thousand
+-- different nodes would delay slurmctld.
 local last = { text = "", pools = {}, most_gpus = {} }
 
 local function pools_of(text)
@@ -86,8 +86,8 @@ local function coarse(number)
   return math.floor(number / step) * step
 end
 
--- The features of nodes in the order in which a job on one node uses them; nil if the class of the job has no order,
--- or nodes of the partitions lack features.
+-- The features of nodes in the order in which a job on one node tries them; nil if jobs of this size have no order, or
+-- if nodes of the partitions lack features.
 function zones.ordered(found, partitions, mgpu, cpus, mib)
   local usable = " " .. (found.text:match("\nfeatures ([^\n]*)") or "") .. " "
   for partition in partitions:gmatch("[^,]+") do
@@ -104,10 +104,10 @@ function zones.ordered(found, partitions, mgpu, cpus, mib)
   return #names > 1 and #names <= MOST_ALTERNATIVES and names or nil
 end
 
--- Returns the text of the table, and the table, nil if no job is to be scored: {mode, most_medium, scores, pools,
+-- Returns the lines about placement, and their contents (nil without such lines): {mode, most_medium, scores, pools,
 -- most_gpus}. `most_medium` is the number of nodes up to which a job is medium; `scores` is {zone → {small, medium,
--- large}}. `pools` is {partition → list of {zone, nodes, gpus, cpus, mib, types, features}}, each a set of equal nodes;
--- zone is "-" outside of all zones. `most_gpus` is {partition → GPUs of one node}.
+-- large}}. `pools` is {partition → list of {zone, nodes, gpus, cpus, mib, types, features}}. Each pool is a set of equal
+-- nodes; zone is "-" for nodes outside all zones. `most_gpus` is {partition → most GPUs on one node}.
 function zones.table_of(snapshot)
   if snapshot == nil then
     return "", nil
@@ -176,10 +176,10 @@ function zones.scale_of(nodes, most_medium)
   return nodes <= most_medium and SCALES[2] or SCALES[3]
 end
 
--- The zones with enough nodes for a job, whatever is free now: a list of {name, score}, best first. `fits(pool)`
--- returns whether a node of a pool can take its share of the job.
+-- The zones with enough nodes for a job, free or not: a list of {name, score}, best first. `fits(pool)` returns whether
+-- a node of the pool is large enough for its share of the job.
 function zones.fitting(found, partitions, nodes, fits)
-  local least = {} -- by zone, the number of its nodes in each of the partitions
+  local least = {} -- by zone, the number of fitting nodes in the partition with the fewest
   for partition in partitions:gmatch("[^,]+") do
     local here = {}
     for _, pool in ipairs(found.pools[partition] or {}) do

@@ -9,8 +9,8 @@ Copy this file; it depends only on the standard library.
                 loss = model(batch)
             loss.backward()
 
-Each rank appends complete lines to its own CSV file, so that the timings survive if the process is killed. If
-the file cannot be written (a full disk, a quota), the rank warns once, and the training continues without
+Each rank appends complete lines to its own CSV file, so the timings survive if the process is killed. If the
+file cannot be written (a full disk, a quota), the rank warns once, and the training continues without
 timings.
 """
 
@@ -33,17 +33,15 @@ def _take(file):
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise OSError(
-            "another process is writing to it; give each training of a job its own directory"
-        ) from None
+        raise OSError("another process is writing to it; give each training run its own directory") from None
     except OSError:
         pass
 
 
 class Steps:
-    """Timings of one rank. Ranks of the same `stage` of the pipeline are compared.
+    """Record the timings of one rank; `diagnose` compares ranks of the same pipeline `stage`.
 
-    `dp_rank` is the number of the replica; by default, it is the number of the rank.
+    `dp_rank` is the number of the model replica (default: the number of the rank).
     """
 
     def __init__(self, directory=None, stage=0, dp_rank=None, every=1, synchronize=lambda: None):

@@ -1,7 +1,7 @@
 """Apply a policy to Slurm's own limits and then to job_submit.lua, and roll it back.
 
 slurmdbd commits each change separately. An apply is therefore written to the journal before its first step,
-and undone if a step fails. Limits that were changed by hand after the apply are not restored, but reported.
+and undone if a step fails. Limits that were changed by hand after the apply are reported, not restored.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class Rollback:
     """The result of undoing an apply."""
 
     entry: Entry
-    # Messages about changes that were not undone, such as limits that were changed by hand since.
+    # Messages about changes that were not undone, such as limits changed by hand after the apply.
     left: tuple[str, ...] = ()
     # The steps that restored Slurm's own limits.
     steps: tuple[LimitChange, ...] = ()
-    # Slurm's own limits before the undo; empty if no limits were to be undone.
+    # Slurm's own limits before the undo; empty if the apply changed no limits.
     found: Mapping[Entity, Limits] = field(default_factory=dict)
-    # Whether the apply had replaced job_submit.lua and the previous script was restored.
+    # Whether the apply had replaced job_submit.lua and the previous script is in place again.
     script_is_back: bool = False
 
 
 class PolicyInstaller:
-    """Applies and rolls back policies on one host; `no_rules` is the script that accepts every job."""
+    """Apply and roll back policies on one host; `no_rules` is a script that accepts every job."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_hasty_ends(policy),
         *_only_observing(policy, source),
     ]
-    # Parts of a rule can have the same doubt.
+    # Several parts of a rule can produce the same message.
     errors = [
         source.error(_written(location, source), message, key=True)
         for location, message in dict.fromkeys(found)
@@ -81,7 +81,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
 
 
 def _written(location: Location, source: YamlSource) -> Location:
-    """Return the location of an amount in the file, which may set it in `exactly:`."""
+    """Return the location of an amount in the file: under `exactly:` if the file sets it there."""
     exact = tuple("exactly" if part in ("limits", "at_least") else part for part in location)
     return exact if exact in source.key_positions else location
 
@@ -100,7 +100,7 @@ def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
 
 
 def _never(policy: Policy) -> Iterator[_Doubt]:
-    """Find rules whose group lasts only a few days, without the rule's hours."""
+    """Find rules whose group applies for less than a week, on days without the rule's hours."""
     for rule in whole_rules(policy):
         group, when = policy.groups.get(rule.group, Group("")), rule.when
         first, last = group.days
@@ -110,12 +110,12 @@ def _never(policy: Policy) -> Iterator[_Doubt]:
         if days.isdisjoint(
             when.days | ({(day + 1) % 7 for day in when.days} if when.to_min > 1440 else set())
         ):
-            message = f"rule {rule.id} never applies: group {group.name} has no such day"
+            message = f"rule {rule.id} never applies: its hours are not on the days of group {group.name}:"
             yield (*rule.location, "when"), f"{message} {group.days_text()}"
 
 
 def _idle_parts(policy: Policy) -> Iterator[_Doubt]:
-    """Find tiers and exceptions of groups that apply to no job."""
+    """Find tiers and group exceptions that apply to no job."""
     for rule in policy.rules:
         group = policy.groups[rule.group]
         for name in group.none_of if rule.part_of else ():
@@ -127,7 +127,7 @@ def _idle_parts(policy: Policy) -> Iterator[_Doubt]:
         parts += [(tier.location, tier.group) for tier in rule.tiers if not is_empty(tier)]
     for location, of_group in parts:
         if location not in applied:
-            yield location, f"this never applies to group {of_group}, because of its days"
+            yield location, f"this never applies to group {of_group}: the days do not overlap"
 
 
 def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
@@ -286,7 +286,7 @@ def _odd_steps(policy: Policy) -> Iterator[_Doubt]:
 
 
 def _with_steps(rule: PolicyRule) -> Iterator[tuple[str, LimitKind, LimitValue]]:
-    """Yield the section, kind and value of each limit and minimum; of exact amounts, the limit."""
+    """Yield the section, kind and value of each limit and minimum; yield exact amounts as limits only."""
     for kind, value in set_limits(rule.limits):
         yield "limits", kind, value
     for kind, value in set_limits(rule.at_least):

@@ -1,7 +1,7 @@
-"""Record each `policy apply` before it is carried out, so that it can be undone.
+"""Record each `policy apply` before its first step, so that it can be undone.
 
-/var/lib/slurm-gpu/policy contains one JSON file per apply, `apply-TIME.json`, and the scripts that were
-replaced. The state `begun` in a file means that the apply is running or was interrupted.
+/var/lib/slurm-gpu/policy contains one JSON file per apply, `apply-TIME.json`, and copies of the replaced
+scripts. The state `begun` in a file means that the apply is running or was interrupted.
 """
 
 from __future__ import annotations

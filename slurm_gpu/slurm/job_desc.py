@@ -5,8 +5,8 @@ src/plugins/job_submit/lua/job_submit_lua.c (`_get_job_req_field`, `_set_job_req
 job records and constants in src/lua/slurm_lua.c (`slurm_lua_job_record_field` and
 `_register_slurm_output_functions`). Values of job_desc are those of `sbatch --wrap=true` (src/api/init_msg.c,
 and `slurm_opt_create_job_desc` in src/common/slurm_opt.c). Values of a partition are the defaults of
-slurm.conf (src/common/read_config.c), and those of a job record are of such a job while it is pending.
-tests/lab/test_job_desc_fields.py compares all of them with a running Slurm.
+slurm.conf (src/common/read_config.c). Values of a job record are those of the same job while it is pending.
+tests/lab/test_job_desc_fields.py compares all values with a running Slurm.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Unset = int | float | bool | Mapping[str, str] | None
 Version = tuple[int, ...]
 NEWEST: Version = (26, 5)
 
-# Tables of fields, after their value if unset, and of other names, after = and the name of the field. `text`
-# is nil if unset.
+# Each line of these tables contains an unset value and the fields that have it, or = with a field and its
+# other names. Fields of kind `text` are nil if unset.
 _JOB_DESC = """\
 text        account acctg_freq admin_comment alloc_node array_inx assoc_comment assoc_qos batch_features
 text        burst_buffer clusters comment container cpus_per_tres default_account default_qos dependency
@@ -58,7 +58,8 @@ alloc_node argc argv assoc_comment assoc_qos boards_per_node cron_job default_ac
 environment group_id het_job_offset network ntasks_per_board ntasks_per_core req_context sockets_per_board
 spank_job_env spank_job_env_size user_id user_name
 """
-# `scontrol update` sends these as slurm_init_job_desc_msg leaves them; sbatch, srun and salloc set them.
+# Unset values that differ in `scontrol update`: it keeps those of slurm_init_job_desc_msg, which sbatch, srun
+# and salloc overwrite.
 UPDATE: Mapping[str, Unset] = {
     "contiguous": NO_VAL16,
     "het_job_offset": 0,
@@ -99,7 +100,7 @@ NO_VAL      array_task_id max_cpus time_limit
 =tres_fmt_req_str gres_req
 =tres_per_node gres
 """
-# The first version that has a field, and the first without it.
+# The first version with a field, and the first version without it again.
 _SINCE: Mapping[str, Version] = {
     **dict.fromkeys(("assoc_comment", "max_cpus_per_socket"), (23, 2)),
     "mcs_label": (23, 11),
@@ -128,7 +129,7 @@ CONSTANTS: Mapping[str, int | float] = {
     "NICE_OFFSET": NICE_OFFSET,
     "SHARED_FORCE": 0x8000,
     **{f"JOB_SHARED_{name}": value for value, name in enumerate(("NONE", "OK", "USER", "MCS"))},
-    # slurmctld itself writes TIME890.
+    # The spelling TIME890 is Slurm's.
     **{f"MAIL_{name}": 1 << bit for bit, name in enumerate(_MAIL.split())},
     "MAIL_INVALID_DEPEND": 1 << 10,
     "KILL_INV_DEP": 1 << 0,
@@ -158,10 +159,10 @@ ESLURM_ACCESS_DENIED ESLURM_ACCOUNTING_POLICY ESLURM_INVALID_ACCOUNT ESLURM_INVA
 ESLURM_INVALID_NODE_COUNT ESLURM_INVALID_TIME_LIMIT ESLURM_JOB_MISSING_SIZE_SPECIFICATION
 ESLURM_MISSING_TIME_LIMIT
 """
-# Words of the tables.
+# The values that the words in the tables denote.
 _UNSET: Mapping[str, Unset] = {"text": None, "nil": None, "false": False, "table": {}, **CONSTANTS}
 READ_ONLY = frozenset(_READ_ONLY.split())
-# The fields of job_desc with a text. Lua cannot write nil into them; "" unsets them.
+# The fields of job_desc that contain text. Lua cannot write nil into them; "" unsets them.
 TEXTS = frozenset(
     name for key, *names in map(str.split, _JOB_DESC.splitlines()) if key == "text" for name in names
 )
@@ -172,12 +173,12 @@ class Fields(NamedTuple):
 
     # The value of each field if it is unset; None is nil.
     unset: Mapping[str, Unset]
-    # The names that are other names of a field.
+    # The field that each alias names.
     aliases: Mapping[str, str]
 
 
 def read_version(text: str) -> Version:
-    """Return major and minor version of Slurm: (24, 11) for 24.11.5."""
+    """Return the major and minor version of Slurm, such as (24, 11) for 24.11.5."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
@@ -192,7 +193,7 @@ def partition_fields(version: Version = NEWEST) -> Fields:
 
 
 def job_record_fields(version: Version = NEWEST) -> Fields:
-    """Return the fields of a job record, which slurm_job_modify and slurm.jobs contain."""
+    """Return the fields of a job record, as in slurm.jobs and in the arguments of slurm_job_modify."""
     return _fields(_JOB_RECORD, version)
 
 

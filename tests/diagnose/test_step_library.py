@@ -101,7 +101,7 @@ def test_two_trainings_of_one_job_do_not_write_into_each_other(tmp_path: Path):
     first.kill()
     first.communicate()
     assert other.stdout == "trained\n"
-    assert "another process is writing to it; give each training of a job its own directory" in other.stderr
+    assert "another process is writing to it; give each training run its own directory" in other.stderr
     numbers = timings_of(tmp_path).steps.numbers
     assert numbers.tolist() == list(range(len(numbers)))
 

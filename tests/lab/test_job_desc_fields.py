@@ -33,7 +33,7 @@ start_time std_in std_out submit_time time_limit total_cpus total_nodes tres_fmt
 user_id work_dir
 """,
 }
-# Writes "table field type value" for each name that the table of fields has in any version.
+# Write "table field type value" for each field that a table has in any version.
 SCRIPT = """\
 local names = { %s }
 local function write(kind, table)
@@ -109,7 +109,7 @@ def test_unset_fields_have_the_types_and_values_of_the_table(kind: str, found: s
     fields = FIELDS[kind](slurm_version())
     here = {name: (what, value) for table, name, what, value in found if table == kind}
     assert here, "no line was written"
-    # Names of other versions, and a name of none, are nil.
+    # Fields of other versions, and a field of no version, are nil.
     wanted = dict.fromkeys(here, ("nil", "nil")) | {
         name: shown(value) for name, value in fields.unset.items()
     }
@@ -142,7 +142,7 @@ def test_the_constants_have_the_values_of_the_table(found: set[tuple[str, ...]])
 
 
 def shown(value: job_desc.Unset) -> tuple[str, str]:
-    """Return type and text that the script writes for a value."""
+    """Return the type and the text that the script writes for a value."""
     if value is None:
         return "nil", "nil"
     if isinstance(value, bool):

@@ -21,7 +21,7 @@ from .test_snapshot_limits import DEADLINE_S, settle
 pytestmark = pytest.mark.long
 
 USERS = ",".join(one.name for one in PEOPLE)
-# The lines of sbatch, srun and salloc that are not the script's.
+# The lines of sbatch, srun and salloc that do not come from the script.
 OF_SLURM = re.compile(
     r"Batch job submission failed|Job submit/allocate failed|Unable to allocate|Granted job|Pending job"
     r"|Waiting for resource|Relinquishing|Nodes |job \d+ "
@@ -30,7 +30,7 @@ OF_SLURM = re.compile(
 
 @pytest.fixture(scope="module")
 def mixed(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
-    """A cluster with two types of GPUs, slurm-gpuctld and Slurm's own limits."""
+    """Start a cluster with two types of GPUs, slurm-gpuctld and Slurm's own limits."""
     lab = lab_with(services=False, controller=True, gpus={"n4": NodeGpus(model=GpuModel.H100)})
     for one in PEOPLE:
         lab.run_as(one.name, ["tee", "job.sh"], stdin=JOB_SCRIPT)
@@ -77,7 +77,7 @@ def apply(lab: Lab, policy: str) -> None:
 
 
 def submit(lab: Lab, one: Submission, jobs: list[int]) -> str:
-    """Return the answer without prefixes, with positions in `jobs` as job IDs; append an accepted job."""
+    """Return the answer without prefixes, with positions in `jobs` as job IDs; append accepted jobs."""
     argv = shlex.split(one.command)
     if argv[0] == "salloc":
         argv.insert(1, "--no-shell")
@@ -104,7 +104,7 @@ def without_prefix(line: str) -> str:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_each_submission_gets_its_documented_answer(lab: Lab, name: str) -> None:
-    """Submissions at a certain time are left out, as are all after them; periods end in the far future."""
+    """The first submission at a given time and all later ones are omitted; periods end in 2099."""
     policy = re.sub(r"until: [\d-]+", "until: 2099-12-31", POLICIES[name].read_text())
     create_names(lab, policy)
     apply(lab, policy)

@@ -77,7 +77,7 @@ DEADLINE_S = 300
 
 @pytest.fixture(scope="module")
 def lab(lab_with: Callable[..., Lab], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Only Slurm and our job_submit.lua; no native limits."""
+    """Start only Slurm with our job_submit.lua, without native limits."""
     lab = lab_with(services=False, native_limits=False)
     policy = tmp_path_factory.mktemp("policy") / "policy.yaml"
     policy.write_text(POLICY)
@@ -119,7 +119,7 @@ def allocated_gpus(lab: Lab, client: Path, lines: Sequence[str]) -> dict[str, in
     waiting = ["squeue", "--noheader", "--format=%i %r"]
 
     def settled() -> bool:
-        """Return whether no job runs, and no waiting one may run."""
+        """Return whether no job is running, and no pending job may still start."""
         reasons = [line.partition(" ")[2] for line in lab.output(waiting).splitlines()]
         return not {"None", "Priority", "Resources"}.intersection(reasons)
 
@@ -141,7 +141,7 @@ def over_limit(lab: Lab, client: Path, lines: Sequence[str]) -> list[str]:
 
 
 def is_counted(line: str) -> bool:
-    """Return whether the request determines the number of sockets."""
+    """Return whether the request's GPUs do not depend on a number of sockets."""
     return "per_socket" not in line
 
 

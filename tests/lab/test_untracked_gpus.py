@@ -1,4 +1,4 @@
-"""AccountingStorageTRES without GPUs: accounting has no GPUs of jobs, and nodes report them."""
+"""Without GPUs in AccountingStorageTRES, accounting lacks the GPUs of jobs, and nodes report them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_gpus_that_slurm_does_not_account_for_are_counted_by_their_node(lab_with
 
 
 def _run(lab: Lab, job: int, state: str = "COMPLETED") -> dict[str, Any]:
-    """The run of a job in this state; {} until it is imported."""
+    """Return the run of a job in this state; {} until this state is imported."""
     shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
     if shown.returncode != 0:
         return {}
@@ -49,7 +49,7 @@ def _measured(lab: Lab, job: int) -> dict[str, Any]:
 
 
 def _free_while(lab: Lab, job: int) -> dict[str, int]:
-    """The free GPUs of the node by type while the job runs; {} before."""
+    """Return the node's free GPUs by type while the job runs; {} while it does not run."""
     if lab.run_as("root", ["squeue", "-h", "-t", "R", "-j", str(job)]).stdout.strip() == "":
         return {}
     shown = json.loads(lab.run_as("root", ["slurm-gpu", "nodes", "--json"]).stdout)

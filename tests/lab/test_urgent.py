@@ -21,8 +21,8 @@ manages: {qos: [urgent, normal], accounts: [vision, nlp]}
 groups: {leads: {users: [alice]}}
 urgent: {for: [leads], jobs_running: 1, preempts: [normal], why: "Deadlines of papers."}
 """
+# Deadline for asynchronous work of Slurm and the daemons on a busy host.
 DEADLINE_S = 120.0
-"""A deadline for asynchronous work of Slurm and the daemons on a busy host."""
 ALL = ("--nodes=4", "--gpus-per-node=4")
 WHY = "CVPR is on Friday"
 
@@ -56,7 +56,7 @@ def urgent(lab: Lab, *options: str) -> int:
 
 
 def state(lab: Lab, job: int) -> str:
-    """State and reason, such as "PENDING QOSGrpJobsLimit"."""
+    """Return the state and reason, such as "PENDING QOSGrpJobsLimit"."""
     return lab.run_as("root", ["squeue", "-h", "-j", str(job), "-o", "%T %r"], check=False).stdout.strip()
 
 
@@ -107,7 +107,7 @@ def test_urgent_jobs_are_audited_once_despite_a_kill_of_slurm_gpuctld(lab: Lab) 
     first = urgent(lab, *ALL)
     second = urgent(lab, "--gpus=1")
     wait_state(lab, first, "RUNNING None")
-    # Before the audit event of the first job: the restarted daemon finds it in accounting.
+    # The first job has no audit event yet; the restarted daemon finds the job in accounting.
     lab.daemons["slurm-gpuctld"].kill9()
     lab.daemons["slurm-gpuctld"].start()
     wait_for(lambda: f"It is urgent: {WHY}" in explained(lab, second), DEADLINE_S, "explain has the reason")
@@ -144,7 +144,7 @@ def test_without_preemption_an_urgent_job_starts_next_and_overtaken_jobs_are_aud
     wait_for(lambda: priority(lab, older[-1]) > 0, DEADLINE_S, "they have a priority", lambda: queue(lab))
     next_second()
     job = urgent(lab, *ALL)
-    # slurm-gpuctld must have seen it wait to determine the overtaken jobs.
+    # slurm-gpuctld can determine the overtaken jobs only if it has seen the urgent job pending.
     seen = lab.layout.controller_run / "snapshot.txt"
     wait_for(lambda: "use user:alice" in seen.read_text(), DEADLINE_S, "it is seen", lambda: queue(lab), 0.5)
     assert state(lab, running) == "RUNNING None"

@@ -1,4 +1,4 @@
-"""Compile policies of the model with the product's typed policy and `compile_policy`."""
+"""Compile policies of the model with the product's own policy classes and `compile_policy`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def lending(policy: PolicyModel) -> dict[str, Plain] | None:
 
 
 def _groups(name: str, model: RuleModel | GroupModel) -> Iterator[Group]:
-    """Yield the group, and the groups by which it is defined."""
+    """Yield the groups that define a group, and then the group itself."""
     names = {}
     for key in ("all_of", "none_of"):
         others = {f"{name}.{key}{number}": one for number, one in enumerate(getattr(model, key))}

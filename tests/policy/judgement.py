@@ -1,6 +1,7 @@
 """Judge jobs by a policy, in plain Python; the Lua must reach the same decisions.
 
-Written from docs/contracts.md and docs/policy.md, not from the Lua, and without any code of slurm_gpu.
+This model is written from docs/contracts.md and docs/policy.md, not from the Lua, and uses no code of
+slurm_gpu.
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ class Known:
     """Running and pending."""
     now_s: int
     hours: Hours | None = None
-    """None if no snapshot states them."""
+    """None if no snapshot contains them."""
 
 
 def binds(rule: RuleModel, job: Request, moment: dt.datetime) -> bool:
-    """Return whether a rule applies to a job, given the tiers of this day."""
+    """Return whether a rule applies to a job, given the tiers in effect on that day."""
     starts = (
         replace(job, qos=qos, partition=partition)
         for qos in job.qos.split(",")
@@ -135,7 +136,7 @@ def in_force(policy: PolicyModel, rule: RuleModel, job: Request, now_s: int) -> 
 
 
 def _is_between(dated: RuleModel | ExceptionModel | TierModel, moment: dt.datetime) -> bool:
-    """Return whether a day is one on which a group or an exception applies."""
+    """Return whether a group, exception or tier applies on the day of `moment`."""
     if dated.from_day is not None and moment.date() < dated.from_day:
         return False
     return dated.until is None or moment.date() <= dated.until
@@ -177,14 +178,14 @@ def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = 
 
 
 def _in_update(before: Request, after: Request) -> Request:
-    """Return a job after an update as the script reads it: its record shows no --begin."""
+    """Return an updated job as the script reads it, without a --begin, which its record lacks."""
     return after if after.begin_s != before.begin_s else replace(after, begin_s=None)
 
 
 def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | None = None) -> Request:
-    """Return an admitted job with the most nodes that the policy allows, if the job leaves this to Slurm.
+    """Return an admitted job with the script's maximum number of nodes, if the job leaves it to Slurm.
 
-    An update changed the job from `before`.
+    `before` is the job before an update.
     """
     if job.most_nodes:
         return job
@@ -215,8 +216,8 @@ def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | N
 def judge_change(policy: PolicyModel, before: Request, after: Request, known: Known) -> Judgement:
     """Judge an update by the job's owner; `known` has the other jobs.
 
-    Only limits in whose respect the update makes the job larger or longer, and those of rules that apply only
-    after it, are checked. The record shows no --begin: the run begins now, or at the StartTime of the update.
+    Check only limits whose amount the update increases, minimums whose amount it decreases, and rules that
+    apply only after it. The record shows no --begin: the run begins now, or at the StartTime of the update.
     """
     moment = policy.local(known.now_s)
     starts = after.begin_s != before.begin_s
@@ -302,7 +303,7 @@ def _limits_of(rule: RuleModel, job: Request, moment: dt.datetime) -> dict[str, 
 def _outcome(
     key: str, limit: Limit, job: Request, counted: Sequence[Request], used_hours: float | None
 ) -> Outcome | None:
-    """Return None if the limit does not apply to such a job, or does not apply at submission."""
+    """Return the outcome of one limit for a job; None if the limit does not apply to such a job."""
     base, _, part = key.partition(":")
     if base == "at_least":
         return _of_minimum(part, limit, job)
@@ -336,7 +337,7 @@ def _outcome(
 
 
 def _of_running(key: str, job: Request) -> float | None:
-    """Return the amount that one task of the job has while it runs."""
+    """Return the amount of one running array task that counts; None if Slurm does not count its GPUs."""
     base, _, gpu_type = key.partition(":")
     if base != "gpus_running":
         return {
@@ -351,7 +352,7 @@ def _of_running(key: str, job: Request) -> float | None:
 
 
 def _of_steps(steps: tuple[tuple[int, int], ...], job: Request, absent: float = math.inf) -> float:
-    """Return the limit of jobs with as many GPUs; `absent` if they have none."""
+    """Return the limit for the job's number of GPUs, or `absent` if there is none."""
     return next((number for mgpu, number in reversed(steps) if job.mgpu >= mgpu), absent)
 
 
@@ -368,7 +369,7 @@ def _of_minimum(key: str, limit: Limit, job: Request) -> Outcome | None:
 
 
 def _for_minimum(key: str, job: Request) -> tuple[float | None, Fraction | None]:
-    """Return an amount of the job on the fewest nodes or None, and for amounts per GPU its GPUs."""
+    """Return the job's amount on its fewest nodes, or None; and its GPUs if the amount is per GPU."""
     least = job.on_fewest_nodes
     if key == "gpus_per_node":
         return job.each_mgpu / 1000, None
@@ -419,14 +420,14 @@ def _of_names(key: str, allowed: frozenset[str], job: Request) -> Outcome | None
 
 
 def _worsens(key: str, limit: Limit, before: Request, after: Request) -> bool:
-    """Return whether an update is against one limit or minimum, which the job may have violated before."""
+    """Return whether an update increases the amount of one limit, or decreases that of one minimum."""
     base, _, of_least = key.partition(":")
     if base != "at_least":
         return _grows(key, limit, before, after)
     minimums = (
         [_of_steps(limit, job, -math.inf) for job in (before, after)] if isinstance(limit, tuple) else [0, 0]
     )
-    # A record has the CPUs of all nodes that the job may get, and their memory if it is that of whole nodes.
+    # A record has the CPUs of all nodes that the job may get, and with --mem=0 also their memory.
     recorded = replace(before, min_cpus=before.asked_cpus)
     (was, was_per), (now, now_per) = (_for_minimum(of_least, job) for job in (recorded, after))
     if was is None or now is None or minimums[1] > minimums[0]:
@@ -439,7 +440,7 @@ def _worsens(key: str, limit: Limit, before: Request, after: Request) -> bool:
 
 
 def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
-    """Return whether an update makes a job larger in the measure of one limit, or lowers the limit."""
+    """Return whether an update increases the amount that one limit bounds, or lowers the limit itself."""
     base, _, part = key.partition(":")
     if base == "partitions":
         return before.partition != after.partition
@@ -496,7 +497,7 @@ def _bundle_of(bundles: Sequence[BundleModel], job: Request) -> BundleModel | No
 
 
 def fitted(bundles: Sequence[BundleModel], job: Request) -> Request:
-    """Return the job after its bundle filled in the options that it does not name."""
+    """Return the job after its bundle has filled in the options that the job does not name."""
     bundle = _bundle_of(bundles, job)
     if bundle is None or bundle.mode != "fit" or job.mgpu == 0:
         return job
@@ -537,5 +538,5 @@ def _of_bundles(bundles: Sequence[BundleModel], job: Request) -> Iterator[Findin
 
 
 def _mode(bundle: BundleModel) -> str:
-    """Return the mode of a bundle; a job that does not fit in mode "fit" only gets advice."""
+    """Return the mode of a bundle; in mode "fit", a job that exceeds the bundle only gets advice."""
     return "advise" if bundle.mode == "fit" else bundle.mode

@@ -1,7 +1,7 @@
 """Model jobs, rules and bundles as numbers for the independent model of the policy (judgement.py).
 
-Written from docs/contracts.md and docs/policy.md, not from the Lua. Works on requests as numbers, not on
-Slurm's strings. PARTITIONS describes the cluster.
+This module is written from docs/contracts.md and docs/policy.md, not from the Lua. Requests consist of
+numbers, not of Slurm's strings. PARTITIONS describes the cluster.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Request:
     per_task: int | None = None
     per_socket: int | None = None
     tasks_per_gpu: int | None = None
-    """With n_tasks: the number of tasks that share a GPU."""
+    """The number of tasks that share a GPU, given n_tasks."""
     shards_per_node: int | None = None
     mps_per_node: int | None = None
     """Hundredths of a GPU."""
@@ -60,15 +60,15 @@ class Request:
     most_nodes: int | None = None
     """Upper end of --nodes=1-3."""
     listed_nodes: int | None = None
-    """Nodes in a list, without a number of nodes, as clients other than sbatch submit it."""
+    """Nodes in a list, which clients other than sbatch submit without a number of nodes."""
     feature_nodes: tuple[int, ...] = ()
-    """The counts in a constraint [a*1&b*2], likewise."""
+    """The counts in a constraint [a*1&b*2], also submitted without a number of nodes."""
     sockets: int | None = None
     n_tasks: int | None = None
     tasks_per_node: int | None = None
     array_tasks: int | None = None
     minutes: int | None = None
-    """0 requests no limit."""
+    """0 requests unlimited time."""
     min_cpus: int | None = None
     cpus_per_task: int | None = None
     cpus_per_gpu: int | None = None
@@ -76,7 +76,7 @@ class Request:
     mib_per_cpu: int | None = None
     mib_per_gpu: int | None = None
     begin_s: int | None = None
-    """--begin; of a job in the queue, no part of its record."""
+    """--begin, which the record of a queued job lacks."""
     exclusive: bool = False
     interactive: bool = False
     given_type: str | None = None
@@ -101,13 +101,13 @@ class Request:
 
     @property
     def groups(self) -> int:
-        """Return the numbers of CPUs of one task that Slurm allocates."""
+        """Return the number of groups of CPUs; each group has the CPUs of one task, on one node."""
         nodes = self.nodes or 1
         tasks = nodes * (self.tasks_per_node or 1) if self.n_tasks is None else max(self.n_tasks, nodes)
         return max(tasks, math.ceil((self.min_cpus or 0) / (self.cpus_per_task or 1)))
 
     def nodes_in(self, partition: PartitionModel) -> int | None:
-        """Return the nodes that the groups need; None if no node suits the job."""
+        """Return the number of nodes that the groups of CPUs need; None if no node suits the job."""
         each_node = [1, self.per_node or 0, self.per_task or 0, self.per_socket or 0]
         if (self.mgpu_is_asked and max(each_node) > partition.gpus) or partition.mib < (
             self.mib_per_node or 0
@@ -134,7 +134,7 @@ class Request:
     @property
     def counted_nodes(self) -> int:
         if self.most_nodes:
-            return max(self.least_nodes, self.most_nodes)  # Slurm allocates all that are free
+            return max(self.least_nodes, self.most_nodes)  # Slurm allocates all free ones
         return max(self.least_nodes, *(needed or 1 for needed in self.needed_nodes))
 
     @property
@@ -174,7 +174,7 @@ class Request:
 
     @property
     def node_mgpu(self) -> float:
-        """Return the most mGPU that may be on one node: all, unless the request says how many."""
+        """Return the most mGPU that may be on one node: all, unless the request limits them."""
         if self.whole_mgpu > self.asked_mgpu:
             return self.whole_mgpu / self.counted_nodes
         on_node = [self.asked_mgpu]
@@ -192,7 +192,7 @@ class Request:
 
     @property
     def each_mgpu(self) -> float:
-        """Return the mGPU that each node has at least: one GPU, unless the request says more."""
+        """Return the least mGPU that each node may have: one GPU, unless the request requires more."""
         nodes = None if self.most_nodes is None else self.counted_nodes
         per_node = (
             1000 * (self.per_node or 0) + 250 * (self.shards_per_node or 0) + 10 * (self.mps_per_node or 0)
@@ -201,7 +201,7 @@ class Request:
         if nodes is not None and self.tasks_per_node is not None:
             left = (
                 self.tasks - (nodes - 1) * self.tasks_per_node
-            )  # if the other nodes run as many as they may
+            )  # if each other node runs tasks_per_node tasks
             tasks = max(1, min(left, self.tasks_per_node))
         return max(
             self.asked_mgpu if nodes == 1 else min(self.asked_mgpu, 1000),
@@ -213,7 +213,7 @@ class Request:
 
     @property
     def on_fewest_nodes(self) -> Request:
-        """Return the request with the fewest nodes that it allows, by which minimums count."""
+        """Return the request on the fewest nodes that it allows, as minimums count it."""
         return dataclasses.replace(self, most_nodes=1)
 
     def names(self, option: str, need: str, *, terse: bool = False) -> bool | None:
@@ -236,7 +236,10 @@ class Request:
         return named.get(option, False)
 
     def names_types(self, need: str, forms: Iterable[str]) -> bool | None:
-        """Return whether all GPUs of these forms have a type (any, if forbidden); None without GPUs."""
+        """Return whether all GPUs of these forms have a type, or any GPU if types are forbidden.
+
+        Return None without GPUs.
+        """
         typed = [
             self.gpu_type is not None or form == "per_node"
             for form in forms
@@ -260,7 +263,7 @@ class Request:
         return None if self.only_parts else self.gpu_type
 
     def mgpu_of(self, gpu_type: str) -> int:
-        """Return the mGPU that count against a limit of one type: all GPUs that may be of it."""
+        """Return the mGPU that count towards a limit on one type: all GPUs that may be of this type."""
         may_be = any(gpu_type in PARTITIONS[name].gpu_types for name in self.partitions)
         named = self.given_type or self.named_type
         asked = self.asked_mgpu if (may_be if named is None else named == gpu_type) else 0
@@ -268,7 +271,7 @@ class Request:
 
     @property
     def asked_cpus(self) -> int:
-        """Return the CPUs by tasks and nodes."""
+        """Return the CPUs that tasks, nodes and `min_cpus` require."""
         each = 1 if self.cpus_per_task is None else self.cpus_per_task
         return max(self.tasks * each, self.counted_nodes * each, self.min_cpus or 0)
 
@@ -314,7 +317,7 @@ class Request:
         return {"cpus": self.cpus, "memory": self.mib, "jobs": 1}[base]
 
 
-# A number, allowed names, or steps (from mgpu on, a number).
+# A number, allowed names, or steps: pairs of the mGPU from which a number applies and this number.
 Limit = float | frozenset[str] | tuple[tuple[int, int], ...]
 
 
@@ -335,7 +338,7 @@ class When:
         if self.from_min < self.to_min:
             return moment.weekday() in self.days and self.from_min <= minute < self.to_min
         if minute < self.to_min:
-            moment -= dt.timedelta(days=1)  # of a local time: the day before
+            moment -= dt.timedelta(days=1)  # the previous day in local time
         return moment.weekday() in self.days and not self.to_min <= minute < self.from_min
 
 
@@ -363,7 +366,7 @@ class GroupModel:
 
 @dataclass(frozen=True)
 class TierModel:
-    """Limits of the jobs of a group, from its first to its last day; None is the group of all jobs."""
+    """Limits of the jobs of a group, from its first to its last day; the group None contains all jobs."""
 
     group: GroupModel | None
     limits: Mapping[str, Limit]
@@ -374,7 +377,7 @@ class TierModel:
 
 @dataclass(frozen=True)
 class RuleModel:
-    """One rule, with the conditions of its group, or a part of it."""
+    """One rule with the conditions of its group, or one part of a rule with tiers."""
 
     id: str
     per: str
@@ -395,14 +398,14 @@ class RuleModel:
     when: When | None = None
     limits: Mapping[str, Limit] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
-    """Options that jobs must name (required) or must not (forbidden)."""
+    """Options that jobs must name (required) or must not name (forbidden)."""
     exceptions: Mapping[int, ExceptionModel] = field(default_factory=dict)
     tiers: tuple[TierModel, ...] = ()
-    """Only the first that matches a job applies."""
+    """Only the first tier that matches a job applies."""
     are_exceptions: bool = False
-    """The tiers but the last, which has the rule's own limits, are exceptions of groups."""
+    """The tiers are exceptions of groups, except the last, which has the rule's own limits."""
     tier: int | None = None
-    """The tier whose limits this part of the rule `whole` has."""
+    """The number of the tier of `whole` that this part represents."""
     whole: RuleModel | None = None
 
     def group_of(self, tier: int) -> str | None:
@@ -428,7 +431,7 @@ class RuleModel:
 
 @dataclass(frozen=True)
 class BundleModel:
-    """A resource type."""
+    """The CPUs and memory for a number of GPUs."""
 
     name: str
     mgpu: int

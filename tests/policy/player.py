@@ -22,9 +22,9 @@ from .scenarios import Change, Pass, Resubmit, Scenario, Source, Submit, SubmitB
 from .users import NAMES
 from .zonecluster import with_zones
 
-# The time after which an admission that became no job no longer counts.
+# Time after which an admission that became no job no longer counts.
 SETTLED_S = 2
-# The same, if the snapshot has the uptime.
+# The same if snapshots contain the uptime.
 SETTLED_BY_UPTIME_S = 0.8
 _SLURM_USER = 64030
 
@@ -45,7 +45,7 @@ class Tally:
             self.counts[f"{key} {one.outcome.value}"] += 1
 
     def missing(self, met: Sequence[str]) -> list[str]:
-        """Return the counts that are zero: kinds of call, and these LIMITS_TO_MEET kept and broken."""
+        """Return the required counts that are zero, of kinds of calls and of the limits in `met`."""
         both = [key for key in met if key not in ("bundles", "hours of the run")]
         wanted = ["one-gpu.shards over", "change by others accepted"]
         wanted += [f"{what} {how}" for what in _CALLS for how in ("accepted", "refused")]
@@ -76,7 +76,7 @@ class _Job:
 
     @property
     def row(self) -> dict[str, Any]:
-        """Return its record; only the comment shows that it is exclusive and all QOS that it named."""
+        """Return the job's record; only the comment shows `exclusive` and all QOS that the job named."""
         more = {} if self.comment is None else {"admin_comment": self.comment}
         seen = replace(self.request, exclusive=False, qos=self.request.qos.split(",")[-1])
         return record(self.id, seen, running=self.running, **more)
@@ -140,7 +140,7 @@ class Player:
                 self._pass(then)
 
     def _initial_queue(self) -> list[tuple[Request, bool]]:
-        """Return the jobs of long ago; interactive ones are marked only if some rule has a kind."""
+        """Return the scenario's queue; jobs are marked as interactive only if a rule has a kind."""
         noted = any(rule.kind for rule in self.policy.rules)
         return [
             (replace(job, interactive=job.interactive and noted, qos=job.qos.split(",")[-1]), running)
@@ -161,7 +161,7 @@ class Player:
 
     @property
     def _counts_by_snapshot(self) -> bool:
-        """Return whether sums come from the snapshot: it has none over one kind of job."""
+        """Return whether sums come from the snapshot, which has no sums over one kind of job."""
         return self.source.is_used and not any(rule.kind and rule.per != "job" for rule in self.policy.rules)
 
     def _known(self, without: _Job | None = None) -> Known:
@@ -199,7 +199,7 @@ class Player:
         job = pending[action.which % len(pending)]
         after = changed(job.request, action.fields)
         if "," in job.request.qos and after.qos != job.request.qos:
-            return False  # its comment still names all its former QOS, so it may count in those it left
+            return False  # the comment still names all former QOS, so the job may count in them
         desc = changes(job.request, after, self.scenario.mark)
         by = {"owner": job.request.uid, "root": 0, "SlurmUser": _SLURM_USER, "stranger": 1009}[action.by]
         verdict = self.script.modify(desc, job.row, PARTITIONS, by)

@@ -31,7 +31,7 @@ SECONDS = st.integers(1, 300).map(lambda n: n * 60)
 
 
 def in_steps(numbers: st.SearchStrategy[int]) -> st.SearchStrategy[Limit]:
-    """Draw one number, or numbers by the GPUs of the job."""
+    """Draw one number, or steps of numbers by the GPUs of the job."""
     steps = st.lists(st.tuples(st.integers(0, 8000), numbers), min_size=1, max_size=3)
     return numbers | steps.map(lambda steps: tuple(sorted(dict(steps).items())))
 
@@ -82,7 +82,7 @@ PERIOD_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpu_hours:week": st.integers(0, 60),
     "gpu_hours:month": st.integers(0, 60),
 }
-# Compared with one job: larger ones would never start.
+# Compared with single jobs, because a job over such a limit would never start.
 RUNNING_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus_running": HALVES,
     "gpus_running:a100": HALVES,
@@ -221,7 +221,7 @@ def _with_tiers(draw: st.DrawFn, rule: RuleModel, hours: bool) -> RuleModel:
 def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> list[RuleModel]:
     """Draw up to three rules, some with tiers.
 
-    `hours` allows limits on GPU-hours, `kinds` sums over one kind of job.
+    `hours` allows limits on GPU-hours, and `kinds` allows sums over one kind of job.
     """
     rules = []
     for number in range(draw(whole(0, 3))):
@@ -278,7 +278,7 @@ OWNERS = st.lists(
 )
 
 
-# Each limit is drawn on purpose, as random draws miss some of them.
+# Each limit is drawn deliberately, because random draws would miss some.
 LIMITS_TO_MEET = (
     *JOB_LIMITS,
     *TOTAL_LIMITS,

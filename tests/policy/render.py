@@ -108,7 +108,7 @@ def changes(before: Request, after: Request, mark: str = "/") -> dict[str, Any]:
 
 
 def record(job_id: int, request: Request, *, running: bool = False, **more: Any) -> dict[str, Any]:
-    """Return the row of slurm.jobs; an array not yet split is one entry."""
+    """Return the row of slurm.jobs; an array that is not yet split is one row."""
     row: dict[str, Any] = {
         "job_id": job_id,
         "job_state": 1 if running else 0,
@@ -169,7 +169,7 @@ def snapshot(
     hours: Hours | None = None,
     zone: str = "UTC",
 ) -> str:
-    """Return the snapshot that slurm-gpuctld writes for these (job, running).
+    """Return the snapshot that slurm-gpuctld writes for these jobs, given as (job, running).
 
     A token may be followed by the second in which its job was submitted.
     """
@@ -196,7 +196,7 @@ def snapshot(
 
 
 def _group_names(rule: RuleModel) -> list[str]:
-    """Return the names of the group of a rule, of which there may be one for each period."""
+    """Return the names of the groups of a rule; a rule with tiers may have one for each period."""
     if rule.tier is None:
         return [f"group-{rule.id}"]
     starts = {rule.from_day, *(tier.from_day for tier in rule.tiers)}

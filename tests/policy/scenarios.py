@@ -92,7 +92,7 @@ class Scenario:
 
 
 def can_change(job: Request) -> bool:
-    """Return whether Slurm's record of a pending job is complete: it omits its tasks and sockets."""
+    """Return whether Slurm's record of a pending job is complete: records omit tasks and sockets."""
     lost = (job.n_tasks, job.tasks_per_node, job.per_task, job.per_socket, job.tasks_per_gpu)
     return all(one is None for one in lost) and (job.shards_per_node or 0) <= 4
 

@@ -1,4 +1,4 @@
-"""Limits within which `policy adjust` may move, and the recorded moves."""
+"""Bounds within which `policy adjust` may move limits, and the recorded moves."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_bounds_are_read_in_the_unit_of_their_limit() -> None:
         ("[1, 4]", "[1, many]", "must be a number of GPUs ≥ 0"),
         ("256G", "256", "has no unit"),
         ("gpus_running: 2", "gpus_running: {a100: 2}", "limits by GPU type cannot be moved; write one"),
-        ("    why", "    mode: advise\n    why", "adjust: it works only in rules with mode: enforce"),
-        ("    why", "    kind: batch\n    why", "adjust: it works only in rules with mode: enforce"),
+        ("    why", "    mode: advise\n    why", "adjust: allowed only in rules with mode: enforce"),
+        ("    why", "    kind: batch\n    why", "adjust: allowed only in rules with mode: enforce"),
         ("adjust: {gpus_running: [1, 4], memory_running: [256G, 1T]}", "adjust: {}", "adjust is empty"),
     ],
 )

@@ -78,7 +78,7 @@ class AdjustedCluster(Cluster):
         pass
 
     def all_runs(self, since_s: int, until_s: int | None, limit: int) -> Iterator[Run]:
-        """Yield for each day jobs of an hour, submitted together, that the limit of one makes run in turn."""
+        """Yield one-hour jobs of each day, submitted together and run in turn under a limit of one GPU."""
         for day in range(1, 40):
             for place in range(self.jobs_a_day):
                 at_s = self.now_s - day * DAY
@@ -111,7 +111,7 @@ class AdjustedCluster(Cluster):
 
     @property
     def slurm_limits(self) -> set[int | None]:
-        """Return the limits on GPUs that slurmdbd has for alice."""
+        """Return alice's limits on GPUs in slurmdbd."""
         (alice,) = (one for one in self.store.associations("c") if one.user == "alice")
         return {value for field, value in alice.limits.items() if field.item == "gres/gpu"}
 
@@ -222,7 +222,7 @@ def test_adjust_stays_within_the_bounds_and_waits_a_week_between_moves(
 
 def test_without_adjust_no_limit_moves(cluster: AdjustedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     (cluster.root / "policy.yaml").write_text(POLICY.replace("    adjust: {gpus_running: [1, 2]}\n", ""))
-    cluster.database_is_down = True  # adjust does not query it
+    cluster.database_is_down = True  # adjust does not query slurm-gpudbd
     assert cluster.run("adjust") == 0
     assert "has `adjust:`, so no limit is moved" in capsys.readouterr().out
     assert not moves_path(cluster.root / "policy.yaml").exists()

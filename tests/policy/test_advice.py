@@ -1,4 +1,4 @@
-"""The command that a refusal advises is accepted, for any rules and request."""
+"""For any rules and any request, the command that a refusal advises is accepted."""
 
 from __future__ import annotations
 

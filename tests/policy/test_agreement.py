@@ -58,7 +58,7 @@ def test_lua_and_model_agree(tmp_path: Path, lua: str) -> None:
 
 
 def test_memory_of_a_pending_job_follows_the_default_per_gpu() -> None:
-    """Its 64 CPUs would have more memory by the default per CPU, which its record shows."""
+    """The job's record shows the default per CPU, by which its 64 CPUs would have more memory."""
     waiting = Request(uid=1001, account="vision", per_job=2, cpus_per_gpu=32)
     rule = RuleModel("share", "user", limits={"memory_total": 3 * 16384})
     script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))

@@ -409,7 +409,7 @@ def test_apply_creates_the_qos_of_owners_before_the_script_uses_them(
     capsys.readouterr()
     assert cluster.run("apply") == 0
     printed = capsys.readouterr()
-    assert "QOS sg-loans: made (idle GPUs of vision)" in printed.out
+    assert "QOS sg-loans: created (idle GPUs of vision)" in printed.out
     assert "to be created" not in printed.out
     assert "account vision: QOS+=sg-vision (rule owners.vision)" in printed.out
     assert "slurm.conf lacks PreemptType=preempt/qos" in printed.err

@@ -1,4 +1,4 @@
-"""A limit reported as redundant can be exceeded in no queue without exceeding another limit too."""
+"""In any queue, a job that exceeds a limit reported as redundant also exceeds another limit."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def applies(rule: PolicyRule, job: Job, policy: Policy) -> bool:
 
 
 def exceeded(rule: PolicyRule, key: str, job: Job, queue: list[Job], policy: Policy) -> bool:
-    """Return whether a job to which the rule applies exceeds that limit, given the other jobs."""
+    """Return whether a job to which the rule applies exceeds its limit `key`, given the other jobs."""
     limit = flat_limits(rule.limits)[key]
     base, _, part = key.partition(":")
     counted = [

@@ -135,9 +135,10 @@ def test_hours_on_no_day_of_a_group_are_reported() -> None:
         return find_warnings(rule("a", "weekend", "job", "gpus: 1", f", when: {{{when}}}"), head=WEEKEND)
 
     assert weekend('days: mon-fri, hours: "22-24"') == [
-        "p.yaml:10:64: rule a never applies: group weekend has no such day from 2026-11-28 until 2026-11-29"
+        "p.yaml:10:64: rule a never applies: its hours are not on the days of group weekend: "
+        "from 2026-11-28 until 2026-11-29"
     ]
-    # The night of Friday; jobs that are submitted at the weekend and run on Monday.
+    # Friday's night hours end on Saturday; jobs that are submitted at the weekend may run on Monday.
     assert weekend('days: mon-fri, hours: "22-06"') == weekend("days: mon-fri, at: run") == []
 
 
@@ -155,7 +156,7 @@ def test_hours_on_no_day_of_a_group_are_reported() -> None:
             rule("a", "all", "user", "gpus_total: 8", ", mode: advise"),
             rule("b", "all", "user", "gpus_total: 16"),
         ),
-        # A limit per user does not bound the sum of a group, nor a limit on one type that of all types.
+        # A limit per user does not bound a group's sum, and a limit on one type does not bound all types.
         (rule("a", "all", "user", "gpus_total: 8"), rule("b", "all", "group", "gpus_total: 16")),
         (rule("a", "all", "user", "gpus_total: {a100: 8}"), rule("b", "all", "user", "gpus_total: 16")),
         (rule("a", "all", "user", "gpus_running: 8, gpus_total: 16, gpu_hours: {day: 10, week: 50}"),),

@@ -1,6 +1,6 @@
 """A cached acceptance equals a new judgement in verdict, messages, log and job_desc.
 
-explain considers every limit of a job, so a script with `considers` judges each job in full.
+A script with `considers` judges each job in full, because explain considers every limit of a job.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Site:
 
 
 def visible(site: Site, verdict: ScriptDecision) -> tuple[Any, ...]:
-    """Return what slurmctld receives of a verdict, without the random token."""
+    """Return the parts of a verdict that slurmctld receives, without the random token."""
     desc = {
         name: TOKEN.sub("TOKEN", value) if isinstance(value, str) else value
         for name, value in verdict.desc.items()

@@ -173,7 +173,7 @@ def test_no_description_makes_the_script_fail(part: str) -> None:
         row=st.dictionaries(st.sampled_from([*FIELDS, "tres_fmt_req_str", "tres_fmt_alloc_str"]), ODD_TEXT),
         running=st.booleans(),
     )
-    # A product above 2^63 in parts of GPUs, which integers of Lua 5.3 and later cannot represent.
+    # A number of GPU parts above 2^63, which integers of Lua 5.3 and later cannot represent.
     @example(
         texts={"tres_per_task": "gres:shard:3,gres:mps:50"},
         numbers={"ntasks_per_node": 115, "min_nodes": 979043398},
@@ -196,7 +196,7 @@ def test_percent_signs_are_safe_in_every_field(text: str, fields: list[str]) -> 
 
 
 def assert_robust(desc: dict[str, Any], row: dict[str, Any]) -> None:
-    """Check for no error, only Slurm's code for limits, and equal decisions in the oldest and newest Lua."""
+    """Check that no error occurs, refusals have Slurm's code for limits, and Lua 5.1 and 5.4 decide alike."""
     verdicts = []
     for script in watched_scripts():
         script.set_jobs([row])
@@ -210,7 +210,7 @@ def assert_robust(desc: dict[str, Any], row: dict[str, Any]) -> None:
     assert verdicts[0] == verdicts[1]
 
 
-# Instructions of Lua's virtual machine in one call: 10 to 20 ms.
+# Maximum number of instructions of Lua's virtual machine in one call, which take 10 to 20 ms.
 MOST_INSTRUCTIONS = 3_000_000
 
 WATCHED = f"""

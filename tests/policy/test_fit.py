@@ -1,4 +1,4 @@
-"""A bundle in mode fit fills in missing options, if Slurm then allocates as much as the script counted."""
+"""A bundle in mode fit fills in missing options only if Slurm then allocates what the script counted."""
 
 import pytest
 

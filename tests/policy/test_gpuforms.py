@@ -1,4 +1,4 @@
-"""Requests for GPUs in several forms are completed and refused as by sbatch of Slurm 22.05."""
+"""Requests for GPUs in several forms are completed or refused as sbatch of Slurm 22.05 does."""
 
 from __future__ import annotations
 

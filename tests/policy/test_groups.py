@@ -89,7 +89,7 @@ def test_the_script_and_slurm_gpuctld_find_the_same_jobs_in_a_group(
     uid, account, partition, qos = (str(value) for value in {**JOB, **job}.values())
     request = Request(int(uid), account, partition, qos, per_job=2)
     script = PolicyScript(bundle(group), lua=lua)
-    # Another account first, since the script remembers the rules of an account.
+    # Submit with another account first, because the script remembers the rules of an account.
     script.submit(description(Request(1003, "lab_z", per_job=1)), PARTITIONS)
     assert script.submit(description(request), PARTITIONS).accepted != is_in
     in_force = policy_of(bundle(group)).groups[0]

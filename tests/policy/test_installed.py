@@ -95,7 +95,7 @@ def test_the_id_of_the_groups_changes_only_if_the_counted_jobs_change(tmp_path: 
 
 
 def test_a_changed_chained_script_is_a_difference(tmp_path: Path) -> None:
-    """It is loaded with the bundle, so its changes take effect only by an apply or a restart."""
+    """The script is loaded with the bundle, so a change takes effect only at an apply or a restart."""
     script, site = tmp_path / "job_submit.lua", tmp_path / "site.lua"
     site.write_text("return slurm.SUCCESS\n")
     text = f"chain: {{before: {site}}}\n" + POLICY % "Because."
@@ -114,7 +114,7 @@ def test_a_changed_chained_script_is_a_difference(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("why", ["a\\n\\nlocal lib = { modules = {} }", "]] end", "한국어 \\\\ %s"])
 def test_no_text_of_the_policy_ends_the_table_early(tmp_path: Path, why: str) -> None:
-    """`why` as it appears between double quotes in the YAML."""
+    """The texts are written as they appear between double quotes in YAML."""
     shown = why.replace("\\n\\n", " ").replace("\\\\", "\\")
     assert install(tmp_path / "job_submit.lua", POLICY.replace("%s", why)).rules[0].why == shown
 

@@ -44,7 +44,7 @@ class Controller:
         self.script.set_jobs(self.queue)
 
     def save_state(self) -> None:
-        """Write the state file as slurmctld does within seconds; strings appear in it unchanged."""
+        """Write the state file, as slurmctld does within seconds, with unchanged strings."""
         saved = b"\x00\x07".join(str(row.get("admin_comment")).encode() for row in self.queue)
         self.log.with_name("job_state").write_bytes(b"\xff\x00" + saved)
 
@@ -52,7 +52,7 @@ class Controller:
         self.script.set_jobs(self.queue)
 
     def ask(self, request: Request = ALICE) -> ScriptDecision:
-        """Submit with --test-only, or a job that Slurm itself refuses afterwards."""
+        """Submit a job that does not enter the queue: with --test-only, or refused by Slurm afterwards."""
         return self.script.submit(description(request), PARTITIONS)
 
     def submit(self, request: Request = ALICE) -> bool:

@@ -1,4 +1,4 @@
-"""A job that names no QOS runs on its own GPUs, on unowned ones, or on loan, and its user gets a message."""
+"""A job that names no QOS uses its account's GPUs, unowned ones or a loan, and its user gets a message."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_job_that_names_a_qos_keeps_it() -> None:
 
 
 def test_a_job_that_names_several_qos_gets_a_message_that_it_may_borrow() -> None:
-    """The AdminComment names no lenders, as the job may not borrow.
+    """The AdminComment names no lenders, because the job may not borrow after all.
 
     Slurm accepts several QOS from 24.11 on.
     """

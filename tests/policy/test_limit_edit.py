@@ -62,7 +62,7 @@ def test_only_one_value_changes(rule: str, key: str, value: int, line: str) -> N
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        # Two rules share the limits, so a single one cannot be changed there.
+        # Two rules share the limits, so the limit of one rule cannot be changed there.
         (
             TEXT.replace("limits: {gpus_running: 16,", "limits: &all {gpus_running: 16,").replace(
                 "limits:\n      gpus_running: 40\n      cpus_running: 16\n", "limits: *all\n"
@@ -80,7 +80,7 @@ def test_a_limit_that_cannot_be_edited_separately_is_refused_with_its_position(o
 @pytest.mark.parametrize("old", [TEXT, TEXT.rstrip("\n"), TEXT.replace("\n", "\r\n")])
 @pytest.mark.parametrize("key", ["gpus_running", "cpus_running"])
 def test_the_diff_can_be_applied_with_patch(tmp_path: Path, old: str, key: str) -> None:
-    """Also if the last line, which changes or is context, has no newline."""
+    """The last line, whether changed or context, may lack a newline."""
     path = tmp_path / "policy.yaml"
     path.write_bytes(old.encode())
     edited = edit_limit(old, str(path), "plain", key, 50_000 if key == "gpus_running" else 50)

@@ -78,7 +78,7 @@ def limited(key: str, value: Limit) -> RuleModel:
     ],
 )
 def test_advice_reduces_every_form(words: str, rule: RuleModel, advised: str) -> None:
-    """Also nodes and tasks that sbatch derives: the script cannot distinguish them from typed ones."""
+    """Nodes and tasks derived by sbatch are reduced too; the script cannot distinguish them."""
     assert advice(ask(shlex.split(words), rule)) == advised
 
 
@@ -152,7 +152,7 @@ ALICE = Request(uid=1001, account="vision", per_job=8)
 
 
 def test_cancelling_a_job_is_advised_only_if_it_helps() -> None:
-    """A request over the limit in any queue is not helped by cancelling a job."""
+    """Cancelling a job does not help a request that exceeds the limit even in an empty queue."""
     full = [ALICE]
     fits = ask(["--gpus=4"], TOTAL, queue=full).messages
     assert fits[2:4] == (
@@ -192,7 +192,7 @@ def test_if_a_groups_limit_is_used_up_squeue_is_advised() -> None:
     ],
 )
 def test_gpus_of_different_types_in_different_forms_add_up(words: str, gpus: int) -> None:
-    """Measured on Slurm 22.05: of each type the job gets the number that any form requests."""
+    """On Slurm 22.05, the job gets the largest number of GPUs of each type that any form requests."""
     assert ask(words.split(), limited("gpus", gpus * 1000)).accepted
     refusal = ask(words.split(), limited("gpus", gpus * 1000 - 1000))
     assert f"requested {gpus}." in refusal.messages[1]

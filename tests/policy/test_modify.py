@@ -216,7 +216,7 @@ def test_updates_cannot_exceed_a_limit_on_running_jobs() -> None:
 
 
 def test_all_memory_of_a_node_counts_although_the_record_shows_the_default_per_gpu() -> None:
-    """Slurm writes its defaults also into the record of a job with --mem=0."""
+    """Slurm writes its defaults into the record of a job with --mem=0, too."""
     table = compiled(GROWTH, "/nonexistent/decisions.log")
     script = PolicyScript(build_bundle(table | {"default_mib": {"per_gpu": 98304, "per_cpu": 1024}}))
     whole = record(9, Request(uid=1001, account="vision", per_job=1, cpus_per_task=4, mib_per_node=0))
@@ -289,7 +289,7 @@ def test_an_enforced_bundle_limits_updates_that_request_more() -> None:
     assert accepted(script, row=two, min_mem_per_node=131072)
     assert not accepted(script, row=two, min_cpus=17)
     assert not accepted(script, row=two, min_mem_per_node=131073)
-    assert not accepted(script, row=two, tres_per_job="gres:gpu:1")  # with the CPUs of two
+    assert not accepted(script, row=two, tres_per_job="gres:gpu:1")  # the CPUs are for two GPUs
     # A job that was accepted before the bundle existed may continue.
     assert accepted(script, row=large, time_limit=90)
     assert accepted(script, row=large, min_mem_per_node=4096)

@@ -224,7 +224,7 @@ def test_users_with_associations_by_partition_are_not_changed() -> None:
     assert wanted.remarks[0].startswith("alice has associations by partition")
 
 
-# An independent evaluation: each user has the limits of the rules that apply to the user.
+# An independent evaluation, in which each user has the limits of the rules that apply to this user.
 
 _JOB_OR_USER = {
     "gpus": ("job", "MaxTRES_gpu"),

@@ -129,7 +129,7 @@ _AMOUNTS = st.dictionaries(
 
 
 def test_accounts_with_equal_changes_share_a_command_as_do_their_users() -> None:
-    """sacctmgr changes each named user in each named account, so the user pi of a is changed separately."""
+    """sacctmgr changes each named user in each named account, so user pi in account a needs another call."""
     pairs = [("a", ""), ("b", ""), ("a", "dan"), ("a", "pi"), ("b", "eve"), ("a", "head"), ("b", "head")]
     changed = [Association(account=name, user=who) for name, who in pairs]
     others = [Association(account="b", user="pi"), Association(account="c", user="head")]
@@ -260,7 +260,7 @@ def test_a_job_in_several_qos_is_listed_only_if_it_can_start_in_none() -> None:
     assert len(stranded([job(1, qos="other,high")], only, taken)) == 1
 
 
-# Without any native layer.
+# Clusters without native limits.
 
 
 def settings(**raw: str) -> SlurmSettings:

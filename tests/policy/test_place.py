@@ -82,7 +82,7 @@ class Site:
 
     @property
     def logged(self) -> str | None:
-        """Return the field on zones of the last decision."""
+        """Return the zone field of the last decision."""
         match = re.search(r" zone=(\S+)", self.log.read_text().splitlines()[-1])
         return match and match[1]
 

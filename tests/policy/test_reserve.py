@@ -1,4 +1,4 @@
-"""Large jobs may need a reservation: jobs with one pass, others are refused with the command to type."""
+"""Large jobs may need a reservation; jobs without one are refused with the command to type."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ APPROVED_RESERVATION = Reservation(
     end_s=3600,
     nodes="n[1-2]",
 )
-# It ends more than an hour after it is shown: Site.show takes half a minute.
+# Ends more than an hour after Site.show, which advances the clock by half a minute.
 BEGUN = replace(APPROVED_RESERVATION, start_s=NOW_S - 60, end_s=NOW_S + 3600 + 31 * 60)
 
 
@@ -77,7 +77,7 @@ def test_a_large_job_without_a_reservation_is_refused_with_the_command_to_type(
         "Refused by the reservation rule: jobs with 8 or more GPUs need a reservation, so that",
         "  they start at an agreed time.",
         "  GPUs without a reservation: limit 7, requested 8.",
-        "  Request a reservation, and submit the job when it is approved:",
+        "  Request a reservation; after its approval, submit the job:",
         "    slurm-gpu reserve request --gpus 8 --nodes 2 --time 1-12:05:00 --account vision "
         "--partition gpu --why …",
         "  Questions: gpu-help",
@@ -124,7 +124,7 @@ def test_the_refusal_names_a_reservation_that_is_too_small(site: Reserving) -> N
     refused = site.submit(gpus(8))
     assert not refused.accepted
     assert refused.messages[3] == "  Your reservation sg_4 is for 7 GPUs, too few for this job."
-    assert "Request a reservation, and submit the job when it is approved:" in refused.messages[4]
+    assert "Request a reservation; after its approval, submit the job:" in refused.messages[4]
 
 
 def messages_for(site: Reserving, job: Request, **more: object) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ def messages_for(site: Reserving, job: Request, **more: object) -> tuple[str, ..
 def test_a_job_that_a_reservation_would_end_early_gets_a_message_with_options(
     site: Reserving, mode: str
 ) -> None:
-    """In any mode, because Slurm itself places the job in the reservation."""
+    """The mode does not matter, because Slurm itself places the job in the reservation."""
     site.show_reservations(BEGUN, mode=mode)
     # Second 1,000,000 is 13:46:40 on 12 January 1970, and half a minute has passed since.
     assert messages_for(site, gpus(2), time_limit=120) == (

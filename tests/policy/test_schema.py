@@ -28,7 +28,7 @@ ETC = ROOT / "etc"
 SCHEMA = (ETC / "policy.schema.json").read_text()
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(SCHEMA))
 
-# Rules that no schema can express: references to names, sums, the calendar, improbable numbers.
+# Errors that no schema can express: references to names, sums, the calendar, improbable numbers.
 CHECK_ONLY = re.compile(
     "|".join(
         (
@@ -260,7 +260,7 @@ def test_the_schema_and_the_check_agree(value: Any) -> None:
     assert_agree(yaml.safe_dump(value, allow_unicode=True))
 
 
-# One part at a time, in an otherwise valid policy, so that mistakes do not hide each other.
+# Test one part at a time in an otherwise valid policy, because mistakes could hide each other.
 @given(RULE)
 def test_they_agree_on_a_rule(value: Any) -> None:
     assert_agree(yaml.safe_dump({"version": 1, "groups": {"g": {}, "h": {}}, "rules": [value]}))

@@ -79,7 +79,7 @@ class Site:
 
     @property
     def logged(self) -> str | None:
-        """Return the field on sharing of the last decision."""
+        """Return the sharing field of the last decision."""
         match = re.search(r" share=(\S+)", self.log.read_text().splitlines()[-1])
         return match and match[1]
 
@@ -128,7 +128,7 @@ def test_an_unknown_application_keeps_its_gpu_and_is_marked_for_learning(site: S
     verdict = site.submit(name="new")
     assert not rewritten(verdict)
     assert " c=-:alice/new" in str(verdict.desc["admin_comment"])
-    assert "the GPU use of jobs like it is not known yet" in " ".join(verdict.messages)
+    assert "the GPU use of similar jobs is not known yet" in " ".join(verdict.messages)
 
 
 @pytest.mark.parametrize("comment", [None, "", "sharepoint", "please share", "unshared"])
@@ -216,7 +216,7 @@ def test_an_update_does_not_change_sharing(site: Site) -> None:
     assert (verdict.accepted, verdict.desc.get("tres_per_node")) == (True, None)
 
 
-# An independent model after docs/policy.md and docs/contracts.md.
+# An independent model, written from docs/policy.md and docs/contracts.md.
 def shards_of(job: Request, comment: str | None) -> int | None:
     """Return the shards of a job, or None if it keeps its request."""
     asks = comment is not None and (comment == "share" or comment.startswith("share="))

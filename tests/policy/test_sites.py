@@ -1,4 +1,4 @@
-"""Scripts of sites under `chain:` do in explain, and in the test of a bundle, what they do in slurmctld."""
+"""Site scripts under `chain:` behave in explain, and in the test of a bundle, as they do in slurmctld."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def explained(site: str, command: str, of: SlurmSettings | None = None) -> Expla
         ("memory", "sbatch", {"min_mem_per_cpu": 2048, "min_mem_per_node": None}),
         ("memory", "sbatch --mem=64G", {"min_mem_per_node": 65536, "min_mem_per_cpu": None}),
         ("memory", "sbatch --mem-per-cpu=8G -t 60 --time-min=30", {"min_mem_per_cpu": 8192}),
-        # pn_min_memory is a double with a high bit, and thus rounded to multiples of 2 GiB.
+        # pn_min_memory is a double with its high bit set, so it is rounded to multiples of 2 GiB.
         ("memory", "sbatch --mem-per-cpu=9000", {"min_mem_per_cpu": 9000}),
         ("arrays", "sbatch --array=1-5,7", {"nice": None}),
         ("arrays", "sbatch --array=1-50%4", {"nice": NICE_OFFSET + 100}),

@@ -202,7 +202,7 @@ def test_jobs_read_from_the_queue_count_despite_an_older_snapshot(site: Site) ->
 
 
 def test_a_stale_snapshot_is_used_until_a_job_changes(site: Site) -> None:
-    """slurm.jobs can be read only in the call that built it, which used the snapshot instead."""
+    """slurm.jobs is readable only during the call that built it, and that call used the snapshot."""
     site.script.set_jobs(UNREADABLE)
     site.write_snapshot(*[ALICE] * 5)
     assert not site.submit(2).accepted

@@ -1,7 +1,7 @@
 """With the uptime of the machine, the script drops an admission that became no job within a second.
 
-slurm-gpuctld writes its uptime into snapshots and job_submit.lua into its decisions, so neither whole seconds
-nor clock changes matter.
+slurm-gpuctld writes the uptime into snapshots, and job_submit.lua writes it into its decisions, so neither
+whole seconds nor clock changes matter.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Site:
     def write_snapshot(
         self, *gpus: int, tokens: tuple[str, ...] = (), took: float = 0.05, boot: str = "boot"
     ) -> None:
-        """Write the snapshot of a queue read now that shows pending jobs with these GPUs."""
+        """Write the snapshot of a queue that is read now and has pending jobs with these GPUs."""
         self.generation += 1
         jobs = [(Request(uid=1001, account="vision", per_job=n), False) for n in gpus]
         text = snapshot(self.generation, self.second(), [SHARE], jobs, tokens)
@@ -61,7 +61,7 @@ class Site:
         return self.script.submit(description(Request(uid=1001, account="vision", per_job=gpus)), PARTITIONS)
 
     def fits_after(self, seconds: float) -> bool:
-        """Return whether a job fits after a snapshot this many seconds later that shows no job."""
+        """Return whether a job fits after a snapshot without jobs that is written this much later."""
         self.up += seconds
         self.write_snapshot()
         self.up += 0.1

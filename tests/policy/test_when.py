@@ -114,7 +114,7 @@ def test_the_time_in_which_a_job_may_run_counts() -> None:
     # The default of the partition is one hour.
     assert accepts("2026-11-23 21:00:00")
     assert not accepts("2026-11-23 21:00:01")
-    # No time limit; the weekend, which ends on Monday at 22:00.
+    # Test no time limit, and the weekend, which ends on Monday at 22:00.
     assert not accepts("2026-11-28 06:00:00", minutes=0)
     assert accepts("2026-11-28 06:00:00", minutes=64 * 60)
     assert not accepts("2026-11-28 06:00:00", minutes=64 * 60 + 1)
@@ -195,13 +195,13 @@ def test_updates_that_move_the_run_into_the_hours_are_refused() -> None:
     assert not accepts("2026-11-23 07:00:00", minutes=60, time_limit=15 * 60, begin_time=begin)
     # A StartTime in the past means now.
     assert not accepts("2026-11-23 08:00:00", minutes=60, begin_time=at("2026-11-23 01:00:00"))
-    # Without StartTime, the job counts as one that may start now: the rule applied to it before.
+    # Without StartTime, the job counts as one that may start now, so the rule applied to it before.
     assert accepts("2026-11-23 08:00:00", minutes=60, time_limit=120)
     assert not accepts("2026-11-23 08:00:00", minutes=60, tres_per_job="gres:gpu:2")
 
 
 def test_sums_do_not_count_an_updated_job_twice() -> None:
-    """The job is one of its group before the rule applies to it."""
+    """The job already counts in the rule's group before the rule applies to it."""
     rule = RuleModel(
         "sum", "user", when=When(WEEKDAYS, 8 * 60, 18 * 60, run=True), limits={"gpus_total": 2000}
     )
@@ -216,7 +216,7 @@ def test_sums_do_not_count_an_updated_job_twice() -> None:
 
 
 def messages(rules: list[RuleModel], moment: str, request: Request) -> list[str]:
-    """Return the lines of a refusal after the reason of its first rule."""
+    """Return the lines of a refusal that name neither a rule's reason nor the contact."""
     script = PolicyScript(build_bundle(compiled(rules, "/nonexistent/decisions.log")), now=lambda: at(moment))
     decision = script.submit(description(request), PARTITIONS)
     assert not decision.accepted

@@ -80,7 +80,7 @@ def test_a_pending_exclusive_job_in_the_table_counts() -> None:
 
 
 def test_an_update_by_others_of_an_exclusive_job_counts_at_once() -> None:
-    """The script judges no update by SlurmUser: the table alone has the new size."""
+    """The script does not judge updates by SlurmUser, so only the table has the new size."""
     policy = script()
     verdict = ask(policy, shared=0, min_nodes=2)
     policy.set_jobs([record(1, replace(ALICE, nodes=1), admin_comment=verdict.desc["admin_comment"])])

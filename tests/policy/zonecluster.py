@@ -1,4 +1,4 @@
-"""Hypothesis strategies for clusters with zones, and the meaning of constraints by Slurm's manual."""
+"""Hypothesis strategies for clusters with zones, and the meaning of constraints in Slurm's manual."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ _TWO_ZONES = Cluster(
 
 
 def is_accepted_by_slurm(constraint: str) -> bool:
-    """Return whether Slurm accepts it: one bracket, at the end, after at most one pair of parentheses.
+    """Return whether Slurm accepts a constraint: at most one pair of parentheses, then one bracket.
 
     Measured on Slurm 22.05; tests/lab/test_zones.py checks it on any version.
     """
@@ -189,7 +189,7 @@ def allowed(constraint: str, zone: str, node: SlurmNode) -> bool:
 
 
 def satisfies(own: str, node: SlurmNode) -> bool:
-    """Return whether a node meets a constraint that has & or | between its names, and not both."""
+    """Return whether a node meets a constraint with either & or | between its names."""
     if "|" in own:
         return any(name in node.features for name in own.split("|"))
     return all(name in node.features for name in own.split("&"))

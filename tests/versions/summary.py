@@ -1,6 +1,6 @@
-"""summary.py DIRECTORY...: one line for each version of Slurm, from what tests/versions/inside left there.
+"""summary.py DIRECTORY...: print one line per version of Slurm, from the results of tests/versions/inside.
 
-Exit status 1 if a test failed, a limit was exceeded, or a version has no results.
+The exit status is 1 if a test failed, a limit was exceeded, or a version has no results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Whether anything was run at all, and nothing went wrong."""
+        """Return whether a test passed, none failed, and no limit was exceeded."""
         return self.passed > 0 and not self.failed and self.overshoots == 0
 
     def add_round(self, row: Mapping[str, Any]) -> None:
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def read(directory: Path) -> Outcome:
-    """Sum up one version's directory."""
+    """Return the sum of the results in one version's directory."""
     version_file = directory / "version"
     outcome = Outcome(version_file.read_text().split()[-1] if version_file.exists() else directory.name)
     rounds = directory / "rounds.jsonl"

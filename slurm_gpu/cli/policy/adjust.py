@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # numpy and httpx are not needed if there is nothing to adjus
 
 _DAY_S = 86400
 _PERIOD_S = 30 * _DAY_S
-# Minimum time under unchanged limits that suffices to predict the effect of another step.
+# Minimum period with unchanged limits from which the model can predict the effect of another step.
 _LEAST_S = 7 * _DAY_S
 
 
@@ -148,7 +148,7 @@ def _why_none(tried: int, findings: Findings) -> str:
     if tried:
         return f"no step shortens waits enough without making a group wait longer (steps tried: {tried})"
     if findings.refused:
-        return "the model does not reproduce the recorded waits, or there are too few of them"
+        return "the model does not reproduce the recorded waits, or too few waits are recorded"
     return "every limit with `adjust:` was rolled back once, and such limits are not moved again"
 
 
@@ -159,7 +159,7 @@ def _mean_h(waits: Any) -> str:
 
 
 class _Mover:
-    """Record each move in slurm-gpudbd, then apply it as `policy apply` does."""
+    """Record moves in slurm-gpudbd, and apply them as `policy apply` does."""
 
     def __init__(
         self, site: CommandSite, file: Path | None, path: Path, state_dir: Path, run_dir: Path

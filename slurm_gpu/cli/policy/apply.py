@@ -110,14 +110,14 @@ def apply(
         recovered = installer.recover()
         if recovered is not None:
             _print_rollback(recovered, "was interrupted and has been undone")
-        # FILE may have changed since: `policy adjust` or its author may have written it.
+        # `policy adjust` or an admin may have changed FILE before this command acquired the lock.
         if LoadedPolicy.read(site, file, run_dir).compiled() != compiled:
             loaded, compiled, bundle = _tried(site, settings, file, run_dir)
         owned = journal.owned(settings.cluster)
         lends = any(one.rule.startswith("owners.") for one in owned)
         if lua_only and not backup and loaded.policy.owners and not lends:
             raise UsageError(
-                "--lua-only does not create the QOS of owners:, so Slurm would refuse the jobs that use it"
+                "--lua-only does not create the QOS of owners:, so Slurm would refuse jobs that use them"
             )
         native = _left_alone(owned, backup) if lua_only else loaded.native(site, owned)
         replacement = prepare_replacement(

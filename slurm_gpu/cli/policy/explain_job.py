@@ -35,7 +35,7 @@ _FIELD = re.compile(r" (\w)=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class ExplainedJob:
-    """The properties of a submitted job that its explanation uses."""
+    """The properties of a submitted job from which its decision is explained."""
 
     job_id: int
     state: str
@@ -182,8 +182,8 @@ def recorded_decision(
 def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
     """Format the explanation as text, with times in `zone`.
 
-    `is_logged` is true if decisions.log or the database has the decision. If it is false, the text says who
-    may see more.
+    `is_logged` is true if decisions.log or the database has the decision. If it is false, the text may name
+    the users who can see more.
     """
     yield f"Job {decision.job_id}  {decision.state}"
     if decision.token is None:

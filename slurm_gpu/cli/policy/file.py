@@ -11,7 +11,7 @@ import click
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.policy.language.check import FILE_NAME
 
-PATH = click.Path(path_type=Path, readable=False)  # errors on opening say more than click
+PATH = click.Path(path_type=Path, readable=False)  # open() reports better errors than click
 
 
 def file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,5 +30,5 @@ def apply_command(file: Path | None) -> str:
 
 
 def timezone(site: CommandSite) -> str:
-    """Return the site's time zone, which decides when exceptions end; return UTC without a site file."""
+    """Return the time zone for the policy's days and hours: the site's, or UTC without a site file."""
     return site.config.timezone if site.config_path.exists() else "UTC"

@@ -70,7 +70,7 @@ def check(site: CommandSite, file: Path | None) -> None:
     checked = moved.policy
     for move, why in moved.void:
         click.echo(f"warning: {moves_path(path)}: {move} no longer applies: {why}", err=True)
-    # The check may run on a host without the users of the cluster: a warning here, an error in apply.
+    # Unknown names are errors in apply, but only warnings here: this host may lack the cluster's users.
     names = resolve_names(checked, source, SystemDirectory())
     today = dt.datetime.now(tz=ZoneInfo(timezone(site))).date()
     doubts = (
@@ -162,7 +162,7 @@ def _unknown_to_cluster(site: CommandSite, checked: Policy, source: YamlSource) 
     try:
         return unknown_to_cluster(checked, source, site.slurm.nodes())
     except OutsideError:
-        return ()  # a policy can be checked far from its cluster
+        return ()  # a policy can be checked on a host without Slurm
 
 
 def _unknown_to_slurmdbd(site: CommandSite, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:
@@ -193,4 +193,4 @@ def _in_force(site: CommandSite, checked: Policy, source: YamlSource) -> InForce
         facts = SiteFacts.of(settings, site.slurm.nodes(), RUN_DIRECTORY, timezone(site))
         return compare_installed(Path(settings.conf_path).parent / SCRIPT_NAME, checked, source, facts)
     except OutsideError:
-        return None  # the page can be read without a Slurm
+        return None  # the page can be shown on a host without Slurm

@@ -26,7 +26,7 @@ def judge_by_policy(
     partitions: Sequence[Partition],
     nodes: Sequence[SlurmNode],
 ) -> Explanation:
-    """Run job_submit.lua on a job; the notes end with the caveats."""
+    """Return the decision of job_submit.lua about a job, with the caveats as the last notes."""
     found = explain(
         active.bundle,
         request,
@@ -74,7 +74,7 @@ def used_up(
         wanted = amounts.get(line.kind.key)
         if (
             line.kind.scope is Scope.RUNNING
-            and line.of is None  # the GPU type is known only at the start of the job
+            and line.of is None  # the GPU type is unknown until the job starts
             and line.rule.mode == "enforce"
             and line.left is not None
             and wanted

@@ -23,5 +23,5 @@ def limit_amount(kind: LimitKind, value: Any) -> str:
         return "0" if value == 0 else format_memory_mib(value)
     if kind.measure is LimitUnit.WALLTIME:
         return format_duration(value)
-    # In thousandths, as in refusals: use above 0 does not become 0.
+    # Show three decimals, as refusals do, because small usage would otherwise be shown as 0.
     return f"{value:.3f}".rstrip("0").rstrip(".") if kind.measure is LimitUnit.GPU_HOURS else f"{value:.0f}"

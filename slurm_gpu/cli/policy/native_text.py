@@ -12,7 +12,7 @@ from slurm_gpu.policy.native.stranded import Stranded
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind
 from slurm_gpu.text.units import few
 
-# Users listed by name if their limits change alike.
+# Maximum number of users with the same change that are listed by name.
 _SHOWN_USERS = 4
 
 
@@ -34,7 +34,7 @@ def step_lines(steps: Iterable[LimitChange]) -> list[str]:
 
 def done_lines(plan: NativePlan) -> list[str]:
     """Return one line for each QOS that an apply created and each limit that it changed."""
-    made = [f"QOS {one.name}: made ({one.description})" for one in plan.new_qos]
+    made = [f"QOS {one.name}: created ({one.description})" for one in plan.new_qos]
     return [*made, *step_lines(plan.difference.steps)]
 
 
@@ -76,7 +76,7 @@ def stranded_lines(stranded: Iterable[Stranded]) -> Iterator[str]:
 
 
 def plan_json(plan: NativePlan) -> dict[str, Any]:
-    """Return the plan with stable keys; limits are integers (memory MiB, MaxWall minutes) or None."""
+    """Return the plan with stable keys; limits are integers (memory in MiB, MaxWall in minutes) or None."""
     return {
         "absent": plan.absent,
         "new_qos": [one.name for one in plan.new_qos],

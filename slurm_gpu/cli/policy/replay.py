@@ -74,8 +74,8 @@ def replay(
 ) -> None:
     """Check recorded jobs against FILE, and list the jobs that it would refuse. Change nothing.
 
-    Each job is checked against the queue at its submission, leaving out earlier jobs that FILE refuses. Jobs
-    that were refused when they were submitted are not recorded. Only operators of slurm-gpudbd may run this
+    Each job is checked against the queue at its submission, without earlier jobs that FILE refuses. Jobs that
+    were refused when they were submitted are not recorded. Only operators of slurm-gpudbd may run this
     command. The exit code is 1 if FILE refuses any job.
     """
     path = policy_path(site, file)

@@ -65,7 +65,7 @@ def _reservations(site: CommandSite, request: SbatchRequest) -> KnownReservation
 
 
 def _licenses(site: CommandSite, request: SbatchRequest) -> Mapping[str, int] | None:
-    """Return the number of each licence; None if the request names none or they cannot be read."""
+    """Return the numbers of Slurm's licences; None if the request names none or they cannot be read."""
     if "licenses" not in request.options:
         return None
     try:

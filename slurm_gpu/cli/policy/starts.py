@@ -55,7 +55,7 @@ def model_starts(
 ) -> Starts:
     """Simulate the jobs that the policy accepts, each in the QOS that it would have under the policy.
 
-    `unenforced` contains the limits that nothing enforces; the model leaves them out.
+    `unenforced` contains the limits that nothing enforces; the model ignores them.
     """
     settings, nodes = site.slurm.settings(), site.slurm.nodes()
     now_s = site.wall()

@@ -150,7 +150,7 @@ def _decisions(run_dir: Path | None, script: Path) -> DecisionCounts | None:
     try:
         policy = read_policy_in_force(script)
     except OutsideError:
-        return None  # a manually changed script may be unreadable; that it differs is reported
+        return None  # a script edited by hand may be unreadable; status reports the difference
     if policy is None or policy.decisions_log is None:
         return None
     return count_decisions(policy.decisions_log.parent)

@@ -70,7 +70,7 @@ def read_active(site: CommandSite) -> ActivePolicy:
     if policy is None:
         raise PolicyAbsentError(_why_unknown(site, script))
     directory = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY)
-    # The script names its snapshot, except in earlier versions.
+    # Scripts of earlier versions do not name their snapshot.
     file = directory / snapshots.FILE_NAME if policy.snapshot is None else policy.snapshot
     found = snapshots.read_fresh(file, site.wall())
     if found is not None and (found.groups_id is None or found.groups_id != policy.groups_id):

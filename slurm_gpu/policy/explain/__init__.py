@@ -1,1 +1,1 @@
-"""Predict the script's decision on a command line, as sbatch, srun or salloc would submit it."""
+"""Predict the decision of job_submit.lua and Slurm on the command line of sbatch, srun or salloc."""

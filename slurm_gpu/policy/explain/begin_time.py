@@ -1,4 +1,4 @@
-"""Convert --begin to epoch seconds, from each format of Slurm's parse_time() in the caller's time zone."""
+"""Convert --begin to epoch seconds; all formats of Slurm's parse_time() are accepted, in local time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def begin_time(value: str | None, now_s: float) -> int | None:
 
 
 def _begin_s(match: re.Match[str], now_s: float) -> int:
-    """Return the epoch seconds of a date or a time of day or both; raise ValueError if they are invalid."""
+    """Return the epoch seconds of a date, a time of day, or both; raise ValueError if invalid."""
     hour = int(_HOURS[match["word"].lower()] if match["word"] else match["hour"] or 0)
     if match["half"]:
         hour = hour % 12 + (12 if match["half"].lower() == "pm" else 0)
@@ -59,7 +59,7 @@ def _begin_s(match: re.Match[str], now_s: float) -> int:
 
 
 def _day(match: re.Match[str], clock: tuple[int, int], now_s: float) -> tuple[int, int, int]:
-    """Return the year, month and day; if the date or its year is missing, choose the next one."""
+    """Return the year, month and day; if the date or its year is missing, choose the next possible one."""
     now, tomorrow = time.localtime(now_s), time.localtime(now_s + 86400)
     if match["year"]:
         return int(match["year"]), int(match["month"]), int(match["day"])

@@ -20,7 +20,7 @@ def names_in(constraint: str) -> list[str]:
 def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
     """Return how many nodes satisfy an expression; None if it cannot be evaluated for a single node.
 
-    That is the case for expressions with counts or brackets, such as [a*2&b*1]. Slurm does not document the
+    Examples are expressions with counts or brackets, such as [a*2&b*1]. Slurm does not document the
     precedence of & and |, so a node counts if it satisfies the expression with either precedence.
     """
     if not constraint or "[" in constraint or "*" in constraint:
@@ -39,7 +39,7 @@ def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
 
 
 class _ConstraintReading:
-    """Evaluates an expression for one node; `binds_first` is the operator with precedence, & or |."""
+    """Evaluate an expression for one node; `binds_first` is the operator of higher precedence, & or |."""
 
     def __init__(self, tokens: Sequence[str], features: Collection[str], binds_first: str) -> None:
         self._tokens = iter([*("&" if token == "," else token for token in tokens), ""])

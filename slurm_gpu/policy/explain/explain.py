@@ -14,7 +14,7 @@ from slurm_gpu.slurm.submission import Partition, UserDefaults
 
 _STATES = {"PENDING": 0, "RUNNING": 1, "SUSPENDED": 2}
 _ENDED = 3
-# Fields of a partition, and the names in which scontrol prints them.
+# Field of a partition → its name in the output of scontrol.
 _PARTITION_TEXTS = {
     "allow_accounts": "AllowAccounts",
     "allow_alloc_nodes": "AllocNodes",
@@ -59,9 +59,10 @@ def explain(
 ) -> Explanation:
     """Run the script for the request of `user` (uid, name) against the current queue.
 
-    With `settings`, the script gets the fields as slurmctld of this version passes them. It runs in the Lua
-    version of slurmctld's plugin if that is on this host, else in the newest in which it does not fail.
-    `gpu_types` are the GPU types of the cluster in lower case; if empty, types are not checked.
+    With `settings`, the script receives the fields that this version of slurmctld passes. It runs in the Lua
+    version of slurmctld's plugin if it can be determined on this host, otherwise in the newest version in
+    which it does not fail. `gpu_types` are the GPU types of the cluster in lower case; if empty, types are
+    not checked.
     """
     version = NEWEST if settings is None else read_version(settings.version)
     desc = request.description(*user, gpu_types) | {
@@ -88,7 +89,7 @@ def explain(
 
 
 def job_record(job: QueuedJob) -> Mapping[str, Any]:
-    """Return a job in the form in which the script reads it from slurm.jobs."""
+    """Return a job as the script reads it from slurm.jobs."""
     return {
         "job_id": job.job_id,
         "user_id": job.uid,
@@ -121,7 +122,7 @@ def job_record(job: QueuedJob) -> Mapping[str, Any]:
 
 
 def partition_record(partition: Partition) -> ScalarFields:
-    """Return a partition in the form in which the script reads it from its part_list."""
+    """Return a partition as the script reads it from its part_list."""
 
     def minutes(seconds: int | None, otherwise: int) -> int:
         return otherwise if seconds is None else seconds // 60
@@ -160,7 +161,7 @@ def _share(text: str) -> int:
 
 
 def _tres(amounts: Mapping[str, float]) -> str | None:
-    """Return TRES in the format in which Slurm prints them, with memory in MiB."""
+    """Return TRES as Slurm prints them, with memory in MiB."""
     shown = (
         f"{name}={amount:.0f}{'M' if name == 'mem' else ''}"
         for name, amount in amounts.items()

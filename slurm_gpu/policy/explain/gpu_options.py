@@ -1,7 +1,7 @@
 """Combine GPU options per job, node, task and socket as sbatch, srun and salloc do before they submit a job.
 
 These commands derive missing values from given ones: `--gpus=8 --gpus-per-node=4` means two nodes. They
-refuse options that do not divide evenly. The rules are those of Slurm 22.05.
+refuse numbers that do not divide evenly. The rules are those of Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from slurm_gpu.slurm.job_desc import NO_VAL, NO_VAL16
 
 _GPU = re.compile(r"gres[/:]gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d{1,9}))?")
-# Options by the field of job_desc to which they belong.
+# Option → the field of job_desc that it sets.
 _OPTIONS = {
     "gpus": "tres_per_job",
     "gpus-per-node": "tres_per_node",
@@ -97,7 +97,7 @@ def mistakes(gres: Mapping[str, str], numbers: Mapping[str, int | None]) -> list
 
 
 def _forms(gres: Mapping[str, str]) -> dict[str, _Form]:
-    """Return the request for GPUs by field of job_desc.
+    """Return the GPU request of each field of job_desc.
 
     Fields with several requests or GPU types (a100:2,v100:1) are left out.
     """

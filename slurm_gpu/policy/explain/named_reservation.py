@@ -1,8 +1,7 @@
 """Predict whether Slurm accepts a job in the reservation that it names, and on which nodes.
 
-Measured on 22.05: Slurm refuses a reservation that does not exist, or is not for the job's user or account.
-It also refuses a job that requires more nodes than the reservation has, or that names nodes outside the
-reservation.
+Measured on 22.05: Slurm refuses a job whose reservation does not exist, or is not for its user or account.
+It also refuses a job that requires more nodes than the reservation has, or names nodes outside it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class KnownReservations:
 
 
 def may_not(names: str, user: str, account: str | None, known: KnownReservations) -> Iterator[str]:
-    """Yield the reasons why Slurm refuses the job; none if it accepts the job in a named reservation."""
+    """Yield the reasons why Slurm refuses the job; nothing if one of the named reservations accepts it."""
     reasons = [_reason(name, user, account, known) for name in names.split(",")]
     if None not in reasons:
         yield from (reason for reason in reasons if reason is not None)
@@ -66,7 +65,7 @@ def _reason(name: str, user: str, account: str | None, known: KnownReservations)
 def _is_among(name: str, allowed: frozenset[str]) -> bool:
     """Return whether a reservation is for this user or account.
 
-    An empty set allows all names; names that begin with - exclude only these users or accounts.
+    An empty set allows all names. If all names in the set begin with -, all others are allowed.
     """
     if not allowed:
         return True

@@ -1,7 +1,7 @@
 """Find requests for more GPUs, CPUs or memory on one node than any node has.
 
-A need is the least amount that at least one node of the job must have, whatever nodes Slurm chooses. For
-example, 5 GPUs on at most 2 nodes mean at least 3 GPUs on one of them.
+A need is the amount that at least one node of the job must have, regardless of the nodes that Slurm chooses.
+For example, 5 GPUs on at most 2 nodes mean at least 3 GPUs on one of them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def unmet_needs(
     *,
     allocates_memory: bool,
 ) -> Iterator[str]:
-    """Yield a message for each need that exceeds the amounts of all `nodes`, which are those of `requested`.
+    """Yield a message for each need that none of the `nodes` can meet.
 
-    Slurm checks the sum of memory per CPU or GPU only if it `allocates_memory`.
+    `requested` names the partitions or the reservation of these nodes. Slurm multiplies memory per CPU or GPU
+    by their number only if it `allocates_memory`.
     """
 
     def number(name: str) -> int:

@@ -34,7 +34,7 @@ def shared(option: str, value: str) -> int:
 
 
 def gpus(option: str, value: str | None, types: Collection[str]) -> str | None:
-    """Return the TRES string of --gpus and similar options: [TYPE:]NUMBER, separated by commas.
+    """Convert a comma-separated list of [TYPE:]NUMBER, as in --gpus, to a TRES string.
 
     `types` are the GPU types of the cluster; if empty, any type is accepted.
     """
@@ -44,7 +44,7 @@ def gpus(option: str, value: str | None, types: Collection[str]) -> str | None:
 
 
 def gres(option: str, value: str | None, types: Collection[str]) -> str | None:
-    """Return the TRES string of --gres or --tres-per-task: NAME[:TYPE][:NUMBER], separated by commas."""
+    """Convert a comma-separated list of NAME[:TYPE][:NUMBER], as in --gres, to a TRES string."""
     if value is None or value in ("", "none"):
         return None
     items = []
@@ -120,9 +120,10 @@ def minutes(value: str | None) -> int | None:
 
 
 def _size(option: str, text: str, shown: str, types: Collection[str]) -> str:
-    """Return `text` if it is NUMBER, TYPE:NUMBER or a TYPE in `types`; raise UsageError otherwise.
+    """Return `text` if it is NUMBER, TYPE:NUMBER or a known TYPE; raise UsageError otherwise.
 
-    Slurm counts a TYPE without a number as one GPU, even if no node has this type.
+    If `types` is empty, any TYPE is known. Slurm counts a TYPE without a number as one GPU, even if no node
+    has this type.
     """
     is_type = _TYPE.fullmatch(text) and (not types or text.lower() in types)
     if is_type or _SIZE.fullmatch(text):

@@ -1,10 +1,10 @@
 """Predict whether a partition rejects a job because of groups, accounts, QOS or requested amounts.
 
-Measured on 22.05, 24.11 and 26.05. Partitions that are only for root or for reservations refuse other jobs;
-up to 22.05, so do partitions that do not allow the user's groups. Other limits depend on EnforcePartLimits.
-With NO (default), Slurm accepts the job and lets it wait indefinitely. With ANY, one of the job's partitions
-must fit; with ALL, all must. If the job names several partitions, those that do not start jobs are skipped,
-and so are those that allow fewer CPUs per node than one task requires.
+Measured on 22.05, 24.11 and 26.05. Partitions that are only for root or for reservations refuse other jobs.
+Up to 22.05, partitions also refuse users whose groups are not allowed. Other limits depend on
+EnforcePartLimits. With NO (default), Slurm accepts the job and lets it wait indefinitely. With ANY, one of
+the job's partitions must fit; with ALL, all must fit. If the job names several partitions, Slurm skips those
+that do not start jobs, and those that allow fewer CPUs per node than one task requires.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PartitionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Obstacles:
-    """The reasons why Slurm refuses a job, or why the job waits, because no partition fits."""
+    """The reasons why Slurm refuses a job, or accepts it but does not start it."""
 
     refused: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()

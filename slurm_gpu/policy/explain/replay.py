@@ -26,9 +26,9 @@ _OPENING = re.compile(r"(?:Refused by|Violates) (?:rule )?(.+?): ")
 _REQUEUED = frozenset({"NODE_FAIL", "PREEMPTED", "REQUEUED"})
 _GPU = "gres/gpu"
 _NORMAL = "normal"
-# Minimums that a record cannot show: tasks, and the GPUs that the job requested for each node.
+# Minimums that cannot be checked: records contain neither tasks nor the requested GPUs per node.
 _NOT_RECORDED = frozenset({f"{AT_LEAST}tasks", f"{AT_LEAST}gpus_per_node"})
-# The limits of replaying lending.
+# Limitations of replaying loans.
 _LENDING = (
     "owners: the replay lists jobs that would have borrowed GPUs. All jobs start and end as recorded: no job "
     "is requeued for an owner, and no owner waits for its GPUs. Records do not contain the requested QOS, so "
@@ -119,7 +119,7 @@ class PolicyReplay:
 
 
 def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], list[str]]:
-    """Return the policy without rules that records cannot answer, and remarks on what the replay omits."""
+    """Return the policy without rules that cannot be evaluated from records, and remarks about omissions."""
     remarks = []
     rules: list[Plain] = []
     for rule in _tables(compiled["rules"]):
@@ -169,7 +169,7 @@ def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
     """
     jobs = list(jobs)
     shown = [job for job in jobs if job.tres or job.start_s is not None]
-    # The script counts shards and MPS by the policy's number for a GPU.
+    # The script itself converts shards and MPS to GPUs, with the policy's numbers per GPU.
     known = [job for job in shown if job.n_gpus is not None or uses_gpus(job.tres)]
     remarks = []
     if missing := len(jobs) - len(shown):
@@ -244,7 +244,7 @@ class _Queue:
                 heapq.heappush(self._events, (job.end_s, job.job_id, "end"))
 
     def advance_to(self, now_s: int) -> None:
-        """Apply all events up to `now_s`, and give the script a new table if there were any events."""
+        """Apply all events up to `now_s`, and pass all jobs that changed to the script."""
         while self._events and self._events[0][0] <= now_s:
             _, job_id, what = heapq.heappop(self._events)
             if job_id not in self._jobs:
@@ -261,7 +261,7 @@ class _Queue:
 
 
 def merge_requeued(jobs: Iterable[tuple[PastJob, str]]) -> list[PastJob]:
-    """Merge runs into jobs: the run after a requeue continues the job. Each run is given with its state."""
+    """Merge runs, each given with its state, into jobs; the run after a requeue continues the job."""
     merged: dict[int, list[tuple[PastJob, str]]] = {}
     for run, state in sorted(jobs, key=lambda pair: pair[0].submit_s):
         before = merged.setdefault(run.job_id, [])
@@ -275,7 +275,7 @@ def merge_requeued(jobs: Iterable[tuple[PastJob, str]]) -> list[PastJob]:
 
 
 def _submissions(jobs: Iterable[PastJob]) -> Iterator[tuple[PastJob, ...]]:
-    """Yield submissions in order of time; all tasks of an array are one submission."""
+    """Yield submissions in order of submit time; all tasks of an array are one submission."""
     arrays: dict[tuple[int, int], list[PastJob]] = {}
     for job in jobs:
         key = (job.job_id, job.submit_s) if job.array_job_id is None else (job.array_job_id, job.submit_s)

@@ -9,7 +9,7 @@ from slurm_gpu.slurm.job_desc import INFINITE, NO_VAL, NO_VAL16
 
 
 def requested_amounts(description: Mapping[str, object]) -> dict[str, int | None]:
-    """Return the GPUs, nodes, cores and memory in MiB; memory is None if Slurm decides."""
+    """Return the GPUs, nodes, cores and memory in MiB; memory is None if not requested."""
     nodes, gpus = set_number(description, "min_nodes") or 1, requested_gpus(description)
     cores = _cores(description, gpus)
     memory = _memory_mib(description, nodes, cores, gpus)

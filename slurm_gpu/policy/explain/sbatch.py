@@ -1,8 +1,8 @@
 """Parse a command line as sbatch, srun and salloc do, including all options that the policy depends on.
 
-The command line overrides variables such as SBATCH_GPUS, which override #SBATCH lines in the script. The
-result is the job description that the command would send, in the notation of Slurm 23.11 and later
-(`gres/gpu:2`).
+The command line overrides variables such as SBATCH_GPUS, and these override #SBATCH lines in the script.
+`SbatchRequest.description` returns the job description that the command would send, in the notation of Slurm
+23.11 and later (`gres/gpu:2`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _VARIABLES = {
     "RESERVATION": "reservation",
     "JOB_NAME": "job-name",
 }
-# Fields of job_desc with the text of the user. Most of them are read only by a site's own script.
+# Field of job_desc → the option whose text it contains. Most are read only by a site's own script.
 _TEXTS = {
     "account": "account",
     "partition": "partition",
@@ -78,7 +78,7 @@ _TEXTS = {
     "prefer": "prefer",
 }
 _FILES = {"std_err": "error", "std_in": "input", "std_out": "output"}
-# Fields of job_desc with GRES, and the options that determine them.
+# Field of job_desc with GRES → the options that determine it.
 _GRES = {
     "tres_per_job": ("gpus",),
     "tres_per_node": ("gres", "gpus-per-node"),
@@ -92,7 +92,7 @@ _VARIABLES_OF_SRUN = {"NNODES": "nodes", "NTASKS": "ntasks"}
 class SbatchRequest:
     """The options and the script of a command line."""
 
-    # Long option → value, for options that affect the policy or whether Slurm accepts the job.
+    # Long option → value, for options that affect the decision of the policy or of Slurm.
     options: Mapping[str, str] = field(default_factory=dict)
     # sbatch, srun or salloc.
     command: str = "sbatch"

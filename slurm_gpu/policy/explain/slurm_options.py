@@ -1,4 +1,4 @@
-"""The options of sbatch, srun and salloc."""
+"""List the options of sbatch, srun and salloc."""
 
 from __future__ import annotations
 

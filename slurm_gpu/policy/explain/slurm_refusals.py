@@ -48,9 +48,9 @@ class RunningSlurm:
     places: UserAssociations
     # That user's groups, and the job's account and QOS.
     submitter: Submitter = field(default_factory=Submitter)
-    # None if they are not known, or if the job names none.
+    # None if they are unknown, or if the job names no reservation.
     reservations: namedreservation.KnownReservations | None = None
-    # Total number of each licence; None in the same cases.
+    # Total number of each licence; None if it is unknown, or if the job names no licence.
     licenses: Mapping[str, int] | None = None
 
     @property
@@ -196,7 +196,7 @@ def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
 
 
 def _licenses(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
-    """Yield a message for each licence that the cluster does not have, or of which it has too few."""
+    """Yield a message for each licence that the cluster lacks or has too few of."""
     known, value = cluster.licenses, request.options.get("licenses", "")
     # Alternatives (a|b) are not checked.
     if known is None or "|" in value:
@@ -257,7 +257,7 @@ def _amounts(
     requested: str,
     cluster: RunningSlurm,
 ) -> Iterator[str]:
-    """Yield a message for each requested amount that exceeds the amount that the nodes have."""
+    """Yield a message for each requested amount that the nodes cannot provide."""
     in_all, there = gpu_count(description, "tres_per_job"), sum(node.n_gpus for node in nodes)
     if in_all > there:
         yield f"--gpus: {in_all} requested, but {requested} has {there}"

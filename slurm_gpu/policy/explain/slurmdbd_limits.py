@@ -2,8 +2,8 @@
 
 The limits of the partition's QOS take precedence over those of the job's QOS (unless the latter has the flag
 OverPartQOS), and both over those of associations. Limits on each job are inherited from parent accounts;
-limits on all jobs of an account (Grp…) apply at each level. The first LimitFactor of a QOS multiplies the
-limits of associations on TRES.
+limits on all jobs of an account (Grp…) apply at each level. The LimitFactor of the first QOS that has one
+multiplies the limits on TRES of associations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurm_gpu.text.hostlist import count_tasks
 _TRES = {"gpus": "gres/gpu", "nodes": "node", "cores": "cpu", "memory_mib": "mem"}
 _SUBMITTED = ("MaxSubmitJobs", "GrpSubmitJobs")
 _RUNNING = ("MaxJobs", "GrpJobs")
-# The names of fields in a QOS that differ from those in associations.
+# Field of an association → field of a QOS, where the names differ.
 _OF_QOS = {"MaxSubmitJobs": "MaxSubmitJobsPU", "MaxJobs": "MaxJobsPU"}
 _BRACKETS = str.maketrans("", "", "[] ")
 _OVER_PARTITION = LimitField("Flags", "OverPartQOS")
@@ -67,7 +67,7 @@ def exceeded_limits(
 
 
 def _requested(description: Mapping[str, object]) -> dict[LimitField, int]:
-    """Return the amount that the job by itself adds to each limit of associations."""
+    """Return the amount that the job by itself counts toward each limit of an association."""
     amounts = requested_amounts(description)
     requested = {
         LimitField(field, tres): amount

@@ -22,11 +22,11 @@ class Submitter:
     # UNIX groups.
     groups: Collection[str] | None = None
     account: str | None = None
-    # Parent accounts; whether partitions consider them depends on Slurm's version.
+    # Parent accounts; a partition that allows one of them also allows the account.
     ancestors: Collection[str] | None = None
-    # Several names separated by commas, from Slurm 24.11 on.
+    # From Slurm 24.11 on, this may be several names, separated by commas.
     qos: str | None = None
-    # Flags of the QOS that override limits of partitions, such as PartitionTimeLimit; all QOS must have them.
+    # Flags that override limits of partitions, such as PartitionTimeLimit, and that all the job's QOS have.
     passes: Collection[str] = ()
     is_root: bool = False
     # The user's own association with the account, then those of the account and of its parents.
@@ -93,7 +93,7 @@ def _ancestors(associations: Sequence[Association], account: str) -> list[str]:
 
 
 def _applicable(associations: Sequence[Association], user: str, accounts: Sequence[str]) -> list[Association]:
-    """Return the associations whose limits apply; none if the user's depend on the partition."""
+    """Return the associations whose limits apply; none if the user has associations by partition."""
     own = [one for one in associations if one.user == user and one.account == accounts[0]]
     if any(one.partition for one in own):
         return []

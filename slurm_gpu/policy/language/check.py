@@ -1,6 +1,6 @@
-"""Check policy.yaml and report all mistakes at once, each with its position, the value and what is allowed.
+"""Check policy.yaml and report all mistakes at once, each with its position, the value and a remedy.
 
-The model declares which single values are valid. This module checks values that depend on each other.
+The model declares the valid single values. This module checks values that depend on each other.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ FILE_NAME = "policy.yaml"
 _ORDINARY = "normal"
 # Default slowdown of goal: considerate.
 _SLOWDOWN = 1.10
-# Words that are probably meant as settings, although a GPU type could have these names.
+# Words that probably mean settings, although a GPU type could have such a name.
 _NOT_GPU_TYPES = {"min", "max", "from", "at_least", "exactly", *LIMITS}
-# The tables of a rule or exception with amounts; the latter two count only single jobs.
+# The tables of amounts in a rule or exception; the last two apply only to single jobs.
 _AMOUNTS = ("limits", "at_least", "exactly")
 # slurm_gpu.alerts observes a job for four minutes before it judges the job.
 _LEAST_WARN_S = 300

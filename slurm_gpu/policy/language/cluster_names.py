@@ -1,4 +1,4 @@
-"""Find partitions and GPU types that a policy names but the cluster does not have, often misspelt ones."""
+"""Find partitions and GPU types that a policy names but the cluster lacks, often because of misspellings."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
 
 _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
-# For each scope, the wider scopes: a group's sum includes a user's sum, and both include a single job.
+# Scope → itself and all wider scopes: a group's sum includes a user's, and both include a single job.
 _WITHIN = {Per.JOB: (Per.JOB, Per.USER, Per.GROUP), Per.USER: (Per.USER, Per.GROUP), Per.GROUP: (Per.GROUP,)}
 
 # A week is not part of a month: it may begin in one and end in the next.
@@ -97,7 +97,7 @@ def _precedes(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
 
 
 def wider_keys(key: str) -> tuple[str, ...]:
-    """Return the keys of limits on amounts that contain that of `key`, and the key itself."""
+    """Return `key` and the keys of limits whose amounts include the amount of `key`."""
     base, _, part = key.partition(":")
     kind = LIMITS[base]
     if kind.scope is Scope.PERIOD:
@@ -115,18 +115,18 @@ def _at_most(first: object, second: object) -> bool:
 
 
 def least_exceeds(least: object, most: object) -> int | None:
-    """Return the number of GPUs (mgpu) from which on a minimum exceeds a limit; None if it never does."""
+    """Return the smallest number of GPUs (mgpu) at which a minimum exceeds a limit; None if there is none."""
     edges = sorted({0, *_edges(least), *_edges(most)})
     return next((edge for edge in edges if _limit_at(least, edge, 0) > _limit_at(most, edge)), None)
 
 
 def _edges(value: object) -> Iterator[int]:
-    """Yield the numbers of GPUs (mgpu) from which on a limit of flat_limits changes."""
+    """Yield the numbers of GPUs (mgpu) at which a limit of flat_limits changes."""
     yield from (step["mgpu"] for step in value) if isinstance(value, list) else ()
 
 
 def _limit_at(value: object, mgpu: int, absent: float = math.inf) -> float:
-    """Return a limit of flat_limits for jobs with as many GPUs; `absent` if they have none."""
+    """Return a limit of flat_limits for jobs with `mgpu`; `absent` if they have no limit."""
     if isinstance(value, int | float):
         return value
     limit = absent
@@ -140,7 +140,7 @@ def _limit_at(value: object, mgpu: int, absent: float = math.inf) -> float:
 class _Conditions:
     """The conditions of a group and of all groups in which its jobs must be."""
 
-    # By key, sets of names; a job matches one name of each set.
+    # Key → sets of names; a job must match one name of each set.
     names: Mapping[str, Sequence[frozenset[str]]]
     none_of: frozenset[str]
     days: tuple[dt.date, dt.date]

@@ -10,7 +10,7 @@ _JOBS = {JobTime.SUBMISSION: "submitted", JobTime.RUN: "that may run"}
 
 
 def jobs_at(when: Hours) -> str:
-    """Return the jobs of a rule, such as "submitted on Monday from 22:00 to 06:00 the next day"."""
+    """Describe the jobs of a rule, such as "submitted on Monday from 22:00 to 06:00 the next day"."""
     days = "on any day" if len(when.days) == len(_DAYS) else f"on {_days(sorted(when.days))}"
     if (when.from_min, when.to_min) == (0, 1440):
         return f"{_JOBS[when.at]} {days}"

@@ -40,7 +40,7 @@ def limit_texts(limits: RuleLimits, at_least: JobAmounts = _NONE, over: str = ""
 
 
 def _bounds(limits: RuleLimits, at_least: JobAmounts) -> Iterator[tuple[LimitKind, LimitValue, str]]:
-    """Yield each limit and minimum with its value and the words for it."""
+    """Yield each limit and minimum with its value and its bound, such as "at most"."""
     for kind in LIMITS.values():
         most, least = kind.of(limits), kind.of(at_least)
         if most is not None:

@@ -12,7 +12,7 @@ from slurm_gpu.text.units import format_mgpu
 
 
 def single_value(rule: PolicyRule, key: str) -> int | None:
-    """Return the limit as one number (mgpu, MiB or a count); None if it is not set or is set by type."""
+    """Return the limit as one number (mgpu, MiB or a count); None if it is unset or depends on the GPUs."""
     value = LIMITS[key].of(rule.limits)
     if isinstance(value, GpuLimit):
         return value.all_mgpu

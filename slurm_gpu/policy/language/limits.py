@@ -1,11 +1,10 @@
 """Define the limits of policy.yaml: key, unit, scope, and whether Slurm's own limits can enforce them.
 
-The scope of a limit determines what is checked when the owner of a job runs `scontrol update`. An update that
-does not raise the job's amount is accepted, unless the job becomes subject to a rule that did not count it
-before.
+The scope of a limit determines the check when the owner of a job runs `scontrol update`. An update that does
+not raise the job's amount is accepted, unless the job becomes subject to a rule that did not count it before.
 
 - JOB: the updated job is compared with the limit.
-- TOTAL: the updated job replaces its earlier self in the sum over running and pending jobs.
+- TOTAL: the updated job replaces the previous one in the sum over running and pending jobs.
 - PERIOD: GPUs × time limit of the updated job is added to the GPU-hours used so far, or compared alone in a
   rule with `per: job`.
 - RUNNING: the updated job alone is compared with the limit; Slurm's own limits decide when the job starts.
@@ -54,8 +53,7 @@ class Scope(Enum):
 
     JOB = "one job"
     TOTAL = "running and pending jobs"
-    # The script refuses only a job that alone exceeds the limit: others may wait, and Slurm's own limits keep
-    # them pending.
+    # The script refuses only a job that alone exceeds the limit; Slurm's own limits keep others pending.
     RUNNING = "running jobs"
     PERIOD = "a calendar period"
 
@@ -72,7 +70,7 @@ class LimitKind:
     one: str = ""
     # The TRES in Slurm; "" for jobs, times and names.
     tres: str = ""
-    # The limit on a sum that contains this amount: GPUs of one job are among those running and pending.
+    # The limit on a sum that includes this amount, such as gpus_total for the GPUs of one job.
     part_of: str = ""
     # The reason why no field in Slurm can enforce it; "" if one can.
     lua_alone: str = ""
@@ -204,10 +202,9 @@ def set_limits(limits: JobAmounts) -> Iterator[tuple[LimitKind, LimitValue]]:
 def flat_limits(limits: JobAmounts) -> dict[str, Plain]:
     """Return the limits as the Lua code reads them, with one value per key.
 
-    `gpus:a100` is the limit of one type in mgpu, `gpu_hours` the limit of one job in hours and
-    `gpu_hours:week` that of one period.
-    A limit that depends on the GPUs of the job is a list of {mgpu, limit}. Names are {name: true}, memory is
-    in MiB, walltime in seconds.
+    `gpus:a100` is the limit of one type in mgpu, `gpu_hours` the limit of one job in hours, and
+    `gpu_hours:week` the limit of one week. A limit that depends on the GPUs of the job is a list of
+    {mgpu, limit}. Names are {name: true}, memory is in MiB, walltime in seconds.
     """
     flat: dict[str, Plain] = {}
     for kind, value in set_limits(limits):

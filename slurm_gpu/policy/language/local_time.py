@@ -6,7 +6,7 @@ import datetime as dt
 import functools
 from zoneinfo import ZoneInfo
 
-# Number of calendar years for which changes of the clock are listed, including the first.
+# Number of calendar years for which clock changes are listed, including the first year.
 YEARS = 4
 
 

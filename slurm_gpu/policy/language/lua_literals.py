@@ -11,8 +11,8 @@ Plain = None | bool | int | float | str | Sequence["Plain"] | Mapping[str, "Plai
 def to_lua(value: Plain, indent: int = 0) -> str:
     """Return a Lua expression for the value; None in a mapping is left out, as in Lua tables.
 
-    In strings, every byte except printable ASCII is written as a number, so that no quote, newline, bracket
-    or encoding can end the string.
+    In strings, quotes, backslashes and all bytes except printable ASCII are written as numbers, so no content
+    can end the string.
     """
     if value is None:
         return "nil"

@@ -35,9 +35,10 @@ def example_of(name: str) -> str:
 def holds(
     own: Iterable[bool | None], all_of: Iterable[bool | None], none_of: Iterable[bool | None]
 ) -> bool | None:
-    """Return whether a job is in a group, given whether it meets the group's own conditions and is in others.
+    """Return whether a job is in a group; None if that is unknown.
 
-    None stands for an unknown answer.
+    `own` contains the answers (None if unknown) for the group's own conditions, `all_of` and `none_of` those
+    for other groups.
     """
     answers = [*own, *all_of, *(None if answer is None else not answer for answer in none_of)]
     return False if False in answers else None if None in answers else True

@@ -1,7 +1,7 @@
 """Define the typed model of policy.yaml (docs/contracts.md, section 3).
 
-GPUs are in thousandths (mgpu), times in seconds. The fields declare how the file is decoded
-(slurm_gpu.config.decoder).
+Numbers of GPUs are in thousandths (mgpu), times in seconds. The fields declare how
+slurm_gpu.config.decoder decodes the file.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ OPTIONS = (
     "reservation",
     "time",
 )
-# Name of the group and of the rule of `urgent:`, and its default QOS.
+# Name of the group and the rule that `urgent:` adds, and of its default QOS.
 URGENT = "urgent"
 
 _NAMES = Items(least=1)
@@ -239,7 +239,7 @@ class Hours:
 
     @property
     def to_min(self) -> int:
-        """Return the minute since midnight from which the rule no longer applies; over 1440 the next day."""
+        """Return the minute since midnight from which the rule no longer applies; over 1440: next day."""
         return self.minutes[1]
 
 
@@ -256,7 +256,7 @@ class Dated:
         return self.from_day or dt.date.min, self.until or dt.date.max
 
     def applies_on(self, day: dt.date) -> bool:
-        """Return whether the day is one of them."""
+        """Return whether the group or exception applies on a day."""
         first, last = self.days
         return first <= day <= last
 
@@ -266,7 +266,7 @@ class Dated:
         return {key: day.isoformat() for key, day in bounds.items() if day is not None}
 
     def days_text(self) -> str:
-        """Return the bounds that are set in words, such as "from 2026-12-01 until 2026-12-31"."""
+        """Describe the bounds that are set, such as "from 2026-12-01 until 2026-12-31"."""
         return " ".join(f"{key} {day}" for key, day in self.days_json().items())
 
 
@@ -287,7 +287,7 @@ class Group(Dated):
     none_of: Annotated[GroupNames, Key("not"), "Excluded groups."] = ()
     from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
     until: Annotated[dt.date | None, DATE, "Last day."] = None
-    # The jobs in words, for the group of a part of a rule (tiers.py); None for groups in the file.
+    # The jobs in words, if tiers.py created the group for a part of a rule; None for groups in the file.
     label: str | None = None
 
 
@@ -300,13 +300,17 @@ class RuleException(Dated):
     limits: Annotated[RuleLimits, _NAMES, "Limits that replace those of the rule."] = field(
         default_factory=RuleLimits
     )
-    at_least: Annotated[JobAmounts, _NAMES, "Also minimums."] = field(default_factory=JobAmounts)
-    exactly: Annotated[JobAmounts, _NAMES, "Also exact amounts."] = field(default_factory=JobAmounts)
+    at_least: Annotated[JobAmounts, _NAMES, "Minimums that replace those of the rule."] = field(
+        default_factory=JobAmounts
+    )
+    exactly: Annotated[JobAmounts, _NAMES, "Exact amounts that replace those of the rule."] = field(
+        default_factory=JobAmounts
+    )
     why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
     from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
     until: Annotated[dt.date | None, DATE, "Last day."] = None
-    granted_by: Annotated[str | None, TEXT, "The granter."] = None
-    group: Annotated[str | None, TEXT, "Or a group."] = None
+    granted_by: Annotated[str | None, TEXT, "The person who granted it."] = None
+    group: Annotated[str | None, TEXT, "A group, instead of `user`."] = None
     location: Annotated[Location, _AT_PLACE] = ()
 
     @property
@@ -346,7 +350,7 @@ class PolicyRule:
     """One rule with its reason."""
 
     id: Annotated[str, ID, "The name shown in refusals."]
-    # "" in a rule with tiers for all jobs.
+    # "" in a rule with tiers that applies to all jobs.
     group: Annotated[str, TEXT, Key("for"), FromPlace(lambda _: ""), "The group; optional with tiers."]
     per: Annotated[Per, "The scope of its limits."]
     why: Annotated[str, TEXT, "The reason, shown in refusals."]
@@ -357,14 +361,14 @@ class PolicyRule:
     # Empty in a checked policy: check.py moves it into `limits` and `at_least`.
     exactly: Annotated[JobAmounts, _NAMES, "Exact amounts of one job."] = field(default_factory=JobAmounts)
     options: Annotated[_Options, _NAMES, "Options of submissions."] = field(default_factory=dict)
-    tiers: Annotated[tuple[Tier, ...], _NAMES, "The first that matches a job applies."] = ()
+    tiers: Annotated[tuple[Tier, ...], _NAMES, "Only the first that matches a job applies."] = ()
     mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "The times at which it applies."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None
     adjust: Annotated[tuple[Adjust, ...], _ADJUST, "Bounds for the weekly adjustment."] = ()
     location: Annotated[Location, _AT_PLACE] = ()
-    # The rule in the file, if this is one of its tiers, or its part for a group with an exception (tiers.py).
+    # The rule in the file of which this is a part, created by tiers.py; None for rules in the file.
     part_of: PolicyRule | None = None
 
     @property
@@ -379,7 +383,7 @@ class PolicyRule:
 
 
 class BundleMode(StrEnum):
-    """The mode of a bundle: `fit` sets options that the job left out, and advises on the others."""
+    """The mode of a bundle: `fit` sets options that the job omits, and advises on the others."""
 
     FIT = "fit"
     OBSERVE = "observe"
@@ -392,7 +396,7 @@ class Bundle:
     """Resources that a job may have with this many GPUs; 0 stands for jobs without GPUs."""
 
     name: Annotated[str, _AT_KEY]
-    mgpu: Annotated[int, GPUS, Key("gpus"), "0: for jobs without GPUs."]
+    mgpu: Annotated[int, GPUS, Key("gpus"), "Number of GPUs for these amounts; 0: jobs without GPUs."]
     cpus: Annotated[int | None, CPUS, "CPUs."] = None
     memory_mib: Annotated[int | None, MEMORY, "Memory."] = None
     partitions: Annotated[
@@ -450,13 +454,13 @@ class Colocation:
     allowed_groups: Annotated[GroupNames | None, "Groups whose jobs may share GPUs; by default all."] = None
     required_groups: Annotated[GroupNames, "Groups whose jobs always share GPUs."] = ()
     mode: Annotated[Mode, "Only log, advise the user, or share GPUs."] = Mode.OBSERVE
-    goal: Annotated[Goal, "considerate: no job exceeds `slowdown`."] = Goal.THROUGHPUT
+    goal: Annotated[Goal, "With considerate, no job exceeds `slowdown`."] = Goal.THROUGHPUT
     slowdown: Annotated[float | None, number(1, 10, "1.10"), "The largest slowdown; by default 1.10."] = None
     jobs_per_gpu: Annotated[int, whole_number(2, 8, "2"), "Maximum number of jobs per GPU."] = 2
     max_gpu_fraction: Annotated[
         float, number(0, 1, "0.75"), "Jobs that need a larger part of a GPU run alone."
     ] = 0.75
-    # slurm-gpuctld needs some seconds to act.
+    # The minimum leaves slurm-gpuctld some seconds to act.
     max_wait_s: Annotated[int, duration(10, 3600, "5m", int), "Maximum wait for a shared GPU."] = 300
     planner: Annotated[
         str, choice((*PLANNERS, *LEARNED_PLANNERS)), "The planner that chooses co-runners."
@@ -488,7 +492,7 @@ class CancelIdle:
     ]
     groups: Annotated[GroupNames | None, Key("for"), "Groups whose jobs are ended; by default all."] = None
     exempt: Annotated[GroupNames, "Groups whose jobs are not ended."] = ()
-    action: Annotated[IdleAction, "hold: requeue the job and hold it."] = IdleAction.CANCEL
+    action: Annotated[IdleAction, "Cancel the job, or requeue and hold it."] = IdleAction.CANCEL
     mode: Annotated[Mode, "Only log, only warn, or end jobs."] = Mode.OBSERVE
     why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
 
@@ -521,14 +525,14 @@ class Policy:
     chain: Annotated[Chain, "A site's own job_submit.lua."] = field(default_factory=Chain)
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     mode: Annotated[Mode, "The default mode of rules."] = Mode.OBSERVE
-    # A job belongs to the first that fits it.
+    # A job belongs to the first bundle that matches it.
     bundles: Annotated[Mapping[Annotated[str, ID], Bundle], "CPUs and memory for a number of GPUs."] = field(
         default_factory=dict
     )
     owners: Annotated[
         tuple[GpuOwner, ...], Items(keyed=True), "Groups whose idle GPUs are lent until they need them."
     ] = ()
-    # The group and the rule that it adds are in `groups` and `rules`.
+    # check.py adds its group to `groups` and its rule to `rules`.
     urgent: Annotated[Urgent | None, "Jobs that start before all others."] = None
     colocation: Annotated[Colocation | None, "Jobs that share a GPU."] = None
     cancel_idle: Annotated[CancelIdle | None, "Ends jobs that never used a GPU."] = None

@@ -1,4 +1,4 @@
-"""Write rules with tiers, and exceptions of groups, as rules of which exactly one applies to a job."""
+"""Expand a rule with tiers or group exceptions into rules; at most one of them applies to a job."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def whole_rules(policy: Policy) -> tuple[PolicyRule, ...]:
 
 
 def written_groups(policy: Policy) -> dict[str, Group]:
-    """Return the groups without those of parts of rules."""
+    """Return the groups, except those that were created for parts of rules."""
     return {name: group for name, group in policy.groups.items() if group.label is None}
 
 
 def expanded(policy: Policy) -> Policy:
-    """Return the policy with a rule, and its group, for each tier and for each exception of a group.
+    """Return the policy with a rule, and a group of its jobs, for each tier and each group exception.
 
-    The days on which an earlier part applies divide later ones, so that each group has fixed members.
+    A part is split where an earlier part starts or stops applying, so each group has fixed conditions.
     """
     groups = written_groups(policy)
     rules: list[PolicyRule] = []
@@ -56,7 +56,7 @@ def expanded(policy: Policy) -> Policy:
 
 
 def part_id(rule: PolicyRule, group: str | None) -> str:
-    """Return the id of the part of a rule for a group; the part for all other jobs has the rule's own."""
+    """Return the id of the part of a rule for a group; the part for all other jobs has the rule's id."""
     return rule.id if group is None else f"{rule.id} ({group})"
 
 
@@ -93,7 +93,7 @@ def _parts(rule: PolicyRule, policy: Policy) -> list[_RulePart]:
 
 
 def _with(amounts: Amounts, own: Amounts) -> Amounts:
-    """Return limits or minimums of a rule in which those of an exception replace others."""
+    """Return the limits or minimums of a rule, with those of an exception replacing them."""
     new = {kind.field: _value(kind.of(amounts), value) for kind, value in set_limits(own)}
     return replace(amounts, **new)  # type: ignore[arg-type]
 
@@ -110,7 +110,7 @@ def _value(old: LimitValue, new: LimitValue) -> LimitValue:
 def _disjoint(
     rule: PolicyRule, parts: Sequence[_RulePart], groups: Mapping[str, Group]
 ) -> Iterator[tuple[_RulePart, Group]]:
-    """Yield each part with the group of its jobs, once for each period in which these are the same."""
+    """Yield each part with the group of its jobs, once for each period in which the group is the same."""
     days = [_days(part, groups) for part in parts]
     starts = {dt.date.min, *(first for first, _ in days)}
     starts |= {last + _ONE_DAY for _, last in days if last != dt.date.max}
@@ -150,7 +150,7 @@ def _disjoint(
 
 
 def _days(part: _RulePart, groups: Mapping[str, Group]) -> tuple[dt.date, dt.date]:
-    """Return the first and the last day of a part, which its group can restrict further."""
+    """Return the first and the last day on which both a part and its group apply."""
     firsts, lasts = zip(
         part.days, Group("").days if part.group is None else groups[part.group].days, strict=True
     )

@@ -29,7 +29,7 @@ _MOST_GPUS = 1_000_000
 _MOST_COUNT = 10**9
 # More than a year is a mistake, such as 70000h for 70000 minutes.
 _MOST_WALLTIME_S = 366 * 86400
-# Less than Python needs is a mistake: 64M was meant as 64G.
+# Less than Python needs is a mistake, such as 64M for 64G.
 _LEAST_MEMORY_MIB = 256
 _MOST_MEMORY_MIB = 2**30
 _MEMORY_UNITS = "KMGT"
@@ -54,7 +54,7 @@ def _words(what: str, example: str, plural: str = "texts", make: Callable[[str],
 
 
 def _full_name(example: str, make: Callable[[str], str] = str) -> ValueType:
-    """Return the type of names that are compared with those of a job; a pattern would match no job."""
+    """Return the type of names that a job must have exactly; a pattern would match no job."""
 
     def parse(value: str) -> str:
         if set(value) & set("*?/"):

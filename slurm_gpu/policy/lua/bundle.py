@@ -34,7 +34,7 @@ from slurm_gpu.text.units import counted, format_gpus, format_memory_mib
 RUN_DIRECTORY = Path("/run/slurm-gpu")
 SNAPSHOT = "snapshot.txt"
 DECISIONS_LOG = "decisions.log"
-# decisions.log is moved aside at this size, since it is in memory.
+# decisions.log is rotated at this size, because /run is in memory.
 DECISIONS_LOG_BYTES = 64 * 2**20
 
 # The start of every bundle; a site's own job_submit.lua does not have it.
@@ -67,36 +67,36 @@ class SiteFacts:
     n_gpus: int = 0
     # Whether the cluster has QOS, which lending requires; slurmdbd stores them.
     has_qos: bool = True
-    # Whether jobs without --requeue and --no-requeue are requeued when they are preempted (JobRequeue).
+    # Whether preempted jobs without --requeue or --no-requeue are requeued (JobRequeue).
     requeues: bool = True
     # Shards per GPU; None if no node has shards. If nodes differ, this is the largest number, so that sizes
     # are counted at their lower bound.
     shards_per_gpu: int | None = None
     # MPS per GPU, likewise.
     mps_per_gpu: int | None = None
-    # The fewest GPUs of a node of each partition.
+    # By partition, the smallest number of GPUs of any node.
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
-    # The fewest CPUs of a node of each partition.
+    # By partition, the smallest number of CPUs of any node.
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
-    # The least memory of a node of each partition.
+    # By partition, the smallest memory of any node.
     partition_mib: Mapping[str, int] = field(default_factory=dict)
-    # The numbers of equal nodes of each partition.
+    # By partition, the number of nodes with the same resources.
     partition_nodes: Mapping[str, Mapping[NodeResources, int]] = field(default_factory=dict)
-    # Tasks per core without options (CR_ONE_TASK_PER_CORE); None if only CPUs limit them.
+    # Default number of tasks per core (CR_ONE_TASK_PER_CORE); None if only CPUs limit the tasks.
     tasks_per_core: int | None = None
-    # GPU types of the nodes of each partition, in lower case.
+    # By partition, the GPU types of its nodes, in lower case.
     partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    # Memory of a job that requests none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` if it gets all memory
-    # of a node.
+    # Memory of jobs that request none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` if they get all memory
+    # of their nodes.
     default_mib: Mapping[str, int] = field(default_factory=dict)
     # Whether the shards of one job may come from several GPUs (MULTIPLE_SHARING_GRES_PJ).
     shards_span_gpus: bool = False
     # The file in which slurmctld saves its jobs.
     job_state: Path | None = None
     run_directory: Path = RUN_DIRECTORY
-    # The time zone of days such as `until:`, and of the hours of `when:`.
+    # The time zone of days such as `until:`, and of the hours in `when:`.
     timezone: str = "UTC"
-    # The first year for which changes of the clock are listed.
+    # The first year for which clock changes are listed.
     year: int = field(default_factory=lambda: dt.datetime.now(tz=dt.UTC).year)
 
     @classmethod
@@ -160,7 +160,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         found: dict[int, Plain] = {}
         for exception in policy.exceptions:
             if exception.user is not None and exception.rule == rule.whole.id:
-                # A tier does not set every limit of its rule.
+                # A tier may set only some limits of its rule.
                 of_rule = flat_amounts(rule)
                 own = {key: value for key, value in flat_amounts(exception).items() if key in of_rule}
                 days = _seconds(exception, zone)
@@ -211,8 +211,8 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         ],
         "chain_before": _path(policy.chain.before),
         "chain_after": _path(policy.chain.after),
-        # Chained scripts are loaded with the bundle. A change gives another bundle, which the next apply
-        # installs.
+        # Chained scripts are loaded with the bundle. If a script changes, its digest changes the bundle, so
+        # the next apply installs the bundle again.
         "chained": [_content(path) for path in (policy.chain.before, policy.chain.after) if path is not None],
         "snapshot": str(facts.run_directory / SNAPSHOT),
         "slurm_user_uid": facts.slurm_user_uid,
@@ -221,7 +221,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         **partitions,
         "partition_nodes": {
             name: [
-                # Without numbers, another node of the only kind does not change the bundle.
+                # If there is only one kind, an additional node of that kind does not change the bundle.
                 {"n": kinds[kind] if len(kinds) > 1 else None, **dataclasses.asdict(kind)}
                 for kind in sorted(kinds, key=str)
             ]
@@ -256,7 +256,7 @@ def required_modules(text: str) -> list[str]:
 
 
 def lua_directory() -> Path:
-    """Return the directory of the Lua modules: in the checkout, the installation's share/, or the package.
+    """Return the directory of the Lua modules: in the checkout, under sys.prefix, or in /usr/share.
 
     Raise OutsideError if there is none.
     """
@@ -292,7 +292,7 @@ def _kinds(nodes: Iterable[SlurmNode], *, has_memory: bool) -> dict[str, Counter
 
 
 def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
-    """Return the memory that Slurm gives a job that requests no memory, by `scontrol show config`."""
+    """Return the memory of jobs that request none, according to `scontrol show config`."""
     found = {}
     for key, text in (
         ("per_gpu", raw.get("JobDefaults", "")),
@@ -337,7 +337,7 @@ def _when(when: Hours) -> dict[str, Plain]:
 
 
 def _seconds(dated: Dated, zone: ZoneInfo) -> dict[str, Plain]:
-    """Return the seconds from which on, and until which, a group or an exception applies."""
+    """Return the times from which and until which a group or an exception applies, in seconds."""
     return {
         "from_s": None if dated.from_day is None else start_of_day(dated.from_day, zone),
         "until_s": None if dated.until is None else end_of_day(dated.until, zone),

@@ -64,7 +64,7 @@ _KEPT = {
 
 
 def in_words(share: str) -> str:
-    """Describe the log entry of a job that could share ("enforce:2/8:alice/train", "observe:-:array")."""
+    """Describe a job's log entry about sharing, such as "enforce:2/8:alice/train" or "observe:-:array"."""
     mode, _, rest = share.partition(":")
     part, _, what = rest.partition(":")
     if part == "-":

@@ -30,7 +30,7 @@ class RuleCount:
     observed: int = 0
     # Submissions and updates for which the rule could not be checked.
     errors: int = 0
-    # Times of the first and the last of them.
+    # Times of the first and the last of these errors.
     errors_from_s: int | None = None
     errors_to_s: int | None = None
 
@@ -121,7 +121,7 @@ class DecisionLine:
     at_s: int
     # submit or modify; share for the end of sharing a GPU.
     operation: str
-    # allow or deny; end for a share.
+    # allow or deny; end for the operation share.
     verdict: str
     # None for a refused job.
     token: str | None

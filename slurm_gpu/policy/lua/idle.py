@@ -1,4 +1,4 @@
-"""Compile the `cancel_idle:` settings, by which slurm-gpuctld ends jobs that never used their GPUs."""
+"""Compile the `cancel_idle:` settings, with which slurm-gpuctld ends jobs that never used their GPUs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class InForce(Enum):
     """The state of an installed job_submit.lua compared with a policy."""
 
     SAME = "same"
-    # The policy, members of its groups, the cluster's GPUs, or slurm-gpu changed since it was installed.
+    # The policy, members of its groups, the cluster's GPUs, or slurm-gpu changed since the installation.
     DIFFERENT = "different"
     # The script is a site's own.
     FOREIGN = "foreign"
@@ -47,7 +47,7 @@ def compare_installed(
     names = resolve_names(policy, source, SystemDirectory() if directory is None else directory)
     if names.unknown:  # this policy cannot be compiled on this host now
         return InForce.DIFFERENT
-    # A bundle of an earlier year lists fewer future changes of the clock, but still those of this year.
+    # A bundle from an earlier year lists fewer future clock changes, but still those of this year.
     years = range(facts.year, facts.year - YEARS, -1)
     now = (build_bundle(compile_policy(policy, names, replace(facts, year=year))) for year in years)
     installed = without_run_directory(text)

@@ -34,7 +34,7 @@ STATE_DIRECTORY = Path("/var/lib/slurm-gpu/policy")
 # Number of previous bundles that are kept; the site's own scripts are never removed.
 KEPT = 20
 
-# Number of groups of each shape whose jobs are tried; more would take seconds.
+# Number of groups of each shape that are tested; more would take seconds.
 _GROUPS_OF_A_SHAPE = 10
 
 _ENVIRONMENT = {"HOME": "/tmp", "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh", "USER": "trial"}
@@ -71,11 +71,12 @@ def try_bundle(
     """Test the bundle with jobs of every kind of group, in every version of Lua that Slurm may use.
 
     All versions get the same time and the same files. Otherwise their results could differ because the
-    cluster admits a job or a second passes between two tests. A script under `chain:` is tested only in the
-    version of slurmctld's plugin, or if that is not on this host, in the first version in which it passes.
+    cluster admits a job or a second passes between two tests. A bundle with a script under `chain:` is tested
+    only in the version of slurmctld's plugin or, if the plugin is not on this host, in the first version in
+    which the bundle passes.
 
-    Return notes on what such a script uses and this test lacks. Raise OutsideError if the bundle does not
-    load, raises or logs an error, or decides differently in two versions.
+    Return notes on modules and commands that such a script uses but this test lacks. Raise OutsideError if
+    the bundle does not load, raises or logs an error, or decides differently in two versions.
     """
     groups = _tables(compiled["groups"])
     owners = [_STRANGER_OWNER, *(_member(group, groups) for group in _groups_to_test(compiled))]
@@ -118,7 +119,7 @@ def _decisions(
     partitions: Iterable[str],
     notes: dict[str, None],
 ) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the decisions on jobs of these owners; they end at an error that this test itself may cause."""
+    """Return the decisions on jobs of these owners, up to an error that this test itself may have caused."""
     results = []
     for owner in owners:
         try:
@@ -158,7 +159,7 @@ def _limits(rule: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _groups_to_test(compiled: Mapping[str, Plain]) -> Iterator[Mapping[str, Any]]:
-    """Yield the first groups of each shape: their conditions and rules differ only in names and numbers."""
+    """Yield the first groups of each shape; groups of one shape differ only in names and numbers."""
     shapes_of_rules: dict[int, set[Hashable]] = {}
     for rule in _tables(compiled["rules"]):
         settings = [str(rule[key]) for key in ("per", "mode", "on_error", "kind", "when")]
@@ -182,7 +183,7 @@ _STRANGER_OWNER: dict[str, str | int] = {
 
 
 def _partitions(compiled: Mapping[str, Plain]) -> list[str]:
-    """Return the partitions of the cluster, which a script of the site may read."""
+    """Return the partitions of the cluster, which the site's own script may read."""
     known = compiled.get("partition_cpus")
     return [str(name) for name in known] if isinstance(known, Mapping) else []
 
@@ -257,7 +258,7 @@ def _trial(
 
 def _complain(verdict: ScriptDecision) -> None:
     for level, text in verdict.log:
-        if level == "error" and text.startswith("slurm-gpu: "):  # others are of a site's own script
+        if level == "error" and text.startswith("slurm-gpu: "):  # others come from a site's own script
             raise ScriptError(text)
 
 
@@ -357,7 +358,7 @@ def put_aside(state_directory: Path) -> Path | None:
 
 
 def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:
-    """Return a copy of the script, made now unless the last copy has the same content.
+    """Return a copy of the script; make a new one only if the last copy differs from the script.
 
     Old copies of bundles are deleted, but copies of the site's own scripts are not.
     """

@@ -21,7 +21,7 @@ from slurm_gpu.policy.lua.bundle import MARK, STUB_MARK
 
 T = TypeVar("T")
 
-# The strings in the table have no newline, so neither of these can be in it.
+# Strings in the table contain no newlines, so neither marker can occur in the table.
 _OPENING = "\n\nlocal policy = "
 _CLOSING = "\n\nlocal lib = "
 
@@ -33,16 +33,17 @@ class GroupInForce:
     name: str
     uids: frozenset[int] | None = None
     member_uids: frozenset[int] | None = None
-    # In lower case, as `qos`.
+    # In lower case, like `qos`.
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
     partitions: frozenset[str] | None = None
-    # Groups that contain the jobs, and excluded ones; their days do not count.
+    # Groups that must contain the jobs, and groups that must not; the days of these groups are ignored.
     all_of: tuple[GroupInForce, ...] = ()
     none_of: tuple[GroupInForce, ...] = ()
     from_s: float = 0
     until_s: float = math.inf
-    # Whether sets suffice: slurm-gpuctld compares thousands of jobs with each group every second.
+    # Whether set lookups suffice, for speed: slurm-gpuctld compares thousands of jobs with each group every
+    # second.
     is_plain: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -56,7 +57,7 @@ class GroupInForce:
         return self.from_s <= now_s < self.until_s
 
     def matches(self, uid: int, account: str, qos: str, partition: str) -> bool:
-        """Return whether a job is in the group, as the Lua code decides it.
+        """Return whether a job is in the group, with the same result as the Lua code.
 
         `partition`, and from Slurm 24.11 on `qos`, may be several names separated by commas: the job may
         start in any of them.
@@ -104,7 +105,7 @@ class RuleInForce:
     options: Mapping[str, str] = field(default_factory=dict)
     # interactive or batch; None for both.
     kind: str | None = None
-    # The days and minutes of the day when it applies to a submission; None for always.
+    # The days and minutes of the day at which the rule applies; None for always.
     when: Mapping[str, Any] | None = None
 
     def exception_of(self, uid: int, now_s: float) -> Mapping[str, Any] | None:
@@ -149,9 +150,9 @@ class ColocationInForce:
     jobs_per_gpu: int
     max_gpu_fraction: float
     max_wait_s: int
-    # The default applies to a bundle without a planner, too.
+    # The default also applies to bundles without a planner.
     planner: str = "annealing"
-    # The file of a planner that learns.
+    # The model file, for a planner that learns.
     model: Path | None = None
 
 
@@ -186,14 +187,14 @@ class PolicyInForce:
 
     groups: tuple[GroupInForce, ...] = ()
     rules: tuple[RuleInForce, ...] = ()
-    # Digest of all that decides how jobs are counted; None in an older bundle.
+    # Digest of the data that determines how jobs are counted; None in an older bundle.
     groups_id: str | None = None
     shards_per_gpu: int | None = None
     mps_per_gpu: int | None = None
-    # The fewest GPUs of a node of each partition.
+    # By partition, the smallest numbers of GPUs and CPUs of any node.
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
-    # GPU types of the nodes of each partition, in lower case.
+    # By partition, the GPU types of its nodes, in lower case.
     partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # Default memory in slurm.conf: `per_gpu`, `per_cpu`, `per_node`.
     default_mib: Mapping[str, int] = field(default_factory=dict)

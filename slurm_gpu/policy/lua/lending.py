@@ -1,4 +1,4 @@
-"""Compile `owners:` for the Lua code, and the groups by which slurm-gpuctld counts lent GPUs."""
+"""Compile `owners:` for the Lua code, and the groups with which slurm-gpuctld counts lent GPUs."""
 
 from __future__ import annotations
 

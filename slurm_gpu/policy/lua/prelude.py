@@ -1,7 +1,7 @@
 """The Lua environment of a job_submit.lua outside slurmctld."""
 
-# It defines the globals of slurmctld, and functions by which PolicyScript passes jobs. As in slurmctld,
-# log_user passes its text through string.format, and the metatable of job_desc reads and writes its fields.
+# It defines the globals of slurmctld, and functions with which PolicyScript passes jobs. As in slurmctld,
+# log_user passes its text through string.format, and the fields of job_desc are accessed by its metatable.
 PRELUDE = r"""
 local host = ...
 host.setmetatable = setmetatable
@@ -32,10 +32,10 @@ setmetatable(slurm, {
   end,
 })
 
--- One number in slurmctld has the memory per node, or that per CPU.
+-- slurmctld stores either the memory per node or the memory per CPU, in one number.
 local cpu_fields = { def_mem_per_node = "def_mem_per_cpu", max_mem_per_node = "max_mem_per_cpu" }
 
--- Returns a metatable that makes unset fields and other names readable in a table of fields.
+-- Returns a metatable by which a table of fields also contains unset fields and accepts aliases.
 function host.complete(unset, aliases)
   return {
     __index = function(row, name)
@@ -72,7 +72,7 @@ function host.describe(given, unset)
         return
       elseif is ~= kind and is ~= "number" and not (is == "string" and tonumber(value)) then
         error("bad argument to job_desc." .. name .. " (" .. kind .. " expected, got " .. is .. ")", 2)
-      elseif field:find("_mem") then -- three names of one number
+      elseif field:find("_mem") then -- three names for one number
         given.min_mem_per_node, given.min_mem_per_cpu, given.pn_min_memory = nil, nil, nil
       end
       if field == "pn_min_memory" and tonumber(value) < slurm.NO_VAL64 then
@@ -97,7 +97,7 @@ local function not_here(what)
   return true
 end
 
--- Modules in C are not loaded into this process, and none from the working directory.
+-- C modules, and modules in the working directory, are not loaded into this process.
 local version = _VERSION:match("[%d.]+$")
 local searchers = package.searchers or package.loaders
 searchers[3], searchers[4] = nil, nil

@@ -19,7 +19,7 @@ from slurm_gpu.slurm import job_desc
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.text.units import parse_slurm_time
 
-# Debian 12 links Slurm with 5.1, others with 5.3 or 5.4.
+# Debian 12 links Slurm with 5.1, other distributions with 5.3 or 5.4.
 LUA_VERSIONS = ("5.1", "5.2", "5.3", "5.4")
 
 # Fields of a job, a partition or a job record; only the fields environment and argv are mappings.
@@ -82,7 +82,7 @@ class ScriptDecision:
     desc: Mapping[str, Any] = field(default_factory=dict)
     # Every limit that was checked; only with `considers`.
     considered: tuple[Considered, ...] = ()
-    # Only with `considers`; None for a job that fits one node, and if the snapshot has no zones.
+    # Only with `considers`; None if the job fits on one node or the snapshot has no zones.
     placed: ZoneDecision | None = None
 
     @property
@@ -98,8 +98,8 @@ class PolicyScript:
     replaces the clock of os.time and os.date. If `now` is given, `uptime` replaces the uptime of the machine,
     and the boot ID is "boot"; without `uptime`, the script can read neither. `files` maps paths to the texts
     that the script reads there; None means that the file does not exist. With `considers`, decisions list
-    every limit that was checked. Fields, constants and the notation of GPUs are those of the Slurm with
-    these `settings`, or of the newest.
+    every limit that was checked. Fields, constants and the notation of GPUs are those of the Slurm version in
+    `settings`, or of the newest version.
 
     Raise ScriptError if slurmctld would refuse to load the script.
     """
@@ -276,7 +276,7 @@ def _minutes(text: str) -> int:
 
 
 def _reader(files: Mapping[str, str | None]) -> Callable[[str], str | bool | None]:
-    """Return the function by which the prelude reads files.
+    """Return the function with which the prelude reads files.
 
     It returns the text of a file, False if the file does not exist, or None if the file is not replaced.
     """

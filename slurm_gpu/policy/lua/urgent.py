@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import Group, Policy, Urgent
 
-# SiteFactor of an urgent job: above the sum of Slurm's own weights, without an overflow of the priority.
+# SiteFactor of an urgent job: above the sum of Slurm's own weights, but too small to overflow the priority.
 POINTS = 1_000_000_000
 
 

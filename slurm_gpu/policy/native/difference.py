@@ -122,9 +122,9 @@ def commands(
 
     `associations` are those of the cluster.
 
-    QOS that lose a name from their Preempt come last, because afterwards slurmdbd 22.05 lets no QOS preempt
-    these QOS until slurmdbd is restarted. QOS that would otherwise preempt each other for a moment come
-    first, since slurmdbd refuses such a cycle.
+    QOS that lose a name from their Preempt come last, because slurmdbd 22.05 then lets no QOS preempt them
+    until slurmdbd is restarted. QOS that would otherwise preempt each other for a moment come first, because
+    slurmdbd refuses such a cycle.
     """
     steps = tuple(steps)
     changes: dict[Entity, dict[LimitField, int | None]] = {}
@@ -153,7 +153,7 @@ def commands(
 def _calls(entities: Sequence[Entity], accounts_of: Mapping[str, set[str]]) -> Iterator[list[Entity]]:
     """Split entities with equal changes into calls; sacctmgr changes each named user in each named account.
 
-    Users who also belong to one of these accounts without this change are changed account by account.
+    Users who belong to one of these accounts without this change there are changed in a call per account.
     """
     accounts, n_equal = {one.name for one in entities}, Counter(one.user for one in entities)
 
@@ -166,7 +166,7 @@ def _calls(entities: Sequence[Entity], accounts_of: Mapping[str, set[str]]) -> I
 
 
 def _reversed_qos(steps: Iterable[LimitChange]) -> frozenset[Entity]:
-    """Return each QOS that stops preempting another QOS by which it will be preempted, directly or not."""
+    """Return each QOS that stops preempting a QOS that will preempt it, directly or indirectly."""
     edges: dict[str, set[str]] = {}
     taken: list[tuple[Entity, str]] = []
     for step in steps:

@@ -34,8 +34,8 @@ def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: LimitScop
     """Return the fields that enforce `value`, or as much of it as Slurm can; {} if there are none.
 
     A field never allows less than the limit itself. A limit on TRES of running and pending jobs becomes a
-    limit on running jobs, and limits by number of GPUs become the largest of them. A limit of 4.5 GPUs
-    becomes 4, since Slurm counts whole GPUs.
+    limit on running jobs. Of limits that depend on the number of GPUs, the largest is used. 4.5 GPUs become
+    4, since Slurm counts whole GPUs.
     """
     if kind.lua_alone:
         return {}

@@ -1,8 +1,8 @@
 """Derive Slurm's own settings for `owners:`, so that an owner's GPUs are idle, on loan, or used by the owner.
 
 slurmctld sums up the GPUs of running jobs in a QOS when it starts a job. The QOS of each owner is limited to
-the GPUs that it owns, and the ordinary QOS to the GPUs without an owner. Both preempt the QOS of loans, which
-has no such limit.
+the owner's GPUs, and each ordinary QOS to the GPUs without an owner. These QOS preempt the QOS of loans,
+which has no such limit.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _LendingWish:
     def lending(self) -> Lending:
         for name in self.loans:
             lender = next(owner for owner in self.owners if owner.lend_in == name)
-            # A grace time begins with a signal. A job that the signal ends has failed and is not requeued.
+            # A grace time begins with a signal. A job that exits on this signal fails and is not requeued.
             self._add_bound(Entity(EntityKind.QOS, name), LimitField("GraceTime"), 0, _rule(lender))
         for owner in self.owners:
             self._capped(owner.qos, owner.gpus, _rule(owner))
@@ -99,7 +99,7 @@ class _LendingWish:
 
     def _access(self, account: str) -> None:
         entities = [Entity(EntityKind.ACCOUNT, account)]
-        # A user with a list of QOS of their own does not inherit that of the account.
+        # A user with their own list of QOS does not inherit the list of the account.
         entities += [
             one.entity
             for one in self.users

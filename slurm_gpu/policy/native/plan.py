@@ -80,7 +80,7 @@ def plan_native(
         gaps = lua_only(policy, today, "policy.yaml manages no accounts or QOS")
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
     accounting = read_accounting(store, settings.cluster)
-    # Rules for a QOS that this apply creates, such as that of loans, apply from its creation on.
+    # Rules for a QOS that this apply creates, such as the QOS of loans, apply from its creation on.
     new_urgent = derive_urgent(policy, accounting).fresh()
     lending = derive_lending(policy, replace(accounting, qos=(*accounting.qos, *new_urgent)), n_gpus)
     urgent = derive_urgent(policy, replace(accounting, qos=(*accounting.qos, *lending.fresh())))

@@ -162,7 +162,7 @@ class _LimitDerivation:
                     f"{user} has associations by partition in account {account}: they are not changed"
                 )
         self.field_limits: dict[Entity, dict[LimitField, list[_FieldLimit]]] = {}
-        # Accounts that may have jobs in a group, by its name.
+        # Name of a group → the accounts that may have jobs in it.
         self.possible: dict[str, list[str]] = {}
 
     def required(self) -> RequiredLimits:
@@ -243,7 +243,7 @@ class _LimitDerivation:
     def _holds(
         self, group: Group, account: str | None = None, user: str | None = None, qos: str | None = None
     ) -> bool | None:
-        """Return whether jobs with these names are in a group; None if that depends on a missing name."""
+        """Return whether jobs with these names are in a group; None if that depends on another name."""
         own: list[bool | None] = []
         for names, name in ((group.users, user), (group.accounts, account), (group.qos, qos)):
             if names is not None:
@@ -262,7 +262,7 @@ class _LimitDerivation:
         return not conditions_used(group, self.policy.groups) and self._holds(group) is True
 
     def _named(self, group: Group, key: str) -> set[str]:
-        """Return the names in lower case, without wildcards, that a group or one of `in:` lists."""
+        """Return the names without wildcards, in lower case, that a group or a group in its `in:` lists."""
         listed = (getattr(one, key) for one in with_required(group, self.policy.groups))
         return {name.lower() for names in listed if names for name in names if not has_wildcard(name)}
 
@@ -320,7 +320,7 @@ class _LimitDerivation:
                 for limit, field_limit in field_limits.items():
                     self._add_limit(Entity(EntityKind.ACCOUNT, account), limit, field_limit)
                 continue
-            # Sub-accounts, for which the rule is not meant, inherit limits of their account too.
+            # Sub-accounts would inherit limits of their account, although the rule does not apply to them.
             hands_on = not chosen and not self.parts[account]
             for limit, field_limit in field_limits.items():
                 if hands_on and limit.name in INHERITED:

@@ -11,13 +11,13 @@ from slurm_gpu.policy.native.fields import INHERITED
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
 
-# Slurm checks these each time it tries to start a job; MaxSubmitJobs and similar limits bind at submission.
+# Slurm checks these each time it tries to start a job. It checks MaxSubmitJobs and others at submission.
 _PER_TRES = frozenset({"GrpTRES", "MaxTRES", "MaxTRESPU"})
 _PER_JOBS = frozenset({"GrpJobs", "MaxJobs", "MaxJobsPU"})
 _QOS = "QOS"
 
 
-# The QOS that exists in every Slurm, and that accounts inherit by default.
+# The QOS that exists in every slurmdbd, and that accounts have by default.
 _NORMAL = "normal"
 
 

@@ -1,4 +1,4 @@
-"""Find limits on running jobs that cannot be enforced, whatever slurmdbd contains.
+"""Find limits on running jobs that cannot be enforced, regardless of the contents of slurmdbd.
 
 job_submit.lua cannot refuse a submission because of such a limit, since the job may wait. Only Slurm's own
 limits can enforce it. `policy plan` reports what is missing in an existing slurmdbd.
@@ -21,7 +21,7 @@ from slurm_gpu.slurm.sacctmgr import Association, Qos
 def unenforced_limits(
     policy: Policy, names: ResolvedNames, today: dt.date
 ) -> Iterator[tuple[PolicyRule, str, str]]:
-    """Yield the rule, the key and the reason of each limit that cannot be enforced once it applies."""
+    """Yield the rule, the key and the reason of each limit that cannot be enforced even when it applies."""
     groups = {name: replace(group, from_day=None) for name, group in policy.groups.items()}
     policy = replace(policy, groups=groups)
     for rule in policy.rules:

@@ -1,4 +1,4 @@
-"""Find names in groups that match no job, since slurmdbd lacks them or an account has no users."""
+"""Find names in groups that match no job because slurmdbd lacks them, or because an account has no users."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def unknown_to_slurmdbd(
 ) -> tuple[InputError, ...]:
     """Return an error for each name in a group that matches no job, in the order of the file.
 
-    QOS that `policy apply` creates are known.
+    QOS that `policy apply` would create are not reported.
     """
     created = (*derive_urgent(policy, found).fresh(), *derive_lending(policy, found, n_gpus).fresh())
     qos = {one.name.lower() for one in (*found.qos, *created)}

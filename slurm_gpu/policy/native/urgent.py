@@ -58,7 +58,7 @@ def derive_urgent(policy: Policy, found: SlurmdbdLimits) -> UrgentWish:
     for account in sorted(managed):
         bounds[Entity(EntityKind.ACCOUNT, account)] = {access: wanted}
     for one in found.associations:
-        # A user with a list of QOS of their own does not inherit that of the account.
+        # A user with their own list of QOS does not inherit the list of the account.
         own = one.user and not one.partition and any(limit.name == "QOS" for limit in one.limits)
         if own and one.account in managed:
             bounds[one.entity] = {access: wanted}

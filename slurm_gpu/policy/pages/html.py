@@ -43,7 +43,7 @@ def _lines(page: PolicyPage) -> Iterator[str]:
 
 
 def _section(section: Section, kind: str) -> Iterator[str]:
-    # Refusals name the rule, so it can be linked to: policy.html#rule-grad-share.
+    # Refusals name the rule, so users can open policy.html#rule-grad-share.
     yield f'<h2 id="{kind}-{escape(section.name)}"><code>{escape(section.name)}</code></h2>'
     yield f'<p class="whom">{escape(section.whom)}</p>'
     yield f"<p>{escape(section.why)}</p>"

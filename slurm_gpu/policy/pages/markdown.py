@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from slurm_gpu.policy.pages.page import CLOSING, TITLE, PolicyPage, Section
 
-# Markup anywhere in a line, and at its beginning. It is escaped in texts from policy.yaml.
+# Markup anywhere in a line, and at its beginning; both are escaped in texts from policy.yaml.
 _MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
 _OPENING = re.compile(r"^(\d*)([-+=.)])")
 

@@ -92,7 +92,7 @@ class PolicyPage:
     """All texts of the page for users; text.py, markdown.py and html.py render it."""
 
     rules: tuple[Section, ...]
-    # Owners, urgent jobs, sharing, idle jobs and bundles, as far as the policy has them.
+    # Owners, urgent jobs, sharing, idle jobs and bundles, if the policy has them.
     others: tuple[PagePart, ...]
     contact: str | None
 
