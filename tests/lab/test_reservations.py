@@ -196,7 +196,7 @@ def test_a_job_longer_than_its_reservation_continues_unless_its_nodes_are_promis
     too_large = ["slurm-gpu", "explain", "--", "sbatch", f"--reservation=sg_{first}", "--gpus=9"]
     refused = lab.run_as("alice", [*too_large, "--wrap=true"], check=False)
     assert refused.returncode == 1
-    assert f"--gpus: 9 requested, reservation sg_{first} has 8" in refused.stdout
+    assert f"--gpus: 9 requested, but reservation sg_{first} has 8" in refused.stdout
 
     def submit(node: str) -> tuple[int, str]:
         argv = ["sbatch", "--parsable", "--output=/dev/null", "--time=5", "--gpus=1", f"--nodelist={node}"]
