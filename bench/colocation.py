@@ -3,7 +3,7 @@
 Every planner runs the same jobs: five workloads of thirty jobs per seed, with known or predicted speeds.
 There are two modes: `throughput`, and `considerate`, which slows down no job by more than a factor of 1.10.
 Without --data, the jobs are the applications of the DqnGPU thesis on its Titan Xp, with a model of their
-slowdown (bench/results/colocation.md), next to the text's statements on figures 10 to 17. `--data` is a table
+slowdown (bench/results/colocation.md). The results are compared with figures 10 to 17. `--data` is a table
 of measured pairs in a format of docs/colocation.md, or a folder with throughputs_v100.json in Gavel's format.
 Gaps are relative to the bound of the same jobs under the same cap. Makespans are divided by that of one job
 at a time; "max" is the largest. "Not slowed" are jobs of 30 slowed down by at most 2 %, "worst" is the

@@ -2,8 +2,8 @@
 
 An order is a possible result of node weights: one for all jobs. Slurm chooses the first suitable node, of
 equal ones the one with the fewest free CPUs; a job that does not fit is rejected. Jobs arrive at random
-(Poisson) and run for a random time (exponential, ten hours in the mean); time limits exceed it by the factor
-exp(|z|) with z normal (0.8). Every order gets the same jobs.
+(Poisson) and run for a random time (exponential, mean ten hours); time limits exceed it by a factor of
+exp(|z|), where z is normal with standard deviation 0.8. Every order gets the same jobs.
 
 `stock` is Slurm without weights; `whole_last` uses empty nodes last, and is like `stock` otherwise. `fullest`
 prefers the fewest free GPUs, `most_jobs` the most jobs, `most_work` the most remaining hours of all jobs.

@@ -260,7 +260,7 @@ class SlurmClient(Protocol):
     def accounting(
         self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
     ) -> Iterator[AccountingRun]:
-        """Return the runs of all users that were pending, running or ended within [since, until], unsorted.
+        """Return the runs of all users that existed or ended within [since, until], unsorted.
 
         If `job_ids` (raw ids) are given, return only the runs of those jobs; slurmdbd may add runs of old
         array tasks.

@@ -1,4 +1,4 @@
-"""A field that cannot have been measured costs that field; the record is stored, and the field is named."""
+"""An impossible value costs only its field: the rest of the record is stored, and the field is reported."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_a_requested_port_in_use_is_named(no_lab: Lab) -> None:
 
 
 def test_labs_in_a_chroot_and_in_a_container_on_the_same_host_survive(no_lab: Lab, tmp_path: Path) -> None:
-    """Their processes are seen here, and are called as ours are."""
+    """Their processes are visible here and have the same names as ours."""
     no_lab.up()
     theirs = no_lab.environment_of("alice")
     root = tmp_path / "root"

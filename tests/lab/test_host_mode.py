@@ -1,4 +1,4 @@
-"""A machine without Slurm and MUNGE: two users on its GPUs, from their processes to `slurm-gpu jobs`."""
+"""On a machine without Slurm or MUNGE, `slurm-gpu jobs` shows the processes of two users on its GPUs."""
 
 from __future__ import annotations
 

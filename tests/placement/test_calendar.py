@@ -1,4 +1,4 @@
-"""Windows of reservations avoid taken spans, have the requested nodes, and start as early as possible."""
+"""Windows of reservations avoid busy spans, have the requested nodes, and start as early as possible."""
 
 from __future__ import annotations
 

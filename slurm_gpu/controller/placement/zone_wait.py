@@ -34,8 +34,8 @@ log = logging.getLogger("slurm-gpuctld")
 FILE_NAME = "zonewait.json"
 # Interval at which jobs waiting for a zone are checked.
 EVERY_S = 20.0
-# Maximum time between checks that counts as waiting: in a longer time, slurmctld was down and started no
-# jobs.
+# Maximum time between checks that counts as waiting. If more time has passed, slurmctld was down and could
+# not start jobs.
 _MOST_BETWEEN_S = 60.0
 # Minimum advantage, in points, of another zone for reordering a job's alternatives.
 MARGIN = 100

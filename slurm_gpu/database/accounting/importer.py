@@ -116,7 +116,7 @@ class Importer:
         """Value of Clock.monotonic() when the import last made progress."""
 
     def run_until(self, stop: threading.Event) -> None:
-        """Run a pass every interval until `stop` is set.
+        """Run a pass at each interval until `stop` is set.
 
         Retry sooner after a failed pass, and log each outage once.
         """

@@ -51,10 +51,10 @@ def store_node_periods(
 ) -> int:
     """Begin a new period for each node that changed; return the number of these nodes.
 
-    `nodes` must contain all nodes in Slurm, and at least one. A recorded node that is missing in `nodes` gets
-    a period with the state `gone`. `silent_since` contains the nodes whose only fault is a missing response,
-    each with the time since which the response has been missing. The period of such a node begins at this
-    time, but is stored only after SETTLED_S.
+    `nodes` must contain all nodes in Slurm, and must not be empty. A recorded node that is missing in `nodes`
+    gets a period with the state `gone`. `silent_since` contains the nodes whose only fault is a missing
+    response, each with the time since which the response has been missing. The period of such a node begins
+    at this time, but is stored only after SETTLED_S.
     """
     since = {} if silent_since is None else silent_since
     last = _last_periods(connection)

@@ -100,7 +100,7 @@ class AllocationActions(ABC):
         return allocation is not None and allocation.is_reported and is_of_run(prolog, allocation)
 
     def is_requeued(self, epilog: HookEvent) -> bool:
-        """Return whether the job was requeued, so that its epilog contains the next run's restart count."""
+        """Return whether the job was requeued: its epilog then contains the next run's restart count."""
         allocation = self.allocations.of_job(epilog.job_id)
         last = self.returning.restart(epilog.job_id) if allocation is None else allocation.key.restart
         return bool(epilog.positions) and epilog.restart > last

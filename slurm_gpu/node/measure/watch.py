@@ -322,7 +322,7 @@ class DeviceWatch:
         return self._processes.owner_of(pid, jobs, [segment.tally.key.job_id for segment in self._segments])
 
     def _shares(self, tally: DeviceTally, now_s: float) -> bool:
-        """Return whether another segment had the device at any time since the last sample."""
+        """Return whether another segment observed the device at any time since the last sample."""
         since_s = max(tally.start_s, self._sampled_s if self._sampled_s is not None else tally.start_s)
         if since_s < self._others.unobserved_until_s:
             return True

@@ -307,7 +307,7 @@ class Site:
         return self.controller._store
 
     def expect(self, alone_s: float) -> None:
-        """Let jobs of all known keys take this long alone, so that they can bear trials."""
+        """Set the time that jobs of all known keys take alone, so that they are long enough for trials."""
         for key, one in self.store.profiles.items():
             self.store.profiles[key] = dataclasses.replace(one, alone_s=alone_s)
         self.store.is_changed = True

@@ -76,8 +76,9 @@ def store(server: Running, *runs: AccountingRun) -> None:
 
 @pytest.fixture
 def site(server: Running) -> Iterator[Running]:
-    """An empty database, and job 17 in the queue. The view of slurmctld is renewed every two seconds of the
-    clock.
+    """Empty the database, and put job 17 into the queue.
+
+    The server reads the queue again every two seconds of the fake clock.
     """
     empty(server.database)
     server.clock.now = max(server.clock.now, T0) + 100

@@ -1,4 +1,4 @@
-"""A token is valid once and for a minute, and the number of tokens is limited."""
+"""A token can be used once, within a minute, and the number of tokens is limited."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
