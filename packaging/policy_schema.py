@@ -20,7 +20,7 @@ from slurm_gpu.policy.language.value_types import GPUS
 
 Schema = dict[str, Any]
 # In rules other than those with `per: job`.
-_NOT_OF_JOBS = dict.fromkeys(("at_least", "exactly", "options"), False)
+_NOT_OF_JOBS = dict.fromkeys(("at_least", "exactly", "options", "jobs"), False)
 
 
 def policy_schema() -> Schema:
@@ -38,7 +38,7 @@ def policy_schema() -> Schema:
     ]
     amounts = [{"required": [key]} for key in ("limits", "at_least", "exactly")]
     either = [*amounts, {"required": ["options"]}]
-    in_tiers = dict.fromkeys(("limits", *_NOT_OF_JOBS, "adjust"), False)
+    in_tiers = dict.fromkeys(("limits", "at_least", "exactly", "options", "adjust"), False)
     rule["oneOf"] = [
         {"required": ["for"], "anyOf": either, "properties": {"tiers": False}},
         {"required": ["tiers"], "properties": in_tiers},

@@ -35,11 +35,25 @@ local function add_period(lines, findings)
   for _, finding in ipairs(findings) do
     local period = finding.key:match("^gpu_hours:(.+)$")
     if period then
-      wrap(lines, "No smaller request fits the limits before the next " .. period .. " begins.", "  ")
+      local days = period:match("^(%d+)d$")
+      local next = days and "earlier GPU-hours are " .. days .. " days old" or "the next " .. period .. " begins"
+      local ended = finding.rule.hard and "jobs end before their time limit, or until " or ""
+      wrap(lines, "No smaller request fits the limits now. Wait until " .. ended .. next .. ".", "  ")
       return true
     end
   end
   return false
+end
+
+-- Adds the command that lists the jobs counted together with a job.
+local function add_queue(lines, rule, job)
+  local text = "No smaller request fits the limits now. Wait for a job to end"
+  if rule.per == "account" and job.account:find("^[%w_.-]+$") then
+    wrap(lines, text .. ":", "  ")
+    lines[#lines + 1] = "    squeue --account=" .. job.account
+  else
+    wrap(lines, text .. "; see: " .. (rule.per == "user" and "squeue --me" or "squeue"), "  ")
+  end
 end
 
 -- Adds advice on a request that will fit once other jobs end.
@@ -51,13 +65,12 @@ local function add_room(lines, job, state, findings)
       wrap(lines, string.format("%sagain in %.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
       return
     elseif finding.used then
-      local id = lib.state.youngest_pending(state, finding.rule, finding.sum, job.uid, job.user)
+      local id = lib.state.youngest_pending(state, finding.rule, finding.sum, job)
       if id then
         wrap(lines, "No smaller request fits the limits now. Wait for a job to end, or cancel one:", "  ")
         lines[#lines + 1] = string.format("    scancel %.0f", id)
       else
-        local queue = finding.rule.per == "group" and "squeue" or "squeue --me"
-        wrap(lines, "No smaller request fits the limits now. Wait for a job to end; see: " .. queue, "  ")
+        add_queue(lines, finding.rule, job)
       end
       return
     end

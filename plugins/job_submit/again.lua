@@ -120,14 +120,14 @@ local function left_of(check, job, state)
   if check.sum then
     local number = state.use.number
     if check.summed_in ~= number then
-      local own, reported = lib.state.sums(state, check.rule, check.uid, job.user)
+      local own, reported = lib.state.sums(state, check.rule, job)
       check.own, check.reported = own or NONE, reported or NONE
       check.summed_in = own and number -- a user who has no sums yet may get them later
     end
     used = (check.own[check.sum] or 0) + (check.reported[check.sum] or 0)
     used = used > 0 and used or 0
   else
-    used = lib.state.gpu_hours(state, check.rule, check.hours, job.uid, job.user)
+    used = lib.state.gpu_hours(state, check.rule, check.hours, job)
   end
   local left = check.bound - used
   local fits = check.requested == 0 or check.requested <= left
@@ -304,7 +304,7 @@ end
 
 -- Judges a job, and records the questions and answers if the job may be cached.
 function again.judge(job, state)
-  if not is_enabled() or job.record or job.queue_error then
+  if not is_enabled() or job.record or job.queue_error or job.het then
     return lib.judge.run(job, state)
   end
   local desc, parts, questions, answers = job.desc, job.parts, nil, nil

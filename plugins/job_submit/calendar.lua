@@ -65,8 +65,8 @@ function calendar.overlap(when, begin_s, end_s)
   return nil
 end
 
--- Returns the first begin time from `begin_s` on for which a run of this length overlaps none of these hours; nil if
--- 32 steps find none.
+-- Returns the first begin time from `begin_s` on for which a run of this length does not overlap these hours; nil if it
+-- is not found in 32 steps.
 function calendar.free_from(whens, begin_s, length_s)
   for _ = 1, 32 do
     local before_s = begin_s

@@ -1,4 +1,4 @@
--- requires: advice, cutshort, decisions, ledger, loan, placed, shared, snapshot, wording
+-- requires: advice, cutshort, decisions, het, ledger, loan, placed, scopes, shared, snapshot, wording
 -- Decides on a judged job and sends messages about it to the user. Only this module writes to job_desc.
 local policy, lib = ...
 local decide = {}
@@ -25,8 +25,10 @@ local function explain_finding(lines, finding, job, before)
   if before == nil or before.rule.id ~= rule.id then
     local opening = finding.mode == "enforce" and "Refused by " or "Violates "
     wrap(lines, opening .. (rule.title or "rule " .. rule.id) .. ": " .. rule.why, "")
-    if rule.when then
-      wrap(lines, "The rule applies to jobs " .. rule.when.text .. ".", "  ")
+    for _, only in ipairs({ rule.jobs or false, rule.when or false }) do
+      if only then
+        wrap(lines, "The rule applies to jobs " .. only.text .. ".", "  ")
+      end
     end
   end
   if finding.text then
@@ -43,6 +45,9 @@ local function explain_finding(lines, finding, job, before)
   if rule.per == "group" then
     local group = policy.groups[rule.group]
     numbers = numbers .. " (limit shared by " .. (group.label or "group " .. group.name) .. ")"
+  elseif rule.per == "account" then
+    local account = job.account == "" and "all jobs without an account" or "account " .. job.account
+    numbers = numbers .. " (limit shared by " .. account .. ")"
   end
   wrap(lines, numbers .. ".", "  ")
   local explained = before and before.label:find("GPUs ")
@@ -136,6 +141,7 @@ function decide.accept(job, state)
   local foreign = job.desc.admin_comment
   foreign = type(foreign) == "string" and foreign ~= "" and " " .. foreign or ""
   job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. whole .. qos .. loan .. shared .. nearest .. zones .. foreign
+  lib.het.accept(job, state)
   job.claim = job.claim or ledger.claim(job, job.sum)
   ledger.admit(state, token, job, job.claim)
   decisions.record(job, state, "allow", token, job.sum)
@@ -187,13 +193,13 @@ function decide.run(job, state)
       job.desc.max_nodes = job.writes.max_nodes
     end
     local token = ledger.next_token(state)
-    for scope in pairs(job.class.scopes) do
-      if not job.counted.scopes[scope] then
-        -- The job enters a scope that did not count it. Other scopes count it twice until the next table.
+    for _, rule in ipairs(job.class.rules) do
+      if not lib.scopes.counted(rule, job) then
+        -- The job enters a sum that did not count it. Other sums count it twice until the next table.
         growth = job.sum
       end
     end
-    if growth.jobs > 0 or growth.mgpu > 0 or growth.cpus > 0 or growth.mib > 0 then
+    if growth.jobs > 0 or growth.mgpu > 0 or growth.cpus > 0 or growth.mib > 0 or (growth.gpu_h or 0) > 0 then
       ledger.admit(state, token, job, ledger.claim(job, growth))
     end
     decisions.record(job, state, "allow", token, growth)

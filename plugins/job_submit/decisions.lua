@@ -110,6 +110,9 @@ local function text_of(job, sum)
     "walltime=" .. (job.walltime_s and string.format("%.0f", math.min(job.walltime_s, 1e15)) or "-"),
     "rules=" .. (#ids > 0 and encode(table.concat(ids, ",")) or "-"),
   }
+  if sum.gpu_h then
+    fields[#fields + 1] = string.format("committed=%.6f", sum.gpu_h)
+  end
   local types = types_text(sum)
   if types then
     fields[#fields + 1] = "types=" .. encode(types)

@@ -1,4 +1,4 @@
--- requires: again, chain, clock, decide, job, state
+-- requires: again, chain, clock, decide, het, job, state
 -- Defines the two functions that Slurm calls. They catch every error and apply the policy's on_error. If the script
 -- raised an error, Slurm 25.11 and earlier would accept the job, and Slurm 26.05 and later would refuse it.
 local policy, lib = ...
@@ -28,7 +28,8 @@ end
 -- collections, which delay slurmctld because they visit every job in slurm.jobs.
 local function decide(desc, parts, submit_uid, now, up, queue_error)
   local kind = lib.job.kind_of(desc, state)
-  local known = queue_error == nil and lib.again.find(state, kind, desc, parts, submit_uid, now, up)
+  local het = lib.het.earlier(desc, state)
+  local known = queue_error == nil and not het and lib.again.find(state, kind, desc, parts, submit_uid, now, up)
   if known then
     current = known
     local code = lib.decide.accept(known, state)
@@ -42,6 +43,7 @@ local function decide(desc, parts, submit_uid, now, up, queue_error)
     now = now,
     up = up,
     kind = kind,
+    het = het,
     queue_error = queue_error,
   })
 end

@@ -45,6 +45,7 @@ function judge.instead(job, state, fields, alone)
     now = job.now,
     queue_error = job.queue_error,
     kind = job.kind,
+    het = job.het,
     quiet = true,
     alone = alone,
   }, state)

@@ -4,9 +4,10 @@ local policy, lib = ...
 local amounts = lib.amounts
 local least = {}
 
--- Whether a rule has a minimum.
+-- Whether a rule has a minimum, or applies only to jobs up to a size.
 least.matters = false
 for _, rule in ipairs(policy.rules) do
+  least.matters = least.matters or (rule.jobs ~= nil and next(rule.jobs.at_most) ~= nil)
   for key in pairs(rule.limits) do
     least.matters = least.matters or key:find("^at_least:") ~= nil
   end

@@ -12,7 +12,7 @@ local ledger = {}
 -- Seconds after which a table, or a snapshot without uptime, must show an admission; slurmctld's delay is added.
 ledger.SETTLE_S = 2
 -- Seconds after which a snapshot with uptime must show an admission. slurmctld's delay and the duration of the query
--- are added: a scheduler that holds slurmctld's lock, for example, delays both insertions of jobs and queries.
+-- are added. For example, a scheduler that holds slurmctld's lock delays both.
 local MARGIN_S = 0.7
 -- Seconds without a new table after which slurmctld's saved state is searched.
 ledger.QUIET_S = 10
@@ -175,19 +175,38 @@ local function left_of(state, entry, now)
   return lasts + state.delay - (now - entry.at)
 end
 
--- Returns the part of a rule's use that neither a table nor a snapshot shows yet, by measure. The second result is the
--- seconds after which this part stops counting if Slurm refused those jobs.
-function ledger.just_submitted(state, rule, uid, now)
+-- Returns the part of the use counted together with a job that neither a table nor a snapshot shows yet, by measure. The
+-- second result is the seconds after which this part stops counting if Slurm refused those jobs.
+function ledger.just_submitted(state, rule, job)
   local sum, left_s = {}, 1
   for _, entry in pairs(state.ledger) do
     local class = entry.claim.class
-    local own = rule.per ~= "user" or class.uid == uid
-    if own and not entry.saved and not entry.shown and class.scopes[rule.scope] then
+    local counts = class.scopes[rule.scope] and lib.sums.are_summed(rule, class, job)
+    if counts and not entry.saved and not entry.shown then
       lib.sums.add(sum, entry.claim.sum, 1)
-      left_s = math.max(left_s, math.ceil(left_of(state, entry, now)))
+      left_s = math.max(left_s, math.ceil(left_of(state, entry, job.now)))
     end
   end
   return sum, left_s
+end
+
+-- The GPU-hours of admissions that a snapshot lacks and that a hard rule counts together with a job.
+function ledger.committed(state, rule, job, snapshot)
+  local sum, surely_seen_s = 0, snapshot.as_of - ledger.SETTLE_S - state.delay
+  if snapshot.tokens == nil then
+    snapshot.tokens = {}
+    for token in lib.snapshot.seen(snapshot) do
+      snapshot.tokens[token] = true
+    end
+  end
+  for token, entry in pairs(state.ledger) do
+    local class = entry.claim.class
+    local is_new = not snapshot.tokens[token] and not ((entry.saved or entry.shown) and entry.at < surely_seen_s)
+    if is_new and class.scopes[rule.scope] and lib.sums.are_summed(rule, class, job) then
+      sum = sum + (entry.claim.sum.gpu_h or 0)
+    end
+  end
+  return sum
 end
 
 return ledger

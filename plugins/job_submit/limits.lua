@@ -1,12 +1,12 @@
--- requires: amounts, fit, ledger, measures, mostnodes, options, scopes, state, wording
+-- requires: amounts, conditions, fit, het, ledger, measures, mostnodes, options, scopes, state, wording
 -- Finds the limits that a job would exceed, and the minimums that it does not reach. A finding is {rule, key, sum (the
 -- measure), label, used, recent, limit or least or allowed, requested, mode}, with amounts as text. It is {rule, key,
 -- error} if a rule could not be evaluated. `allowed` lists the set `names`.
 -- `recent` is the part of `used` that was just submitted. If the job would fit without this part, `retry_s` is the
 -- number of seconds after which the part stops counting if Slurm refused those jobs.
 -- Also sets job.room: the amounts that would be accepted and the minimums, by the key of the limit. If job.checks is a
--- list, each limit that applies to the job is appended to it: {rule, sum or hours (the sum to which the job adds), uid,
--- bound, requested}. May write max_nodes.
+-- list, each limit that applies to the job is appended to it: {rule, sum or hours (the sum to which the job adds), bound,
+-- requested}. May write max_nodes.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -19,6 +19,7 @@ for _, rule in ipairs(policy.rules) do
     bound_by_rule[rule][limit] = lib.mostnodes.is_bound(rule, limit) or nil
     any_bound = any_bound or bound_by_rule[rule][limit] ~= nil
   end
+  any_bound = any_bound or (rule.jobs ~= nil and rule.mode == "enforce")
 end
 
 -- Returns the user's exception, whose limits replace those of the rule; nil if none is in force.
@@ -56,14 +57,13 @@ local function check(rule, limit, steps, job, state, room)
   end
   local was_bound = job.record and lib.scopes.was_bound(rule, job)
   local requested, bound, used = nil, value, 0
-  local user = rule.per == "user" and job.uid or nil
   if limit.sum then
     requested = job.sum[limit.sum] or 0
-    local before = job.counted.scopes[rule.scope] and job.counted.sum[limit.sum] or 0
+    local before = lib.scopes.counted(rule, job) and job.counted.sum[limit.sum] or 0
     if was_bound and requested <= before then
       return nil -- an update that does not request more
     end
-    used = math.max(lib.state.used(state, rule, limit.sum, user, job.user) - before, 0)
+    used = math.max(lib.state.used(state, rule, limit.sum, job) - before, 0)
   else
     requested = limit.of(job.size, job)
     bound = requested and limit.bound and limit.bound(value, job.size) or value
@@ -74,16 +74,23 @@ local function check(rule, limit, steps, job, state, room)
       return nil
     end
     if limit.hours and requested > 0 then
-      used = lib.state.gpu_hours(state, rule, limit.hours, job.uid, job.user)
+      used = lib.state.gpu_hours(state, rule, limit.hours, job)
+      if rule.hard and lib.scopes.counted(rule, job) then
+        used = math.max(used - (job.counted.sum.gpu_h or 0), 0)
+      end
     end
   end
   if job.alone and limit.sum then
     used = 0
   end
+  local earlier = 0
+  if job.het and limit.adds and not (limit.hours and rule.hard) then
+    earlier = lib.het.count(job, rule, limit, requested)
+    used = used + earlier
+  end
   if job.checks then
-    local sum, hours = limit.sum, limit.hours
     job.checks[#job.checks + 1] =
-      { rule = rule, sum = sum, hours = hours, uid = user, bound = bound, requested = requested }
+      { rule = rule, sum = limit.sum, hours = limit.hours, bound = bound, requested = requested }
   end
   local left = bound - used
   if rule.mode == "enforce" then
@@ -103,6 +110,7 @@ local function check(rule, limit, steps, job, state, room)
     limit = limit.text(limit.shown and value or bound),
     requested = limit.shown and limit.shown(requested, job.size) or limit.text(requested),
     mode = rule.mode,
+    remark = earlier > 0 and "Earlier components of this het job count too: " .. limit.text(earlier) .. "." or nil,
   }
   if reports then
     lib.measures.report(finding, fits)
@@ -111,7 +119,7 @@ local function check(rule, limit, steps, job, state, room)
     return nil, bound > 0 and left / bound or 0
   end
   if limit.sum then
-    local just, left_s = lib.ledger.just_submitted(state, rule, job.uid, job.now)
+    local just, left_s = lib.ledger.just_submitted(state, rule, job)
     local part = math.min(just[limit.sum] or 0, used)
     if part > 0 then
       finding.recent = limit.text(part)
@@ -333,6 +341,8 @@ return function(job, state)
           evaluate(rule, "option:" .. option.key, check_option, rule, option, need, job)
         end
       end
+    elseif possible and rule.jobs and rule.mode == "enforce" and lib.scopes.in_force(rule, job, true) then
+      lib.conditions.bound(rule.jobs, job, bounds)
     end
   end
   if bound_by_rules then

@@ -1,6 +1,6 @@
 -- requires: amounts, size
 -- Defines the limits that a rule can set, and how each measures a job or a sum over jobs.
-local _, lib = ...
+local policy, lib = ...
 local amounts = lib.amounts
 local measures = {}
 
@@ -53,10 +53,12 @@ end
 -- limit on the sum over the rule's jobs. Limits on running jobs are compared with the job alone: a job that exceeds one
 -- by itself would never start, while other jobs only make it wait. `bound` converts the rule's number into the limit of
 -- one job. The limit of one GPU type (gpus:a100) or period (gpu_hours:week) is derived from the entry for all of them.
--- `minimum` has the fields that differ for a minimum (at_least:gpus), which is measured on job.least.
+-- `minimum` has the fields that differ for a minimum (at_least:gpus), which is measured on job.least. With `adds`, the
+-- components of a het job count together.
 local LIMITS = {
   {
     key = "gpus",
+    adds = true,
     label = "GPUs in one job",
     text = amounts.format_mgpu,
     of = number("mgpu"),
@@ -83,6 +85,7 @@ local LIMITS = {
   { key = "memory_total", label = "memory running + pending", text = amounts.format_mib, sum = "mib" },
   {
     key = "gpus_running",
+    adds = true,
     label = "GPUs of running jobs",
     text = amounts.format_mgpu,
     of = gpus_running,
@@ -90,18 +93,37 @@ local LIMITS = {
   },
   {
     key = "jobs_running",
+    adds = true,
     label = "running jobs",
     text = amounts.format_number,
     of = function()
       return 1
     end,
   },
-  { key = "cpus_running", label = "CPUs of running jobs", text = amounts.format_number, of = number("cpus") },
-  { key = "memory_running", label = "memory of running jobs", text = amounts.format_mib, of = number("mib") },
-  { key = "nodes_running", label = "nodes of running jobs", text = amounts.format_number, of = number("nodes") },
-  { key = "nodes", label = "nodes in one job", text = amounts.format_number, of = number("nodes") },
-  { key = "cpus", label = "CPUs in one job", text = amounts.format_number, of = number("cpus") },
-  { key = "memory", label = "memory of one job", text = amounts.format_mib, of = number("mib") },
+  {
+    key = "cpus_running",
+    adds = true,
+    label = "CPUs of running jobs",
+    text = amounts.format_number,
+    of = number("cpus"),
+  },
+  {
+    key = "memory_running",
+    adds = true,
+    label = "memory of running jobs",
+    text = amounts.format_mib,
+    of = number("mib"),
+  },
+  {
+    key = "nodes_running",
+    adds = true,
+    label = "nodes of running jobs",
+    text = amounts.format_number,
+    of = number("nodes"),
+  },
+  { key = "nodes", adds = true, label = "nodes in one job", text = amounts.format_number, of = number("nodes") },
+  { key = "cpus", adds = true, label = "CPUs in one job", text = amounts.format_number, of = number("cpus") },
+  { key = "memory", adds = true, label = "memory of one job", text = amounts.format_mib, of = number("mib") },
   {
     key = "cpus_per_gpu",
     label = "CPUs per GPU",
@@ -134,7 +156,13 @@ local LIMITS = {
       return job.is_array and job.tasks or nil
     end,
   },
-  { key = "tasks", label = "tasks of one job (--ntasks)", text = amounts.format_number, of = number("tasks") },
+  {
+    key = "tasks",
+    adds = true,
+    label = "tasks of one job (--ntasks)",
+    text = amounts.format_number,
+    of = number("tasks"),
+  },
   {
     key = "walltime",
     label = "time limit",
@@ -147,9 +175,33 @@ local LIMITS = {
       return job.walltime_s and (before == nil or job.walltime_s > before) or job.mgpu > job.was.mgpu
     end,
   },
-  { key = "gpu_hours", label = "GPU-hours of one job", text = amounts.format_number, of = gpu_hours },
+  { key = "gpu_hours", adds = true, label = "GPU-hours of one job", text = amounts.format_number, of = gpu_hours },
 }
-local PERIODS = { day = "today", week = "this week", month = "this month" }
+
+-- The present period of a limit on GPU-hours, in words.
+local function period_text(period)
+  local days = period:match("^(%d+)d$")
+  return days and "in " .. days .. " days" or period == "day" and "today" or "this " .. period
+end
+
+-- The longest time limit that hard limits count, in seconds: that of a job without a time limit.
+local MOST_S = 365 * 86400
+
+-- Whether a rule counts the GPU-hours that jobs may still use.
+local commits = false
+for _, rule in ipairs(policy.rules) do
+  commits = commits or rule.hard == true
+end
+
+-- Returns the amounts that a job of this size adds to sums, by measure. `gpu_h` are the GPU-hours that it may use, which
+-- hard limits count until it ends.
+function measures.vector(size, walltime_s, tasks)
+  local vector = lib.size.vector(size, tasks)
+  if commits then
+    vector.gpu_h = size.mgpu / 1000 * tasks * math.min(walltime_s or 0, MOST_S) / 3600
+  end
+  return vector
+end
 
 local function copy(limit, found)
   for name, value in pairs(limit) do
@@ -159,11 +211,12 @@ local function copy(limit, found)
 end
 
 -- Returns the limit on one GPU type, or the limit on GPU-hours in one period, which counts all tasks of an array.
-local function of_part(limit, part)
+local function of_part(limit, part, is_hard)
   local found = copy(limit, {})
   found.key = limit.key .. ":" .. part
   if limit.key == "gpu_hours" then
-    found.label, found.hours = "GPU-hours " .. PERIODS[part], part
+    local committed = is_hard and "used or committed " or ""
+    found.label, found.hours = "GPU-hours " .. committed .. period_text(part), part
     found.of = function(size, job)
       return gpu_hours(size, job, job.tasks)
     end
@@ -208,7 +261,7 @@ function measures.of_rule(rule)
     end
     table.sort(parts)
     for _, part in ipairs(parts) do
-      found[#found + 1] = of_part(limit, part)
+      found[#found + 1] = of_part(limit, part, rule.hard)
     end
   end
   return found

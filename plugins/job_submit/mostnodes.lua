@@ -1,4 +1,4 @@
--- requires: amounts, nodes, size
+-- requires: amounts, measures, nodes, size
 -- Sets the maximum number of nodes of a job that sets none itself. Otherwise, Slurm could exceed an enforced limit by
 -- using more nodes than were counted.
 local _, lib = ...
@@ -89,7 +89,7 @@ function mostnodes.write(job, bounds, possible, all)
   end
   if most < all then
     job.writes.max_nodes = most
-    job.sum = most > size.nodes and lib.size.vector(with(most), job.tasks) or job.sum
+    job.sum = most > size.nodes and lib.measures.vector(with(most), job.walltime_s, job.tasks) or job.sum
   end
 end
 

@@ -43,6 +43,7 @@ function remembered.admissions(now, seconds)
       local uid, tasks, mgpu = tonumber(field.uid), tonumber(field.tasks), tonumber(field.mgpu)
       if uid and tasks and mgpu then
         local sum = { jobs = tasks, mgpu = mgpu, cpus = tonumber(field.cpus), mib = tonumber(field.mib) }
+        sum.gpu_h = tonumber(field.committed)
         add_types(sum, field.types)
         found[token] = {
           at = at,

@@ -47,9 +47,9 @@ local function parse(text)
   return found
 end
 
--- Returns the lines about reservations, and their contents (nil without such lines): {mode, mgpu = the job size from
--- which a reservation is required, infinite if never, held = {user → list of {account, partition, mgpu, name, begins_s,
--- ends_s, nodes}}}.
+-- Returns the lines about reservations, and their contents (nil without such lines): {mode, mgpu, held = {user → list of
+-- {account, partition, mgpu, name, begins_s, ends_s, nodes}}}. Jobs of the size `mgpu` require a reservation; infinite
+-- if none is required.
 function reserved.table_of(snapshot)
   if snapshot == nil then
     return "", nil

@@ -1,4 +1,4 @@
--- requires: calendar
+-- requires: calendar, conditions
 -- The scopes of rules: which jobs they sum over, and when they apply.
 local policy, lib = ...
 
@@ -167,9 +167,12 @@ local function overlaps(rule, job, walltime_s)
   return lib.calendar.overlap(rule.when, job.begin_s, job.begin_s + (walltime_s or math.huge)) ~= nil
 end
 
--- Whether a rule applies to a job, by its time of submission or, with `at: run`, by the time in which it may run.
-function scopes.in_force(rule, job)
+-- Whether a rule applies to a job, by its conditions and by its time of submission. With `at: run`, the time in which it
+-- may run decides. With `at_any_size`, returns whether the rule could apply to a larger job.
+function scopes.in_force(rule, job, at_any_size)
   if not scopes.is_current(policy.groups[rule.group], job.now) then
+    return false
+  elseif rule.jobs and not lib.conditions.hold(rule.jobs, job, at_any_size) then
     return false
   elseif rule.when == nil then
     return true
@@ -179,9 +182,14 @@ function scopes.in_force(rule, job)
   return lib.calendar.holds(rule.when, job.now)
 end
 
+-- Whether a rule already counted a job before its update.
+function scopes.counted(rule, job)
+  return job.counted.scopes[rule.scope] and (rule.per ~= "account" or job.account == job.past.account)
+end
+
 -- Whether a rule that applies to an updated job also applied before the update. Slurm does not show the old StartTime.
 function scopes.was_bound(rule, job)
-  if not job.counted.scopes[rule.scope] then
+  if not scopes.counted(rule, job) or (rule.jobs and not lib.conditions.held(rule.jobs, job)) then
     return false
   elseif not (rule.when and rule.when.run) then
     return true

@@ -282,7 +282,10 @@ end
 
 local function less_time(job)
   local most, time = job.room.walltime or math.huge, job.walltime_s or 0
-  local hours = least(job.room, "gpu_hours:day", "gpu_hours:week", "gpu_hours:month") / job.tasks
+  local hours = math.huge
+  for key, left in pairs(job.room) do
+    hours = key:find("^gpu_hours:") and math.min(hours, left / job.tasks) or hours
+  end
   if job.mgpu > 0 then
     most = math.min(most, math.min(hours, least(job.room, "gpu_hours")) * 3600 * 1000 / job.mgpu)
   end

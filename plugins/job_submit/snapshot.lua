@@ -37,7 +37,7 @@ local function read_body(file, generation, as_of)
     took = here and tonumber(took) or nil, -- duration of the query
     body = body,
     groups = body:match("\ngroups (%S+)"),
-    has_hours = body:find("\nhours ", 1, true) ~= nil,
+    hours = body:match("\nhours( [^\n]*)"), -- the start of each period for which GPU-hours are known
     uses = {},
   }
 end
@@ -84,27 +84,27 @@ local function fields_of(found, key)
   return fields
 end
 
--- Use of a group, or of one user's jobs in it: {jobs, mgpu, cpus, mib, mgpu:TYPE …, gpu_h_week …, last_pend = the id
+-- Use of a group, or of the jobs in it of one user or account (`name`): {jobs, mgpu, cpus, mib, mgpu:TYPE …, gpu_h_week …, last_pend = the id
 -- of the user's youngest pending job}. GPUs whose type is not known yet count for every type.
-function snapshot.use(found, group, user)
-  local place = user and group .. "@" .. user or group -- groups have no @ in their names
+function snapshot.use(found, group, per, name)
+  local place = per .. ":" .. name .. "@" .. group -- groups have no @ in their names
   local use = found.uses[place]
   if use == nil then
-    local key = user and "user:" .. encode(user) .. "@" .. encode(group) or "group:" .. encode(group)
+    local key = per == "group" and "group:" .. encode(group) or per .. ":" .. encode(name) .. "@" .. encode(group)
     local fields = fields_of(found, key)
-    local function both(name)
-      return (fields[name .. "_run"] or 0) + (fields[name .. "_pend"] or 0)
+    local function both(field)
+      return (fields[field .. "_run"] or 0) + (fields[field .. "_pend"] or 0)
     end
     use = { jobs = both("jobs"), mgpu = both("mgpu"), cpus = both("cpus"), mib = both("mib") }
     use.last_pend = fields.last_pend
     local typed, sum = {}, 0
-    for name, value in pairs(fields) do
-      local kind = name:match("^mgpu_%l+:(.+)$")
+    for field, value in pairs(fields) do
+      local kind = field:match("^mgpu_%l+:(.+)$")
       if kind then
         kind = string.lower(decode(kind))
         typed[kind], sum = (typed[kind] or 0) + value, sum + value
-      elseif name:find("^gpu_h_") then
-        use[name] = value
+      elseif field:find("^gpu_h_") then
+        use[field] = value
       end
     end
     for kind in pairs(lib.size.watched) do
@@ -113,6 +113,11 @@ function snapshot.use(found, group, user)
     found.uses[place] = use
   end
   return use
+end
+
+-- Whether a snapshot has the GPU-hours of a period.
+function snapshot.has_hours(found, period)
+  return found.hours ~= nil and found.hours:find(" " .. period .. "=", 1, true) ~= nil
 end
 
 -- Iterates over the tokens of admissions that the snapshot counts, the latest first, each with the second in which

@@ -1,4 +1,4 @@
--- requires: ledger, queue, scopes, size, snapshot, sums
+-- requires: ledger, measures, queue, scopes, snapshot, sums
 -- Current use by group and user: from slurm.jobs or a snapshot, and from jobs accepted since.
 --
 -- Slurm rebuilds slurm.jobs only when its whole-second stamp of the last job change advances, so the table may lack
@@ -68,6 +68,7 @@ function state_module.new()
     known = {}, -- By job ID, descriptions (queue.lua).
     classes = {},
     use = lib.sums.fresh(),
+    het = {}, -- By uid, the amounts of the accepted components of the last het job.
     het_kind = {}, -- By uid, the kind of the het job whose components follow.
     restored = false,
   }
@@ -112,48 +113,44 @@ function state_module.refresh(state, now, up)
   end
 end
 
--- The use that counts for a rule (of its whole group or of one user in it), as two tables by measure: of jobs counted
--- here, and of jobs in the snapshot. Either is nil if there are none. `user` is the name of `uid`; nil if unknown.
-function state_module.sums(state, rule, uid, user)
-  local own = state.use[rule.scope]
-  if own and rule.per == "user" then
-    own = own.users[uid]
-  elseif own then
-    own = own.all
-  end
-  if state.counting ~= "snapshot" then
-    return own, nil
-  end
-  local name
+-- The sums in a snapshot over the jobs that a rule counts together with a job; nil if its user is not known.
+local function reported_of(snapshot, rule, job)
+  local name = rule.per == "account" and job.account or ""
   if rule.per == "user" then
-    name = user or lib.snapshot.user_name(state.counted, uid)
-    if name == nil then
-      return own, nil
-    end
+    name = job.user or lib.snapshot.user_name(snapshot, job.uid)
   end
-  return own, lib.snapshot.use(state.counted, policy.groups[rule.group].name, name)
+  return name and lib.snapshot.use(snapshot, policy.groups[rule.group].name, rule.per, name)
+end
+
+-- The use by the jobs that a rule counts together with a job, as two tables by measure: jobs counted here, and jobs in
+-- the snapshot; nil for none.
+function state_module.sums(state, rule, job)
+  local own = lib.sums.of(state, rule, job)
+  return own, state.counting == "snapshot" and reported_of(state.counted, rule, job) or nil
 end
 
 -- The same for one measure, as a number.
-function state_module.used(state, rule, measure, uid, user)
-  local own, reported = state_module.sums(state, rule, uid, user)
+function state_module.used(state, rule, measure, job)
+  local own, reported = state_module.sums(state, rule, job)
   return (own and own[measure] or 0) + (reported and reported[measure] or 0)
 end
 
--- GPU-hours used in the current period; raises an error if the snapshot does not have them.
-function state_module.gpu_hours(state, rule, period, uid, user)
+-- GPU-hours used in the current period and, if the rule is hard, those that pending and running jobs may still use;
+-- raises an error if the snapshot does not have them.
+function state_module.gpu_hours(state, rule, period, job)
   local snapshot = state.snapshot
-  if not (snapshot and snapshot.has_hours) then
+  if not (snapshot and lib.snapshot.has_hours(snapshot, period)) then
     error("GPU-hours are unknown: they require a snapshot from slurm-gpuctld", 0)
   end
-  local name
-  if rule.per == "user" then
-    name = user or lib.snapshot.user_name(snapshot, uid)
-    if name == nil then
-      return 0
-    end
+  local reported = reported_of(snapshot, rule, job) or {}
+  local used = reported["gpu_h_" .. period] or 0
+  if not rule.hard then
+    return used
+  elseif state.counting ~= "snapshot" or state.counted ~= snapshot then
+    return used + (reported.gpu_h_committed or 0) + lib.ledger.committed(state, rule, job, snapshot)
   end
-  return lib.snapshot.use(snapshot, policy.groups[rule.group].name, name)["gpu_h_" .. period] or 0
+  local own = lib.sums.of(state, rule, job)
+  return used + (reported.gpu_h_committed or 0) + (own and own.gpu_h or 0)
 end
 
 -- Drops the cached description of a job that is about to be updated.
@@ -161,21 +158,23 @@ function state_module.forget(state, job_id)
   state.known[string.format("%.0f", job_id)] = nil
 end
 
--- The youngest pending job of a user that counts for a rule in this measure; nil if none is known. `user` is as in
--- `sums`.
-function state_module.youngest_pending(state, rule, measure, uid, user)
-  if state.counting == "snapshot" then
+-- The youngest pending job of a job's user that counts for a rule, in this measure; nil if none is known. It may be of
+-- another account.
+function state_module.youngest_pending(state, rule, measure, job)
+  if rule.per == "account" then
+    return nil
+  elseif state.counting == "snapshot" then
     -- The snapshot does not contain the GPU type of the user's youngest job.
-    local name = not measure:find(":") and (user or lib.snapshot.user_name(state.counted, uid))
-    return name and lib.snapshot.use(state.counted, policy.groups[rule.group].name, name).last_pend
+    local name = not measure:find(":") and (job.user or lib.snapshot.user_name(state.counted, job.uid))
+    return name and lib.snapshot.use(state.counted, policy.groups[rule.group].name, "user", name).last_pend
   end
   local youngest
-  for id, job in pairs(state.known) do
+  for id, known in pairs(state.known) do
     if
-      job.base == 0
-      and job.class.uid == uid
-      and job.class.scopes[rule.scope]
-      and (job.each[measure] or 0) > 0
+      known.base == 0
+      and known.class.uid == job.uid
+      and known.class.scopes[rule.scope]
+      and (known.each[measure] or 0) > 0
     then
       youngest = math.max(youngest or 0, tonumber(id))
     end
@@ -195,12 +194,13 @@ function state_module.run(job, state)
   if job.queue_error then
     error(job.queue_error, 0)
   end
-  job.sum = lib.size.vector(job.size, job.tasks)
+  job.sum = lib.measures.vector(job.size, job.walltime_s, job.tasks)
   -- The amounts that are already counted for the job, by measure, and their scopes; empty for a new job.
   job.counted = { sum = {}, scopes = {} }
   if job.record then
     local before = lib.queue.describe(state, job.record, job.record.job_state % 256)
-    job.counted = { sum = lib.size.vector(job.was, job.tasks), scopes = before.class.scopes }
+    local sum = lib.measures.vector(job.was, job.past.walltime_s, job.tasks)
+    job.counted = { sum = sum, scopes = before.class.scopes }
   end
 end
 

@@ -16,13 +16,23 @@ function sums.add(into, vector, times)
   end
 end
 
+-- The key of the jobs over which a rule sums: those of a user or of an account, or all jobs of its group.
+local function owner(per, class)
+  return per == "user" and class.uid or per == "account" and class.account or ""
+end
+
+-- Whether a rule sums over the jobs of both classes together.
+function sums.are_summed(rule, class, other)
+  return owner(rule.per, class) == owner(rule.per, other)
+end
+
 -- Returns the class of a job: one entry for all jobs with the same user, account, QOS, partitions and kind.
 function sums.classify(state, job)
   local key = string.format("%.0f\n%s\n%s\n%s\n%s", job.uid, job.account, job.qos, job.partition, job.kind)
   local class = state.classes[key]
   if class == nil then
     local scopes, rules = lib.scopes.matching(job)
-    class = { uid = job.uid, scopes = scopes, rules = rules, sum = { jobs = 0 }, alike = {} }
+    class = { uid = job.uid, account = job.account, scopes = scopes, rules = rules, sum = { jobs = 0 }, alike = {} }
     state.classes[key] = class
   end
   return class
@@ -30,26 +40,27 @@ end
 
 local n_fresh = 0
 
--- Returns empty sums; a scope gets {all, users} when a first job counts there. References to these are valid until sums
--- with another number replace them.
+-- Returns empty sums; a scope gets {group, user, account} when a first job counts there, each with sums by `owner`.
+-- References to these are valid until sums with another number replace them.
 function sums.fresh()
   n_fresh = n_fresh + 1
   return { number = n_fresh }
 end
 
--- By scope, the measures that its rules sum over the whole group (`group`) and over each user (`user`).
+-- By scope, the measures that its rules sum over the whole group, each user and each account.
 local wanted
 
 local function find_wanted()
   local found, seen = {}, {}
   for _, rule in ipairs(policy.rules) do
-    found[rule.scope] = found[rule.scope] or { group = {}, user = {} }
-    seen[rule.scope] = seen[rule.scope] or { group = {}, user = {} }
+    found[rule.scope] = found[rule.scope] or { group = {}, user = {}, account = {} }
+    seen[rule.scope] = seen[rule.scope] or { group = {}, user = {}, account = {} }
     for _, limit in ipairs(rule.per ~= "job" and lib.measures.of_rule(rule) or {}) do
       local measures, known = found[rule.scope][rule.per], seen[rule.scope][rule.per]
-      if limit.sum and not known[limit.sum] then
-        known[limit.sum] = true
-        measures[#measures + 1] = limit.sum
+      local measure = limit.sum or (limit.hours and rule.hard and "gpu_h")
+      if measure and not known[measure] then
+        known[measure] = true
+        measures[#measures + 1] = measure
       end
     end
   end
@@ -68,23 +79,24 @@ local function places_of(state, class)
   wanted = wanted or find_wanted()
   local places = {}
   for scope in pairs(class.scopes) do
-    local use, measures = state.use[scope] or { all = {}, users = {} }, wanted[scope]
+    local use = state.use[scope] or { group = {}, user = {}, account = {} }
     state.use[scope] = use
-    if #measures.group > 0 then
-      places[#places + 1] = use.all
-      places[#places + 1] = measures.group
-    end
-    if #measures.user > 0 then
-      local own = use.users[class.uid]
-      if own == nil then
-        own = {}
-        use.users[class.uid] = own
+    for per, measures in pairs(wanted[scope]) do
+      if #measures > 0 then
+        local by_owner, key = use[per], owner(per, class)
+        by_owner[key] = by_owner[key] or {}
+        places[#places + 1] = by_owner[key]
+        places[#places + 1] = measures
       end
-      places[#places + 1] = own
-      places[#places + 1] = measures.user
     end
   end
   return places
+end
+
+-- The sums of a rule that contain a class of jobs; nil if no job counts there.
+function sums.of(state, rule, class)
+  local use = state.use[rule.scope]
+  return use and use[rule.per][owner(rule.per, class)]
 end
 
 -- Adds a vector to all sums of a class, limited to measures that some rule needs.

@@ -44,22 +44,26 @@ local function types_of(request)
   return table.concat(lib.fit.named_types(request), ",")
 end
 
--- The job's values before the update, except for its size: {tasks, is_array, walltime_s, partition, qos, types}.
+-- The job's values before the update, except for its size: {tasks, is_array, walltime_s, account, partition, qos,
+-- gpus (as requested), types}.
 function update.past(job)
   local record = job.record
   local minutes = amounts.u32(record.time_limit)
+  local gpus = {
+    per_job = record.tres_per_job,
+    per_node = record.tres_per_node,
+    per_socket = record.tres_per_socket,
+    per_task = record.tres_per_task,
+  }
   return {
     tasks = job.tasks,
     is_array = job.is_array,
     walltime_s = minutes and minutes * 60,
+    account = string.lower(record.account or ""),
     partition = record.partition or "",
     qos = lib.queue.qos_of(record, record.job_state % 256),
-    types = types_of({
-      per_job = record.tres_per_job,
-      per_node = record.tres_per_node,
-      per_socket = record.tres_per_socket,
-      per_task = record.tres_per_task,
-    }),
+    gpus = gpus,
+    types = types_of(gpus),
   }
 end
 

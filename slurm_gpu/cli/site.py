@@ -13,14 +13,15 @@ import click
 
 from slurm_gpu import munge
 from slurm_gpu.config.site import SiteConfig, default_path, load_config
-from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.client import SlurmClient
+from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.slurm.client import SlurmClient, has_slurmdbd
 from slurm_gpu.slurm.commands import CommandRunner, run_command
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
 if TYPE_CHECKING:
     from slurm_gpu.client.database_client import DatabaseClient
+    from slurm_gpu.policy.language.names import SystemDirectory
 
 
 # In the output of `scontrol ping`. A timeout is different: it may be due to the load of this host.
@@ -80,6 +81,19 @@ class CommandSite:
             if self.config_path.exists():
                 self.encode(b"slurm-gpu", self.config.munge_socket)
         return client
+
+    def directory(self) -> SystemDirectory:
+        """Return the users and groups of this host, and the accounts in slurmdbd."""
+        from slurm_gpu.policy.language.names import SystemDirectory  # most commands read no policy
+
+        return SystemDirectory(self._account_parents)
+
+    def _account_parents(self) -> dict[str, str]:
+        settings = self.slurm.settings()
+        if not has_slurmdbd(settings):
+            raise OutsideError("this Slurm has no slurmdbd, which stores accounts")
+        found = self.limits.associations(settings.cluster)
+        return {one.account: one.parent for one in found if not one.user}
 
     def database(self) -> DatabaseClient:
         """Open a new connection to slurm-gpudbd; the caller closes it as a context manager."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -18,10 +19,10 @@ from slurm_gpu.controller.duty import InUse, QueueView
 from slurm_gpu.controller.queue.amounts import CountingFacts, amounts_of
 from slurm_gpu.controller.queue.demand import DecisionsWatch
 from slurm_gpu.controller.queue.ended_runs import EndedRunsPoll
-from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod, GpuHours, GpuRun
+from slurm_gpu.controller.queue.gpu_hours import GpuHours, GpuRun, committed_hours
 from slurm_gpu.controller.queue.nodes import NodeCache
 from slurm_gpu.controller.queue.poll_interval import PollPace
-from slurm_gpu.controller.queue.usage import Subject, UsageCounter, owner_of, usage_by_kind
+from slurm_gpu.controller.queue.usage import Subject, UsageCounter, UsageOwner, owner_of, usage_by_kind
 from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.controller.snapshot import snapshot_file as snapshots
 from slurm_gpu.controller.snapshot.feature_table import OrderOf
@@ -32,6 +33,7 @@ from slurm_gpu.controller.snapshot.zone_table import ZoneTables
 from slurm_gpu.controller.snapshot.zones import ZoneMap
 from slurm_gpu.daemon.outage_log import OutageLog
 from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.policy.language.periods import period_start
 from slurm_gpu.policy.lua.bundle import DECISIONS_LOG
 from slurm_gpu.policy.lua.install import SCRIPT_NAME
 from slurm_gpu.policy.lua.installed import (
@@ -100,6 +102,7 @@ class QueueWatcher:
         self._decisions, self._cpu = DecisionsWatch(run_directory / DECISIONS_LOG), cpu
         self._zones = ZoneMap(config.zones)
         self._zone_tables = ZoneTables(config.placement, config.zones, order_of)
+        self._config = config
         self._hours = GpuHours(ZoneInfo(config.timezone))
         self._usage = UsageCounter()
         self._pace = PollPace()
@@ -176,16 +179,19 @@ class QueueWatcher:
         policy = self._policy(Path(settings.conf_path).parent / SCRIPT_NAME)
         self.facts = facts = facts_of(policy, nodes, partitions)
         self._generation = max(self._generation + 1, int(now_s * 1000))
-        hours = None
-        if policy.counts_gpu_hours and _has_accounting(settings):
-            hours = self._gpu_hours(jobs, policy, facts, now_s)
+        usage, hours = self._usage.usage_of(jobs, policy.groups, facts), None
+        zone = ZoneInfo(self._config.timezone)
+        starts = {period: period_start(period, now_s, zone) for period in sorted(policy.hour_periods)}
+        if starts and _has_accounting(settings):
+            hours = self._gpu_hours(jobs, policy, facts, starts, now_s)
+            starts = {period: at_s for period, at_s in starts.items() if at_s >= self._ended.known_since_s}
         self._snapshot = Snapshot(
             generation=self._generation,
             as_of_s=int(now_s),
             groups_id=policy.groups_id,
-            usage=self._usage.usage_of(jobs, policy.groups, facts),
+            usage=usage if hours is None else usage.with_users(self._hours.uids),
             hours=hours,
-            period_starts=self._hours.starts(now_s) if hours is not None else {},
+            period_starts=starts if hours is not None else {},
             seen=_tokens(jobs, now_s),
             zones=tuple(self._zones.rooms(nodes)),
             reserve=self._reserve(),
@@ -223,10 +229,17 @@ class QueueWatcher:
         return self._script.policy
 
     def _gpu_hours(
-        self, jobs: Sequence[CountedJob], policy: PolicyInForce, facts: CountingFacts, now_s: float
-    ) -> dict[Subject, dict[CalendarPeriod, float]] | None:
-        first_s = min(self._hours.starts(now_s).values())
-        for run in self._ended.poll(first_s, now_s, facts):
+        self,
+        jobs: Sequence[CountedJob],
+        policy: PolicyInForce,
+        facts: CountingFacts,
+        starts: Mapping[str, int],
+        now_s: float,
+    ) -> dict[Subject, dict[str, float]] | None:
+        runs, are_first = self._ended.poll(min(starts.values()), now_s, facts)
+        if are_first:
+            self._hours = GpuHours(ZoneInfo(self._config.timezone))
+        for run in runs:
             self._hours.note_ended(run)
         running = []
         for job in jobs:
@@ -237,7 +250,35 @@ class QueueWatcher:
                 running.append(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, None))
             else:
                 self._hours.note_gone(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, job.end_s))
-        return self._hours.totals(running, policy.groups, now_s) if self._ended.complete else None
+        if self._ended.known_since_s == math.inf:
+            return None
+        found = self._hours.totals(running, policy.groups, starts, now_s)
+        if any(group.has_hard_limit for group in policy.groups):
+            for subject, committed in committed_hours(self._may_use(jobs, now_s), policy.groups).items():
+                found[subject] = {**found.get(subject, {}), **committed}
+        return found
+
+    def _may_use(self, jobs: Sequence[CountedJob], now_s: float) -> Iterator[tuple[UsageOwner, int, float]]:
+        """Yield the owner, the GPUs (mgpu) and the remaining time of each pending or running job."""
+        limits = {part.name: part.default_time_s or part.max_time_s for part in self._last_partitions}
+        for job in jobs:
+            mgpu = 0 if job.phase is JobPhase.ENDED else self._usage.mgpu_of(job) * job.n_tasks
+            if not mgpu:
+                continue
+            if job.phase is JobPhase.RUNNING:
+                left_s = math.inf if job.end_s is None else job.end_s - now_s
+                if job.is_suspended and job.limit_s is not None:
+                    left_s = job.limit_s  # Slurm moves the end when the job resumes
+            elif job.limit_s is not None:
+                left_s = job.limit_s
+            else:
+                of_partitions = [limits.get(name) for name in job.partition.split(",")]
+                left_s = max(math.inf if limit_s is None else limit_s for limit_s in of_partitions)
+            yield owner_of(job), mgpu, left_s
+
+    @property
+    def _last_partitions(self) -> Sequence[Partition]:
+        return () if self._partitions is None else self._partitions[1]
 
 
 def _has_accounting(settings: SlurmSettings) -> bool:

@@ -116,11 +116,16 @@ def _never(policy: Policy) -> Iterator[_Doubt]:
 
 def _idle_parts(policy: Policy) -> Iterator[_Doubt]:
     """Find tiers and group exceptions that apply to no job."""
-    for rule in policy.rules:
-        group = policy.groups[rule.group]
-        for name in group.none_of if rule.part_of else ():
-            if is_within(policy, group.name, name):
-                yield rule.location, f"rule {rule.id} never applies: all of its jobs are in group {name}"
+    # A part has a rule for each period in which it contains the same jobs.
+    parts_at = itertools.groupby(
+        sorted((rule for rule in policy.rules if rule.part_of), key=lambda rule: str(rule.location)),
+        key=lambda rule: rule.location,
+    )
+    for place, of_part in parts_at:
+        first, *others = of_part
+        covering = [_covering_group(policy, rule) for rule in (first, *others)]
+        if all(covering):
+            yield place, f"rule {first.id} never applies: all of its jobs are in group {covering[0]}"
     applied = {rule.location for rule in policy.rules}
     parts = [(one.location, one.group) for one in policy.exceptions if one.user is None]
     for rule in whole_rules(policy):
@@ -128,6 +133,12 @@ def _idle_parts(policy: Policy) -> Iterator[_Doubt]:
     for location, of_group in parts:
         if location not in applied:
             yield location, f"this never applies to group {of_group}: the days do not overlap"
+
+
+def _covering_group(policy: Policy, rule: PolicyRule) -> str | None:
+    """Return an excluded group that contains all jobs of a rule; None if there is none."""
+    group = policy.groups[rule.group]
+    return next((name for name in group.none_of if is_within(policy, group.name, name)), None)
 
 
 def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:

@@ -7,6 +7,7 @@ columns.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import secrets
@@ -18,6 +19,7 @@ from enum import Enum
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, CommandRunner, query_environment, run_command
 from slurm_gpu.text.hostlist import count_tasks
+from slurm_gpu.text.units import parse_slurm_time
 
 
 class JobPhase(Enum):
@@ -70,6 +72,8 @@ class CountedJob:
     per_task: str = ""
     """The TRES per task; since 24.11, they include CPUs: "cpu=2,gres/gpu=1"."""
     is_suspended: bool = False
+    limit_s: float | None = None
+    """The time limit, infinite if there is none; None if the partition determines it."""
 
 
 _COLUMNS = (
@@ -96,6 +100,7 @@ _COLUMNS = (
     "cpus-per-tres",
     "mem-per-tres",
     "tres-per-task",
+    "TimeLimit",
 )
 
 # The value of each column for a job with exclusive nodes. 26.05 has the column `Exclusive`, and its
@@ -208,6 +213,7 @@ def _job(row: str, now_s: float, whole_nodes: str) -> CountedJob:
             mib_per_gpu=_text(value["mem-per-tres"]),
             per_task=_text(value["tres-per-task"]),
             is_suspended=value["State"] in _SUSPENDED,
+            limit_s=_limit(value["TimeLimit"]),
         )
     except ValueError as error:
         raise SlurmError(f"squeue: job {value['JobID']}: {error}") from None
@@ -231,6 +237,15 @@ def _number(text: str) -> int:
     digits = text.rpartition("-")[2]
     number = int(digits) if digits.isdigit() else 0
     return number if number < _UNLIMITED_NODES else 0
+
+
+def _limit(text: str) -> float | None:
+    if text == "UNLIMITED":
+        return math.inf
+    try:
+        return parse_slurm_time(text)
+    except ValueError:  # NOT_SET or Partition_Limit
+        return None
 
 
 def _epoch(text: str) -> int | None:

@@ -36,9 +36,12 @@ QOS_FIELDS = (
     "GrpSubmitJobs",
     "MaxTRES",
     "MaxTRESPU",
+    "MaxTRESPA",
     "MaxWall",
     "MaxJobsPU",
+    "MaxJobsPA",
     "MaxSubmitJobsPU",
+    "MaxSubmitJobsPA",
     "Preempt",
     "GraceTime",
 )

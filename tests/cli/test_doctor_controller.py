@@ -9,7 +9,6 @@ import pytest
 from slurm_gpu.cli.doctor.checks.daemons import controller
 from slurm_gpu.cli.doctor.checks.finding import Level
 from slurm_gpu.config.yaml_source import parse_yaml
-from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import Usage
 from slurm_gpu.controller.snapshot.snapshot_file import FRESH_S, Snapshot, render
 from slurm_gpu.policy.language.check import check_policy
@@ -45,7 +44,7 @@ def write(installed: Installation, groups_id: str, age_s: int = 1, *, hours: boo
         groups_id,
         Usage({}, {}),
         {} if hours else None,
-        dict.fromkeys(CalendarPeriod, 1) if hours else {},
+        dict.fromkeys(("day", "week", "month"), 1) if hours else {},
     )
     (installed.root / "run" / "snapshot.txt").write_text(render(snapshot))
     installed.process(815, "python3", "/usr/sbin/slurm-gpuctld")

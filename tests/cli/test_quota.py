@@ -15,7 +15,6 @@ import pytest
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import CommandSite
 from slurm_gpu.config.yaml_source import parse_yaml
-from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot, render
 from slurm_gpu.errors import SlurmError
@@ -40,13 +39,13 @@ rules:
 """
 JOB = (
     f"3|N/A|{ME}|{os.getuid()}|vision|normal|gpu|PENDING|2|1|N/A|gres:gpu:2|N/A|cpu=2,node=2,gres/gpu=4|OK"
-    "|1795285306|N/A|N/A|||N/A|N/A|N/A"
+    "|1795285306|N/A|N/A|||N/A|N/A|N/A|1:00:00"
 )
 
 
 INTERACTIVE = (
-    JOB.replace("3|N/A", "4|N/A", 1).removesuffix("|N/A|N/A|N/A")
-    + "slurm-gpu/1 t=ab1x1 k=i r=shells|N/A|N/A|N/A"
+    JOB.replace("3|N/A", "4|N/A", 1).removesuffix("|N/A|N/A|N/A|1:00:00")
+    + "slurm-gpu/1 t=ab1x1 k=i r=shells|N/A|N/A|N/A|1:00:00"
 )
 
 
@@ -146,6 +145,7 @@ def test_without_a_valid_snapshot_the_queue_is_counted(quota: Command, snapshot:
     assert answer["limits"][0] == {
         "rule": "share",
         "group": "vision",
+        "account": None,
         "per": "user",
         "on": "GPUs running + pending",
         "key": "gpus_total",
@@ -191,8 +191,8 @@ def test_small_gpu_hours_are_not_rounded_to_0(quota: Command) -> None:
         "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"
         "  - {id: week, for: all, per: user, why: W., limits: {gpu_hours: {week: 500, day: 0.5}}}\n"
     )
-    hours = {Subject(ME, "all"): {CalendarPeriod.DAY: 0.0514, CalendarPeriod.WEEK: 410.25}}
-    quota.write_snapshot(hours=hours, period_starts=dict.fromkeys(CalendarPeriod, 1))
+    hours = {Subject(ME, "all"): {"day": 0.0514, "week": 410.25}}
+    quota.write_snapshot(hours=hours, period_starts=dict.fromkeys(("day", "week", "month"), 1))
     assert quota() == 0
     assert [row[1:] for row in rows(quota)[1:]] == [
         ["GPU-hours today", ME, "0.051", "0.5", "0.449"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.reporting.quota import QuotaLine, quota_of
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
@@ -20,9 +19,16 @@ SNAPSHOT = Snapshot(
     1,
     NOON_S,
     "ab",
-    Usage({Subject("alice", "grads"): USE, Subject(None, "grads"): RunningAndPending(UsageTotals(9))}, {}),
-    hours={Subject("alice", "grads"): {CalendarPeriod.WEEK: 410.5}},
-    period_starts={CalendarPeriod.DAY: 3, CalendarPeriod.WEEK: 2, CalendarPeriod.MONTH: 1},
+    Usage(
+        {
+            Subject("alice", "grads"): USE,
+            Subject(None, "grads"): RunningAndPending(UsageTotals(9)),
+            Subject(None, "labs", "vision"): RunningAndPending(UsageTotals(3), UsageTotals(1)),
+        },
+        {},
+    ),
+    hours={Subject("alice", "grads"): {"week": 410.5}},
+    period_starts={"day": 3, "week": 2, "month": 1},
 )
 
 
@@ -39,6 +45,18 @@ def lines(*rules: RuleInForce, places: UserAssociations = ALICE, now_s: float = 
 
 def used(limits: dict[str, object], per: str = "user") -> dict[str, float | None]:
     return {line.key: line.used for line in lines(rule(limits, per))}
+
+
+def test_a_limit_per_account_is_shown_for_each_account_of_the_user() -> None:
+    group = GroupInForce("labs", accounts=frozenset({"vision", "nlp"}), by_account=True)
+    places = UserAssociations(accounts=frozenset({"other", "nlp", "vision"}), qos=ALICE.qos)
+    shown = [
+        (line.account, line.used) for line in lines(rule({"jobs_total": 9}, "account", group), places=places)
+    ]
+    assert shown == [("nlp", 0), ("vision", 4)]
+    unknown = UserAssociations(accounts=None, qos=None)
+    (line,) = lines(rule({"jobs_total": 9}, "account", group), places=unknown)
+    assert (line.account, line.used) == (None, None)
 
 
 def test_totals_are_running_and_pending_and_the_others_are_running() -> None:

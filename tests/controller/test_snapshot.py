@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.run_file import write_run_file
 from slurm_gpu.controller.snapshot.snapshot_file import (
@@ -38,9 +37,10 @@ uses = st.builds(
     st.dictionaries(names, st.integers(1, 10**9), max_size=2),
 )
 subjects = st.one_of(
-    st.builds(Subject, names, st.none()),
-    st.builds(Subject, names, names),
-    st.builds(Subject, st.none(), names),
+    st.builds(Subject, names, st.none(), st.none()),
+    st.builds(Subject, names, names, st.none()),
+    st.builds(Subject, st.none(), names, st.none()),
+    st.builds(Subject, st.none(), names, names),
 )
 snapshots = st.builds(
     Snapshot,
@@ -65,7 +65,8 @@ def example(**changes: object) -> Snapshot:
                 UsageTotals(3, 12000, 96, 786432, 3, {"a100": 12000}),
                 UsageTotals(5, 20000),
                 last_pending=4711,
-            )
+            ),
+            Subject(None, "grads", "lab 1"): RunningAndPending(UsageTotals(1)),
         },
         {"alice": 1001},
     )
@@ -75,8 +76,8 @@ def example(**changes: object) -> Snapshot:
 
 def test_the_file_has_the_form_of_the_contract() -> None:
     snapshot = example(
-        hours={Subject("alice", None): {CalendarPeriod.WEEK: 410.25, CalendarPeriod.DAY: 0.0}},
-        period_starts={CalendarPeriod.DAY: 3, CalendarPeriod.WEEK: 2, CalendarPeriod.MONTH: 1},
+        hours={Subject("alice", None): {"week": 410.25, "day": 0.0}},
+        period_starts={"day": 3, "week": 2, "month": 1},
         seen={"f00x1": 4},
         zones=(ZoneCapacity("zone 1", None, 12000, 1),),
         timing=QueryTiming(35412.349, 0.081, "6f3c"),
@@ -85,7 +86,8 @@ def test_the_file_has_the_form_of_the_contract() -> None:
         f"slurm-gpu-snapshot 1 7 {NOON_S}",
         "groups ab",
         "looked 35412.34 0.09 6f3c",
-        "hours 3 2 1",
+        "hours day=3 week=2 month=1",
+        "use account:lab%201@grads jobs_run=1",
         "use user:alice jobs_run=3 mgpu_run=12000 cpus_run=96 mib_run=786432 nodes_run=3"
         " mgpu_run:a100=12000 jobs_pend=5 mgpu_pend=20000 last_pend=4711 gpu_h_week=410.250",
         "user alice 1001",
@@ -111,11 +113,9 @@ def test_a_part_is_never_taken_for_the_whole(snapshot: Snapshot, data: st.DataOb
 
 
 def test_unknown_hours_are_a_gap_and_no_hours_are_zero() -> None:
-    assert parse(render(example())).hours_of("alice", None, CalendarPeriod.DAY) is None
-    known = example(
-        hours={}, period_starts={CalendarPeriod.DAY: 3, CalendarPeriod.WEEK: 2, CalendarPeriod.MONTH: 1}
-    )
-    assert parse(render(known)).hours_of("alice", None, CalendarPeriod.DAY) == 0.0
+    assert parse(render(example())).hours_of("alice", None, "day") is None
+    known = example(hours={}, period_starts={"day": 3, "week": 2, "month": 1})
+    assert parse(render(known)).hours_of("alice", None, "day") == 0.0
 
 
 def test_an_old_incomplete_or_missing_snapshot_is_ignored(tmp_path: Path) -> None:

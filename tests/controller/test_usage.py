@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slurm_gpu.controller.queue.amounts import CountingFacts
 from slurm_gpu.controller.queue.usage import Subject, usage_of
 from slurm_gpu.policy.lua.installed import GroupInForce
@@ -39,6 +41,14 @@ def test_each_job_counts_for_its_user_and_in_each_group_that_it_is_in() -> None:
     assert usage.of("alice", "long").running.jobs == 0
     assert usage.of("carol", "grads").running.jobs == 0
     assert usage.uids == {"alice": 1001, "bob": 1002}
+
+
+def test_jobs_count_by_account_in_a_group_with_a_rule_per_account() -> None:
+    jobs = [make_job(1), make_job(2, user="bob", uid=1002), make_job(3, account="NLP", uid=1002)]
+    usage = usage_of(jobs, [replace(GRADS, by_account=True), BOB], FACTS)
+    assert usage.of(None, "grads", "vision").running.jobs == 2
+    assert usage.of(None, "grads", "nlp").running.jobs == 1
+    assert {one.account for one in usage.by_subject if one.group == "bob's"} == {None}
 
 
 def test_a_job_that_waits_in_several_qos_counts_in_the_groups_of_each() -> None:

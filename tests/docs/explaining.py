@@ -65,7 +65,7 @@ class ExampleCluster:
         snapshot = None
         if any(rule.per is not Per.JOB and rule.limits.gpu_hours for rule in checked.rules):
             now_s = int(MONDAY_AT_TEN.timestamp())
-            groups = f"groups {compiled['groups_id']}\nhours 1 1 1"
+            groups = f"groups {compiled['groups_id']}\nhours week=1 month=1 year=1"
             snapshot = f"slurm-gpu-snapshot 1 1 {now_s}\n{groups}\nend 1\n"
         self._partitions = [
             partition_record(

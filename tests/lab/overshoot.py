@@ -55,6 +55,8 @@ class Kind:
     """The `per:` and `limits:` of policy.yaml."""
     requests: tuple[Request, ...]
     users: tuple[str, ...] = ("alice",)
+    needs_snapshot: bool = False
+    """Whether the limit is on GPU-hours, which only a snapshot has."""
 
     @property
     def least(self) -> int:
@@ -71,6 +73,8 @@ class Kind:
 
     def amount_of(self, decision: dict[str, str]) -> int:
         """Return the amount of a line of decisions.log."""
+        if self.name == "hours":
+            return round(float(decision["committed"]))
         return int(decision["mgpu"]) // 1000 if self.name == "gpus" else int(decision["tasks"])
 
 
@@ -97,6 +101,22 @@ KINDS = (
             Request(("--array=0-4:2%1",), tasks=3),
             Request(("--array=1,5,7-8",), tasks=4),
         ),
+    ),
+    Kind(
+        "accounts",
+        6,
+        "per: account, limits: {jobs_total: 6}",
+        (Request(()), Request(("--array=0-1",), tasks=2)),
+        users=("alice", "carol"),
+    ),
+    # One job of eight hours fits in a budget of ten.
+    Kind(
+        "hours",
+        10,
+        "per: group, hard: true, on_error: deny, limits: {gpu_hours: {month: 10}}",
+        (Request(("--gpus=1", "--time=8:00:00"), each=8),),
+        users=("alice", "carol"),
+        needs_snapshot=True,
     ),
 )
 

@@ -15,7 +15,6 @@ import pytest
 from lab.cluster import Lab
 from lab.daemons import Daemon
 from lab.polling import wait_for
-from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot, parse
 
 pytestmark = pytest.mark.long
@@ -149,7 +148,7 @@ def hours_of_bob(lab: Lab) -> float:
         return snapshot_after(lab).hours is not None
 
     wait_for(known, DEADLINE_S, "the accounting is read")
-    hours = snapshot_after(lab).hours_of("bob", "everyone", CalendarPeriod.MONTH)
+    hours = snapshot_after(lab).hours_of("bob", "everyone", "month")
     assert hours is not None
     return hours
 

@@ -39,6 +39,8 @@ def test_no_round_exceeds_the_limit(
     counted: tuple[Lab, str], tmp_path: Path, kind: Kind, number: int
 ) -> None:
     lab, counted_by = counted
+    if kind.needs_snapshot and counted_by != "snapshot":
+        pytest.skip("GPU-hours are unknown without a snapshot")
     outcome = Play(lab, kind, counted_by, number, tmp_path / "policy.yaml").run()
     outcome.log()
     print(outcome)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from slurm_gpu.policy.language.job_conditions import JobConditions, JobSize
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitUnit, Scope
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import (
@@ -14,7 +15,6 @@ from slurm_gpu.policy.language.model import (
     GpuLimit,
     Group,
     Hours,
-    HoursPeriod,
     JobAmounts,
     JobKind,
     JobTime,
@@ -41,6 +41,7 @@ from .model import (
     BundleModel,
     ExceptionModel,
     GroupModel,
+    JobsModel,
     Limit,
     PolicyModel,
     RuleModel,
@@ -181,12 +182,22 @@ def _rule(rule: RuleModel) -> PolicyRule:
         mode=Mode(rule.mode),
         on_error=OnError(rule.on_error),
         when=None if rule.when is None else _hours(rule.when),
+        hard=rule.hard,
+        jobs=None if rule.jobs is None else _jobs(rule.jobs),
         kind=None if rule.kind is None else JobKind(rule.kind),
     )
 
 
 def _options(options: Mapping[str, str]) -> dict[str, Need]:
     return {option: Need(need) for option, need in options.items()}
+
+
+def _jobs(jobs: JobsModel) -> JobConditions:
+    at_least, at_most = (
+        JobSize(*(None if key not in one else int(one[key]) for key in ("gpus", "nodes", "walltime")))
+        for one in (jobs.at_least, jobs.at_most)
+    )
+    return JobConditions(at_least, at_most, _names(jobs.gpu_types), jobs.array)
 
 
 def _hours(when: When) -> Hours:
@@ -225,7 +236,7 @@ def as_limits(flat: Mapping[str, Limit]) -> RuleLimits:
         elif kind.measure is LimitUnit.GPU_HOURS:
             own = {
                 **(before if isinstance(before, Mapping) else {}),
-                HoursPeriod(part) if part else None: value,
+                part or None: value,
             }
         elif isinstance(value, frozenset):
             own = _names(value)

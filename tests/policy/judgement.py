@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from types import MappingProxyType
 
 from .model import (
     PARTITIONS,
@@ -72,8 +73,9 @@ class Judgement:
         }
 
 
-# GPU-hours used, by rule, uid (None: the whole group) and period.
-Hours = Mapping[tuple[str, int | None, str], float]
+_NO_AMOUNTS: Mapping[tuple[str, str], float] = MappingProxyType({})
+# GPU-hours used, by rule, UID or account (None: the whole group) and period.
+Hours = Mapping[tuple[str, int | str | None, str], float]
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,16 @@ def _holds(group: RuleModel | GroupModel, job: Request) -> bool:
     )
 
 
-def in_force(policy: PolicyModel, rule: RuleModel, job: Request, now_s: int) -> bool:
-    """Return whether a rule applies to a job that is submitted, or updated, now."""
+def in_force(
+    policy: PolicyModel, rule: RuleModel, job: Request, now_s: int, *, at_any_size: bool = False
+) -> bool:
+    """Return whether a rule applies to a job that is submitted, or updated, now.
+
+    With `at_any_size`, minimums of the rule's conditions are left out.
+    """
     if not _is_between(rule, policy.local(now_s)):
+        return False
+    if rule.jobs is not None and not rule.jobs.holds(job, at_any_size=at_any_size):
         return False
     if rule.when is None:
         return True
@@ -153,8 +162,15 @@ def admitted(policy: PolicyModel, job: Request, *, names_qos: bool = True) -> Re
     return job if job.mgpu <= policy.unowned_mgpu else replace(job, qos="sg-loans")
 
 
-def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = True) -> Judgement:
-    """Judge a submission."""
+def judge(
+    policy: PolicyModel,
+    job: Request,
+    known: Known,
+    *,
+    names_qos: bool = True,
+    earlier: Mapping[tuple[str, str], float] = _NO_AMOUNTS,
+) -> Judgement:
+    """Judge a submission; `earlier` has the amounts of the earlier components of its het job."""
     moment = policy.local(known.now_s)
     asked, job = job, admitted(policy, job, names_qos=names_qos)
     return Judgement(
@@ -170,7 +186,7 @@ def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = 
                 finding
                 for rule in policy.rules
                 if binds(rule, job, moment) and in_force(policy, rule, job, known.now_s)
-                for finding in _of_rule(rule, job, known, moment)
+                for finding in _of_rule(rule, job, known, moment, earlier)
             ),
             *_of_shards(job),
         )
@@ -196,7 +212,15 @@ def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | N
     counted = max(job.counted_nodes, job.per_job or 0) if only_per_job else job.counted_nodes
     most = math.inf
     for rule in policy.rules:
-        if rule.mode != "enforce" or not binds(rule, job, moment) or not in_force(policy, rule, run, now_s):
+        if rule.mode != "enforce" or not binds(rule, job, moment):
+            continue
+        if not in_force(policy, rule, run, now_s):
+            if rule.jobs is not None and in_force(policy, rule, run, now_s, at_any_size=True):
+                at_least = rule.jobs.at_least
+                if job.counted_nodes < at_least.get("nodes", 0):
+                    most = min(most, max(at_least["nodes"] - 1, job.counted_nodes))
+                if job.mgpu < at_least.get("gpus", 0) <= wide.mgpu and None not in job.needed_nodes:
+                    most = min(most, counted)
             continue
         for key, limit in _limits_of(rule, job, moment).items():
             base, _, part = key.partition(":")
@@ -224,7 +248,10 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
     earlier, later = replace(before, begin_s=None), _in_update(before, after)
 
     def applied(rule: RuleModel) -> bool:
-        if not binds(rule, before, moment):
+        moves = rule.per == "account" and after.account != before.account
+        if moves or not binds(rule, before, moment):
+            return False
+        if rule.jobs is not None and not rule.jobs.holds(before):
             return False
         if rule.when is None or not rule.when.run:
             return True
@@ -277,19 +304,57 @@ def accepts_blind(policy: PolicyModel, job: Request, now_s: int) -> bool:
     )
 
 
-def _of_rule(rule: RuleModel, job: Request, known: Known, moment: dt.datetime) -> Iterator[Finding]:
+def amounts_of_component(policy: PolicyModel, job: Request, now_s: int) -> dict[tuple[str, str], float]:
+    """Return what an admitted component adds to its het job, by rule and limit."""
+    moment = policy.local(now_s)
+    return {
+        (rule.id, key): amount
+        for rule in policy.rules
+        if binds(rule, job, moment) and in_force(policy, rule, job, now_s)
+        for key, limit in _limits_of(rule, job, moment).items()
+        if not (isinstance(limit, tuple) and _of_steps(limit, job) == math.inf)
+        and (amount := _added(rule, key, job)) is not None
+    }
+
+
+def _added(rule: RuleModel, key: str, job: Request) -> float | None:
+    """Return what a component adds to a limit on its het job; None if the limit is on each component."""
+    base, _, part = key.partition(":")
+    if base in RUNNING_SUMS:
+        return _of_running(key, job)
+    if base == "gpu_hours" and part:
+        return None if rule.hard else job.gpu_hours  # the sum of a hard rule has it already
+    if base in ("gpus", "cpus", "memory"):
+        return job.measure(key)
+    return _OF_ONE_JOB[base](job) if base in ("nodes", "tasks", "gpu_hours") else None
+
+
+def _of_rule(
+    rule: RuleModel,
+    job: Request,
+    known: Known,
+    moment: dt.datetime,
+    earlier: Mapping[tuple[str, str], float] = _NO_AMOUNTS,
+) -> Iterator[Finding]:
     counted = [other for other in known.jobs if binds(rule, other, moment)]
-    if rule.per == "user":
-        counted = [other for other in counted if other.uid == job.uid]
+    owner = owner_of(rule, job)
+    counted = [other for other in counted if owner_of(rule, other) == owner]
     for key, limit in _limits_of(rule, job, moment).items():
         used = None
         base, _, period = key.partition(":")
         if base == "gpu_hours" and known.hours is not None:
-            uid = job.uid if rule.per == "user" else None
-            used = known.hours.get((rule.id, uid, period), 0.0)
-        outcome = _outcome(key, limit, job, counted, used)
+            used = known.hours.get((rule.id, owner, period), 0.0)
+            if rule.hard:
+                used += sum(other.most_gpu_hours for other in counted)
+        outcome = _outcome(key, limit, job, counted, used, earlier.get((rule.id, key), 0))
         if outcome is not None:
             yield Finding(rule.id, key, rule.mode, outcome, rule.on_error == "deny")
+
+
+def owner_of(rule: RuleModel, job: Request) -> int | str | None:
+    """Return the user or account whose jobs a rule counts together with a job; None if it counts all."""
+    owners: dict[str, int | str] = {"user": job.uid, "account": job.account}
+    return owners.get(rule.per)
 
 
 def _limits_of(rule: RuleModel, job: Request, moment: dt.datetime) -> dict[str, Limit]:
@@ -301,7 +366,12 @@ def _limits_of(rule: RuleModel, job: Request, moment: dt.datetime) -> dict[str, 
 
 
 def _outcome(
-    key: str, limit: Limit, job: Request, counted: Sequence[Request], used_hours: float | None
+    key: str,
+    limit: Limit,
+    job: Request,
+    counted: Sequence[Request],
+    used_hours: float | None,
+    earlier: float = 0,
 ) -> Outcome | None:
     """Return the outcome of one limit for a job; None if the limit does not apply to such a job."""
     base, _, part = key.partition(":")
@@ -313,7 +383,7 @@ def _outcome(
             return None
     if base in RUNNING_SUMS:
         needs = _of_running(key, job)
-        return None if needs is None else _compare(needs, limit)  # type: ignore[arg-type]
+        return None if needs is None else _compare(needs and needs + earlier, limit)  # type: ignore[arg-type]
     if isinstance(limit, frozenset):
         return _of_names(base, limit, job)
     if base in SUMS:
@@ -325,7 +395,9 @@ def _outcome(
     if base == "gpu_hours" and part:
         if job.gpu_hours == 0:
             return Outcome.FITS
-        return Outcome.UNKNOWN if used_hours is None else _compare(used_hours + job.gpu_hours, limit)
+        return (
+            Outcome.UNKNOWN if used_hours is None else _compare(used_hours + earlier + job.gpu_hours, limit)
+        )
     asked = _OF_ONE_JOB[base](job) if base in _OF_ONE_JOB else job.measure(key)
     if asked is None:
         return None
@@ -333,7 +405,7 @@ def _outcome(
         return _compare(asked, math.ceil(Fraction(limit) * job.mgpu / 1000))
     if base == "memory_per_gpu":
         return _compare(asked, Fraction(limit) * job.mgpu / 1000)
-    return _compare(asked, limit)
+    return _compare(asked and asked + earlier, limit)
 
 
 def _of_running(key: str, job: Request) -> float | None:

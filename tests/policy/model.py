@@ -262,6 +262,20 @@ class Request:
             return "a100"
         return None if self.only_parts else self.gpu_type
 
+    @property
+    def possible_types(self) -> set[str]:
+        """Return the types that the requested GPUs may have; GPUs per node have type a100 by default."""
+        forms = ("per_job", "per_node", "per_task", "per_socket")
+        named = {
+            self.gpu_type or ("a100" if form == "per_node" else None)
+            for form in forms
+            if getattr(self, form) is not None
+        }
+        if self.shards_per_node or self.mps_per_node or not named:
+            named.add(None)
+        untyped = {kind for name in self.partitions for kind in PARTITIONS[name].gpu_types}
+        return {kind for kind in named if kind} | (untyped if None in named else set())
+
     def mgpu_of(self, gpu_type: str) -> int:
         """Return the mGPU that count towards a limit on one type: all GPUs that may be of this type."""
         may_be = any(gpu_type in PARTITIONS[name].gpu_types for name in self.partitions)
@@ -308,6 +322,11 @@ class Request:
     @property
     def gpu_hours(self) -> float:
         return self.mgpu * self.jobs * self.walltime_s / 3600 / 1000 if self.mgpu else 0.0
+
+    @property
+    def most_gpu_hours(self) -> float:
+        """Return the GPU-hours that count until the job ends; without a time limit, those of a year."""
+        return self.mgpu * self.jobs * min(self.walltime_s, 365 * 86400) / 3600 / 1000
 
     def measure(self, name: str) -> float:
         """Return an amount of one array task: gpus, gpus:TYPE, cpus, memory or jobs."""
@@ -376,6 +395,31 @@ class TierModel:
 
 
 @dataclass(frozen=True)
+class JobsModel:
+    """Conditions on single jobs; GPUs in mgpu."""
+
+    at_least: Mapping[str, float] = field(default_factory=dict)
+    at_most: Mapping[str, float] = field(default_factory=dict)
+    gpu_types: frozenset[str] | None = None
+    array: bool | None = None
+
+    def holds(self, job: Request, *, at_any_size: bool = False) -> bool:
+        """Return whether a job may meet all conditions, or all but the minimums."""
+        most, least = (
+            {"gpus": one.mgpu, "nodes": one.counted_nodes, "walltime": one.walltime_s}
+            for one in (job, job.on_fewest_nodes)
+        )
+        return (
+            (self.array is None or self.array == (job.array_tasks is not None))
+            and (
+                self.gpu_types is None or (job.mgpu > 0 and not self.gpu_types.isdisjoint(job.possible_types))
+            )
+            and (at_any_size or all(most[key] >= value for key, value in self.at_least.items()))
+            and all(least[key] <= value for key, value in self.at_most.items())
+        )
+
+
+@dataclass(frozen=True)
 class RuleModel:
     """One rule with the conditions of its group, or one part of a rule with tiers."""
 
@@ -395,8 +439,11 @@ class RuleModel:
     until: dt.date | None = None
     """The group's last day."""
     kind: str | None = None
+    jobs: JobsModel | None = None
     when: When | None = None
     limits: Mapping[str, Limit] = field(default_factory=dict)
+    hard: bool = False
+    """GPU-hours include those that pending and running jobs may still use."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options that jobs must name (required) or must not name (forbidden)."""
     exceptions: Mapping[int, ExceptionModel] = field(default_factory=dict)

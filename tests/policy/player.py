@@ -13,13 +13,24 @@ from slurm_gpu.policy.lua.bundle import build_bundle
 from slurm_gpu.policy.lua.script import PolicyScript, ScriptDecision
 
 from .compile import compiled, lending
-from .judgement import Hours, Judgement, Known, Outcome, accepts_blind, admitted, capped, judge, judge_change
+from .judgement import (
+    Hours,
+    Judgement,
+    Known,
+    Outcome,
+    accepts_blind,
+    admitted,
+    amounts_of_component,
+    capped,
+    judge,
+    judge_change,
+)
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .model import Request
 from .policystrategies import PERIOD_LIMITS
-from .render import PARTITIONS, changes, description, record, snapshot
+from .render import PARTITIONS, PERIODS, changes, description, record, snapshot
 from .scenarios import Change, Pass, Resubmit, Scenario, Source, Submit, SubmitBlind, can_change, changed
-from .users import NAMES
+from .users import ACCOUNTS, NAMES
 from .zonecluster import with_zones
 
 # Time after which an admission that became no job no longer counts.
@@ -151,12 +162,11 @@ class Player:
     def _hours(self) -> Hours | None:
         if self.source is not Source.FRESH:
             return None
-        who = (None, *NAMES)
         return {
-            (rule.id, uid, period): self.scenario.hours * (1 if uid else 2)
+            (rule.id, owner, period): self.scenario.hours * (1 if owner else 2)
             for rule in self.policy.rules
-            for uid in who
-            for period in ("day", "week", "month")
+            for owner in (None, *NAMES, *ACCOUNTS)
+            for period in PERIODS
         }
 
     @property
@@ -170,7 +180,7 @@ class Player:
 
     def _submit(self, action: Submit) -> None:
         first = action.components[0]
-        is_het = len(action.components) > 1
+        is_het, earlier = len(action.components) > 1, Counter[tuple[str, str]]()
         for offset, component in enumerate(action.components):
             request = replace(component, uid=first.uid, interactive=first.interactive)
             desc = description(request, self.scenario.mark, terse=action.terse)
@@ -179,12 +189,19 @@ class Player:
                 if offset > 0:
                     desc |= {"script": None, "argc": None}  # only the first component has them
             verdict = self.script.submit(desc, PARTITIONS)
-            judgement = judge(self.policy, request, self._known(), names_qos=not action.terse)
+            judgement = judge(
+                self.policy, request, self._known(), names_qos=not action.terse, earlier=earlier
+            )
             what = "het" if is_het else "submit"
             self._compare(what, verdict, judgement, (request, desc))
             if not verdict.accepted:
                 return  # Slurm refuses the rest
             job = capped(self.policy, admitted(self.policy, request, names_qos=not action.terse), self.now_s)
+            earlier.update(
+                amounts_of_component(
+                    self.policy, admitted(self.policy, request, names_qos=not action.terse), self.now_s
+                )
+            )
             if action.is_test_only:
                 self.test_only.append((self.now_s, job))
             else:

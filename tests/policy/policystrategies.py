@@ -14,6 +14,7 @@ from .model import (
     BundleModel,
     ExceptionModel,
     GroupModel,
+    JobsModel,
     Limit,
     OwnerModel,
     PolicyModel,
@@ -81,6 +82,7 @@ PERIOD_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpu_hours:day": st.integers(0, 60),
     "gpu_hours:week": st.integers(0, 60),
     "gpu_hours:month": st.integers(0, 60),
+    "gpu_hours:30d": st.integers(0, 60),
 }
 # Compared with single jobs, because a job over such a limit would never start.
 RUNNING_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
@@ -195,10 +197,26 @@ OPTIONS = (
 )
 _OPTION = st.sampled_from(OPTIONS)
 
+_SIZES = st.fixed_dictionaries(
+    {},
+    optional={
+        "gpus": st.integers(0, 8).map(lambda n: n * 500),
+        "nodes": st.integers(0, 4),
+        "walltime": SECONDS,
+    },
+)
+_JOBS = st.builds(
+    JobsModel,
+    _SIZES,
+    _SIZES,
+    st.none() | st.frozensets(st.sampled_from(GPU_TYPES), min_size=1),
+    some_of(None, None, True, False),
+)
+
 
 @st.composite
 def _with_tiers(draw: st.DrawFn, rule: RuleModel, hours: bool) -> RuleModel:
-    """Draw tiers of a rule, or exceptions of groups."""
+    """Draw tiers of a rule, or exceptions for groups."""
     are_exceptions = rule.per != "group" and draw(st.booleans())
     tiers = []
     for _ in range(draw(whole(1, 3))):
@@ -225,10 +243,10 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
     """
     rules = []
     for number in range(draw(whole(0, 3))):
-        per = draw(some_of("user", "group", "job"))
+        per = draw(some_of("user", "account", "group", "job"))
         limits = draw(_full_limits_of(per, hours=hours))
         exceptions = {}
-        if per != "group" and draw(st.booleans()):
+        if per in ("user", "job") and draw(st.booleans()):
             own = {key: draw(_DRAWN[key]) for key in limits if draw(st.booleans())}
             exceptions = {draw(UIDS): ExceptionModel(own, draw(_SOME_DATE), draw(_SOME_DATE))}
         conditions = draw(_SOME_CONDITIONS)
@@ -239,7 +257,9 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
             mode=draw(MODES),
             on_error=draw(some_of("allow", "deny")),
             kind=kind,
+            jobs=draw(_JOBS) if per == "job" and draw(st.booleans()) else None,
             limits=limits,
+            hard=any(key in PERIOD_LIMITS for key in limits) and draw(st.booleans()),
             exceptions=exceptions,
             **conditions,  # type: ignore[arg-type]
         )

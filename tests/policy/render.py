@@ -15,7 +15,7 @@ from slurm_gpu.policy.lua.script import ScalarFields
 from .judgement import Hours, binds
 from .model import DEFAULT_MIB_PER_CPU, DEFAULT_MIB_PER_GPU, Request, RuleModel
 from .model import PARTITIONS as MODEL_PARTITIONS
-from .users import NAMES
+from .users import ACCOUNTS, NAMES
 
 PARTITIONS: list[ScalarFields] = [
     {"name": "gpu", "flag_default": 1, "default_time": 60, "max_time": 4294967295},
@@ -160,6 +160,10 @@ def _total(request: Request, gpu_type: str | None, *, least: bool = False) -> st
     return text + (f",gres/shard={shards}" if shards else "") + (f",gres/mps={mps}" if mps else "")
 
 
+# Periods of GPU-hours in snapshots.
+PERIODS = ("day", "week", "month", "30d")
+
+
 def snapshot(
     generation: int,
     as_of: int,
@@ -177,19 +181,21 @@ def snapshot(
     listed = list(jobs)
     lines = [f"slurm-gpu-snapshot 1 {generation} {as_of}", "groups test"]
     if hours is not None:
-        lines.append("hours 1 1 1")
+        lines.append(f"hours {' '.join(f'{period}=1' for period in PERIODS)}")
     for rule in rules:
-        for uid in (None, *NAMES):
+        for owner in (None, *NAMES, *(ACCOUNTS if rule.per == "account" else ())):
             use: Counter[str] = Counter()
             for job, running in listed:
-                if binds(rule, job, moment) and uid in (None, job.uid):
+                if binds(rule, job, moment) and owner in (None, job.uid, job.account):
                     use.update(_use(job, "run" if running else "pend"))
-            for period in ("day", "week", "month"):
-                use[f"gpu_h_{period}"] = (hours or {}).get((rule.id, uid, period), 0)  # type: ignore[assignment]
+                    if hours is not None and rule.hard:
+                        use["gpu_h_committed"] += job.most_gpu_hours  # type: ignore[assignment]
+            for period in PERIODS if hours is not None else ():
+                use[f"gpu_h_{period}"] = (hours or {}).get((rule.id, owner, period), 0)  # type: ignore[assignment]
             fields = " ".join(f"{key}={value}" for key, value in use.items() if value)
             for name in _group_names(rule):
-                key = f"group:{name}" if uid is None else f"user:{NAMES[uid]}@{name}"
-                lines.append(f"use {key} {fields}")
+                key = f"user:{NAMES[owner]}@{name}" if isinstance(owner, int) else f"account:{owner}@{name}"
+                lines.append(f"use {f'group:{name}' if owner is None else key} {fields}")
     lines += [f"user {name} {uid}" for uid, name in NAMES.items()]
     lines += [f"seen {token}" for token in tokens]
     return "\n".join([*lines, f"end {generation}", ""])

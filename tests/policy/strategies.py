@@ -10,6 +10,7 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from .model import GPU_TYPES, Request
+from .users import ACCOUNTS as ACCOUNT_NAMES
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ MIDNIGHTS = [int(dt.datetime.combine(day, dt.time(), dt.UTC).timestamp()) for da
 # Times of --begin; most scenarios are at these times.
 BEGINS = st.builds(int.__add__, st.sampled_from(MIDNIGHTS), st.integers(0, 4 * 86400))
 UIDS = st.sampled_from([1001, 1002, 1003])
-ACCOUNTS = st.sampled_from(["vision", "nlp"])
+ACCOUNTS = st.sampled_from(ACCOUNT_NAMES)
 PARTITION_LISTS = st.sampled_from(["gpu", "long", "long,gpu"])
 SMALL = st.none() | st.integers(1, 6)
 MIB = st.sampled_from([1, 1000, 4096, 16384, 65536, 100_000])

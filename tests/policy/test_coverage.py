@@ -14,7 +14,6 @@ from slurm_gpu.policy.language.model import (
     GpuLimit,
     Group,
     Hours,
-    HoursPeriod,
     JobKind,
     LimitStep,
     Mode,
@@ -98,7 +97,7 @@ OF_SUM = st.builds(
     jobs_running=st.none() | LIMIT,
     cpus_total=st.none() | LIMIT,
     cpus_running=st.none() | LIMIT,
-    gpu_hours=st.none() | st.dictionaries(st.sampled_from(HoursPeriod), LIMIT, min_size=1),
+    gpu_hours=st.none() | st.dictionaries(st.sampled_from(["day", "week", "month"]), LIMIT, min_size=1),
 )
 
 
@@ -147,6 +146,11 @@ def applies(rule: PolicyRule, job: Job, policy: Policy) -> bool:
     return belongs(job, policy.groups[rule.group]) and rule.kind in (None, job.kind) and now
 
 
+def owner_of(per: Per, job: Job) -> str | None:
+    """Return the user or account whose jobs are counted together; None for all jobs."""
+    return {Per.USER: job.user, Per.JOB: job.user, Per.ACCOUNT: job.account}.get(per)
+
+
 def exceeded(rule: PolicyRule, key: str, job: Job, queue: list[Job], policy: Policy) -> bool:
     """Return whether a job to which the rule applies exceeds its limit `key`, given the other jobs."""
     limit = flat_limits(rule.limits)[key]
@@ -154,7 +158,7 @@ def exceeded(rule: PolicyRule, key: str, job: Job, queue: list[Job], policy: Pol
     counted = [
         other
         for other in (*queue, job)
-        if belongs(other, policy.groups[rule.group]) and (rule.per is Per.GROUP or other.user == job.user)
+        if belongs(other, policy.groups[rule.group]) and owner_of(rule.per, other) == owner_of(rule.per, job)
     ]
     if isinstance(limit, list):
         limit = next((step["limit"] for step in reversed(limit) if step["mgpu"] <= job.gpus * 1000), math.inf)

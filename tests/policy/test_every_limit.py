@@ -7,7 +7,7 @@ import re
 import pytest
 
 from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, LimitValue, Scope
-from slurm_gpu.policy.language.model import GpuLimit, HoursPeriod, LimitStep, Per
+from slurm_gpu.policy.language.model import GpuLimit, LimitStep, Per
 from slurm_gpu.policy.native.fields import LimitScope, native_fields
 from tests.docs.pages import ROOT
 
@@ -20,7 +20,7 @@ VALUES: dict[LimitUnit, LimitValue] = {
     LimitUnit.MEMORY: 4096,
     LimitUnit.WALLTIME: (LimitStep(from_mgpu=0, limit=3600),),
     LimitUnit.NAMES: ("a",),
-    LimitUnit.GPU_HOURS: {HoursPeriod.WEEK: 10.0},
+    LimitUnit.GPU_HOURS: {"week": 10.0},
 }
 
 

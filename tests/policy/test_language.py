@@ -18,7 +18,6 @@ from slurm_gpu.policy.language.model import (
     BundleMode,
     GpuLimit,
     Hours,
-    HoursPeriod,
     JobKind,
     JobTime,
     LimitStep,
@@ -117,7 +116,7 @@ def test_every_limit_is_read_in_its_unit() -> None:
         memory_total_mib=4 * 2**20,
         memory_running_mib=2 * 2**20,
         nodes_running=8,
-        gpu_hours={HoursPeriod.DAY: 12.5, HoursPeriod.WEEK: 500},
+        gpu_hours={"day": 12.5, "week": 500},
     )
     set_here = {
         kind.key for rule in policy.rules for kind in LIMITS.values() if kind.of(rule.limits) is not None
@@ -246,9 +245,10 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         ),
         (
             "{day: 12.5, week: 500}",
-            "{year: 500}",
-            "'year' is not a setting of limits.gpu_hours of rule 2; allowed: day, week",
+            "{years: 500}",
+            "'years' must be a period, such as week, quarter or 30d",
         ),
+        ("{day: 12.5, week: 500}", "{1d: 500}", "'1d' must be a period, such as week, quarter or 30d"),
         # Settings in the wrong place.
         ("      nodes: 4\n", "      nodes_running: 4\n", "'nodes_running' is not allowed in a rule with per"),
         (

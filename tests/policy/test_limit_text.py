@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_gpu.policy.language.limit_text import limit_texts
-from slurm_gpu.policy.language.model import GpuLimit, HoursPeriod, RuleLimits
+from slurm_gpu.policy.language.model import GpuLimit, RuleLimits
 from slurm_gpu.text.units import format_gpus
 
 
@@ -19,7 +19,7 @@ from slurm_gpu.text.units import format_gpus
         (RuleLimits(cpus_per_gpu=1), "at most 1 CPU per GPU"),
         (RuleLimits(array_tasks=1), "at most 1 array task"),
         (RuleLimits(nodes_running=1), "at most 1 node running"),
-        (RuleLimits(gpu_hours={HoursPeriod.DAY: 1.0, HoursPeriod.WEEK: 1.5}), "at most 1 GPU-hour a day"),
+        (RuleLimits(gpu_hours={"day": 1.0, "week": 1.5}), "at most 1 GPU-hour a day"),
         (RuleLimits(gpu_hours={None: 1}), "at most 1 GPU-hour"),
         (RuleLimits(gpus_running=GpuLimit(1000, {})), "at most 1 GPU running"),
     ],

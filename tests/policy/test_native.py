@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.policy.native.fields import INHERITED
+from slurm_gpu.slurm.sacctmgr import LimitField
 
 from .limitstore import account, limit, of, qos, user
 from .nativepolicies import ASSOCIATIONS, numbers, rules, wanted_limits
@@ -76,6 +77,34 @@ def test_no_sum_is_set_on_an_account_with_children_because_slurm_would_count_the
     assert [str(gap) for gap in wanted.gaps] == [
         "r1: gpus_running: nothing enforces it: "
         "in account vision, Slurm would also count sub-account vision-cv"
+    ]
+
+
+def test_limits_per_account_are_set_on_each_account_or_in_the_qos() -> None:
+    limits = "per: account, limits: {gpus_running: 4, jobs_running: 2, jobs_total: 5}"
+    wanted = wanted_limits(rules(f"for: both, {limits}", f"for: long, {limits}"), qos=(qos("sg-long"),))
+    of_account = {"GrpTRES=gres/gpu": 4, "GrpJobs": 2, "GrpSubmitJobs": 5}
+    of_qos = {"MaxTRESPA=gres/gpu": 4, "MaxJobsPA": 2, "MaxSubmitJobsPA": 5, "Flags=DenyOnLimit": 1}
+    assert numbers(wanted) == {"vision": of_account, "nlp": of_account, "QOS sg-long": of_qos}
+    assert wanted.gaps == ()
+
+
+@pytest.mark.parametrize(
+    ("per", "parts"), [("group", {"vision": 4, "vision-cv": 4}), ("account", {"vision-cv": 4})]
+)
+def test_a_limit_of_an_account_counts_its_sub_accounts(per: str, parts: dict[str, int]) -> None:
+    text = rules(f"for: grads, per: {per}, limits: {{gpus_running: 4}}")
+    text = text.replace("[vision]", "[vision, vision-cv]").replace("[vision, nlp]", "['*']", 1)
+    wanted = wanted_limits(text, (*ASSOCIATIONS, account("vision-cv", parent="vision")))
+    found = {
+        entity.name: bounds[LimitField("GrpTRES", "gres/gpu")].value
+        for entity, bounds in wanted.bounds.items()
+    }
+    assert found == parts
+    assert [gap.why for gap in wanted.gaps] == [
+        "in account vision, Slurm would also count sub-account vision-cv"
+        for _ in parts
+        if "vision" not in parts
     ]
 
 

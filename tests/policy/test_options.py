@@ -280,6 +280,7 @@ def test_quota_lists_options() -> None:
     assert line.to_json() == {
         "rule": "r",
         "group": "g",
+        "account": None,
         "per": "job",
         "on": "each job's option time",
         "key": "option:time",

@@ -48,8 +48,10 @@ def warnings(group: str, more: str = "") -> list[str]:
         (
             "{accounts: [dept]}",
             18,
-            "account 'dept' has no users of its own, so it matches no job; list its sub-accounts: dept_ai",
+            "account 'dept' has no users of its own, so it matches no job; "
+            "write dept/* for it and its sub-accounts: dept_ai",
         ),
+        ("{accounts: [old/*]}", 18, "no account of 'old/*' has users, so it matches no job"),
         ("{accounts: [old]}", 18, "account 'old' has no users, so it matches no job"),
         ("{users: [carol]}", 15, "user 'carol' has no account of cluster c in slurmdbd"),
         ("{qos: [sg-lnog]}", 13, "slurmdbd has no QOS 'sg-lnog'; did you mean sg-long?"),

@@ -18,10 +18,10 @@ ANSWERS = {
         "vision|alice|gpu||gres/gpu=0|||mem=1T||50||\n"
     ),
     "qos": (
-        "normal|cluster||||||||||||00:00:00\n"
-        "sg-long|cluster|2.500000|DenyOnLimit,NoDecay|gres/gpu=64||9|gres/gpu=4|gres/gpu=16|00:00:00|20|200"
+        "normal|cluster|||||||||||||||00:00:00\n"
+        "sg-long|cluster|2.500000|DenyOnLimit,NoDecay|gres/gpu=64||9|gres/gpu=4|gres/gpu=16|gres/gpu=8|00:00:00|20|4|200|40"
         "|sg-loans,low|00:00:00\n"
-        "sg-loans|requeue||||||||||||00:01:30\n"
+        "sg-loans|requeue|||||||||||||||00:01:30\n"
     ),
 }
 VISION = Entity(EntityKind.ACCOUNT, "vision")
@@ -78,6 +78,8 @@ def test_flags_of_a_qos_are_among_its_limits() -> None:
     assert (normal.name, normal.limits) == ("normal", NEW_QOS)
     assert long.limits[LimitField("Flags", "DenyOnLimit")] == 1
     assert long.limits[LimitField("MaxTRESPU", "gres/gpu")] == 16
+    of_account = {"MaxTRESPA=gres/gpu": 8, "MaxJobsPA": 4, "MaxSubmitJobsPA": 40}
+    assert of_account.items() <= {str(limit): value for limit, value in long.limits.items()}.items()
     assert long.limits[LimitField("MaxWall")] == 0
     assert [long.limits.get(LimitField("Preempt", name)) for name in ("sg-loans", "low", "normal")] == [
         1,
@@ -97,7 +99,7 @@ def test_an_unreadable_limit_is_an_error(text: str) -> None:
 
 def test_an_unreadable_limit_factor_is_an_error() -> None:
     with pytest.raises(SlurmError, match="QOS normal: sacctmgr printed LimitFactor='x'"):
-        Sacctmgr(Recorded({"qos": "normal|cluster|x|||||||||||00:00:00\n"}), {}).qos()
+        Sacctmgr(Recorded({"qos": "normal|cluster|x||||||||||||||00:00:00\n"}), {}).qos()
 
 
 def test_a_change_names_what_changes_and_nothing_else() -> None:

@@ -22,11 +22,12 @@ from slurm_gpu.config.site import Placement
 from slurm_gpu.config.yaml_source import YamlSource
 from slurm_gpu.errors import InputError, OutsideError
 from slurm_gpu.policy.dead_rules import find_doubts
+from slurm_gpu.policy.language.account_trees import with_listed
 from slurm_gpu.policy.language.adjustments import moves_path
 from slurm_gpu.policy.language.check import load_moved, load_policy
 from slurm_gpu.policy.language.cluster_names import unknown_to_cluster
 from slurm_gpu.policy.language.model import Policy
-from slurm_gpu.policy.language.names import SystemDirectory, resolve_names, unmanaged_accounts
+from slurm_gpu.policy.language.names import resolve_names, unmanaged_accounts
 from slurm_gpu.policy.language.tiers import whole_rules, written_groups
 from slurm_gpu.policy.lua.bundle import RUN_DIRECTORY, SiteFacts
 from slurm_gpu.policy.lua.in_force import InForce, compare_installed
@@ -71,14 +72,14 @@ def check(site: CommandSite, file: Path | None) -> None:
     for move, why in moved.void:
         click.echo(f"warning: {moves_path(path)}: {move} no longer applies: {why}", err=True)
     # Unknown names are errors in apply, but only warnings here: this host may lack the cluster's users.
-    names = resolve_names(checked, source, SystemDirectory())
+    names = resolve_names(checked, source, site.directory())
     today = dt.datetime.now(tz=ZoneInfo(timezone(site))).date()
     doubts = (
         *unmanaged_accounts(checked, source),
         *_unknown_to_cluster(site, checked, source),
         *_unknown_to_slurmdbd(site, checked, source),
         *_broken_promises(site, checked, source),
-        *find_doubts(checked, names, source, today),
+        *find_doubts(with_listed(checked, names), names, source, today),
         *_missing_scripts(checked, source),
     )
     for warning in (*names.unknown, *doubts):
@@ -191,6 +192,7 @@ def _in_force(site: CommandSite, checked: Policy, source: YamlSource) -> InForce
     try:
         settings = site.slurm.settings()
         facts = SiteFacts.of(settings, site.slurm.nodes(), RUN_DIRECTORY, timezone(site))
-        return compare_installed(Path(settings.conf_path).parent / SCRIPT_NAME, checked, source, facts)
+        script = Path(settings.conf_path).parent / SCRIPT_NAME
+        return compare_installed(script, checked, source, facts, site.directory())
     except OutsideError:
         return None  # the page can be shown on a host without Slurm

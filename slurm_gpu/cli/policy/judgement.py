@@ -85,7 +85,8 @@ def used_up(
 
 
 def _limit_text(line: QuotaLine, user: str) -> str:
-    jobs = f"{user}'s jobs" if line.rule.per == "user" else f"the jobs of group {line.rule.group.name}"
+    whose = {"user": f"{user}'s jobs", "account": f"the jobs of account {line.account}"}
+    jobs = whose.get(line.rule.per, f"the jobs of group {line.rule.group.name}")
     used, limit = (limit_amount(line.kind, value) for value in (line.used, line.limit))
     return (
         f"rule {line.rule.id}: {jobs} use {used} of {limit} {line.kind.what}, "

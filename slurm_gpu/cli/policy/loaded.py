@@ -51,6 +51,7 @@ class LoadedPolicy:
     names: ResolvedNames
     settings: SlurmSettings
     facts: SiteFacts
+    directory: SystemDirectory
 
     @classmethod
     def read(cls, site: CommandSite, file: Path | None, run_dir: Path = RUN_DIRECTORY) -> LoadedPolicy:
@@ -61,11 +62,12 @@ class LoadedPolicy:
         path = policy_path(site, file)
         settings = site.slurm.settings()
         policy, source = load_policy(path)
-        names = resolve_names(policy, source, SystemDirectory())
+        directory = site.directory()
+        names = resolve_names(policy, source, directory)
         if names.unknown:
             raise InvalidFileError(names.unknown)
         facts = SiteFacts.of(settings, site.slurm.nodes(), run_dir.absolute(), timezone(site))
-        return cls(path, policy, source, names, settings, facts)
+        return cls(path, policy, source, names, settings, facts, directory)
 
     @property
     def script(self) -> Path:
@@ -87,13 +89,13 @@ class LoadedPolicy:
             owned,
             site.slurm.jobs,
             today,
-            SystemDirectory().uid,
+            self.directory.uid,
             self.facts.n_gpus,
         )
 
     def in_force(self) -> InForce:
         """Return how the installed script compares with the policy."""
-        return compare_installed(self.script, self.policy, self.source, self.facts)
+        return compare_installed(self.script, self.policy, self.source, self.facts, self.directory)
 
 
 def owned_by_policy(journal: ApplyJournal, cluster: str) -> tuple[Owned, ...]:

@@ -80,12 +80,18 @@ def _row(line: QuotaLine, user: str, zone: ZoneInfo) -> Sequence[str]:
     return (
         rule.id,
         line.on,
-        user if rule.per == "user" else rule.group.name,
+        _whose(line, user),
         GAP if line.used is None else limit_amount(kind, line.used),
         limit_amount(kind, line.limit),
         GAP if line.left is None else limit_amount(kind, line.left),
         "; ".join(_notes(line, zone)),
     )
+
+
+def _whose(line: QuotaLine, user: str) -> str:
+    if line.rule.per == "account":
+        return f"account {line.account}" if line.account is not None else "each account"
+    return user if line.rule.per == "user" else line.rule.group.name
 
 
 def _owner_row(line: LendingLine) -> Sequence[str]:
@@ -110,6 +116,8 @@ def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
     rule = line.rule
     if rule.mode != "enforce":
         yield "advice only" if rule.mode == "advise" else "observed only"
+    if rule.jobs is not None:
+        yield f"jobs {rule.jobs['text']}"
     if rule.kind is not None:
         yield f"{rule.kind} jobs"
     if rule.when is not None:

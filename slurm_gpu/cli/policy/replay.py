@@ -30,7 +30,7 @@ from slurm_gpu.policy.explain.replay import (
     without_unknown,
 )
 from slurm_gpu.policy.language.check import load_policy
-from slurm_gpu.policy.language.names import SystemDirectory, resolve_names
+from slurm_gpu.policy.language.names import resolve_names
 from slurm_gpu.policy.lua.bundle import SiteFacts, compile_policy
 from slurm_gpu.policy.native.unenforced import unenforced_limits
 from slurm_gpu.text.cells import count, hours, minute
@@ -80,7 +80,7 @@ def replay(
     """
     path = policy_path(site, file)
     policy, source = load_policy(path)
-    names = resolve_names(policy, source, SystemDirectory())
+    names = resolve_names(policy, source, site.directory())
     if names.unknown:
         raise InvalidFileError(names.unknown)
     zone, now_s = ZoneInfo(timezone(site)), site.wall()

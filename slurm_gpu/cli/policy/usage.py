@@ -51,9 +51,9 @@ class ActivePolicy:
         if snapshot is None and (lends or any(rule.per != "job" for rule in rules)):
             missing = "this host has no current snapshot from slurm-gpuctld"
             yield f"{missing}, so jobs were counted in Slurm's queue"
-        if self.policy.counts_gpu_hours and (snapshot is None or snapshot.hours is None):
+        if self.policy.hour_periods and (snapshot is None or snapshot.hours is None):
             yield "GPU-hours are not known on this host"
-        counts_others = lends or any(rule.per == "group" for rule in rules) or uid != os.getuid()
+        counts_others = lends or any(rule.per in ("account", "group") for rule in rules) or uid != os.getuid()
         counts_queue = snapshot is None or kinds_summed_up(self.policy)
         if counts_queue and counts_others and _hides_jobs(self.settings):
             yield "Slurm shows you only your own jobs (PrivateData), so jobs of other users were not counted"

@@ -7,6 +7,8 @@ background: once for all runs since the start of the periods, then regularly for
 from __future__ import annotations
 
 import logging
+import math
+from typing import NamedTuple
 
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.controller.background import Background, BackgroundTask
@@ -24,6 +26,15 @@ _RETRY_S = 60.0
 # After an outage of slurmdbd, slurmctld reports to it late.
 _OVERLAP_S = 3600
 _AT_ONCE_S = 86400
+# Runs of a year do not have to fit in memory at once.
+_MOST_AT_ONCE_S = 31 * _AT_ONCE_S
+
+
+class _Span(NamedTuple):
+    """A span of time, in epoch seconds."""
+
+    begin_s: int
+    end_s: int
 
 
 class EndedRunsPoll:
@@ -32,44 +43,80 @@ class EndedRunsPoll:
     def __init__(self, client: SlurmClient, background: Background) -> None:
         self._client = client
         self._asking = BackgroundTask[list[GpuRun]](background)
-        self._began_s = 0.0
-        self._received_until_s: float | None = None
-        self._next_s = 0.0
+        self._asked: _Span | None = None
+        """The span of the query in progress."""
+        self._known: _Span | None = None
+        """The span whose runs have been received."""
+        self._first_s = 0
+        self._polled_s = self._next_s = 0.0
         self._outage = OutageLog(
             log, "GPU-hours could not be updated: %s", SystemClock(), over="GPU-hours are updated again"
         )
-        self.complete = False
-        """Whether all runs since the start of the periods have been received."""
 
-    def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> list[GpuRun]:
-        """Return the runs received since the last call; `first_s` is the start of the longest period."""
-        if now_s < self._began_s - _OVERLAP_S:
-            # The clock was set far back: earlier answers may cover other periods.
-            self._received_until_s, self._next_s, self.complete = None, 0.0, False
+    @property
+    def known_since_s(self) -> float:
+        """The time since which all ended runs have been received; infinite if none have been."""
+        return math.inf if self._known is None else self._known.begin_s
+
+    def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> tuple[list[GpuRun], bool]:
+        """Return the runs received since the last call, and whether they replace all earlier ones.
+
+        `first_s` is the start of the longest period. The latest runs are queried first.
+        """
+        # If the clock was set far back, earlier answers may cover other periods. Days before the periods, and
+        # runs that ended while nothing was polled, are unknown.
+        gap_s = now_s - self._polled_s if self._polled_s else 0.0
+        if first_s < self._first_s or not -_OVERLAP_S <= gap_s <= EVERY_S:
+            self._known, self._asked, self._next_s = None, None, 0.0
             self._asking.drop()
-        if self._asking.is_free and now_s >= self._next_s:
-            since_s = first_s if self._received_until_s is None else int(self._received_until_s) - _OVERLAP_S
-            self._began_s = now_s
-            self._asking.start(lambda: self._read(since_s, int(now_s), facts))
-        if not self._asking.is_done:
-            return []
+        self._first_s, self._polled_s = first_s, now_s
+        if self._known is not None:
+            self._known = self._known._replace(begin_s=max(self._known.begin_s, first_s))
+        if self._asking.is_free and (span := self._next(first_s, int(now_s))) is not None:
+            self._asked = span
+            self._asking.start(lambda: self._read(span, int(now_s), facts))
+        if not self._asking.is_done or self._asked is None:
+            return [], False
         try:
             runs = self._asking.take()
         except SlurmError as error:
             self._next_s = now_s + _RETRY_S
             self._outage.failed(error)
-            return []
+            return [], False
         self._outage.worked()
-        self._received_until_s, self._next_s, self.complete = self._began_s, now_s + EVERY_S, True
-        return runs
+        are_first, asked, self._asked = self._known is None, self._asked, None
+        if self._known is None:
+            self._known = asked
+        else:
+            begin_s, end_s = min(self._known.begin_s, asked.begin_s), max(self._known.end_s, asked.end_s)
+            self._known = _Span(begin_s, end_s)
+        if asked.end_s == self._known.end_s:
+            self._next_s = now_s + EVERY_S
+        return runs, are_first
 
-    def _read(self, since_s: int, now_s: int, facts: CountingFacts) -> list[GpuRun]:
+    def _next(self, first_s: int, now_s: int) -> _Span | None:
+        """Return the next span to query; None if nothing is due."""
+        if self._known is None:
+            return _Span(max(first_s, now_s - _MOST_AT_ONCE_S), now_s) if now_s >= self._next_s else None
+        if now_s >= self._next_s:
+            return _Span(self._known.end_s - _OVERLAP_S, now_s)
+        if first_s < self._known.begin_s:
+            return _Span(max(first_s, self._known.begin_s - _MOST_AT_ONCE_S), self._known.begin_s)
+        return None
+
+    def _read(self, span: _Span, now_s: int, facts: CountingFacts) -> list[GpuRun]:
+        """Return the runs that ended within the span; until an hour from now if it ends now."""
         runs = []
         # A query of a month may take slurmdbd longer than the timeout.
-        for begin_s in range(since_s, now_s, _AT_ONCE_S):
-            end_s = begin_s + _AT_ONCE_S
-            rows = self._client.accounting(begin_s, end_s if end_s < now_s else None)
-            runs += [run for row in rows if (run := _run(row, facts)) is not None]
+        for begin_s in range(span.begin_s, span.end_s, _AT_ONCE_S):
+            end_s = min(begin_s + _AT_ONCE_S, span.end_s)
+            is_last = end_s == now_s
+            for row in self._client.accounting(begin_s, None if is_last else end_s):
+                run = _run(row, facts)
+                # Longer runs are in the answers for several days.
+                most_s = end_s + _OVERLAP_S if is_last else end_s
+                if run is not None and run.end_s is not None and begin_s <= run.end_s < most_s:
+                    runs.append(run)
         return runs
 
 

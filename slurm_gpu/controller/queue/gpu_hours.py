@@ -1,9 +1,12 @@
-"""Sum up the GPU-hours of the current day, week and month in the site's time zone.
+"""Sum up the GPU-hours of the periods that limits count, such as the current week, in the site's time zone.
 
 Earlier runs are read once from Slurm's accounting, back to the start of the periods. Later ends are read from
 the queue, which lists a job for some minutes after its end. Running jobs count up to the present. The
 GPU-hours of a run are its allocated GPUs × (end − start), including the time when it was suspended, because a
 suspended job keeps its GPUs.
+
+Runs are kept for some days after their end, because several sources report them. Only the sums by day remain
+of earlier runs.
 
 A run that its owner resizes has several consecutive parts. Accounting has one row for each part. The queue
 reports the GPUs of the last part but the start of the first, so it is used only for the time after the known
@@ -14,32 +17,21 @@ poll.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.controller.queue.usage import Subject, UsageOwner, subjects_of
+from slurm_gpu.policy.language.periods import midnight
 from slurm_gpu.policy.lua.installed import GroupInForce
 
-
-class CalendarPeriod(StrEnum):
-    """The periods of GPU-hour limits; a week starts on Monday."""
-
-    DAY = "day"
-    WEEK = "week"
-    MONTH = "month"
-
-
-def period_starts(now_s: float, zone: ZoneInfo) -> dict[CalendarPeriod, int]:
-    """Return the start of each period that contains `now_s`, in epoch seconds."""
-    today = dt.datetime.fromtimestamp(now_s, zone).date()
-    days = {
-        CalendarPeriod.DAY: today,
-        CalendarPeriod.WEEK: today - dt.timedelta(days=today.weekday()),
-        CalendarPeriod.MONTH: today.replace(day=1),
-    }
-    return {p: int(dt.datetime.combine(day, dt.time(), zone).timestamp()) for p, day in days.items()}
+# The key of the GPU-hours that pending and running jobs may still use, next to those of the periods.
+COMMITTED = "committed"
+# Jobs without a time limit are assumed to run for a year, as in job_submit.lua.
+MOST_S = 365 * 86400
+# Accounting may report a run again for some time after its end.
+_REMEMBERED_S = 3 * 86400
+_PRUNED_EVERY_S = 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +51,21 @@ class GpuHours:
     def __init__(self, zone: ZoneInfo) -> None:
         self._zone = zone
         self._ended: dict[int, tuple[GpuRun, ...]] = {}
-        """Ended runs from accounting, by job ID."""
-        self._sums: dict[UsageOwner, dict[CalendarPeriod, float]] = {}
-        """Sums over `_ended` since the times in `_starts`."""
-        self._starts: dict[CalendarPeriod, int] = {}
+        """Recently ended runs from accounting, by job ID."""
+        self._days: dict[dt.date, dict[UsageOwner, float]] = {}
+        """GPU-hours of all runs in accounting, by day."""
+        self._pruned_s = 0
+        """The end of a run in accounting at which `_ended` was pruned last."""
+        self._subjects: dict[UsageOwner, list[Subject]] = {}
+        """Subjects of each owner in `_groups`."""
+        self._groups: list[GroupInForce] = []
+        self._sums: dict[UsageOwner, dict[str, float]] = {}
+        """GPU-hours of all runs in accounting since the times in `_starts`."""
+        self._starts: dict[str, int] = {}
         self._unreported: dict[int, tuple[GpuRun, ...]] = {}
         """Ended runs from the queue that accounting has not reported yet."""
         self._running: dict[int, GpuRun] = {}
         """Running runs in the last poll of the queue."""
-
-    def starts(self, now_s: float) -> Mapping[CalendarPeriod, int]:
-        """Return the starts of the current periods."""
-        return period_starts(now_s, self._zone)
 
     def note_ended(self, run: GpuRun) -> None:
         """Add a run, or a part of one, that ended according to accounting."""
@@ -80,7 +75,12 @@ class GpuHours:
         if any(other.start_s == run.start_s for other in known):
             return
         self._ended[run.job_id] = (*known, run)
+        if run.end_s - self._pruned_s >= _PRUNED_EVERY_S:
+            self._prune(run.end_s)
         self._add(run, run.end_s, self._sums)
+        for day, gpu_h in self._by_day(run, run.end_s):
+            of_day = self._days.setdefault(day, {})
+            of_day[run.owner] = of_day.get(run.owner, 0.0) + gpu_h
         unreported = self._unreported.pop(run.job_id, ())
         if left := tuple(other for other in unreported if not _overlap(run, other)):
             self._unreported[run.job_id] = left
@@ -98,18 +98,21 @@ class GpuHours:
             self._unreported[run.job_id] = (*self._unreported.get(run.job_id, ()), part)
 
     def totals(
-        self, running: Iterable[GpuRun], groups: Iterable[GroupInForce], now_s: float
-    ) -> dict[Subject, dict[CalendarPeriod, float]]:
-        """Return the GPU-hours of each subject that used any; running jobs are included."""
-        starts = period_starts(now_s, self._zone)
+        self,
+        running: Iterable[GpuRun],
+        groups: Iterable[GroupInForce],
+        starts: Mapping[str, int],
+        now_s: float,
+    ) -> dict[Subject, dict[str, float]]:
+        """Return the GPU-hours since each start, by subject that used any; running jobs are included."""
         if starts != self._starts:
-            self._start_periods(starts)
+            self._start_periods(dict(starts))
         running = list(running)
         for run in running:
             before = self._running.get(run.job_id)
             if before is not None and before.start_s == run.start_s and before.mgpu != run.mgpu:
                 self.note_gone(replace(before, end_s=int(now_s)))
-        self._running = {run.job_id: run for run in running}
+        self._note_requeued({run.job_id: run for run in running}, int(now_s))
         sums = {owner: dict(hours) for owner, hours in self._sums.items()}
         for parts in self._unreported.values():
             for part in parts:
@@ -118,14 +121,33 @@ class GpuHours:
         for run in running:
             begin_s = self._unreported_from(run)
             self._add(run if begin_s == run.start_s else replace(run, start_s=begin_s), now_s, sums)
-        by_subject: dict[Subject, dict[CalendarPeriod, float]] = {}
-        groups = list(groups)
-        for owner, hours in sums.items():
-            for subject in subjects_of(owner, groups):
-                total = by_subject.setdefault(subject, dict.fromkeys(CalendarPeriod, 0.0))
-                for period, value in hours.items():
-                    total[period] += value
-        return by_subject
+        return self._by_subject(sums, list(groups))
+
+    @property
+    def uids(self) -> dict[str, int]:
+        """The UID of each user with GPU-hours."""
+        owners = (*self._sums, *(run.owner for run in self._running.values()))
+        return {owner.user: owner.uid for owner in owners}
+
+    def _note_requeued(self, running: dict[int, GpuRun], now_s: int) -> None:
+        """Replace the running runs; runs that ended unnoticed, as by a requeue, have ended now."""
+        for job_id, before in self._running.items():
+            after = running.get(job_id)
+            known = (*self._ended.get(job_id, ()), *self._unreported.get(job_id, ()))
+            has_ended = after is None or after.start_s != before.start_s
+            if has_ended and not any(part.start_s >= before.start_s - 1 for part in known):
+                part = replace(before, end_s=now_s if after is None else min(now_s, after.start_s))
+                self._unreported[job_id] = (*self._unreported.get(job_id, ()), part)
+        self._running = running
+
+    def _by_subject(
+        self, sums: Mapping[UsageOwner, Mapping[str, float]], groups: list[GroupInForce]
+    ) -> dict[Subject, dict[str, float]]:
+        if groups != self._groups:
+            self._groups, self._subjects = groups, {}
+        for owner in sums.keys() - self._subjects.keys():
+            self._subjects[owner] = subjects_of(owner, groups)
+        return _by_subject(sums, self._subjects.__getitem__)
 
     def _unreported_from(self, run: GpuRun) -> int:
         """Return the start of the part of a run that is not covered by its known ended parts."""
@@ -133,22 +155,73 @@ class GpuHours:
         ends = [part.end_s for part in known if part.end_s is not None and part.start_s >= run.start_s - 1]
         return max([run.start_s, *ends])
 
-    def _start_periods(self, starts: dict[CalendarPeriod, int]) -> None:
-        """Start new periods: drop runs that ended before all of them, and recompute the sums."""
+    def _start_periods(self, starts: dict[str, int]) -> None:
+        """Start new periods: drop days before all of them, and recompute the sums."""
         self._starts, self._sums = starts, {}
-        first_s = min(starts.values())
-        self._ended, self._unreported = _since(first_s, self._ended), _since(first_s, self._unreported)
-        for runs in self._ended.values():
-            for run in runs:
-                assert run.end_s is not None
-                self._add(run, run.end_s, self._sums)
+        firsts = {period: self._day(start_s) for period, start_s in starts.items()}
+        self._days = {day: sums for day, sums in self._days.items() if day >= min(firsts.values())}
+        for day, of_day in self._days.items():
+            counting = [period for period, first in firsts.items() if day >= first]
+            for owner, gpu_h in of_day.items():
+                sums = self._sums.setdefault(owner, dict.fromkeys(starts, 0.0))
+                for period in counting:
+                    sums[period] += gpu_h
+        self._unreported = _since(min(starts.values()), self._unreported)
 
-    def _add(self, run: GpuRun, end_s: float, sums: dict[UsageOwner, dict[CalendarPeriod, float]]) -> None:
-        hours = sums.setdefault(run.owner, dict.fromkeys(CalendarPeriod, 0.0))
+    def _prune(self, newest_s: int) -> None:
+        """Drop runs that ended long before the newest one, except parts of running runs."""
+        self._pruned_s, since_s = newest_s, newest_s - _REMEMBERED_S
+        self._ended = {
+            job_id: runs
+            for job_id, runs in self._ended.items()
+            if job_id in self._running or any(run.end_s is not None and run.end_s > since_s for run in runs)
+        }
+
+    def _day(self, at_s: float) -> dt.date:
+        return dt.datetime.fromtimestamp(at_s, self._zone).date()
+
+    def _by_day(self, run: GpuRun, end_s: float) -> Iterator[tuple[dt.date, float]]:
+        """Yield the GPU-hours of a run on each day."""
+        begin_s: float = run.start_s
+        while begin_s < end_s:
+            day = self._day(begin_s)
+            next_s = min(end_s, max(midnight(day + dt.timedelta(days=1), self._zone), begin_s + 1))
+            yield day, (next_s - begin_s) / 3600 * run.mgpu / 1000
+            begin_s = next_s
+
+    def _add(self, run: GpuRun, end_s: float, sums: dict[UsageOwner, dict[str, float]]) -> None:
+        hours = sums.setdefault(run.owner, dict.fromkeys(self._starts, 0.0))
         for period, start_s in self._starts.items():
             allocated_s = end_s - max(run.start_s, start_s)
             if allocated_s > 0:
                 hours[period] += allocated_s / 3600 * run.mgpu / 1000
+
+
+def committed_hours(
+    jobs: Iterable[tuple[UsageOwner, int, float]], groups: Iterable[GroupInForce]
+) -> dict[Subject, dict[str, float]]:
+    """Return the GPU-hours that jobs may still use, by subject in a group with a hard limit.
+
+    Each job is its owner, its GPUs (mgpu) and the rest of its time limit (s).
+    """
+    sums: dict[UsageOwner, dict[str, float]] = {}
+    for owner, mgpu, left_s in jobs:
+        hours = sums.setdefault(owner, {COMMITTED: 0.0})
+        hours[COMMITTED] += min(max(left_s, 0), MOST_S) / 3600 * mgpu / 1000
+    hard = [group for group in groups if group.has_hard_limit]
+    return _by_subject(sums, lambda owner: subjects_of(owner, hard))
+
+
+def _by_subject(
+    sums: Mapping[UsageOwner, Mapping[str, float]], subjects: Callable[[UsageOwner], list[Subject]]
+) -> dict[Subject, dict[str, float]]:
+    by_subject: dict[Subject, dict[str, float]] = {}
+    for owner, hours in sums.items():
+        for subject in subjects(owner):
+            total = by_subject.setdefault(subject, dict.fromkeys(hours, 0.0))
+            for key, value in hours.items():
+                total[key] += value
+    return by_subject
 
 
 def _overlap(run: GpuRun, other: GpuRun) -> bool:

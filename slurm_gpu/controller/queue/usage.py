@@ -1,4 +1,4 @@
-"""Sum up use by user, by user within a group, and by group, as a pure function of the queue."""
+"""Sum up use by user, by group, and by user and account within a group, as a pure function of the queue."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ _INTERACTIVE = re.compile(r"slurm-gpu/1 t=[0-9A-Za-z]+ k=i")
 
 
 class Subject(NamedTuple):
-    """A user, a user within a group, or a group, for which use is summed up."""
+    """A user, a group, or a user or account within a group, for which use is summed up."""
 
     user: str | None
     group: str | None
+    account: str | None = None
 
 
 class UsageOwner(NamedTuple):
@@ -75,9 +76,13 @@ class Usage:
     by_subject: Mapping[Subject, RunningAndPending]
     uids: Mapping[str, int]
 
-    def of(self, user: str | None, group: str | None) -> RunningAndPending:
+    def of(self, user: str | None, group: str | None, account: str | None = None) -> RunningAndPending:
         """Return the use of one subject; all zeros if it has no jobs."""
-        return self.by_subject.get(Subject(user, group), RunningAndPending())
+        return self.by_subject.get(Subject(user, group, account), RunningAndPending())
+
+    def with_users(self, uids: Mapping[str, int]) -> Usage:
+        """Return the same use, with the UIDs of more users."""
+        return Usage(self.by_subject, {**uids, **self.uids})
 
 
 def submitted_as(job: CountedJob) -> str:
@@ -96,6 +101,8 @@ def subjects_of(owner: UsageOwner, groups: Iterable[GroupInForce]) -> list[Subje
     for group in groups:
         if group.matches(owner.uid, owner.account, owner.qos, owner.partition):
             found += (Subject(owner.user, group.name), Subject(None, group.name))
+            if group.by_account:
+                found.append(Subject(None, group.name, owner.account.lower()))
     return found
 
 
@@ -147,6 +154,11 @@ class UsageCounter:
                 if subject.user is not None:
                     both.saw_pending(use.last_pending)
         return Usage(by_subject, {owner.user: owner.uid for owner in by_owner})
+
+    def mgpu_of(self, job: CountedJob) -> int:
+        """Return the GPUs (mgpu) of one task of a job that was summed up last."""
+        _, kind = self._kinds[id(job)]
+        return kind.mgpu
 
     def _tallies(self, jobs: Iterable[CountedJob], facts: CountingFacts) -> Iterable[_Tally]:
         before = self._kinds if facts == self._facts else {}

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
-from slurm_gpu.controller.queue.usage import RunningAndPending, Usage
+from slurm_gpu.controller.queue.gpu_hours import COMMITTED
+from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitKind, LimitUnit, Scope
+from slurm_gpu.policy.language.periods import this_text
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.submission import UserAssociations
 
@@ -40,6 +41,8 @@ class QuotaLine:
     exception: Mapping[str, Any] | None = None
     """The exception that sets the limit, if any."""
     is_minimum: bool = False
+    account: str | None = None
+    """The account whose jobs a rule with `per: account` counts; None for other rules or if unknown."""
 
     @property
     def until_s(self) -> int | None:
@@ -60,6 +63,8 @@ class QuotaLine:
     def on(self) -> str:
         """The limited resource in words, for example "GPUs (a100) running"."""
         what = f"{'minimum ' if self.is_minimum else ''}{self.kind.what}"
+        if self.kind.scope is Scope.PERIOD and self.rule.hard:
+            what += " used or committed"
         return f"{_SUBJECTS[self._scope]}{what}{self._of}{_STATE[self._scope]}"
 
     @property
@@ -67,7 +72,7 @@ class QuotaLine:
         if self.of is None:
             return ""
         if self.kind.scope is Scope.PERIOD:
-            return " today" if self.of == "day" else f" this {self.of}"
+            return f" {this_text(self.of)}"
         return f" ({self.of})"
 
     @property
@@ -88,6 +93,7 @@ class QuotaLine:
             "rule": self.rule.id,
             "group": self.rule.group.name,
             "per": self.rule.per,
+            "account": self.account,
             "on": self.on,
             "key": self.key,
             "unit": _UNITS[self.kind.measure],
@@ -116,8 +122,25 @@ def quota_of(
     for rule in policy.rules:
         if _may_bind(rule.group, uid, places, now_s):
             usage = snapshot.usage if rule.kind is None else (by_kind or {}).get(rule.kind)
-            lines += _lines(rule, usage, snapshot, user, uid, now_s)
+            for subject in _subjects(rule, user, uid, places):
+                lines += _lines(rule, usage, snapshot, subject, uid, now_s)
     return lines
+
+
+def _subjects(rule: RuleInForce, user: str, uid: int, places: UserAssociations) -> Iterator[Subject]:
+    """Yield the subject over which a rule sums, or one for each account in which the user may have such jobs.
+
+    If the user's accounts are unknown, so is the account of the subject.
+    """
+    group = rule.group
+    if rule.per != "account":
+        yield Subject(user if rule.per == "user" else None, group.name)
+    elif places.accounts is None:
+        yield Subject(None, group.name)
+    else:
+        for account in sorted(places.accounts or ("",)):
+            if group.holds(uid, account, None, None) is not False:
+                yield Subject(None, group.name, account)
 
 
 def _may_bind(group: GroupInForce, uid: int, places: UserAssociations, now_s: float) -> bool:
@@ -127,10 +150,10 @@ def _may_bind(group: GroupInForce, uid: int, places: UserAssociations, now_s: fl
 
 
 def _lines(
-    rule: RuleInForce, usage: Usage | None, snapshot: Snapshot, user: str, uid: int, now_s: float
+    rule: RuleInForce, usage: Usage | None, snapshot: Snapshot, subject: Subject, uid: int, now_s: float
 ) -> Iterator[QuotaLine]:
     limits, exception = rule.limits_of(uid, now_s), rule.exception_of(uid, now_s)
-    subject = (user if rule.per == "user" else None, rule.group.name)
+    is_known = rule.per != "account" or subject.account is not None
     for kind in LIMITS.values():  # display order
         for key, limit in sorted(limits.items()):
             name, _, of = key.removeprefix(AT_LEAST).partition(":")
@@ -140,9 +163,10 @@ def _lines(
                     kind=kind,
                     of=of or None,
                     limit=limit,
-                    used=_used(kind, of or None, usage, snapshot, subject),
+                    used=_used(rule, kind, of or None, usage, snapshot, subject) if is_known else None,
                     exception=exception if exception and key in exception["limits"] else None,
                     is_minimum=key.startswith(AT_LEAST),
+                    account=subject.account,
                 )
     for option, need in rule.options.items():
         kind = LimitKind(f"option:{option}", LimitUnit.NAMES, Scope.JOB, f"option {option}")
@@ -150,16 +174,19 @@ def _lines(
 
 
 def _used(
+    rule: RuleInForce,
     kind: LimitKind,
     of: str | None,
     usage: Usage | None,
     snapshot: Snapshot,
-    subject: tuple[str | None, str | None],
+    subject: Subject,
 ) -> float | None:
     if kind.scope is Scope.JOB:
         return None
     if kind.scope is Scope.PERIOD:
-        return None if of is None else snapshot.hours_of(*subject, CalendarPeriod(of))
+        keys = () if of is None else (of, COMMITTED) if rule.hard else (of,)
+        hours = [snapshot.hours_of(subject.user, subject.group, key, subject.account) for key in keys]
+        return None if None in hours or not hours else sum(value for value in hours if value is not None)
     if usage is None:
         return None
     both = usage.of(*subject)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
-from slurm_gpu.controller.queue.gpu_hours import CalendarPeriod
+from slurm_gpu.controller.queue.gpu_hours import COMMITTED
 from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot.encoding import encode
 from slurm_gpu.controller.snapshot.reserve_table import ReserveTable
@@ -48,9 +48,9 @@ class Snapshot:
     groups_id: str | None
     """The policy whose groups were counted; None if no policy is installed."""
     usage: Usage
-    hours: Mapping[Subject, Mapping[CalendarPeriod, float]] | None = None
-    """GPU-hours of each subject that used any; None if unknown."""
-    period_starts: Mapping[CalendarPeriod, int] = field(default_factory=dict)
+    hours: Mapping[Subject, Mapping[str, float]] | None = None
+    """GPU-hours by period, and `committed` ones, of each subject that has any; None if unknown."""
+    period_starts: Mapping[str, int] = field(default_factory=dict)
     seen: Mapping[str, int] = field(default_factory=dict)
     """Submit times of recently admitted jobs that are counted, by token; the latest first."""
     zones: tuple[ZoneCapacity, ...] = ()
@@ -60,11 +60,13 @@ class Snapshot:
     reserve: ReserveTable | None = None
     timing: QueryTiming | None = None
 
-    def hours_of(self, user: str | None, group: str | None, period: CalendarPeriod) -> float | None:
+    def hours_of(
+        self, user: str | None, group: str | None, period: str, account: str | None = None
+    ) -> float | None:
         """Return the GPU-hours of one subject; None if unknown."""
-        if self.hours is None:
+        if self.hours is None or period not in (*self.period_starts, COMMITTED):
             return None
-        return self.hours.get(Subject(user, group), {}).get(period, 0.0)
+        return self.hours.get(Subject(user, group, account), {}).get(period, 0.0)
 
 
 def render(snapshot: Snapshot) -> str:
@@ -81,9 +83,9 @@ def parse(text: str) -> Snapshot:
     if not text.endswith("\n") or lines[-1] != f"end {header[1]}":
         raise ValueError("incomplete snapshot: its end is missing")
     by_subject: dict[Subject, RunningAndPending] = {}
-    hours: dict[Subject, dict[CalendarPeriod, float]] = {}
+    hours: dict[Subject, dict[str, float]] = {}
     uids: dict[str, int] = {}
-    starts: dict[CalendarPeriod, int] = {}
+    starts: dict[str, int] = {}
     groups_id, zones, timing = None, [], None
     seen: dict[str, int] = {}
     for line in lines[1:-1]:
@@ -93,7 +95,7 @@ def parse(text: str) -> Snapshot:
         elif kind == "looked":
             timing = QueryTiming(float(words[0]), float(words[1]), words[2])
         elif kind == "hours":
-            starts = dict(zip(CalendarPeriod, map(int, words), strict=True))
+            starts = {period: int(start_s) for period, _, start_s in (word.partition("=") for word in words)}
         elif kind == "use":
             subject = _read_subject(words[0])
             by_subject[subject], hours[subject] = _read_use(words[1:])
@@ -143,7 +145,9 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
         began_s, took_s = math.floor(snapshot.timing.began_s * 100), math.ceil(snapshot.timing.took_s * 100)
         yield f"looked {began_s / 100:.2f} {took_s / 100:.2f} {snapshot.timing.boot_id}"
     if snapshot.hours is not None:
-        yield "hours " + " ".join(str(snapshot.period_starts[period]) for period in CalendarPeriod)
+        yield " ".join(
+            ("hours", *(f"{period}={start_s}" for period, start_s in snapshot.period_starts.items()))
+        )
     hours = snapshot.hours or {}
     known: list[Subject] = sorted({*snapshot.usage.by_subject, *hours}, key=_subject)
     for subject in known:
@@ -178,14 +182,14 @@ def _counts(both: RunningAndPending) -> Iterator[str]:
         yield f"last_pend={both.last_pending}"
 
 
-def _hours(hours: Mapping[CalendarPeriod, float]) -> Iterator[str]:
+def _hours(hours: Mapping[str, float]) -> Iterator[str]:
     for period, value in hours.items():
         if value > 0:
             yield f"gpu_h_{period}={value:.3f}"
 
 
-def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[CalendarPeriod, float]]:
-    both, hours = RunningAndPending(), dict[CalendarPeriod, float]()
+def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[str, float]]:
+    both, hours = RunningAndPending(), dict[str, float]()
     halves = {suffix: getattr(both, half) for suffix, half in _HALVES}
     for word in words:
         name, _, value = word.partition("=")
@@ -193,7 +197,7 @@ def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[CalendarPeriod,
             both.last_pending = int(value)
             continue
         if name.startswith("gpu_h_"):
-            hours[CalendarPeriod(name.removeprefix("gpu_h_"))] = float(value)
+            hours[name.removeprefix("gpu_h_")] = float(value)
             continue
         key, _, suffix = name.partition("_")
         suffix, _, kind = suffix.partition(":")
@@ -205,7 +209,9 @@ def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[CalendarPeriod,
 
 
 def _subject(subject: Subject) -> str:
-    user, group = subject
+    user, group, account = subject
+    if account is not None:
+        return f"account:{encode(account)}@{encode(group or '')}"
     if user is None:
         return f"group:{encode(group or '')}"
     return f"user:{encode(user)}" + ("" if group is None else f"@{encode(group)}")
@@ -215,5 +221,7 @@ def _read_subject(text: str) -> Subject:
     kind, _, rest = text.partition(":")
     if kind == "group":
         return Subject(None, unquote(rest))
-    user, at, group = rest.partition("@")
-    return Subject(unquote(user), unquote(group) if at else None)
+    name, at, group = rest.partition("@")
+    if kind == "account":
+        return Subject(None, unquote(group), unquote(name))
+    return Subject(unquote(name), unquote(group) if at else None)

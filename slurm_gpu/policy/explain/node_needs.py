@@ -34,7 +34,7 @@ def unmet_needs(
     *,
     allocates_memory: bool,
 ) -> Iterator[str]:
-    """Yield a message for each need that none of the `nodes` can meet.
+    """Yield a message for each need that no node of `nodes` meets.
 
     `requested` names the partitions or the reservation of these nodes. Slurm multiplies memory per CPU or GPU
     by their number only if it `allocates_memory`.

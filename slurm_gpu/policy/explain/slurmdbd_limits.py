@@ -16,8 +16,8 @@ from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, Association, LimitField, Qos
 from slurm_gpu.text.hostlist import count_tasks
 
 _TRES = {"gpus": "gres/gpu", "nodes": "node", "cores": "cpu", "memory_mib": "mem"}
-_SUBMITTED = ("MaxSubmitJobs", "GrpSubmitJobs")
-_RUNNING = ("MaxJobs", "GrpJobs")
+_SUBMITTED = ("MaxSubmitJobs", "MaxSubmitJobsPA", "GrpSubmitJobs")
+_RUNNING = ("MaxJobs", "MaxJobsPA", "GrpJobs")
 # Field of an association → field of a QOS, where the names differ.
 _OF_QOS = {"MaxSubmitJobs": "MaxSubmitJobsPU", "MaxJobs": "MaxJobsPU"}
 _BRACKETS = str.maketrans("", "", "[] ")
@@ -67,11 +67,11 @@ def exceeded_limits(
 
 
 def _requested(description: Mapping[str, object]) -> dict[LimitField, int]:
-    """Return the amount that the job by itself counts toward each limit of an association."""
+    """Return the amount that the job by itself counts toward each limit, by the field of associations."""
     amounts = requested_amounts(description)
     requested = {
         LimitField(field, tres): amount
-        for field in ("MaxTRES", "MaxTRESPU", "GrpTRES")
+        for field in ("MaxTRES", "MaxTRESPU", "MaxTRESPA", "GrpTRES")
         for name, tres in _TRES.items()
         if (amount := amounts[name])
     }

@@ -144,6 +144,10 @@ class _Check(Decoder):
         self.tiers(rule, policy)
         if rule.per is not None:
             self.limits_per(at, rule.per)
+        places = (at, *(tier.location for tier in rule.tiers or ()))
+        if rule.hard and not any(isinstance(self.at(*one, "limits", "gpu_hours"), dict) for one in places):
+            message = "hard: only limits on GPU-hours by period can be hard, such as gpu_hours: {month: 500}"
+            self.fail_once((*at, "hard"), message, key=True)
         if self.has(*at, "when", "at") and not any(self.has(*at, "when", key) for key in ("days", "hours")):
             message = "at: without days or hours, the rule would apply at any time; add days or hours"
             self.fail_once((*at, "when", "at"), message)
@@ -202,7 +206,7 @@ class _Check(Decoder):
             self.fail_once((*rule.location, "tiers"), "tiers: no tier has limits", key=True)
 
     def limits_per(self, at: Location, per: Per) -> None:
-        for section in ("at_least", "exactly", "options"):
+        for section in ("at_least", "exactly", "options", "jobs"):
             if per is not Per.JOB and self.has(*at, section):
                 hint = "write it in a rule with per: job"
                 self.fail(
@@ -219,7 +223,7 @@ class _Check(Decoder):
                 )
             if key not in LIMITS or LIMITS[key].allowed_per(per):
                 continue
-            where = "per: job" if LIMITS[key].allowed_per(Per.JOB) else "per: user or per: group"
+            where = "per: job" if LIMITS[key].allowed_per(Per.JOB) else "per: user, account or group"
             message = f"{key!r} is not allowed in a rule with per: {per}; write it in a rule with {where}"
             sums = [name for name in (f"{key}_total", f"{key}_running") if name in LIMITS]
             if sums:
@@ -295,8 +299,14 @@ class _Check(Decoder):
         elif rule.per is Per.GROUP:
             self.fail(
                 place,
-                f"rule: {rule.id!r} counts the whole group together, so a user cannot have an exception; "
-                "raise the rule's limit, or remove the user from the group",
+                f"rule: {rule.id!r} counts the whole group together, so {exception.whom} cannot have an "
+                "exception; raise the rule's limit, or write tiers or another rule",
+            )
+        elif rule.per is Per.ACCOUNT and exception.user is not None:
+            self.fail(
+                place,
+                f"rule: {rule.id!r} counts all jobs of an account together, so a user cannot have an "
+                "exception; write group: and a group of accounts",
             )
         elif rule.tiers and exception.group is not None:
             self.fail(place, f"rule: {rule.id!r} has tiers; add a tier for group {exception.group} to it")

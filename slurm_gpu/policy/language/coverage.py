@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from slurm_gpu.policy.language.limits import LIMITS, Scope, flat_limits
 from slurm_gpu.policy.language.membership import CONDITIONS, has_wildcard, is_among, with_required
 from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule
+from slurm_gpu.policy.language.periods import includes
 
 _STRENGTH = {Mode.OBSERVE: 0, Mode.ADVISE: 1, Mode.ENFORCE: 2}
 
-# Scope → itself and all wider scopes: a group's sum includes a user's, and both include a single job.
-_WITHIN = {Per.JOB: (Per.JOB, Per.USER, Per.GROUP), Per.USER: (Per.USER, Per.GROUP), Per.GROUP: (Per.GROUP,)}
-
-# A week is not part of a month: it may begin in one and end in the next.
-_LONGER_PERIODS = {"gpu_hours:day": ("gpu_hours:week", "gpu_hours:month")}
+# Scope → itself and all wider scopes: a group's sum includes those of its users and accounts, and each sum
+# includes a single job. The jobs of a user may be in several accounts.
+_WITHIN = {
+    Per.JOB: (Per.JOB, Per.USER, Per.ACCOUNT, Per.GROUP),
+    Per.USER: (Per.USER, Per.GROUP),
+    Per.ACCOUNT: (Per.ACCOUNT, Per.GROUP),
+    Per.GROUP: (Per.GROUP,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,10 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
                 continue  # as a minimum, an exact amount has an effect
             wider = wider_keys(key)
             candidates = (
-                (number, other_key) for number in others for other_key in wider if other_key in flat[number]
+                (number, other_key)
+                for number in others
+                for other_key in (*wider, *(one for one in flat[number] if _is_longer(one, key)))
+                if other_key in flat[number]
             )
             for other_position, other_key in candidates:
                 if _covers(policy, flat, (other_position, other_key), (position, key)):
@@ -67,6 +74,7 @@ def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
         and _STRENGTH[wider.mode] >= _STRENGTH[rule.mode]
         and (wider.kind is None or wider.kind == rule.kind)
         and (wider.when is None or wider.when == rule.when)
+        and (wider.jobs is None or wider.jobs == rule.jobs)
     )
 
 
@@ -86,8 +94,11 @@ def _covers(
     first, second = flat[wider[0]][wider[1]], flat[limit[0]][limit[1]]
     if not _at_most(first, second) or not _precedes(policy, other, rule):
         return False
+    if rule.hard and not other.hard and LIMITS[limit[1].partition(":")[0]].scope is Scope.PERIOD:
+        return False
     # If two limits cover each other, the later one is redundant.
     mutual = wider[1] == limit[1] and _at_most(second, first) and _precedes(policy, rule, other)
+    mutual = mutual and rule.hard == other.hard
     return not mutual or wider[0] < limit[0]
 
 
@@ -101,9 +112,17 @@ def wider_keys(key: str) -> tuple[str, ...]:
     base, _, part = key.partition(":")
     kind = LIMITS[base]
     if kind.scope is Scope.PERIOD:
-        return (key, *_LONGER_PERIODS.get(key, ()))
+        return (key,)
     bases = (base, kind.part_of) if kind.part_of else (base,)
     return (*(f"{wider}:{part}" for wider in bases), *bases) if part else bases
+
+
+def _is_longer(wider: str, key: str) -> bool:
+    """Return whether the period of a limit on GPU-hours contains that of another one."""
+    names = [one.partition(":") for one in (wider, key)]
+    return all(base == "gpu_hours" and period for base, _, period in names) and (
+        wider != key and includes(names[0][2], names[1][2])
+    )
 
 
 def _at_most(first: object, second: object) -> bool:

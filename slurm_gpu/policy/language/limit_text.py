@@ -16,6 +16,7 @@ from slurm_gpu.policy.language.limits import (
     steps_of,
 )
 from slurm_gpu.policy.language.model import GpuLimit, JobAmounts, RuleLimits
+from slurm_gpu.policy.language.periods import each_text
 from slurm_gpu.text.units import format_duration, format_gpus, format_memory_mib
 
 _NONE = JobAmounts()
@@ -93,7 +94,7 @@ def _texts(kind: LimitKind, value: LimitValue, bound: str) -> Iterator[tuple[str
     elif isinstance(value, Mapping):
         for period, hours in value.items():
             text = f"{bound} {hours:g} {kind.noun(hours)}"
-            yield (f"{kind.key}:{period}", f"{text} a {period}") if period else (kind.key, text)
+            yield (f"{kind.key}:{period}", f"{text} {each_text(period)}") if period else (kind.key, text)
     elif kind.measure is LimitUnit.NAMES and isinstance(value, tuple):
         yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
     elif (number := number_of(value)) is not None:

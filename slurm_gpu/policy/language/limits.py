@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import (
     GpuLimit,
-    HoursPeriod,
     JobAmounts,
     LimitStep,
     LimitSteps,
@@ -55,7 +54,7 @@ class Scope(Enum):
     TOTAL = "running and pending jobs"
     # The script refuses only a job that alone exceeds the limit; Slurm's own limits keep others pending.
     RUNNING = "running jobs"
-    PERIOD = "a calendar period"
+    PERIOD = "a period"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class LimitKind:
         return self.scope is Scope.PERIOD or (self.scope is Scope.JOB) == (per is Per.JOB)
 
 
-LimitValue = GpuLimit | int | LimitSteps | tuple[str, ...] | Mapping[HoursPeriod | None, float] | None
+LimitValue = GpuLimit | int | LimitSteps | tuple[str, ...] | Mapping[str | None, float] | None
 
 
 _KINDS = (

@@ -17,6 +17,7 @@ from slurm_gpu.colocation.learned import LEARNED_PLANNERS
 from slurm_gpu.config.decoder import REQUIRED, FromPlace, Items, Key, OneOrTable
 from slurm_gpu.config.value_types import ValueType, choice, duration, fixed, number, path, whole_number
 from slurm_gpu.config.yaml_source import Location
+from slurm_gpu.policy.language.job_conditions import JobConditions
 from slurm_gpu.policy.language.value_types import (
     ACCOUNT_PATTERN,
     ACCOUNT_WILDCARD,
@@ -37,6 +38,7 @@ from slurm_gpu.policy.language.value_types import (
     MEMORY_PER_GPU,
     PARTITION,
     PARTITION_WILDCARD,
+    PERIOD,
     QOS,
     QOS_PATTERN,
     QOS_WILDCARD,
@@ -107,6 +109,7 @@ class Per(StrEnum):
     """The jobs over which a rule's limits are summed."""
 
     USER = "user"
+    ACCOUNT = "account"
     GROUP = "group"
     JOB = "job"
 
@@ -123,14 +126,6 @@ class Need(StrEnum):
 
     REQUIRED = "required"
     FORBIDDEN = "forbidden"
-
-
-class HoursPeriod(StrEnum):
-    """The period over which GPU-hours are counted: day, ISO week or month in the site's time zone."""
-
-    DAY = "day"
-    WEEK = "week"
-    MONTH = "month"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +199,10 @@ class RuleLimits(JobAmounts):
     memory_total_mib: Annotated[int | None, MEMORY, "Memory of running and pending jobs."] = None
     memory_running_mib: Annotated[int | None, MEMORY, "Memory of running jobs, limited by Slurm."] = None
     nodes_running: Annotated[int | None, COUNT, "Nodes of running jobs, limited by Slurm."] = None
-    # The key of the limit on one job is None.
+    # The keys are periods (periods.py); the key of the limit on one job is None.
     gpu_hours: Annotated[
-        Mapping[HoursPeriod | None, float] | None,
-        OneOrTable(GPU_HOURS, choice(HoursPeriod), dict),
+        Mapping[str | None, float] | None,
+        OneOrTable(GPU_HOURS, PERIOD, dict),
         "GPUs × time limit of one job; by period, with the GPU-hours used in it.",
     ] = None
 
@@ -295,7 +290,7 @@ class Group(Dated):
 class RuleException(Dated):
     """Limits that replace those of a rule for one user or for the jobs of a group."""
 
-    rule: Annotated[str, TEXT, "The id of a rule with `per: user` or `per: job`."]
+    rule: Annotated[str, TEXT, "The id of a rule without `per: group`."]
     user: Annotated[str | None, USER_NAME, FromPlace(lambda _: None), "The user."]
     limits: Annotated[RuleLimits, _NAMES, "Limits that replace those of the rule."] = field(
         default_factory=RuleLimits
@@ -365,6 +360,8 @@ class PolicyRule:
     mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
     when: Annotated[Hours | None, _NAMES, "The times at which it applies."] = None
+    hard: Annotated[bool, "Count GPU-hours that pending and running jobs may still use."] = False
+    jobs: Annotated[JobConditions | None, _NAMES, "Only jobs that may meet all of these conditions."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None
     adjust: Annotated[tuple[Adjust, ...], _ADJUST, "Bounds for the weekly adjustment."] = ()
     location: Annotated[Location, _AT_PLACE] = ()

@@ -1,25 +1,41 @@
-"""Resolve the users and UNIX groups of a policy to IDs, so that slurmctld does not wait for NSS.
+"""Resolve the users and UNIX groups of a policy to IDs, and its account trees to accounts.
 
-Membership is resolved when the policy is applied; after a change, apply the policy again.
+slurmctld must not wait for NSS or slurmdbd, so membership is resolved when the policy is applied; after a
+change, apply the policy again.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import grp
 import pwd
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from slurm_gpu.config.yaml_source import YamlSource
-from slurm_gpu.errors import InputError
+from slurm_gpu.errors import InputError, OutsideError
+from slurm_gpu.policy.language.account_trees import accounts_below, root_of, trees_of
 from slurm_gpu.policy.language.membership import has_wildcard, is_among
 from slurm_gpu.policy.language.model import Policy
 
 
+def _no_accounts() -> Mapping[str, str]:
+    raise OutsideError("slurmdbd is not known here")
+
+
 class SystemDirectory:
-    """The users and groups that NSS provides on this host."""
+    """The users and groups that NSS provides on this host, and the accounts in slurmdbd."""
+
+    def __init__(self, parents: Callable[[], Mapping[str, str]] = _no_accounts) -> None:
+        """Read accounts with `parents`, which returns the parent of each account or raises OutsideError."""
+        self._parents = parents
+
+    @functools.cached_property
+    def parents(self) -> Mapping[str, str]:
+        """The parent of each account in slurmdbd; raise OutsideError if they cannot be read."""
+        return self._parents()
 
     def uid(self, user: str) -> int | None:
         """Return the UID of a user; None if the user does not exist."""
@@ -56,6 +72,8 @@ class ResolvedNames:
     unknown: tuple[InputError, ...] = ()
     # The UIDs of all users that a wildcard matches.
     matched: dict[str, frozenset[int]] = field(default_factory=dict)
+    # All accounts of each account tree, in lower case.
+    trees: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def uids_of(self, users: Collection[str]) -> set[int]:
         """Return the UIDs of all known users that these names and wildcards stand for."""
@@ -64,7 +82,7 @@ class ResolvedNames:
 
 
 def resolve_names(policy: Policy, source: YamlSource, directory: SystemDirectory) -> ResolvedNames:
-    """Look up every user and UNIX group that the policy names."""
+    """Look up every user, UNIX group and account tree that the policy names."""
     names = ResolvedNames()
     unknown: list[InputError] = []
 
@@ -98,6 +116,20 @@ def resolve_names(policy: Policy, source: YamlSource, directory: SystemDirectory
     for exception in policy.exceptions:
         if exception.user is not None:
             user(exception.user, (*exception.location, "user"))
+    for location, tree in trees_of(policy):
+        try:
+            found = accounts_below(root_of(tree), directory.parents)
+        except OutsideError as error:
+            reason = str(error).partition("\n")[0]
+            message = f"the accounts of {tree!r} cannot be read from slurmdbd: {reason}"
+            unknown.append(source.error(location, message))
+            continue
+        if not found:
+            hint = suggest(root_of(tree), directory.parents, "see sacctmgr show associations")
+            message = f"the cluster has no account {root_of(tree)!r} in slurmdbd; {hint}"
+            unknown.append(source.error(location, message))
+        else:
+            names.trees[tree.lower()] = found
     unknown.sort(key=lambda error: (error.line, error.column))
     return replace(names, unknown=tuple(unknown))
 
@@ -116,8 +148,9 @@ def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, 
         for group in policy.groups.values()
         for index, name in enumerate(group.accounts or ())
         if managed
-        and not any(fnmatchcase(name.lower(), pattern) for pattern in managed)
-        and not any(is_among(one, (name.lower(),)) for one in managed)
+        and name.lower() not in managed
+        and not any(fnmatchcase(root_of(name), pattern) for pattern in managed)
+        and not any(is_among(one, (root_of(name),)) for one in map(root_of, managed))
     )
 
 

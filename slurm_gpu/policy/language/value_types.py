@@ -17,6 +17,7 @@ from slurm_gpu.config.value_types import (
     require,
     whole_number,
 )
+from slurm_gpu.policy.language.periods import PERIOD_PATTERN
 from slurm_gpu.text.units import format_duration, format_memory_mib, parse_duration, parse_memory_mib
 
 ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}"
@@ -24,6 +25,7 @@ MOST_MEMORY_PER_GPU_MIB = 4 * 2**20
 DAY_NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 ALL_DAYS = frozenset(range(len(DAY_NAMES)))
 
+_TREE = re.compile(r"[^*?/]+/\*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _MOST_GPUS = 1_000_000
 _MOST_COUNT = 10**9
@@ -75,6 +77,20 @@ def _wildcard(example: str) -> ValueType:
 
     schema = _WORDS_SCHEMA | {"not": {"pattern": "/"}}
     return replace(_words("a name", example, "names", parse), schema=schema)
+
+
+def _account_wildcard(example: str) -> ValueType:
+    """Return the type of accounts in groups: wildcards, or trees such as dept/*."""
+    names = _wildcard(example)
+
+    def parse(value: Any) -> Any:
+        text = _words("a name", example, "names").parse(value)
+        if not _TREE.fullmatch(text) and "/" in text:
+            raise InvalidValueError(f"must be a name without /, or {example}/* for it and its sub-accounts")
+        return text
+
+    schema = _WORDS_SCHEMA | {"anyOf": [{"not": {"pattern": "/"}}, {"pattern": f"^{_TREE.pattern}$"}]}
+    return replace(names, parse=parse, schema=schema)
 
 
 def _identifier(example: str, make: Callable[[str], str] = str) -> ValueType:
@@ -198,7 +214,7 @@ UNIX_GROUP = _words("a name", "students", "names")
 USER_NAME = _full_name("alice")
 PARTITION = _full_name("gpu")
 USER_WILDCARD = _wildcard("alice")
-ACCOUNT_WILDCARD = _wildcard("vision")
+ACCOUNT_WILDCARD = _account_wildcard("vision")
 QOS_WILDCARD = _wildcard("normal")
 PARTITION_WILDCARD = _wildcard("gpu")
 GPU_TYPE_NAME = _full_name("a100", str.lower)
@@ -235,6 +251,7 @@ GPU_HOURS = ValueType(
     lambda value: require(_is_number(value) and 0 <= value <= _MOST_COUNT, value),
     {"type": "number", "minimum": 0, "maximum": _MOST_COUNT},
 )
+PERIOD = pattern("week, quarter or 30d", "a period", PERIOD_PATTERN)
 DATE = ValueType(
     "a day written as YYYY-MM-DD",
     "2026-12-31",

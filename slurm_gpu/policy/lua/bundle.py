@@ -17,11 +17,12 @@ from zoneinfo import ZoneInfo
 from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.files.source_root import SOURCE_ROOT
+from slurm_gpu.policy.language.account_trees import with_listed
 from slurm_gpu.policy.language.hours_text import jobs_at
 from slurm_gpu.policy.language.limits import flat_amounts
 from slurm_gpu.policy.language.local_time import end_of_day, start_of_day, utc_offsets
 from slurm_gpu.policy.language.lua_literals import Plain, to_lua
-from slurm_gpu.policy.language.model import Bundle, Dated, Hours, JobTime, Policy, PolicyRule
+from slurm_gpu.policy.language.model import Bundle, Dated, Hours, JobTime, Per, Policy, PolicyRule
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.lua.colocation import compile_colocation
 from slurm_gpu.policy.lua.idle import compile_cancel_idle
@@ -135,7 +136,10 @@ class SiteFacts:
 
 def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> dict[str, Plain]:
     """Return the policy as the plain table that the Lua modules read, with digests of the chained scripts."""
+    policy = with_listed(policy, names)
     index = {name: position for position, name in enumerate(policy.groups, 1)}
+    by_account = {rule.group for rule in policy.rules if rule.per is Per.ACCOUNT}
+    with_hard_limits = {rule.group for rule in policy.rules if rule.hard}
     zone = ZoneInfo(facts.timezone)
     groups: list[Plain] = [
         {
@@ -152,6 +156,10 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "all_of": _indexes(group.all_of, index),
             "none_of": _indexes(group.none_of, index),
             "label": group.label,
+            # slurm-gpuctld sums the jobs of each account in such a group.
+            "by_account": group.name in by_account or None,
+            # It also sums the GPU-hours that the jobs of such a group may still use.
+            "has_hard_limit": group.name in with_hard_limits or None,
         }
         for group in policy.groups.values()
     ]
@@ -175,6 +183,8 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "why": rule.why,
             "mode": str(rule.mode),
             "on_error": str(rule.on_error),
+            "hard": rule.hard or None,
+            "jobs": None if rule.jobs is None else rule.jobs.table(),
             "kind": None if rule.kind is None else str(rule.kind),
             "when": None if rule.when is None else _when(rule.when),
             "limits": flat_amounts(rule),

@@ -33,7 +33,7 @@ def compare_installed(
     policy: Policy,
     source: YamlSource,
     facts: SiteFacts,
-    directory: SystemDirectory | None = None,
+    directory: SystemDirectory,
 ) -> InForce:
     """Compare `script` with what `policy apply` would install; raise OutsideError if it cannot be read."""
     try:
@@ -44,7 +44,7 @@ def compare_installed(
         raise OutsideError(f"{script} cannot be read: {error.strerror}") from error
     if not text.startswith(MARK):
         return InForce.FOREIGN
-    names = resolve_names(policy, source, SystemDirectory() if directory is None else directory)
+    names = resolve_names(policy, source, directory)
     if names.unknown:  # this policy cannot be compiled on this host now
         return InForce.DIFFERENT
     # A bundle from an earlier year lists fewer future clock changes, but still those of this year.

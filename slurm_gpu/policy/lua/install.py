@@ -146,10 +146,12 @@ def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, s
     if not isinstance(path, str):
         return [nothing]
     header = f"slurm-gpu-snapshot 1 1 {moment}"
-    empty_snapshot = nothing | {path: f"{header}\ngroups {groups_id}\nhours 0 0 0\nend 1\n"}
     limits = [_limits(rule) for rule in _tables(compiled["rules"])]
-    counts_hours = any(key.startswith("gpu_hours:") for pairs in limits for key, _ in pairs)
-    return [empty_snapshot] if counts_hours else [empty_snapshot, nothing | {path: None}]
+    keys = {key.partition(":") for pairs in limits for key, _ in pairs}
+    periods = sorted({period for base, _, period in keys if base == "gpu_hours" and period})
+    starts = " ".join(f"{period}=0" for period in periods)
+    empty_snapshot = nothing | {path: f"{header}\ngroups {groups_id}\nhours {starts}\nend 1\n"}
+    return [empty_snapshot] if periods else [empty_snapshot, nothing | {path: None}]
 
 
 def _limits(rule: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -162,7 +164,7 @@ def _groups_to_test(compiled: Mapping[str, Plain]) -> Iterator[Mapping[str, Any]
     """Yield the first groups of each shape; groups of one shape differ only in names and numbers."""
     shapes_of_rules: dict[int, set[Hashable]] = {}
     for rule in _tables(compiled["rules"]):
-        settings = [str(rule[key]) for key in ("per", "mode", "on_error", "kind", "when")]
+        settings = [str(rule[key]) for key in ("per", "mode", "on_error", "kind", "when", "hard", "jobs")]
         limits = {(key, type(value)) for key, value in _limits(rule)}
         shapes_of_rules.setdefault(rule["group"], set()).add((*settings, frozenset(limits)))
     seen: Counter[Hashable] = Counter()

@@ -42,6 +42,10 @@ class GroupInForce:
     none_of: tuple[GroupInForce, ...] = ()
     from_s: float = 0
     until_s: float = math.inf
+    # Whether a rule sums over the jobs of each account in the group.
+    by_account: bool = False
+    # Whether a rule for the group is hard.
+    has_hard_limit: bool = False
     # Whether set lookups suffice, for speed: slurm-gpuctld compares thousands of jobs with each group every
     # second.
     is_plain: bool = field(init=False, repr=False, compare=False)
@@ -103,6 +107,10 @@ class RuleInForce:
     exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     # Options of submissions that are `required` or `forbidden`.
     options: Mapping[str, str] = field(default_factory=dict)
+    # Whether GPU-hours include those that pending and running jobs may still use.
+    hard: bool = False
+    # The jobs to which the rule applies in words (`text`), and its conditions; None for all jobs.
+    jobs: Mapping[str, Any] | None = None
     # interactive or batch; None for both.
     kind: str | None = None
     # The days and minutes of the day at which the rule applies; None for always.
@@ -209,14 +217,15 @@ class PolicyInForce:
     urgent_preempts: frozenset[str] = frozenset()
 
     @property
-    def counts_gpu_hours(self) -> bool:
-        """Return whether any rule limits GPU-hours."""
-        return any(
-            key.startswith("gpu_hours:")
+    def hour_periods(self) -> frozenset[str]:
+        """Return the periods over which rules limit GPU-hours."""
+        keys = (
+            key.partition(":")
             for rule in self.rules
             for limits in (rule.limits, *(exception["limits"] for exception in rule.exceptions.values()))
             for key in limits
         )
+        return frozenset(period for base, _, period in keys if base == "gpu_hours" and period)
 
 
 def read_policy_in_force(script: Path) -> PolicyInForce | None:
@@ -363,6 +372,8 @@ def _group(
         none_of=none_of,
         from_s=table.get("from_s", 0),
         until_s=table.get("until_s", math.inf),
+        by_account=table.get("by_account", False),
+        has_hard_limit=table.get("has_hard_limit", False),
     )
 
 
@@ -376,6 +387,8 @@ def _rule(table: Mapping[str, Any], groups: tuple[GroupInForce, ...]) -> RuleInF
         limits=table["limits"],
         exceptions=table.get("exceptions", {}),
         options=table.get("options", {}),
+        hard=table.get("hard", False),
+        jobs=table.get("jobs"),
         kind=table.get("kind"),
         when=table.get("when"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from slurm_gpu.policy.language.account_trees import tree_text
 from slurm_gpu.policy.language.lua_literals import Plain
 from slurm_gpu.policy.language.model import Group, Policy, Urgent
 
@@ -41,7 +42,7 @@ def _people(group: Group) -> str:
         parts.append(", ".join(group.users))
     if group.unix_groups is not None:
         parts.append(f"members of {' or '.join(group.unix_groups)}")
-    where = "" if group.accounts is None else f"account {' or '.join(group.accounts)}"
+    where = "" if group.accounts is None else f"account {' or '.join(map(tree_text, group.accounts))}"
     if not parts:
         return where
     people = " who are ".join(parts)

@@ -22,6 +22,8 @@ NOT_TRACKED = "slurm.conf does not track {tres}; add it to AccountingStorageTRES
 _SUMS = {
     (Per.USER, LimitScope.ASSOCIATIONS): ("GrpTRES", "MaxJobs", "MaxSubmitJobs"),
     (Per.USER, LimitScope.QOS): ("MaxTRESPU", "MaxJobsPU", "MaxSubmitJobsPU"),
+    (Per.ACCOUNT, LimitScope.ASSOCIATIONS): ("GrpTRES", "GrpJobs", "GrpSubmitJobs"),
+    (Per.ACCOUNT, LimitScope.QOS): ("MaxTRESPA", "MaxJobsPA", "MaxSubmitJobsPA"),
     (Per.GROUP, LimitScope.ASSOCIATIONS): ("GrpTRES", "GrpJobs", "GrpSubmitJobs"),
     (Per.GROUP, LimitScope.QOS): ("GrpTRES", "GrpJobs", "GrpSubmitJobs"),
 }
@@ -34,8 +36,8 @@ def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: LimitScop
     """Return the fields that enforce `value`, or as much of it as Slurm can; {} if there are none.
 
     A field never allows less than the limit itself. A limit on TRES of running and pending jobs becomes a
-    limit on running jobs. Of limits that depend on the number of GPUs, the largest is used. 4.5 GPUs become
-    4, since Slurm counts whole GPUs.
+    limit on running jobs. A limit that depends on the number of GPUs becomes its largest value. 4.5 GPUs
+    become 4, because Slurm counts whole GPUs.
     """
     if kind.lua_alone:
         return {}

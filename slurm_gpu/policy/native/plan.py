@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from slurm_gpu.policy.language.account_trees import with_listed
 from slurm_gpu.policy.language.membership import conditions_used
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import ResolvedNames
@@ -69,7 +70,7 @@ def plan_native(
     `n_gpus` is the number of GPUs in the cluster, `today` the day in the site's time zone. Raise SlurmError
     if slurmdbd does not answer.
     """
-    owned = tuple(owned)
+    policy, owned = with_listed(policy, names), tuple(owned)
     if not has_slurmdbd(settings):
         gaps = lua_only(policy, today, "this Slurm has no slurmdbd")
         chosen = sorted({rule.group for rule in policy.rules if _is_left_to_users(policy, rule.group)})

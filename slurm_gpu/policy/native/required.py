@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
+from slurm_gpu.policy.language.account_trees import accounts_below
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
 from slurm_gpu.policy.language.membership import (
     conditions_used,
@@ -25,6 +26,9 @@ from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.fields import INHERITED, NOT_TRACKED, LimitScope, native_fields
 from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, Association, Entity, EntityKind, LimitField, Qos
 from slurm_gpu.slurm.sacctmgr import Limits as FoundLimits
+
+# Rules that sum over the jobs of several users.
+_SHARED = (Per.ACCOUNT, Per.GROUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +154,9 @@ class _LimitDerivation:
             name: sorted(one.user for one in associations if one.account == name and one.user)
             for name in sorted(accounts)
         }
-        self.parts = {
-            name: sorted(one.account for one in associations if not one.user and one.parent == name)
-            for name in self.accounts
-        }
+        parents = {one.account: one.parent for one in associations if not one.user}
+        # The accounts below each managed account.
+        self.below = {name: sorted(accounts_below(name, parents) - {name}) for name in self.accounts}
         self.all_qos = sorted(one.name for one in found.qos)
         self.qos = self._managed(policy.manages.qos, self.all_qos, "QOS")
         for account, user in sorted(by_partition):
@@ -222,6 +225,8 @@ class _LimitDerivation:
         """Return the reason why Slurm cannot enforce any limit of a rule; None if it can."""
         if rule.when is not None:
             return "Slurm's limits do not depend on the time of day"
+        if rule.jobs is not None:
+            return "Slurm's limits do not depend on the job's size"
         if rule.kind is not None:
             return "Slurm's limits do not distinguish interactive jobs"
         used = conditions_used(group, self.policy.groups)
@@ -286,8 +291,7 @@ class _LimitDerivation:
         return f"Slurm cannot limit {outside}, which must be in slurmdbd and under manages: {key}"
 
     def _accounts_of(self, group: Group) -> list[str]:
-        # The keys of `parts` are the managed accounts.
-        return [account for account in self._possible(group) if account in self.parts]
+        return [account for account in self._possible(group) if account in self.below]
 
     def _possible(self, group: Group) -> list[str]:
         """Return all accounts, managed or not, that may have jobs in the group."""
@@ -307,26 +311,33 @@ class _LimitDerivation:
 
     def _on_associations(self, rule: PolicyRule, group: Group, kind: LimitKind, value: LimitValue) -> None:
         chosen = not conditions_used(group, self.policy.groups) <= {"accounts"}
-        if rule.per is Per.GROUP and chosen:
+        if rule.per in _SHARED and chosen:
             self._gap(rule, kind, "Slurm cannot sum over some users of an account")
             return
         field_limits = self._fields(rule, kind, value, LimitScope.ASSOCIATIONS)
         for account in self._accounts_of(group):
-            if rule.per is Per.GROUP:
-                if self.parts[account]:
-                    parts = ", ".join(self.parts[account])
+            if rule.per in _SHARED:
+                if others := self._also_counted(rule, group, account):
+                    parts = ", ".join(others)
                     self._gap(rule, kind, f"in account {account}, Slurm would also count sub-account {parts}")
                     continue
                 for limit, field_limit in field_limits.items():
                     self._add_limit(Entity(EntityKind.ACCOUNT, account), limit, field_limit)
                 continue
             # Sub-accounts would inherit limits of their account, although the rule does not apply to them.
-            hands_on = not chosen and not self.parts[account]
+            hands_on = not chosen and not self.below[account]
             for limit, field_limit in field_limits.items():
                 if hands_on and limit.name in INHERITED:
                     self._add_limit(Entity(EntityKind.ACCOUNT, account), limit, field_limit)
                 for user in self._users_of(group, account):
                     self._add_limit(Entity(EntityKind.USER, account, user), limit, field_limit)
+
+    def _also_counted(self, rule: PolicyRule, group: Group, account: str) -> list[str]:
+        """Return the sub-accounts whose jobs Slurm, unlike the rule, counts together with the account's."""
+        below = self.below[account]
+        if rule.per is Per.ACCOUNT:
+            return below
+        return [name for name in below if self._holds(group, name) is not True]
 
     def _users_of(self, group: Group, account: str) -> Iterator[str]:
         for user in self.users[account]:

@@ -12,8 +12,8 @@ from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
 
 # Slurm checks these each time it tries to start a job. It checks MaxSubmitJobs and others at submission.
-_PER_TRES = frozenset({"GrpTRES", "MaxTRES", "MaxTRESPU"})
-_PER_JOBS = frozenset({"GrpJobs", "MaxJobs", "MaxJobsPU"})
+_PER_TRES = frozenset({"GrpTRES", "MaxTRES", "MaxTRESPU", "MaxTRESPA"})
+_PER_JOBS = frozenset({"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"})
 _QOS = "QOS"
 
 

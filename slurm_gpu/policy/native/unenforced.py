@@ -10,6 +10,7 @@ import datetime as dt
 from collections.abc import Iterator
 from dataclasses import replace
 
+from slurm_gpu.policy.language.account_trees import with_listed
 from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_limits
 from slurm_gpu.policy.language.membership import example_of
 from slurm_gpu.policy.language.model import GpuLimit, Mode, Policy, PolicyRule
@@ -22,6 +23,7 @@ def unenforced_limits(
     policy: Policy, names: ResolvedNames, today: dt.date
 ) -> Iterator[tuple[PolicyRule, str, str]]:
     """Yield the rule, the key and the reason of each limit that cannot be enforced even when it applies."""
+    policy = with_listed(policy, names)
     groups = {name: replace(group, from_day=None) for name, group in policy.groups.items()}
     policy = replace(policy, groups=groups)
     for rule in policy.rules:

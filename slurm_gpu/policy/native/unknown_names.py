@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
+from slurm_gpu.policy.language.account_trees import accounts_below, is_tree, root_of
 from slurm_gpu.policy.language.membership import has_wildcard, is_among
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import suggest
@@ -33,26 +34,31 @@ def unknown_to_slurmdbd(
 def _accounts(policy: Policy, found: SlurmdbdLimits) -> Iterator[_Named]:
     known = {one.account for one in found.associations}
     with_users = {one.account for one in found.associations if one.user}
+    parents = {one.account: one.parent for one in found.associations if not one.user}
     for group in policy.groups.values():
         listed = {name.lower() for name in group.accounts or ()}
         for index, name in enumerate(group.accounts or ()):
             place = ("groups", group.name, "accounts", index)
             account = name.lower()
-            below = sorted({one.account for one in found.associations if one.parent == account})
-            if has_wildcard(account):
+            children = sorted(one for one, parent in parents.items() if parent == account)
+            if is_tree(account):
+                below = accounts_below(root_of(account), parents)  # resolve_names reports an unknown root
+                if below and with_users.isdisjoint(below):
+                    yield place, f"no account of {name!r} has users, so it matches no job"
+            elif has_wildcard(account):
                 if not any(is_among(one, (account,)) for one in with_users):
                     message = f"no account with users of cluster {found.cluster} matches {name!r}"
                     yield place, message
             elif account not in known:
                 hint = suggest(account, known, "see sacctmgr show associations")
                 yield place, f"cluster {found.cluster} has no account {name!r} in slurmdbd; {hint}"
-            elif account not in with_users and below and listed.isdisjoint(below):
+            elif account not in with_users and children and listed.isdisjoint(children):
                 yield (
                     place,
                     f"account {name!r} has no users of its own, so it matches no job; "
-                    f"list its sub-accounts: {', '.join(below)}",
+                    f"write {name}/* for it and its sub-accounts: {', '.join(children)}",
                 )
-            elif account not in with_users and not below:
+            elif account not in with_users and not children:
                 yield place, f"account {name!r} has no users, so it matches no job"
 
 

@@ -30,7 +30,7 @@ class UrgentWish:
     remarks: tuple[str, ...] = ()
 
     def fresh(self) -> tuple[Qos, ...]:
-        """Return the new QOS as it is after its creation."""
+        """Return each new QOS as it is after its creation."""
         return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
 
 

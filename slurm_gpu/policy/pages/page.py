@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from slurm_gpu.policy.language.account_trees import tree_text
 from slurm_gpu.policy.language.hours_text import jobs_at
 from slurm_gpu.policy.language.limit_text import limit_texts
 from slurm_gpu.policy.language.limit_value import value_text
@@ -45,7 +46,12 @@ CLOSING = (
 )
 
 _RUN = ", between their earliest start (now or --begin) and their time limit"
-_PER = {Per.USER: " per user", Per.GROUP: " for the whole group", Per.JOB: " per job"}
+_PER = {
+    Per.USER: " per user",
+    Per.ACCOUNT: " per account",
+    Per.GROUP: " for the whole group",
+    Per.JOB: " per job",
+}
 _MODE = {
     Mode.ADVISE: "Advice only: jobs that violate it are accepted with a warning.",
     Mode.OBSERVE: "On trial: jobs that violate it are only counted.",
@@ -167,9 +173,13 @@ def _rule(rule: PolicyRule, policy: Policy) -> Section:
     whom = "for every job"
     if rule.group:
         whom = f"for {rule.group}: {_group_text(policy.groups[rule.group], policy.groups)}"
+    if rule.jobs is not None:
+        whom += f"; only jobs {rule.jobs.text}"
     if rule.tiers:
         whom += "; only the first line that matches a job applies"
     remarks = _needs(rule)
+    if rule.hard:
+        remarks.append("GPU-hours that pending and running jobs may still use count, too.")
     if rule.when is not None:
         remarks.append(f"Only for jobs {jobs_at(rule.when)}{_RUN if rule.when.at is JobTime.RUN else ''}.")
     if rule.kind is not None:
@@ -292,7 +302,7 @@ def _group_text(group: Group, groups: Mapping[str, Group]) -> str:
 
     parts = [f"jobs of {named(group.all_of)}"] if group.all_of else []
     parts += [
-        f"{_CONDITIONS.get(key, key)} {', '.join(names)}"
+        f"{_CONDITIONS.get(key, key)} {', '.join(map(tree_text, names) if key == 'accounts' else names)}"
         for key, names in conditions(group)
         if key not in ("in", "not")
     ]

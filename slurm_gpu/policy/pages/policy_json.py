@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from slurm_gpu.policy.language.job_conditions import JobConditions
 from slurm_gpu.policy.language.limit_text import limits_json
 from slurm_gpu.policy.language.limits import LIMITS, LimitUnit
 from slurm_gpu.policy.language.model import (
@@ -44,10 +45,12 @@ def to_json(policy: Policy) -> dict[str, Any]:
                 "tier_of": None if rule.part_of is None else rule.part_of.id,
                 "for": rule.group,
                 "per": str(rule.per),
+                "hard": rule.hard,
                 "why": rule.why,
                 "mode": str(rule.mode),
                 "on_error": str(rule.on_error),
                 "when": None if rule.when is None else _when(rule.when),
+                "jobs": None if rule.jobs is None else _jobs(rule.jobs),
                 "kind": None if rule.kind is None else str(rule.kind),
                 "limits": limits_json(rule.limits),
                 "at_least": limits_json(rule.at_least),
@@ -88,6 +91,19 @@ def _when(when: Hours) -> dict[str, Any]:
         "to_min": when.to_min,
         "at": str(when.at),
     }
+
+
+def _jobs(jobs: JobConditions) -> dict[str, Any]:
+    """Return the conditions on jobs, with GPUs instead of mgpu."""
+    sizes = {
+        key: {
+            "gpus": None if size.mgpu is None else size.mgpu / 1000,
+            "nodes": size.nodes,
+            "walltime_s": size.walltime_s,
+        }
+        for key, size in (("at_least", jobs.at_least), ("at_most", jobs.at_most))
+    }
+    return {**sizes, "gpu_types": jobs.gpu_types and list(jobs.gpu_types), "array": jobs.array}
 
 
 def _owner(owner: GpuOwner) -> dict[str, Any]:

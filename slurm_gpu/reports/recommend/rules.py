@@ -33,10 +33,10 @@ class RuleLimit(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """The scope of a counter: rule, user, and GPU type ("" for all GPU types)."""
+    """The scope of a counter: rule, UID or account (None for all jobs), and GPU type ("" for all types)."""
 
     rule: str
-    uid: int | None
+    owner: int | str | None
     gpu_type: str
 
 
@@ -148,26 +148,27 @@ def preemption_of(policy: PolicyInForce) -> Preemption:
 
 
 def _places_of(rule: RuleInForce, run: PastRun) -> list[_Place]:
-    uid = run.uid if rule.per == "user" else None
+    owners: dict[str, int | str] = {"user": run.uid, "account": run.account}
+    owner = owners.get(rule.per)
     found = []
     if any(":" not in key for key in rule.limits):
-        found.append(_Place(rule.id, uid, ""))
+        found.append(_Place(rule.id, owner, ""))
     if run.gpu_type is not None:
         gpu_type = run.gpu_type.lower()
         if f"gpus_running:{gpu_type}" in rule.limits:
-            found.append(_Place(rule.id, uid, gpu_type))
+            found.append(_Place(rule.id, owner, gpu_type))
     return found
 
 
 def _counter(rule: RuleInForce, place: _Place, at_s: float) -> LimitCounter:
-    limits = rule.limits if place.uid is None else rule.limits_of(place.uid, at_s)
+    limits = rule.limits_of(place.owner, at_s) if isinstance(place.owner, int) else rule.limits
     if place.gpu_type:
         caps = {Resource.MGPU: limits[f"gpus_running:{place.gpu_type}"]}
     else:
         caps = {
             RESOURCES[key]: value for key, value in limits.items() if key in RESOURCES and key in rule.limits
         }
-    return LimitCounter(f"{rule.id}:{place.uid}:{place.gpu_type}", caps)
+    return LimitCounter(f"{rule.id}:{place.owner}:{place.gpu_type}", caps)
 
 
 def _lending_counters(lending: LendingInForce) -> tuple[LimitCounter, ...]:

@@ -151,13 +151,19 @@ function expected(job, wait, now_s) {
   return forecast.judged === null ? [slurm, ...own] : [...own, slurm];
 }
 
+// Name the jobs that share a limit; nothing for limits per user or job.
+function shared(line) {
+  if (line.per === "account") return line.account === null ? " · each account" : [" · account ", make("bdi", {}, line.account)];
+  return line.per === "group" ? [" · all of ", make("bdi", {}, line.group), " together"] : null;
+}
+
 // List limits as in `slurm-gpu quota --json`. Limits on sums are shown with a usage bar, and limits per job as values.
 export function limits(place, me, now_s) {
   if (!me) return fill(place, nothing("Not loaded yet."));
   if (!me.limits) return fill(place, make("p", { class: "none" }, "Your limits are unknown: ", coded(me.limits_why ?? "no reason was given"), "."));
   if (!me.limits.length) return fill(place, nothing("No limits apply to your jobs."));
   const unit = (line) => (line.unit === "count" || line.unit === "names" ? "" : line.unit);
-  const notes = (line) => make("p", { class: "aside" }, make("bdi", {}, line.rule), line.per === "user" || line.per === "job" ? null : [" · all of ", make("bdi", {}, line.group), " together"],
+  const notes = (line) => make("p", { class: "aside" }, make("bdi", {}, line.rule), shared(line),
     line.mode === "enforce" ? null : line.mode === "advise" ? " · advice only" : " · observed only",
     line.until_s ? ` · your exception until ${words.moment(line.until_s, now_s)}` : null, line.why ? [" · ", make("bdi", {}, line.why)] : null);
   const summed = me.limits.filter((line) => line.per !== "job"), each = me.limits.filter((line) => line.per === "job");

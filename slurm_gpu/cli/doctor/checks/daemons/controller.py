@@ -35,7 +35,7 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
     found = read_fresh(path, at.site.wall())
     if found is None:
         message = f"{path} is missing, incomplete, or older than {FRESH_S} s"
-        if policy.counts_gpu_hours:
+        if policy.hour_periods:
             yield fail(f"{message}, so limits on GPU-hours cannot be checked", start_and_log(at, _DAEMON))
         else:
             yield warn(
@@ -44,7 +44,7 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
             )
     elif found.groups_id != policy.groups_id:
         yield warn(f"{path} has the groups of another policy, so it is not used", f"see {log(at, _DAEMON)}")
-    elif policy.counts_gpu_hours and found.hours is None:
+    elif policy.hour_periods and found.hours is None:
         yield fail(
             f"{path} has no GPU-hours: slurmdbd has not reported earlier jobs", f"see {log(at, _DAEMON)}"
         )

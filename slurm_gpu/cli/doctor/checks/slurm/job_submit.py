@@ -90,7 +90,7 @@ def script(at: DoctorContext) -> Iterator[CheckResult]:
         yield fail(str(error), f"fix {policy_file}; until then, the active policy remains in effect")
         return
     facts = SiteFacts.of(at.settings, at.nodes, RUN_DIRECTORY, at.site.config.timezone)
-    if compare_installed(installed, policy, source, facts) is InForce.SAME:
+    if compare_installed(installed, policy, source, facts, at.site.directory()) is InForce.SAME:
         yield ok(f"{installed} is the policy of {policy_file}")
         return
     maker = made_by(ApplyJournal(at.policy_state), installed) if may_read(at.policy_state) else None
