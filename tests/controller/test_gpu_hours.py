@@ -93,9 +93,19 @@ def test_a_run_of_the_queue_is_not_cut_short_by_the_run_before_it() -> None:
     assert hours(store)["day"] == 6.0
 
 
+def test_earlier_parts_of_a_running_run_are_kept() -> None:
+    """Slurm 22.05 reports a resized run with the start of its first part."""
+    store, start_s = GpuHours(ZONE), NOON_S - 10 * 86400
+    store.note_ended(run(7, start_s, start_s + HOUR_S, mgpu=16000))
+    store.note_ended(run(8, NOON_S - HOUR_S, NOON_S))
+    running = run(7, start_s, None, mgpu=1000)
+    expected = 16 + 10 * 24 - 1 + 2
+    assert [hours(store, NOON_S, running)["month"] for _ in range(2)] == [expected, expected]
+
+
 def test_a_run_of_long_ago_counts_in_the_year_and_is_not_kept() -> None:
     store, starts = GpuHours(ZONE), {"day": NOON_S - 12 * HOUR_S, "year": NOON_S - 300 * 86400 - 12 * HOUR_S}
-    for day in range(300, -1, -1):
+    for day in (*range(31), *range(300, 30, -1)):  # the latest ones first, as they are read
         store.note_ended(run(day, NOON_S - day * 86400 - HOUR_S, NOON_S - day * 86400))
     assert store.totals([], [GRADS], starts, NOON_S)[Subject(None, "grads")] == {"day": 2.0, "year": 602.0}
     assert len(store._ended) < 10

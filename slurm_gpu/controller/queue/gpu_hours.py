@@ -31,7 +31,6 @@ COMMITTED = "committed"
 MOST_S = 365 * 86400
 # Accounting may report a run again for some time after its end.
 _REMEMBERED_S = 3 * 86400
-_PRUNED_EVERY_S = 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,10 @@ class GpuHours:
         """Recently ended runs from accounting, by job ID."""
         self._days: dict[dt.date, dict[UsageOwner, float]] = {}
         """GPU-hours of all runs in accounting, by day."""
-        self._pruned_s = 0
-        """The end of a run in accounting at which `_ended` was pruned last."""
+        self._newest_s = 0
+        """The latest end of a run in accounting."""
+        self._has_more = False
+        """Whether runs were added to `_ended` since it was pruned."""
         self._subjects: dict[UsageOwner, list[Subject]] = {}
         """Subjects of each owner in `_groups`."""
         self._groups: list[GroupInForce] = []
@@ -75,8 +76,7 @@ class GpuHours:
         if any(other.start_s == run.start_s for other in known):
             return
         self._ended[run.job_id] = (*known, run)
-        if run.end_s - self._pruned_s >= _PRUNED_EVERY_S:
-            self._prune(run.end_s)
+        self._newest_s, self._has_more = max(self._newest_s, run.end_s), True
         self._add(run, run.end_s, self._sums)
         for day, gpu_h in self._by_day(run, run.end_s):
             of_day = self._days.setdefault(day, {})
@@ -113,6 +113,8 @@ class GpuHours:
             if before is not None and before.start_s == run.start_s and before.mgpu != run.mgpu:
                 self.note_gone(replace(before, end_s=int(now_s)))
         self._note_requeued({run.job_id: run for run in running}, int(now_s))
+        if self._has_more:
+            self._prune()
         sums = {owner: dict(hours) for owner, hours in self._sums.items()}
         for parts in self._unreported.values():
             for part in parts:
@@ -168,9 +170,9 @@ class GpuHours:
                     sums[period] += gpu_h
         self._unreported = _since(min(starts.values()), self._unreported)
 
-    def _prune(self, newest_s: int) -> None:
-        """Drop runs that ended long before the newest one, except parts of running runs."""
-        self._pruned_s, since_s = newest_s, newest_s - _REMEMBERED_S
+    def _prune(self) -> None:
+        """Drop runs that ended long before the newest one, except parts of runs that are running now."""
+        self._has_more, since_s = False, self._newest_s - _REMEMBERED_S
         self._ended = {
             job_id: runs
             for job_id, runs in self._ended.items()
