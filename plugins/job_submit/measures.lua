@@ -53,12 +53,10 @@ end
 -- limit on the sum over the rule's jobs. Limits on running jobs are compared with the job alone: a job that exceeds one
 -- by itself would never start, while other jobs only make it wait. `bound` converts the rule's number into the limit of
 -- one job. The limit of one GPU type (gpus:a100) or period (gpu_hours:week) is derived from the entry for all of them.
--- `minimum` has the fields that differ for a minimum (at_least:gpus), which is measured on job.least. With `adds`, the
--- components of a het job count together.
+-- `minimum` has the fields that differ for a minimum (at_least:gpus), which is measured on job.least.
 local LIMITS = {
   {
     key = "gpus",
-    adds = true,
     label = "GPUs in one job",
     text = amounts.format_mgpu,
     of = number("mgpu"),
@@ -85,7 +83,6 @@ local LIMITS = {
   { key = "memory_total", label = "memory running + pending", text = amounts.format_mib, sum = "mib" },
   {
     key = "gpus_running",
-    adds = true,
     label = "GPUs of running jobs",
     text = amounts.format_mgpu,
     of = gpus_running,
@@ -93,37 +90,18 @@ local LIMITS = {
   },
   {
     key = "jobs_running",
-    adds = true,
     label = "running jobs",
     text = amounts.format_number,
     of = function()
       return 1
     end,
   },
-  {
-    key = "cpus_running",
-    adds = true,
-    label = "CPUs of running jobs",
-    text = amounts.format_number,
-    of = number("cpus"),
-  },
-  {
-    key = "memory_running",
-    adds = true,
-    label = "memory of running jobs",
-    text = amounts.format_mib,
-    of = number("mib"),
-  },
-  {
-    key = "nodes_running",
-    adds = true,
-    label = "nodes of running jobs",
-    text = amounts.format_number,
-    of = number("nodes"),
-  },
-  { key = "nodes", adds = true, label = "nodes in one job", text = amounts.format_number, of = number("nodes") },
-  { key = "cpus", adds = true, label = "CPUs in one job", text = amounts.format_number, of = number("cpus") },
-  { key = "memory", adds = true, label = "memory of one job", text = amounts.format_mib, of = number("mib") },
+  { key = "cpus_running", label = "CPUs of running jobs", text = amounts.format_number, of = number("cpus") },
+  { key = "memory_running", label = "memory of running jobs", text = amounts.format_mib, of = number("mib") },
+  { key = "nodes_running", label = "nodes of running jobs", text = amounts.format_number, of = number("nodes") },
+  { key = "nodes", label = "nodes in one job", text = amounts.format_number, of = number("nodes") },
+  { key = "cpus", label = "CPUs in one job", text = amounts.format_number, of = number("cpus") },
+  { key = "memory", label = "memory of one job", text = amounts.format_mib, of = number("mib") },
   {
     key = "cpus_per_gpu",
     label = "CPUs per GPU",
@@ -156,13 +134,7 @@ local LIMITS = {
       return job.is_array and job.tasks or nil
     end,
   },
-  {
-    key = "tasks",
-    adds = true,
-    label = "tasks of one job (--ntasks)",
-    text = amounts.format_number,
-    of = number("tasks"),
-  },
+  { key = "tasks", label = "tasks of one job (--ntasks)", text = amounts.format_number, of = number("tasks") },
   {
     key = "walltime",
     label = "time limit",
@@ -175,8 +147,26 @@ local LIMITS = {
       return job.walltime_s and (before == nil or job.walltime_s > before) or job.mgpu > job.was.mgpu
     end,
   },
-  { key = "gpu_hours", adds = true, label = "GPU-hours of one job", text = amounts.format_number, of = gpu_hours },
+  { key = "gpu_hours", label = "GPU-hours of one job", text = amounts.format_number, of = gpu_hours },
 }
+
+-- The limits for which the components of a het job count together: `adds`.
+local ADDED = {
+  gpus = true,
+  nodes = true,
+  cpus = true,
+  memory = true,
+  tasks = true,
+  gpu_hours = true,
+  gpus_running = true,
+  jobs_running = true,
+  cpus_running = true,
+  memory_running = true,
+  nodes_running = true,
+}
+for _, limit in ipairs(LIMITS) do
+  limit.adds = ADDED[limit.key]
+end
 
 -- The present period of a limit on GPU-hours, in words.
 local function period_text(period)
