@@ -183,8 +183,8 @@ for _, rule in ipairs(policy.rules) do
   commits = commits or rule.hard == true
 end
 
--- Returns the amounts that a job of this size adds to sums, by measure. `gpu_h` are the GPU-hours that it may use, which
--- hard limits count until it ends.
+-- Returns the amounts that a job of this size adds to sums, by measure. `gpu_h` are the GPU-hours that it may use,
+-- which hard limits count until it ends.
 function measures.vector(size, walltime_s, tasks)
   local vector = lib.size.vector(size, tasks)
   if commits then

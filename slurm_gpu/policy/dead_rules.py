@@ -122,10 +122,10 @@ def _idle_parts(policy: Policy) -> Iterator[_Doubt]:
         key=lambda rule: rule.location,
     )
     for place, of_part in parts_at:
-        first, *others = of_part
-        covering = [_covering_group(policy, rule) for rule in (first, *others)]
-        if all(covering):
-            yield place, f"rule {first.id} never applies: all of its jobs are in group {covering[0]}"
+        covering = [(rule.id, _covering_group(policy, rule)) for rule in of_part]
+        rule_id, group = covering[0]
+        if all(name for _, name in covering):
+            yield place, f"rule {rule_id} never applies: all of its jobs are in group {group}"
     applied = {rule.location for rule in policy.rules}
     parts = [(one.location, one.group) for one in policy.exceptions if one.user is None]
     for rule in whole_rules(policy):

@@ -103,7 +103,7 @@ def test_nodes_and_tasks_that_slurm_adds_are_counted(fields: dict[str, Any], gpu
         ({"tres_per_job": gpu(2), "bitflags": 0x100}, 2),
         ({"tres_per_task": gpu(1), "bitflags": 0x100}, 1),
         ({"ntasks_per_tres": 1, "bitflags": 0x100}, 1),
-        # Slurm cannot use so many nodes that the job exceeds the limit.
+        # Slurm cannot use more nodes than the limit allows.
         ({"tres_per_node": gpu(2)}, None),
         ({"tres_per_node": gpu(1), "num_tasks": 2}, None),
         ({"tres_per_node": gpu(1), "bitflags": 0x200}, None),

@@ -278,6 +278,13 @@ def test_a_useful_policy_with_tiers_has_no_doubts() -> None:
             "until: 2026-12-01",
             "",
         ),
+        # In December, the rest of the rule applies to no job; on other days, it applies to all.
+        (
+            EXCEPTION,
+            "all: {until",
+            "all: {accounts: [vision], until",
+            "",
+        ),
         (
             EXCEPTION,
             "limits: {walltime: 4d}",
