@@ -261,6 +261,7 @@ def test_replay_of_a_policy(text: str, mgpu: int) -> None:
 def test_recommended_limits(text: str, mgpu: int) -> None:
     tres = parse_job_tres(text)
     run = PastRun(
+        job_id=1,
         user="alice",
         uid=1001,
         account="vision",
@@ -474,6 +475,7 @@ def test_times_that_cannot_be_read_are_stored_as_gaps(database: Database) -> Non
 def test_recommended_limits_leave_out_runs_whose_gpus_are_not_known() -> None:
     tres = {"cpu": 1.0, "node": 1.0}
     run = PastRun(
+        job_id=1,
         user="alice",
         uid=1001,
         account="vision",

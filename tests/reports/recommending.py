@@ -62,6 +62,7 @@ def past_run(
     at_s = T0 + round(at_h * HOUR)
     tres = {"cpu": 4.0, "mem": 8192.0, "gres/gpu": float(gpus)}
     run = PastRun(
+        job_id=1,
         user=user,
         uid=UIDS[user],
         account="vision",

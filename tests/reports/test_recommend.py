@@ -172,6 +172,13 @@ def test_runs_at_the_start_of_the_period_continue_and_waiting_jobs_arrive_at_onc
     assert past.judged.tolist() == [False, False, True]
 
 
+def test_jobs_of_the_same_second_queue_in_the_order_of_their_ids() -> None:
+    ids = [(7, 0), (5, 2), (5, 1), (6, 0)]
+    runs = [past_run(0, job_id=job_id, array_task=task) for job_id, task in ids]
+    past = rebuild([past_run(1, job_id=1), *runs], nodes(), T0, T0 + 10 * HOUR)
+    assert [(run.job_id, run.array_task) for run in past.runs] == [(5, 1), (5, 2), (6, 0), (7, 0), (1, 0)]
+
+
 def test_runs_that_cannot_be_replayed_are_left_out_with_a_remark() -> None:
     runs = [
         past_run(0, start_s=None),  # cancelled while it waited

@@ -79,6 +79,8 @@ def replayed(
 def past_run(run: Run, users: PastUsers) -> PastRun:
     """Convert a run recorded by slurm-gpudbd to a run of the model."""
     return PastRun(
+        job_id=run.job_id if run.array_job_id is None else run.array_job_id,
+        array_task=run.array_task or 0,
         user=run.user,
         uid=users.uid(run.user),
         account=run.account,

@@ -25,6 +25,9 @@ _BACKFILL_EVERY_S, _BACKFILL_DEPTH = 30, 500
 class PastRun:
     """A run recorded by slurm-gpudbd."""
 
+    job_id: int
+    """ID of the job, or of the array to which it belongs."""
+    array_task: int = 0
     user: str
     uid: int
     account: str
@@ -93,7 +96,7 @@ def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, u
     typed = all(len(node.gpus) <= 1 for node in nodes)
     left_out: Tally[str] = Tally()
     pairs: list[tuple[ModelJob, PastRun]] = []
-    for run in sorted(runs, key=lambda run: run.eligible_s):
+    for run in sorted(runs, key=_by_queue_position):
         if run.eligible_s >= until_s or (run.end_s is not None and run.end_s <= since_s):
             continue
         if run.start_s is None and run.end_s is not None:
@@ -156,6 +159,11 @@ def _cluster(nodes: Sequence[SlurmNode]) -> ModelCluster:
         ),
         tuple(ModelPartition(name, tuple(members)) for name, members in sorted(partitions.items())),
     )
+
+
+def _by_queue_position(run: PastRun) -> tuple[int, int, int]:
+    # Slurm orders jobs with equal priority by ID. Eligible times are whole seconds, so many are equal.
+    return run.eligible_s, run.job_id, run.array_task
 
 
 def _mgpu(run: PastRun) -> int:
