@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import textwrap
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from slurm_gpu.config.yaml_source import parse_yaml
 from slurm_gpu.policy.language.check import check_policy
@@ -35,10 +37,17 @@ def load(text: str):
 
 
 def wanted_limits(
-    text: str, associations=ASSOCIATIONS, qos: tuple[Qos, ...] = (), today=TODAY, tres=TRES
+    text: str,
+    associations=ASSOCIATIONS,
+    qos: tuple[Qos, ...] = (),
+    today=TODAY,
+    tres=TRES,
+    partitions: Mapping[str, str | None] = MappingProxyType({"gpu": None, "night": None}),
 ) -> RequiredLimits:
     policy, names = load(text)
-    found = SlurmdbdLimits(cluster="c", associations=associations, qos=qos, tres=tres)
+    found = SlurmdbdLimits(
+        cluster="c", associations=associations, qos=qos, tres=tres, partition_qos=partitions
+    )
     return derive_required_limits(policy, names, found, today, UIDS.get)
 
 

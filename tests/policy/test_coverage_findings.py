@@ -193,8 +193,8 @@ ALL_MANAGED = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
         ),
         (
             rule("a", "gpu", "user", "jobs_running: 8"),
-            ALL_MANAGED,
-            "Slurm limits a partition only through its QOS",
+            "manages: {accounts: [vision, nlp]}\n",
+            "partition gpu has no QOS; add QOS=NAME to its line in slurm.conf",
         ),
         (
             rule("a", "all", "user", "jobs_running: 8", ", kind: batch"),

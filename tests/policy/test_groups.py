@@ -150,7 +150,10 @@ def test_a_wildcard_that_matches_no_user_is_reported() -> None:
         ("{in: [grads], users: [bob]}", ["vision/bob"]),
         ("{not: [long]}", ["QOS sg-a"]),
         ("{not: [long, grads]}", "Slurm limits a QOS or an association, not the jobs that are in both"),
-        ("{not: [night]}", "Slurm limits a partition only through its QOS in slurm.conf"),
+        (
+            "{not: [night]}",
+            "as a limit of the partition's QOS, it would replace those of other QOS, accounts and users",
+        ),
         ("{not: [everyone]}", "no account is both in slurmdbd and under manages: accounts"),
         ('{accounts: ["x*"]}', "no account is both in slurmdbd and under manages: accounts"),
     ],

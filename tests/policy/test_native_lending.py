@@ -57,7 +57,16 @@ def plan(
 ) -> NativePlan:
     policy, names = load(text)
     return plan_native(
-        policy, names, settings(**conf), store, owned, lambda: (), dt.date(2026, 11, 21), UIDS.get, n_gpus
+        policy,
+        names,
+        settings(**conf),
+        store,
+        owned,
+        lambda: (),
+        dict,
+        dt.date(2026, 11, 21),
+        UIDS.get,
+        n_gpus,
     )  # type: ignore[arg-type]
 
 

@@ -176,6 +176,7 @@ def job(job_id: int, user_: str = "alice", account_: str = "vision", **more) -> 
     given_ = {
         "state": "PENDING",
         "qos": "normal",
+        "partition": "gpu",
         "time_limit_s": 3600,
         "tres_requested": {"cpu": 8.0, "mem": 4096.0, "node": 1.0, "gres/gpu": 4.0},
     } | more
@@ -189,7 +190,6 @@ def job(job_id: int, user_: str = "alice", account_: str = "vision", **more) -> 
         user=user_,
         uid=1,
         account=account_,
-        partition="gpu",
         reason="",
         restarts=0,
         submit_s=1,
@@ -276,11 +276,11 @@ def test_without_slurmdbd_limits_on_running_jobs_are_reported_as_not_enforced() 
     text = rules("for: grads, per: user, limits: {gpus_running: 4, gpus_total: 8}")
     policy, names = load(text)
     store = MemoryStore(())
-    plan = plan_native(policy, names, settings(), store, (), list, TODAY, UIDS.get)
+    plan = plan_native(policy, names, settings(), store, (), list, dict, TODAY, UIDS.get)
     assert plan.absent is not None
     assert "only job_submit.lua enforces the policy" in plan.absent
     assert [(gap.rule, gap.key) for gap in plan.unenforced] == [("r1", "gpus_running")]
-    known = plan_native(policy, names, settings(), store, [owned(4)], list, TODAY, UIDS.get)
+    known = plan_native(policy, names, settings(), store, [owned(4)], list, dict, TODAY, UIDS.get)
     assert known.difference.owned == (owned(4),)  # kept until slurmdbd is configured again
     assert lua_only(policy, TODAY, "x") != ()
     assert not has_slurmdbd(settings())
@@ -289,7 +289,7 @@ def test_without_slurmdbd_limits_on_running_jobs_are_reported_as_not_enforced() 
 def test_a_policy_that_manages_nothing_changes_nothing() -> None:
     policy, names = load(ONE.replace("manages: {accounts: [vision, nlp], qos: [sg-*]}\n", ""))
     plan = plan_native(
-        policy, names, settings(**SLURMDBD), MemoryStore(ASSOCIATIONS), (), list, TODAY, UIDS.get
+        policy, names, settings(**SLURMDBD), MemoryStore(ASSOCIATIONS), (), list, dict, TODAY, UIDS.get
     )
     assert plan.difference.steps == ()
     assert [(gap.rule, gap.key) for gap in plan.unenforced] == [("r1", "jobs_running")]
@@ -300,7 +300,7 @@ def test_limits_that_slurmctld_does_not_enforce_are_reported() -> None:
     store = MemoryStore(ASSOCIATIONS)
     for enforced, n_remarks in (("none", 1), ("associations,limits,qos", 0), ("safe", 0)):
         raw = settings(**SLURMDBD, AccountingStorageEnforce=enforced)
-        plan = plan_native(policy, names, raw, store, (), list, TODAY, UIDS.get)
+        plan = plan_native(policy, names, raw, store, (), list, dict, TODAY, UIDS.get)
         assert len(plan.difference.remarks) == n_remarks
         assert len(plan.difference.steps) == 1
 

@@ -226,7 +226,7 @@ def plan(store: MemoryStore, text: str = POLICY, **conf: str) -> NativePlan:
     policy, names = load(text)
     conf = {"PriorityType": "priority/multifactor", **conf}
     today = dt.date(2026, 11, 21)
-    return plan_native(policy, names, settings(**conf), store, (), lambda: (), today, UIDS.get, 16)
+    return plan_native(policy, names, settings(**conf), store, (), lambda: (), dict, today, UIDS.get, 16)
 
 
 def steps(native: NativePlan) -> list[str]:

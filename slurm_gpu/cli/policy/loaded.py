@@ -28,6 +28,7 @@ from slurm_gpu.policy.lua.install import SCRIPT_NAME, STATE_DIRECTORY
 from slurm_gpu.policy.native.difference import Owned
 from slurm_gpu.policy.native.plan import NativePlan, plan_native
 from slurm_gpu.slurm.client import SlurmSettings
+from slurm_gpu.slurm.submission import read_partitions
 
 state_option = click.option(
     "--state-dir",
@@ -88,6 +89,7 @@ class LoadedPolicy:
             site.limits,
             owned,
             site.slurm.jobs,
+            lambda: {one.name: one.qos for one in read_partitions(site.run)},
             today,
             self.directory.uid,
             self.facts.n_gpus,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from slurm_gpu.policy.language.account_trees import with_listed
+from slurm_gpu.policy.language.limits import Scope, set_limits
 from slurm_gpu.policy.language.membership import conditions_used
 from slurm_gpu.policy.language.model import Policy
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.difference import Difference, Drift, Owned, difference, drift
 from slurm_gpu.policy.native.lending import NewQos, derive_lending
+from slurm_gpu.policy.native.precedence import replaced_limits
 from slurm_gpu.policy.native.preemption import lacks
 from slurm_gpu.policy.native.required import SlurmdbdLimits, UnmappedLimit, derive_required_limits, lua_only
 from slurm_gpu.policy.native.stranded import Stranded, stranded
@@ -61,12 +63,15 @@ def plan_native(
     store: Sacctmgr,
     owned: Iterable[Owned],
     jobs: Callable[[], Iterable[QueuedJob]],
+    partition_qos: Callable[[], Mapping[str, str | None]],
     today: dt.date,
     uid_of: Callable[[str], int | None],
     n_gpus: int = 0,
 ) -> NativePlan:
-    """Compare a policy with slurmdbd; `jobs` returns the queue, and is called only if something would change.
+    """Compare a policy with slurmdbd.
 
+    `jobs` returns the queue, and is called only if something would change. `partition_qos` returns the QOS of
+    each partition, and is called only if a group has partitions.
     `n_gpus` is the number of GPUs in the cluster, `today` the day in the site's time zone. Raise SlurmError
     if slurmdbd does not answer.
     """
@@ -81,6 +86,8 @@ def plan_native(
         gaps = lua_only(policy, today, "policy.yaml manages no accounts or QOS")
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
     accounting = read_accounting(store, settings.cluster)
+    if any(group.partitions is not None for group in policy.groups.values()):
+        accounting = replace(accounting, partition_qos=partition_qos())
     # Rules for a QOS that this apply creates, such as the QOS of loans, apply from its creation on.
     new_urgent = derive_urgent(policy, accounting).fresh()
     lending = derive_lending(policy, replace(accounting, qos=(*accounting.qos, *new_urgent)), n_gpus)
@@ -95,14 +102,23 @@ def plan_native(
     change = difference(wanted, found, owned)
     lacking = map(str, (*lacks(settings, policy.owners), *urgent_lacks(settings, policy)))
     wishes = (*lending.remarks, *urgent.remarks, *wanted.remarks)
-    remarks = (*_not_enforced(settings), *lacking, *wishes, *change.remarks)
+    replaced = replaced_limits(wanted.bounds, _left_to_slurm(policy), accounting.partition_qos)
+    remarks = (*_not_enforced(settings), *lacking, *wishes, *replaced, *change.remarks)
     return NativePlan(
         Difference(change.steps, change.owned, remarks),
         wanted.gaps,
-        stranded(jobs(), found, change.steps) if change.steps else (),
+        stranded(jobs(), found, change.steps, accounting.partition_qos) if change.steps else (),
         drift(found, owned),
         (*urgent.new_qos, *lending.new_qos),
     )
+
+
+def _left_to_slurm(policy: Policy) -> set[str]:
+    return {
+        rule.id
+        for rule in policy.rules
+        if any(kind.scope is Scope.RUNNING for kind, _ in set_limits(rule.limits))
+    }
 
 
 def _is_left_to_users(policy: Policy, group: str) -> bool:

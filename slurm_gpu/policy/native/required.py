@@ -24,9 +24,12 @@ from slurm_gpu.policy.language.membership import (
 from slurm_gpu.policy.language.model import Group, Mode, Per, Policy, PolicyRule, RuleLimits
 from slurm_gpu.policy.language.names import ResolvedNames
 from slurm_gpu.policy.native.fields import INHERITED, NOT_TRACKED, LimitScope, native_fields
+from slurm_gpu.policy.native.partition_qos import GroupQos, qos_of_group
 from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, Association, Entity, EntityKind, LimitField, Qos
 from slurm_gpu.slurm.sacctmgr import Limits as FoundLimits
 
+# Why the QOS of a partition gets no limits on single jobs.
+_REPLACES = "as a limit of the partition's QOS, it would replace those of other QOS, accounts and users"
 # Rules that sum over the jobs of several users.
 _SHARED = (Per.ACCOUNT, Per.GROUP)
 
@@ -39,6 +42,8 @@ class SlurmdbdLimits:
     associations: Sequence[Association] = ()
     qos: Sequence[Qos] = ()
     tres: frozenset[str] = frozenset()
+    # The QOS of each partition in slurmctld, in lower case; None if it has none.
+    partition_qos: Mapping[str, str | None] = field(default_factory=dict)
 
     def limits(self) -> dict[Entity, FoundLimits]:
         """Return the limits of each account, QOS and user; associations by partition are left out."""
@@ -159,6 +164,9 @@ class _LimitDerivation:
         self.below = {name: sorted(accounts_below(name, parents) - {name}) for name in self.accounts}
         self.all_qos = sorted(one.name for one in found.qos)
         self.qos = self._managed(policy.manages.qos, self.all_qos, "QOS")
+        self.partition_qos = found.partition_qos
+        # QOS that users may choose for their jobs.
+        self.chosen_qos = {limit.item for one in associations for limit in one.limits if limit.name == "QOS"}
         for account, user in sorted(by_partition):
             if account in self.accounts:
                 self.remarks.append(
@@ -203,21 +211,35 @@ class _LimitDerivation:
     def _rule(self, rule: PolicyRule) -> None:
         group = self.policy.groups[rule.group]
         everything = list(set_limits(rule.limits))
+        by_partition = conditions_used(group, self.policy.groups) == {"partitions"}
+        lua_alone = {
+            kind: kind.lua_alone or (_REPLACES if by_partition and kind.scope is Scope.JOB else "")
+            for kind, _ in everything
+        }
         hindrance = self._hindrance(rule, group)
         if hindrance is not None:
             for kind, _ in everything:
-                self._gap(rule, kind, kind.lua_alone or hindrance)
+                self._gap(rule, kind, lua_alone[kind] or hindrance)
             return
         by_qos = "qos" in conditions_used(group, self.policy.groups) or (
             self._is_everyone(group) and not self.accounts
         )
-        outside = self._outside(group, by_qos=by_qos)
+        qos: Iterable[str] | None
+        if by_partition:
+            own = self._own_qos_of(group)
+            qos, outside = own.names, own.lacking
+        else:
+            qos = self._qos_of(group, self.qos) if by_qos else None
+            outside = self._outside(group, by_qos=by_qos)
         for kind, value in everything:
-            if kind.lua_alone:
-                self._gap(rule, kind, kind.lua_alone)
+            if lua_alone[kind]:
+                self._gap(rule, kind, lua_alone[kind])
                 continue
             n_gaps = len(self.gaps)
-            (self._on_qos if by_qos else self._on_associations)(rule, group, kind, value)
+            if qos is None:
+                self._on_associations(rule, group, kind, value)
+            else:
+                self._on_qos(rule, qos, kind, value)
             if outside is not None and len(self.gaps) == n_gaps:
                 self._gap(rule, kind, outside)
 
@@ -230,8 +252,11 @@ class _LimitDerivation:
         if rule.kind is not None:
             return "Slurm's limits do not distinguish interactive jobs"
         used = conditions_used(group, self.policy.groups)
+        if used == {"partitions"}:
+            own = self._own_qos_of(group)
+            return None if own.names else own.lacking
         if "partitions" in used:
-            return "Slurm limits a partition only through its QOS in slurm.conf"
+            return "Slurm limits a partition through its QOS, which is the same for all accounts and users"
         if "qos" in used and len(used) > 1:
             return "Slurm limits a QOS or an association, not the jobs that are in both"
         if "qos" in used:
@@ -246,10 +271,17 @@ class _LimitDerivation:
         return None
 
     def _holds(
-        self, group: Group, account: str | None = None, user: str | None = None, qos: str | None = None
+        self,
+        group: Group,
+        account: str | None = None,
+        user: str | None = None,
+        qos: str | None = None,
+        partition: str | None = None,
     ) -> bool | None:
         """Return whether jobs with these names are in a group; None if that depends on another name."""
         own: list[bool | None] = []
+        if group.partitions is not None:
+            own.append(None if partition is None else is_among(partition, group.partitions))
         for names, name in ((group.users, user), (group.accounts, account), (group.qos, qos)):
             if names is not None:
                 own.append(None if name is None else is_among(name.lower(), _in_lower_case(names)))
@@ -258,13 +290,17 @@ class _LimitDerivation:
             members = [self.names.members[name] for name in group.unix_groups]
             own.append(None if user is None else any(uid in one for one in members))
         all_of, none_of = (
-            [self._holds(self.policy.groups[name], account, user, qos) for name in names]
+            [self._holds(self.policy.groups[name], account, user, qos, partition) for name in names]
             for names in (group.all_of, group.none_of)
         )
         return holds(own, all_of, none_of)
 
     def _is_everyone(self, group: Group) -> bool:
         return not conditions_used(group, self.policy.groups) and self._holds(group) is True
+
+    def _own_qos_of(self, group: Group) -> GroupQos:
+        partitions = [name for name in self.partition_qos if self._holds(group, partition=name)]
+        return qos_of_group(partitions, self.partition_qos, self.qos, self.chosen_qos)
 
     def _named(self, group: Group, key: str) -> set[str]:
         """Return the names without wildcards, in lower case, that a group or a group in its `in:` lists."""
@@ -303,9 +339,9 @@ class _LimitDerivation:
     def _qos_of(self, group: Group, names: Iterable[str]) -> list[str]:
         return [name for name in sorted(names) if self._holds(group, qos=name)]
 
-    def _on_qos(self, rule: PolicyRule, group: Group, kind: LimitKind, value: LimitValue) -> None:
+    def _on_qos(self, rule: PolicyRule, qos: Iterable[str], kind: LimitKind, value: LimitValue) -> None:
         field_limits = self._fields(rule, kind, value, LimitScope.QOS)
-        for name in self._qos_of(group, self.qos):
+        for name in qos:
             for limit, field_limit in field_limits.items():
                 self._add_limit(Entity(EntityKind.QOS, name), limit, field_limit)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from slurm_gpu.policy.native.difference import LimitChange
 from slurm_gpu.policy.native.fields import INHERITED
@@ -48,9 +49,15 @@ class Stranded:
 
 
 def stranded(
-    jobs: Iterable[QueuedJob], found: Mapping[Entity, Limits], steps: Iterable[LimitChange]
+    jobs: Iterable[QueuedJob],
+    found: Mapping[Entity, Limits],
+    steps: Iterable[LimitChange],
+    partition_qos: Mapping[str, str | None] = MappingProxyType({}),
 ) -> tuple[Stranded, ...]:
-    """Return pending jobs that could start under the limits `found`, but can never start after `steps`."""
+    """Return pending jobs that could start under the limits `found`, but can never start after `steps`.
+
+    `partition_qos` is the QOS of each partition.
+    """
     after = {entity: dict(limits) for entity, limits in found.items()}
     for step in steps:
         limits = after.setdefault(step.entity, {})
@@ -64,8 +71,8 @@ def stranded(
         *(
             Stranded(job, *exceeded)
             for job in pending
-            if not any(_exceeded(job, found))
-            for exceeded in _exceeded(job, after)
+            if not any(_exceeded(job, found, partition_qos))
+            for exceeded in _exceeded(job, after, partition_qos)
         ),
     )
 
@@ -101,13 +108,15 @@ def _associations(job: QueuedJob) -> tuple[Entity, Entity]:
 
 
 def _exceeded(
-    job: QueuedJob, limits: Mapping[Entity, Limits]
+    job: QueuedJob, limits: Mapping[Entity, Limits], partition_qos: Mapping[str, str | None]
 ) -> Iterator[tuple[Entity, LimitField, int, int]]:
     user, account = _associations(job)
     of_user = limits.get(user, {})
-    in_qos = [list(_over(job, Entity(EntityKind.QOS, name), limits)) for name in sorted(_named(job))]
-    if all(in_qos):
-        yield from itertools.chain(*in_qos)
+    of_partitions = {partition_qos.get(name) or "" for name in job.partition.split(",")}
+    for names in (_named(job), of_partitions):  # one QOS and one partition in which the job can start suffice
+        in_qos = [list(_over(job, Entity(EntityKind.QOS, name), limits)) for name in sorted(names)]
+        if all(in_qos):
+            yield from itertools.chain(*in_qos)
     yield from _over(job, user, limits)
     for one in _over(job, account, limits):
         if one[1].name not in INHERITED or one[1] not in of_user:  # a user's own limit overrides it

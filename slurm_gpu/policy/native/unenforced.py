@@ -15,7 +15,12 @@ from slurm_gpu.policy.language.limits import LimitKind, LimitValue, Scope, set_l
 from slurm_gpu.policy.language.membership import example_of
 from slurm_gpu.policy.language.model import GpuLimit, Mode, Policy, PolicyRule
 from slurm_gpu.policy.language.names import ResolvedNames
-from slurm_gpu.policy.native.required import SlurmdbdLimits, derive_required_limits, lua_only
+from slurm_gpu.policy.native.required import (
+    SlurmdbdLimits,
+    UnmappedLimit,
+    derive_required_limits,
+    lua_only,
+)
 from slurm_gpu.slurm.sacctmgr import Association, Qos
 
 
@@ -36,10 +41,24 @@ def unenforced_limits(
                 )
     rules = {rule.id: rule for rule in policy.rules}
     if policy.manages.qos or policy.manages.accounts:
-        gaps = derive_required_limits(policy, names, _best_accounting(policy), today, lambda user: None).gaps
+        gaps = _gaps_at_best(policy, names, today)
     else:
         gaps = lua_only(policy, today, "Slurm's own limits are set only for names under manages:")
     yield from ((rules[gap.rule], gap.key, gap.why) for gap in gaps if gap.unenforced)
+
+
+def _gaps_at_best(policy: Policy, names: ResolvedNames, today: dt.date) -> tuple[UnmappedLimit, ...]:
+    """Return the gaps with the best slurmdbd; if QOS are managed, each partition has its own."""
+    found = _best_accounting(policy)
+    patterns = {name for group in policy.groups.values() for name in group.partitions or ()}
+    of_partitions: dict[str, str | None] = dict.fromkeys(map(example_of, patterns))
+    if policy.manages.qos:
+        of_partitions = {name: f"partition {name}" for name in of_partitions}
+        own = tuple(name for name in of_partitions.values() if name is not None)
+        found = replace(found, qos=(*found.qos, *(Qos(name=name) for name in own)))
+        policy = replace(policy, manages=replace(policy.manages, qos=(*policy.manages.qos, *own)))
+    found = replace(found, partition_qos=of_partitions)
+    return derive_required_limits(policy, names, found, today, lambda user: None).gaps
 
 
 def _best_accounting(policy: Policy) -> SlurmdbdLimits:
