@@ -76,10 +76,14 @@ class YamlCheck:
             return value
         for key in value:
             if key not in known:
-                renamed = RENAMED_KEYS.get(key)
-                hint = f"did you mean {renamed}?" if renamed in known else did_you_mean(key, known)
+                hint = self.hint_for(location, key, known)
                 self.fail((*location, key), f"{key!r} is not a setting of {name}; {hint}", key=True)
         return {key: item for key, item in value.items() if key in known}
+
+    def hint_for(self, location: Location, key: Any, known: Collection[str]) -> str:
+        """Return the end of a message about an unknown key of a table at `location`."""
+        renamed = RENAMED_KEYS.get(key)
+        return f"did you mean {renamed}?" if renamed in known else did_you_mean(key, known)
 
     def seconds(self, location: Location, value: Any) -> float | None:
         """Return a duration in seconds, or None if the value is not a duration or its unit is ambiguous."""

@@ -9,7 +9,7 @@ a description cannot be set in the file.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
@@ -144,6 +144,11 @@ def decode(source: YamlSource, settings_class: type[_T]) -> _T:
 class Decoder(YamlCheck):
     """Decodes one file and collects its errors; `finish` raises them."""
 
+    def __init__(self, source: YamlSource) -> None:
+        super().__init__(source)
+        # Location of each table with fixed keys → its keys.
+        self._keys: dict[Location, list[str]] = {}
+
     def read(self, settings_class: type[_T]) -> _T:
         """Decode the whole file; invalid values are replaced with their defaults or None."""
         settings: _T = self._table((), {} if self.source.value is None else self.source.value, settings_class)
@@ -172,9 +177,17 @@ class Decoder(YamlCheck):
         if not self.has_failed(at):
             self.fail(at, message, key=key)
 
+    def hint_for(self, location: Location, key: Any, known: Collection[str]) -> str:
+        """Name the enclosing table to which an unknown key belongs, if any."""
+        for n in range(len(location) - 1, -1, -1):
+            if key in self._keys.get(location[:n], ()):
+                return f"it is a setting of {name_of(location[:n])}"
+        return super().hint_for(location, key, known)
+
     def _table(self, at: Location, value: Any, settings_class: type, items: Items = ANY_NUMBER) -> Any:
         settings = fields_of(settings_class)
         keys = [setting.key for setting in settings if setting.description]
+        self._keys[at] = keys
         if value is None or (value == {} and items.least):
             needed = items.least or any(setting.is_required for setting in settings)
             hint = "" if needed else ", or write {}"
@@ -249,6 +262,9 @@ class Decoder(YamlCheck):
                 parsed = str(key) if key_type is None else key_type.parse(key)
                 if parsed in found:
                     self.fail(place, f"{shown(key)} is set twice", key=True)
+            except InvalidValueError as error:
+                self.fail(place, f"{shown(key)} {error}", key=True)
+                parsed = str(key)
             except (ValueError, AttributeError, TypeError):
                 self.fail(place, f"{shown(key)} must be {key_type}", key=True)
                 parsed = str(key)
@@ -258,7 +274,10 @@ class Decoder(YamlCheck):
     def _one_or_table(self, at: Location, value: Any, kind: OneOrTable) -> Any:
         n_errors = len(self.errors)
         if isinstance(value, dict):
-            found = self._named(at, value, kind.key, Shape(None, kind.one, None, ANY_NUMBER), Items(least=1))
+            if not value:
+                table = f"{{{kind.key.example}: {kind.one.example}}}"
+                self.fail(at, f"{name_of(at)} is empty; write {kind.one}, or a table such as {table}")
+            found = self._named(at, value, kind.key, Shape(None, kind.one, None, ANY_NUMBER), ANY_NUMBER)
         else:
             found = {None: self.single(at, value, kind.one)}
         return kind.make(found) if len(self.errors) == n_errors else _INVALID

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from slurm_gpu.config.decoder import name_of
 from slurm_gpu.config.yaml_source import Location, YamlSource
 from slurm_gpu.errors import InputError
+from slurm_gpu.policy.dead_parts import Doubt, idle_parts
 from slurm_gpu.policy.language.coverage import (
     binds_whenever,
     covered_limits,
@@ -24,7 +25,6 @@ from slurm_gpu.policy.language.limits import (
     LimitValue,
     flat_amounts,
     flat_limits,
-    is_empty,
     set_limits,
     steps_of,
 )
@@ -45,7 +45,6 @@ from slurm_gpu.policy.native.unenforced import unenforced_limits
 from slurm_gpu.text.units import format_duration, format_gpus
 
 _LEAST_GRACE_S = 1800
-_Doubt = tuple[Location, str]
 
 
 def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today: dt.date) -> list[InputError]:
@@ -57,7 +56,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_ended(policy, today),
         *_never(policy),
         *_empty_groups(policy, names),
-        *_idle_parts(policy),
+        *idle_parts(policy),
         *_needless_exceptions(policy),
         *_needless_limits(policy),
         *_needless_minimums(policy),
@@ -86,7 +85,7 @@ def _written(location: Location, source: YamlSource) -> Location:
     return exact if exact in source.key_positions else location
 
 
-def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
+def _ended(policy: Policy, today: dt.date) -> Iterator[Doubt]:
     for group in written_groups(policy).values():
         if group.days[1] < today:
             message = f"group {group.name} expired on {group.until}: its rules do not apply to any job"
@@ -99,7 +98,7 @@ def _ended(policy: Policy, today: dt.date) -> Iterator[_Doubt]:
             yield (*exception.location, "until"), message
 
 
-def _never(policy: Policy) -> Iterator[_Doubt]:
+def _never(policy: Policy) -> Iterator[Doubt]:
     """Find rules whose group applies for less than a week, on days without the rule's hours."""
     for rule in whole_rules(policy):
         group, when = policy.groups.get(rule.group, Group("")), rule.when
@@ -114,34 +113,7 @@ def _never(policy: Policy) -> Iterator[_Doubt]:
             yield (*rule.location, "when"), f"{message} {group.days_text()}"
 
 
-def _idle_parts(policy: Policy) -> Iterator[_Doubt]:
-    """Find tiers and group exceptions that apply to no job."""
-    # A part has a rule for each period in which it contains the same jobs.
-    parts_at = itertools.groupby(
-        sorted((rule for rule in policy.rules if rule.part_of), key=lambda rule: str(rule.location)),
-        key=lambda rule: rule.location,
-    )
-    for place, of_part in parts_at:
-        covering = [(rule.id, _covering_group(policy, rule)) for rule in of_part]
-        rule_id, group = covering[0]
-        if all(name for _, name in covering):
-            yield place, f"rule {rule_id} never applies: all of its jobs are in group {group}"
-    applied = {rule.location for rule in policy.rules}
-    parts = [(one.location, one.group) for one in policy.exceptions if one.user is None]
-    for rule in whole_rules(policy):
-        parts += [(tier.location, tier.group) for tier in rule.tiers if not is_empty(tier)]
-    for location, of_group in parts:
-        if location not in applied:
-            yield location, f"this never applies to group {of_group}: the days do not overlap"
-
-
-def _covering_group(policy: Policy, rule: PolicyRule) -> str | None:
-    """Return an excluded group that contains all jobs of a rule; None if there is none."""
-    group = policy.groups[rule.group]
-    return next((name for name in group.none_of if is_within(policy, group.name, name)), None)
-
-
-def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
+def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[Doubt]:
     for group in written_groups(policy).values():
         for index, name in enumerate(group.none_of):
             if is_within(policy, group.name, name):
@@ -160,7 +132,7 @@ def _empty_groups(policy: Policy, names: ResolvedNames) -> Iterator[_Doubt]:
             yield ("groups", group.name), message
 
 
-def _needless_exceptions(policy: Policy) -> Iterator[_Doubt]:
+def _needless_exceptions(policy: Policy) -> Iterator[Doubt]:
     rules = {rule.id: rule for rule in whole_rules(policy)}
     for exception in policy.exceptions:
         rule = rules[exception.rule]
@@ -181,7 +153,7 @@ def _needless_exceptions(policy: Policy) -> Iterator[_Doubt]:
                 yield _place(exception, key), message
 
 
-def _needless_limits(policy: Policy) -> Iterator[_Doubt]:
+def _needless_limits(policy: Policy) -> Iterator[Doubt]:
     for covered in covered_limits(policy):
         tighter = flat_text(covered.by.limits, covered.by_key)
         by = "this rule" if covered.by is covered.rule else f"rule {covered.by.id}"
@@ -192,7 +164,7 @@ def _needless_limits(policy: Policy) -> Iterator[_Doubt]:
         yield _place(covered.rule, covered.key), message
 
 
-def _needless_minimums(policy: Policy) -> Iterator[_Doubt]:
+def _needless_minimums(policy: Policy) -> Iterator[Doubt]:
     for rule in policy.rules:
         limits = flat_limits(rule.limits)
         for key, value in flat_limits(rule.at_least).items():
@@ -203,12 +175,12 @@ def _needless_minimums(policy: Policy) -> Iterator[_Doubt]:
                 )
 
 
-def _unenforced_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[_Doubt]:
+def _unenforced_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[Doubt]:
     for rule, key, why in unenforced_limits(policy, names, today):
         yield (*rule.location, "limits", key), f"nothing enforces {key} of rule {rule.id}: {why}"
 
 
-def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
+def _uncounted_shares(policy: Policy) -> Iterator[Doubt]:
     """Find limits on running GPUs; Slurm does not count jobs that share a GPU toward them."""
     if policy.colocation is None:
         return
@@ -220,7 +192,7 @@ def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
         yield ("colocation",), "Slurm does not count jobs that share a GPU toward the GPUs of owners"
 
 
-def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
+def _idle_sharing(policy: Policy) -> Iterator[Doubt]:
     """Find settings that prevent jobs from sharing GPUs."""
     colocation = policy.colocation
     if colocation is None:
@@ -240,7 +212,7 @@ def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
             yield ("colocation", "allowed_groups", index), message
 
 
-def _hasty_ends(policy: Policy) -> Iterator[_Doubt]:
+def _hasty_ends(policy: Policy) -> Iterator[Doubt]:
     """Find idle warnings that leave users too little time to act."""
     cancel_idle = policy.cancel_idle
     if cancel_idle is None:
@@ -257,7 +229,7 @@ def _hasty_ends(policy: Policy) -> Iterator[_Doubt]:
             yield ("cancel_idle", "for", index), f"group {name} is also in exempt: its jobs are never ended"
 
 
-def _only_observing(policy: Policy, source: YamlSource) -> Iterator[_Doubt]:
+def _only_observing(policy: Policy, source: YamlSource) -> Iterator[Doubt]:
     """Find sections that only observe although the rules of the file are enforced."""
     if policy.mode is not Mode.ENFORCE:
         return
@@ -274,7 +246,7 @@ def _only_observing(policy: Policy, source: YamlSource) -> Iterator[_Doubt]:
             yield place, message
 
 
-def _odd_steps(policy: Policy) -> Iterator[_Doubt]:
+def _odd_steps(policy: Policy) -> Iterator[Doubt]:
     for rule in policy.rules:
         most = None if rule.limits.gpus is None else rule.limits.gpus.all_mgpu
         for section, kind, value in _with_steps(rule):
@@ -305,7 +277,7 @@ def _with_steps(rule: PolicyRule) -> Iterator[tuple[str, LimitKind, LimitValue]]
             yield "at_least", kind, value
 
 
-def _impossible_amounts(policy: Policy) -> Iterator[_Doubt]:
+def _impossible_amounts(policy: Policy) -> Iterator[Doubt]:
     """Find minimums above a limit that applies to the same jobs."""
     enforced = [
         (rule, flat_limits(rule.at_least), flat_limits(rule.limits))
@@ -327,7 +299,7 @@ def _impossible_amounts(policy: Policy) -> Iterator[_Doubt]:
             yield _place(rule, f"{AT_LEAST}{key}"), message
 
 
-def _opposite_options(policy: Policy) -> Iterator[_Doubt]:
+def _opposite_options(policy: Policy) -> Iterator[Doubt]:
     """Find options that one rule requires and another forbids."""
     enforced = [rule for rule in policy.rules if rule.options and rule.mode is Mode.ENFORCE]
     for rule, other in itertools.permutations(enforced, 2):
@@ -339,7 +311,7 @@ def _opposite_options(policy: Policy) -> Iterator[_Doubt]:
                 yield (*rule.location, "options", option), message
 
 
-def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
+def _closed_ways(policy: Policy) -> Iterator[Doubt]:
     """Find rules that together allow no partition, no GPU type or no QOS."""
     enforced = [rule for rule in policy.rules if rule.mode is Mode.ENFORCE]
     for rule, key in itertools.product(enforced, ("partitions", "qos")):
@@ -367,7 +339,7 @@ def _closed_ways(policy: Policy) -> Iterator[_Doubt]:
                 yield (*other.location, "limits", key), message
 
 
-def _hidden_bundles(policy: Policy) -> Iterator[_Doubt]:
+def _hidden_bundles(policy: Policy) -> Iterator[Doubt]:
     for earlier, bundle in itertools.combinations(policy.bundles.values(), 2):
         if _takes_all(earlier, bundle):
             message = (

@@ -169,6 +169,10 @@ def test_no_daemon_starts_with_the_placeholder_of_the_shipped_file(daemon: str):
         ("cluster: n\nretention: {windows: never}\n", "2:22: windows: 'never' must be a duration"),
         ("cluster: n\nspool: {max_size: 256}\n", "2:19: max_size: 256 must be 1M or more, such as 256M"),
         ("cluster: n\nspool: {max_size: 10K}\n", "2:19: max_size: '10K' must be 1M or more"),
+        (
+            "cluster: n\nspool: {retention: 1G}\n",
+            "2:9: 'retention' is not a setting of spool; it is a setting of the file",
+        ),
         ("cluster: n\nspool: {size: 1G}\n", "2:9: 'size' is not a setting of spool"),
         ("cluster: n\nmetrics: {listen: 9836}\n", "2:19: listen: 9836 must be HOST:PORT, such as 127.0.0.1"),
         ("cluster: n\nmetrics: {listen: localhost}\n", "2:19: listen: 'localhost' must be HOST:PORT"),

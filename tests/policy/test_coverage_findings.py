@@ -390,3 +390,31 @@ def test_sections_without_a_mode_in_a_file_with_mode_enforce_are_reported() -> N
         "p.yaml:9:1: colocation",
         "p.yaml:10:1: cancel_idle",
     ]
+
+
+def test_conditions_that_no_job_can_meet_are_reported() -> None:
+    jobs = ", jobs: {at_least: {walltime: 2d}, at_most: {walltime: 1d, gpus: 4}}"
+    assert find_warnings(rule("a", "all", "job", "gpus: 1", jobs)) == [
+        "p.yaml:9:60: rule a never applies: the minimum of walltime is above the maximum"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("of_rule", "of_exception", "is_reported"),
+    [
+        ("{accounts: [vision]}", "{accounts: [NLP, cv]}", True),
+        ("{users: [alice]}", "{users: [bob]}", True),
+        ("{accounts: [vision, cv]}", "{accounts: [nlp, VISION]}", False),
+        ("{accounts: [vision]}", '{accounts: ["v*"], users: [bob]}', False),
+        ("{accounts: [vision]}", "{users: [bob]}", False),
+        ("{partitions: [gpu]}", "{partitions: [cpu]}", False),  # a job may name both
+    ],
+)
+def test_an_exception_for_a_group_with_other_accounts_or_users_is_reported(
+    of_rule: str, of_exception: str, is_reported: bool
+) -> None:
+    head = HEAD.replace("rules:", f"  one: {of_rule}\n  two: {of_exception}\nrules:")
+    exception = "exceptions: [{rule: a, group: two, limits: {gpus: 8}, why: w}]\n"
+    found = find_warnings(rule("a", "one", "job", "gpus: 1"), head=head, tail=exception)
+    expected = ["p.yaml:12:14: rule a (two) never applies: no job is in both groups one and two"]
+    assert found == (expected if is_reported else [])

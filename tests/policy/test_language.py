@@ -229,7 +229,7 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         (
             "gpus_running: {a100: 8}",
             "gpus_running: {}",
-            "limits.gpus_running of rule 2 is empty; write a number of GPUs",
+            "limits.gpus_running of rule 2 is empty; write a number of GPUs ≥ 0, such as 8 or 0.5, or a",
         ),
         ("8: 2d", "eight: 2d", "'eight' must be the number of GPUs from which"),
         ("partitions: [gpu, Long]", "partitions: gpu", "partitions: 'gpu' must be a list of names, such as"),
@@ -246,10 +246,16 @@ def test_the_compiled_policy_has_one_number_per_limit() -> None:
         (
             "{day: 12.5, week: 500}",
             "{years: 500}",
-            "'years' must be a period, such as week, quarter or 30d",
+            "'years' must be day, week, month, quarter, year or a number of days from 2d to 366d",
         ),
-        ("{day: 12.5, week: 500}", "{1d: 500}", "'1d' must be a period, such as week, quarter or 30d"),
+        (
+            "{day: 12.5, week: 500}",
+            "{1d: 500}",
+            "'1d' must be day, week, month, quarter, year or a number of days from 2d to 366d, such as 30d",
+        ),
+        ("8: 2d", "h100: 2d", "write jobs: {gpu_types: [a100]} in a rule with per: job"),
         # Settings in the wrong place.
+        ("jobs_total: 20", "jobs_total: 20\n      hard: true", "limits of rule 2; it is a setting of rule 2"),
         ("      nodes: 4\n", "      nodes_running: 4\n", "'nodes_running' is not allowed in a rule with per"),
         (
             "jobs_total: 20",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import html.parser
 
 import pytest
@@ -230,3 +231,16 @@ def test_json_has_every_part() -> None:
     assert total["when"] is None
     assert data["bundles"]["prep"]["cpus"] == 16
     assert data["exceptions"][0]["limits"]["walltime_s"] == 9 * 86400
+
+
+def test_expired_exceptions_are_left_out() -> None:
+    text = (
+        "version: 1\ngroups: {all: {}}\n"
+        "rules: [{id: a, for: all, per: job, why: w, limits: {cpus: 2000}}]\n"
+        "exceptions: [{rule: a, user: bob, limits: {cpus: 4000}, until: 2026-11-20, why: w}]\n"
+    )
+    last, after = dt.date(2026, 11, 20), dt.date(2026, 11, 21)
+    assert make_page(check(text), (), last).rules[0].exceptions == (
+        "Exception until 2026-11-20 for bob: at most 4,000 CPUs per job (w)",
+    )
+    assert make_page(check(text), (), after).rules[0].exceptions == ()

@@ -283,7 +283,7 @@ def test_a_useful_policy_with_tiers_has_no_doubts() -> None:
             EXCEPTION,
             "all: {until",
             "all: {accounts: [vision], until",
-            "",
+            "p.yaml:11:5: rule size (old) never applies: no job is in both groups all and old",
         ),
         (
             EXCEPTION,

@@ -117,7 +117,8 @@ def show(site: CommandSite, file: Path | None, style: str, as_json: bool) -> Non
         # Keep the warning out of pages, which may be published.
         click.echo(f"{warning}\n" if style == "text" else warning, err=style != "text")
     rule = _reservation_rule(site)
-    page = make_page(checked, () if rule is None else (reservation_section(**rule),))
+    today = dt.datetime.fromtimestamp(site.wall(), ZoneInfo(timezone(site))).date()
+    page = make_page(checked, () if rule is None else (reservation_section(**rule),), today)
     if style == "text":
         click.echo(render_text(page, min(WIDTH, console().width)))
     else:

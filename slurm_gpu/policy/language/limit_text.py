@@ -93,7 +93,7 @@ def _texts(kind: LimitKind, value: LimitValue, bound: str) -> Iterator[tuple[str
             yield f"{kind.key}:{gpu_type}", f"{bound} {format_gpus(mgpu)} of type {gpu_type}{counted_jobs}"
     elif isinstance(value, Mapping):
         for period, hours in value.items():
-            text = f"{bound} {hours:g} {kind.noun(hours)}"
+            text = f"{bound} {hours:,.10g} {kind.noun(hours)}"
             yield (f"{kind.key}:{period}", f"{text} {each_text(period)}") if period else (kind.key, text)
     elif kind.measure is LimitUnit.NAMES and isinstance(value, tuple):
         yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
@@ -107,5 +107,5 @@ def _texts(kind: LimitKind, value: LimitValue, bound: str) -> Iterator[tuple[str
 def _amount_text(kind: LimitKind, value: int, bound: str) -> str:
     if kind.measure is LimitUnit.WALLTIME:
         return f"time limit {bound} {format_duration(value)}"
-    amount = f"{format_memory_mib(value)} of" if kind.measure is LimitUnit.MEMORY else str(value)
+    amount = f"{format_memory_mib(value)} of" if kind.measure is LimitUnit.MEMORY else f"{value:,}"
     return f"{bound} {amount} {kind.noun(value)}"

@@ -109,6 +109,15 @@ def _parse_gpus(value: Any) -> int:
     return round(float(value) * 1000)
 
 
+def _parse_gpus_from(value: Any) -> int:
+    if isinstance(value, str):
+        raise InvalidValueError(
+            "must be the number of GPUs from which it applies, such as 8; for jobs with one type of GPUs, "
+            "write jobs: {gpu_types: [a100]} in a rule with per: job"
+        )
+    return _parse_gpus(value)
+
+
 def memory(most_mib: int = _MOST_MEMORY_MIB) -> ValueType:
     """Return the type of memory amounts in MiB; improbable amounts, often with wrong units, are rejected."""
 
@@ -228,7 +237,7 @@ GPUS = ValueType(
     {"type": "number", "minimum": 0, "maximum": _MOST_GPUS},
 )
 GPUS_FROM = ValueType(
-    "the number of GPUs from which it applies", "8", _parse_gpus, {"pattern": r"^\d+(\.\d{1,3})?$"}
+    "the number of GPUs from which it applies", "8", _parse_gpus_from, {"pattern": r"^\d+(\.\d{1,3})?$"}
 )
 _GPU_TYPE = pattern("a100", "a GPU type as in gres.conf", r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
 GPU_TYPE = replace(_GPU_TYPE, parse=lambda value: _GPU_TYPE.parse(value).lower())
@@ -251,7 +260,7 @@ GPU_HOURS = ValueType(
     lambda value: require(_is_number(value) and 0 <= value <= _MOST_COUNT, value),
     {"type": "number", "minimum": 0, "maximum": _MOST_COUNT},
 )
-PERIOD = pattern("week, quarter or 30d", "a period", PERIOD_PATTERN)
+PERIOD = pattern("30d", "day, week, month, quarter, year or a number of days from 2d to 366d", PERIOD_PATTERN)
 DATE = ValueType(
     "a day written as YYYY-MM-DD",
     "2026-12-31",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_gpu.policy.language.account_trees import tree_text
 from slurm_gpu.policy.language.hours_text import jobs_at
@@ -115,8 +116,13 @@ def reservation_section(required_gpus: int, mode: str) -> Section:
     )
 
 
-def make_page(policy: Policy, built_in: tuple[Section, ...] = ()) -> PolicyPage:
-    """Return the policy in words; `built_in` are rules that policy.yaml does not define."""
+def make_page(policy: Policy, built_in: tuple[Section, ...] = (), today: dt.date = dt.date.min) -> PolicyPage:
+    """Return the policy in words; `built_in` are rules that policy.yaml does not define.
+
+    Exceptions that ended before `today` are left out.
+    """
+    exceptions = tuple(one for one in policy.exceptions if one.days[1] >= today)
+    policy = replace(policy, exceptions=exceptions)
     one_gpu = Section("one-gpu", "built in, where GPUs are divided into shards", ONE_GPU)
     owners = PagePart(
         "owner",
