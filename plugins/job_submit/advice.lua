@@ -45,9 +45,15 @@ local function add_period(lines, findings)
   return false
 end
 
+-- Returns the event that makes room under the limit of a finding: that other jobs start or end.
+local function event_of(finding)
+  return finding.sum and finding.sum:find("^pend_") and "start" or "end"
+end
+
 -- Adds the command that lists the jobs counted together with a job.
-local function add_queue(lines, rule, job)
-  local text = "No smaller request fits the limits now. Wait for a job to end"
+local function add_queue(lines, finding, job)
+  local rule = finding.rule
+  local text = "No smaller request fits the limits now. Wait for a job to " .. event_of(finding)
   if rule.per == "account" and job.account:find("^[%w_.-]+$") then
     wrap(lines, text .. ":", "  ")
     lines[#lines + 1] = "    squeue --account=" .. job.account
@@ -62,15 +68,17 @@ local function add_room(lines, job, state, findings)
     if finding.retry_s then
       -- Slurm may have refused jobs that the script accepted, but the queue does not show this yet.
       local text = "Jobs that were just submitted count before they appear in the queue. If Slurm refused them, try "
-      wrap(lines, string.format("%sagain in %.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
+      local rest = string.format("again in %.0f s; otherwise wait for a job to %s.", finding.retry_s, event_of(finding))
+      wrap(lines, text .. rest, "  ")
       return
     elseif finding.used then
       local id = lib.state.youngest_pending(state, finding.rule, finding.sum, job)
       if id then
-        wrap(lines, "No smaller request fits the limits now. Wait for a job to end, or cancel one:", "  ")
+        local wait = "Wait for a job to " .. event_of(finding) .. ", or cancel one:"
+        wrap(lines, "No smaller request fits the limits now. " .. wait, "  ")
         lines[#lines + 1] = string.format("    scancel %.0f", id)
       else
-        add_queue(lines, finding.rule, job)
+        add_queue(lines, finding, job)
       end
       return
     end

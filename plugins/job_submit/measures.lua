@@ -78,6 +78,8 @@ local LIMITS = {
     },
   },
   { key = "gpus_total", label = "GPUs running + pending", text = amounts.format_mgpu, sum = "mgpu" },
+  { key = "gpus_pending", label = "GPUs pending", text = amounts.format_mgpu, sum = "pend_mgpu" },
+  { key = "jobs_pending", label = "jobs pending", text = amounts.format_number, sum = "pend_jobs" },
   { key = "jobs_total", label = "jobs running + pending", text = amounts.format_number, sum = "jobs" },
   { key = "cpus_total", label = "CPUs running + pending", text = amounts.format_number, sum = "cpus" },
   { key = "memory_total", label = "memory running + pending", text = amounts.format_mib, sum = "mib" },
@@ -185,8 +187,8 @@ end
 
 -- Returns the amounts that a job of this size adds to sums, by measure. `gpu_h` are the GPU-hours that it may use,
 -- which hard limits count until it ends.
-function measures.vector(size, walltime_s, tasks)
-  local vector = lib.size.vector(size, tasks)
+function measures.vector(size, walltime_s, tasks, is_pending)
+  local vector = lib.size.vector(size, tasks, is_pending)
   if commits then
     vector.gpu_h = size.mgpu / 1000 * tasks * math.min(walltime_s or 0, MOST_S) / 3600
   end

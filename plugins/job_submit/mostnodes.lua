@@ -8,7 +8,7 @@ local mostnodes = {}
 local SPREAD_JOB = 256 -- in bitflags
 
 -- Limits that a job could exceed by using more nodes. Slurm itself enforces limits on running jobs.
-local KEYS = { nodes = true, gpus = true, gpus_total = true, gpu_hours = true }
+local KEYS = { nodes = true, gpus = true, gpus_total = true, gpus_pending = true, gpu_hours = true }
 
 -- Returns whether a limit is one of KEYS and its rule is enforced.
 function mostnodes.is_bound(rule, limit)
@@ -89,7 +89,7 @@ function mostnodes.write(job, bounds, possible, all)
   end
   if most < all then
     job.writes.max_nodes = most
-    job.sum = most > size.nodes and lib.measures.vector(with(most), job.walltime_s, job.tasks) or job.sum
+    job.sum = most > size.nodes and lib.measures.vector(with(most), job.walltime_s, job.tasks, true) or job.sum
   end
 end
 

@@ -49,7 +49,7 @@ function queue.describe(state, record, base)
   return {
     base = base,
     array = tasks ~= nil and tasks > 0,
-    each = lib.size.vector(lib.size.of_record(record, base ~= 0, queue.has_whole_nodes(record)), 1),
+    each = lib.size.vector(lib.size.of_record(record, base ~= 0, queue.has_whole_nodes(record)), 1, base == 0),
     class = lib.sums.classify(state, class),
   }
 end

@@ -45,6 +45,7 @@ function remembered.admissions(now, seconds)
         local sum = { jobs = tasks, mgpu = mgpu, cpus = tonumber(field.cpus), mib = tonumber(field.mib) }
         sum.gpu_h = tonumber(field.committed)
         add_types(sum, field.types)
+        lib.size.add_pending(sum)
         found[token] = {
           at = at,
           uid = uid,

@@ -8,6 +8,8 @@ local size = {}
 
 -- GPU types with a limit of their own: only these are counted separately.
 size.watched = {}
+-- Whether a rule limits pending jobs alone.
+size.counts_pending = false
 for _, rule in ipairs(policy.rules) do
   local sets = { rule.limits }
   for _, exception in pairs(rule.exceptions or {}) do
@@ -19,6 +21,7 @@ for _, rule in ipairs(policy.rules) do
       if kind then
         size.watched[kind] = true
       end
+      size.counts_pending = size.counts_pending or key:find("_pending", 1, true) ~= nil
     end
   end
 end
@@ -255,11 +258,24 @@ function size.of_record(record, running, whole_nodes)
   return found
 end
 
+-- Adds the amounts of pending jobs, which count in sums over pending jobs alone, too.
+function size.add_pending(vector)
+  if size.counts_pending then
+    vector.pend_jobs, vector.pend_mgpu = vector.jobs, vector.mgpu
+    for kind in pairs(size.watched) do
+      vector["pend_mgpu:" .. kind] = vector["mgpu:" .. kind]
+    end
+  end
+end
+
 -- The amounts of `tasks` jobs of a size, by measure.
-function size.vector(found, tasks)
+function size.vector(found, tasks, is_pending)
   local vector = { jobs = tasks, mgpu = found.mgpu * tasks, cpus = found.cpus * tasks, mib = found.mib * tasks }
   for kind, mgpu in pairs(found.types) do
     vector["mgpu:" .. kind] = mgpu * tasks
+  end
+  if is_pending then
+    size.add_pending(vector)
   end
   return vector
 end

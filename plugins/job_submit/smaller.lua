@@ -81,10 +81,11 @@ end
 -- The maximum number of GPUs for the job or for one array task of it, in thousandths.
 local function gpu_cap(job)
   local room = job.room
-  local cap = least(room, "gpus", "gpus_total", "gpus_running")
+  local cap = least(room, "gpus", "gpus_total", "gpus_running", "gpus_pending")
   for kind, mgpu in pairs(job.size.types) do
     if mgpu > 0 then
       cap = math.min(cap, least(room, "gpus:" .. kind, "gpus_total:" .. kind, "gpus_running:" .. kind))
+      cap = math.min(cap, least(room, "gpus_pending:" .. kind))
     end
   end
   return cap
@@ -96,7 +97,7 @@ local function types_with_room(job)
   local names, lacks, most = {}, false, math.max(gpu_cap(job) + 1, 1000)
   for partition in string.gmatch(policy.partition_gpu_types and job.partition or "", "[^,]+") do
     for kind in pairs(policy.partition_gpu_types[partition] or {}) do
-      local cap = least(job.room, "gpus:" .. kind, "gpus_total:" .. kind)
+      local cap = least(job.room, "gpus:" .. kind, "gpus_total:" .. kind, "gpus_pending:" .. kind)
       lacks = lacks or (job.size.types[kind] or 0) > cap
       cap = math.min(cap, least(job.room, "gpus_running:" .. kind), job.mgpu)
       if cap > most then
@@ -263,10 +264,10 @@ end
 -- Each task of an array adds to the sums of these limits.
 local function fewer_array_tasks(job)
   local room = job.room
-  local most = least(room, "array_tasks", "jobs_total")
-  local each = { gpus_total = job.mgpu, cpus_total = job.size.cpus, memory_total = job.size.mib }
+  local most = least(room, "array_tasks", "jobs_total", "jobs_pending")
+  local each = { gpus_total = job.mgpu, gpus_pending = job.mgpu, cpus_total = job.size.cpus, memory_total = job.size.mib }
   for kind, mgpu in pairs(job.size.types) do
-    each["gpus_total:" .. kind] = mgpu
+    each["gpus_total:" .. kind], each["gpus_pending:" .. kind] = mgpu, mgpu
   end
   for key, one in pairs(each) do
     if room[key] and one > 0 then

@@ -97,18 +97,23 @@ function snapshot.use(found, group, per, name)
     end
     use = { jobs = both("jobs"), mgpu = both("mgpu"), cpus = both("cpus"), mib = both("mib") }
     use.last_pend = fields.last_pend
-    local typed, sum = {}, 0
+    use.pend_jobs, use.pend_mgpu = fields.jobs_pend or 0, fields.mgpu_pend or 0
+    local typed, sum, typed_pending, sum_pending = {}, 0, {}, 0
     for field, value in pairs(fields) do
       local kind = field:match("^mgpu_%l+:(.+)$")
       if kind then
         kind = string.lower(decode(kind))
         typed[kind], sum = (typed[kind] or 0) + value, sum + value
+        if field:find("^mgpu_pend:") then
+          typed_pending[kind], sum_pending = value, sum_pending + value
+        end
       elseif field:find("^gpu_h_") then
         use[field] = value
       end
     end
     for kind in pairs(lib.size.watched) do
       use["mgpu:" .. kind] = (typed[kind] or 0) + math.max(use.mgpu - sum, 0)
+      use["pend_mgpu:" .. kind] = (typed_pending[kind] or 0) + math.max(use.pend_mgpu - sum_pending, 0)
     end
     found.uses[place] = use
   end

@@ -194,12 +194,13 @@ function state_module.run(job, state)
   if job.queue_error then
     error(job.queue_error, 0)
   end
-  job.sum = lib.measures.vector(job.size, job.walltime_s, job.tasks)
+  local is_pending = job.record == nil or job.record.job_state % 256 == 0
+  job.sum = lib.measures.vector(job.size, job.walltime_s, job.tasks, is_pending)
   -- The amounts that are already counted for the job, by measure, and their scopes; empty for a new job.
   job.counted = { sum = {}, scopes = {} }
   if job.record then
     local before = lib.queue.describe(state, job.record, job.record.job_state % 256)
-    local sum = lib.measures.vector(job.was, job.past.walltime_s, job.tasks)
+    local sum = lib.measures.vector(job.was, job.past.walltime_s, job.tasks, is_pending)
     job.counted = { sum = sum, scopes = before.class.scopes }
   end
 end

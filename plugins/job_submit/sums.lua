@@ -8,6 +8,9 @@ sums.measures = { "mgpu", "cpus", "mib" }
 for kind in pairs(lib.size.watched) do
   sums.measures[#sums.measures + 1] = "mgpu:" .. kind
 end
+if lib.size.counts_pending then
+  sums.measures[#sums.measures + 1] = "pend_jobs" -- the others follow from it
+end
 
 -- Adds a vector of measures to another, multiplied by `times`.
 function sums.add(into, vector, times)

@@ -59,12 +59,14 @@ def test_a_limit_per_account_is_shown_for_each_account_of_the_user() -> None:
     assert (line.account, line.used) == (None, None)
 
 
-def test_totals_are_running_and_pending_and_the_others_are_running() -> None:
+def test_each_limit_counts_jobs_in_its_states() -> None:
     assert used(
         {
             "gpus_total": 64_000,
             "gpus_running": 16_000,
             "jobs_total": 20,
+            "jobs_pending": 10,
+            "gpus_pending": 30_000,
             "cpus_total": 200,
             "memory_running": 8192,
         }
@@ -72,6 +74,8 @@ def test_totals_are_running_and_pending_and_the_others_are_running() -> None:
         "gpus_total": 32_000,
         "gpus_running": 12_000,
         "jobs_total": 8,
+        "jobs_pending": 5,
+        "gpus_pending": 20_000,
         "cpus_total": 136,
         "memory_running": 4096,
     }

@@ -84,6 +84,8 @@ class Known:
 
     jobs: Sequence[Request]
     """Running and pending."""
+    pending: Sequence[Request]
+    """The pending ones among them."""
     now_s: int
     hours: Hours | None = None
     """None if no snapshot contains them."""
@@ -228,7 +230,7 @@ def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | N
                 assert not isinstance(limit, frozenset)
                 number = _of_steps(limit, job) if isinstance(limit, tuple) else limit
                 most = min(most, max(number, job.counted_nodes))
-            elif base in ("gpus", "gpus_total", "gpu_hours"):
+            elif base in ("gpus", "gpus_total", "gpus_pending", "gpu_hours"):
                 measure = f"gpus:{part}" if part and base != "gpu_hours" else "gpus"
                 allowed = limit if base == "gpus" else job.measure(measure)
                 if wide.measure(measure) > allowed and None not in job.needed_nodes:  # type: ignore[operator]
@@ -336,9 +338,12 @@ def _of_rule(
     moment: dt.datetime,
     earlier: Mapping[tuple[str, str], float] = _NO_AMOUNTS,
 ) -> Iterator[Finding]:
-    counted = [other for other in known.jobs if binds(rule, other, moment)]
     owner = owner_of(rule, job)
-    counted = [other for other in counted if owner_of(rule, other) == owner]
+
+    def counted_among(jobs: Sequence[Request]) -> list[Request]:
+        return [one for one in jobs if owner_of(rule, one) == owner and binds(rule, one, moment)]
+
+    counted = counted_among(known.jobs)
     for key, limit in _limits_of(rule, job, moment).items():
         used = None
         base, _, period = key.partition(":")
@@ -346,7 +351,8 @@ def _of_rule(
             used = known.hours.get((rule.id, owner, period), 0.0)
             if rule.hard:
                 used += sum(other.most_gpu_hours for other in counted)
-        outcome = _outcome(key, limit, job, counted, used, earlier.get((rule.id, key), 0))
+        others = counted_among(known.pending) if base in PENDING_SUMS else counted
+        outcome = _outcome(key, limit, job, others, used, earlier.get((rule.id, key), 0))
         if outcome is not None:
             yield Finding(rule.id, key, rule.mode, outcome, rule.on_error == "deny")
 
@@ -451,13 +457,17 @@ def _for_minimum(key: str, job: Request) -> tuple[float | None, Fraction | None]
     return asked, Fraction(least.mgpu, 1000) if key.endswith("_per_gpu") else None
 
 
-# Limits on sums over running and pending jobs, and the measure that they add up (`Request.measure`).
+# Limits on sums over running and pending jobs, or pending ones, and their measures (`Request.measure`).
 SUMS: Mapping[str, str] = {
     "gpus_total": "gpus",
     "jobs_total": "jobs",
     "cpus_total": "cpus",
     "memory_total": "memory",
+    "gpus_pending": "gpus",
+    "jobs_pending": "jobs",
 }
+# Those of them that add up pending jobs alone.
+PENDING_SUMS = frozenset({"gpus_pending", "jobs_pending"})
 
 # Limits on sums over running jobs: a job that alone exceeds them is refused; any other one may wait.
 RUNNING_SUMS = frozenset({"gpus_running", "jobs_running", "cpus_running", "memory_running", "nodes_running"})

@@ -175,8 +175,14 @@ class Player:
         return self.source.is_used and not any(rule.kind and rule.per != "job" for rule in self.policy.rules)
 
     def _known(self, without: _Job | None = None) -> Known:
-        there = [job.request for job in self.jobs if job is not without]
-        return Known([*there, *(request for _, request in self.test_only)], self.now_s, self._hours)
+        there = [job for job in self.jobs if job is not without]
+        tested = [request for _, request in self.test_only]
+        return Known(
+            [*(job.request for job in there), *tested],
+            [*(job.request for job in there if not job.running), *tested],
+            self.now_s,
+            self._hours,
+        )
 
     def _submit(self, action: Submit) -> None:
         first = action.components[0]

@@ -78,6 +78,11 @@ TOTAL_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "cpus_total": st.integers(0, 200),
     "memory_total": st.integers(0, 1_500_000),
 }
+PENDING_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
+    "gpus_pending": HALVES,
+    "gpus_pending:a100": HALVES,
+    "jobs_pending": st.integers(0, 15),
+}
 PERIOD_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpu_hours:day": st.integers(0, 60),
     "gpu_hours:week": st.integers(0, 60),
@@ -96,6 +101,7 @@ RUNNING_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
 ALL_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     **JOB_LIMITS,
     **TOTAL_LIMITS,
+    **PENDING_LIMITS,
     **PERIOD_LIMITS,
     **RUNNING_LIMITS,
 }
@@ -113,7 +119,7 @@ def limits_of(per: str) -> st.SearchStrategy[dict[str, Limit]]:
 
 @functools.cache
 def _keys(per: str, hours: bool) -> st.SearchStrategy[list[str]]:
-    of_jobs = (*TOTAL_LIMITS, *RUNNING_LIMITS, *(PERIOD_LIMITS if hours else ()))
+    of_jobs = (*TOTAL_LIMITS, *PENDING_LIMITS, *RUNNING_LIMITS, *(PERIOD_LIMITS if hours else ()))
     return st.lists(
         st.sampled_from([*JOB_LIMITS] if per == "job" else of_jobs), min_size=1, max_size=4, unique=True
     )

@@ -11,8 +11,15 @@ from slurm_gpu.policy.language.model import GpuLimit, LimitStep, Per
 from slurm_gpu.policy.native.fields import LimitScope, native_fields
 from tests.docs.pages import ROOT
 
-from .judgement import RUNNING_SUMS, SUMS
-from .policystrategies import ALL_LIMITS, JOB_LIMITS, PERIOD_LIMITS, RUNNING_LIMITS, TOTAL_LIMITS
+from .judgement import PENDING_SUMS, RUNNING_SUMS, SUMS
+from .policystrategies import (
+    ALL_LIMITS,
+    JOB_LIMITS,
+    PENDING_LIMITS,
+    PERIOD_LIMITS,
+    RUNNING_LIMITS,
+    TOTAL_LIMITS,
+)
 
 VALUES: dict[LimitUnit, LimitValue] = {
     LimitUnit.GPUS: GpuLimit(all_mgpu=4000, by_type_mgpu={"a100": 2000}),
@@ -40,7 +47,9 @@ def test_strategies_draw_each_limit() -> None:
     ("keys", "scope"),
     [
         ([*TOTAL_LIMITS], Scope.TOTAL),
-        ([*SUMS], Scope.TOTAL),
+        ([one for one in SUMS if one not in PENDING_SUMS], Scope.TOTAL),
+        ([*PENDING_LIMITS], Scope.PENDING),
+        ([*PENDING_SUMS], Scope.PENDING),
         ([*PERIOD_LIMITS], Scope.PERIOD),
         ([*RUNNING_LIMITS], Scope.RUNNING),
         ([*RUNNING_SUMS], Scope.RUNNING),

@@ -68,6 +68,8 @@ rules:
     limits:
       gpus_total: 16
       gpus_running: {a100: 8}
+      gpus_pending: 6
+      jobs_pending: 5
       jobs_total: 20
       jobs_running: 10
       cpus_total: 640
@@ -109,6 +111,8 @@ def test_every_limit_is_read_in_its_unit() -> None:
     assert total.limits == RuleLimits(
         gpus_total=GpuLimit(16000),
         gpus_running=GpuLimit(by_type_mgpu={"a100": 8000}),
+        gpus_pending=GpuLimit(6000),
+        jobs_pending=5,
         jobs_total=20,
         jobs_running=10,
         cpus_total=640,

@@ -51,6 +51,8 @@ EXPECTED = (
     "    w",
     "    at most 16 GPUs running and pending per user",
     "    at most 8 GPUs of type a100 running per user",
+    "    at most 6 GPUs pending per user",
+    "    at most 5 jobs pending per user",
     "    at most 20 jobs running and pending per user",
     "    at most 10 jobs running per user",
     "    at most 640 CPUs running and pending per user",

@@ -182,7 +182,7 @@ def test_the_model_applies_rules_at_the_same_times(
     script = PolicyScript(build_bundle(table), now=lambda: now_s)
     for now_s, begin_s, minutes in runs:
         request = replace(ALICE, begin_s=begin_s, minutes=minutes)
-        expected = judge(policy, request, Known((), now_s)).accepted
+        expected = judge(policy, request, Known((), (), now_s)).accepted
         assert script.submit(description(request), PARTITIONS).accepted is expected
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu.controller.queue.gpu_hours import COMMITTED
-from slurm_gpu.controller.queue.usage import RunningAndPending, Subject, Usage
+from slurm_gpu.controller.queue.usage import Subject, Usage, UsageTotals
 from slurm_gpu.controller.snapshot.snapshot_file import Snapshot
 from slurm_gpu.policy.language.limits import AT_LEAST, LIMITS, LimitKind, LimitUnit, Scope
 from slurm_gpu.policy.language.periods import this_text
 from slurm_gpu.policy.lua.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.submission import UserAssociations
 
-_SUBJECTS = {Scope.JOB: "each job's ", Scope.TOTAL: "", Scope.RUNNING: "", Scope.PERIOD: ""}
-_STATE = {Scope.JOB: "", Scope.TOTAL: " running + pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
+_STATE = {Scope.TOTAL: " running + pending", Scope.PENDING: " pending", Scope.RUNNING: " running"}
 _UNITS = {
     LimitUnit.GPUS: "GPUs",
     LimitUnit.COUNT: "count",
@@ -65,7 +64,8 @@ class QuotaLine:
         what = f"{'minimum ' if self.is_minimum else ''}{self.kind.what}"
         if self.kind.scope is Scope.PERIOD and self.rule.hard:
             what += " used or committed"
-        return f"{_SUBJECTS[self._scope]}{what}{self._of}{_STATE[self._scope]}"
+        subject = "each job's " if self._scope is Scope.JOB else ""
+        return f"{subject}{what}{self._of}{_STATE.get(self._scope, '')}"
 
     @property
     def _of(self) -> str:
@@ -190,19 +190,22 @@ def _used(
     if usage is None:
         return None
     both = usage.of(*subject)
+    counted = {
+        Scope.TOTAL: (both.running, both.pending),
+        Scope.PENDING: (both.pending,),
+        Scope.RUNNING: (both.running,),
+    }[kind.scope]
     if kind.measure is LimitUnit.GPUS:
-        return _gpus(both, of, with_pending=kind.scope is Scope.TOTAL)
+        return _gpus(counted, of)
     field = "mib" if kind.measure is LimitUnit.MEMORY else kind.key.partition("_")[0]
-    used: int = getattr(both.running, field)
-    if kind.scope is Scope.TOTAL:
-        used += getattr(both.pending, field)
-    return used
+    amounts: Iterable[int] = (getattr(use, field) for use in counted)
+    return sum(amounts)
 
 
-def _gpus(both: RunningAndPending, of: str | None, *, with_pending: bool) -> int:
+def _gpus(counted: Iterable[UsageTotals], of: str | None) -> int:
     """Return the GPUs in use; GPUs of unknown type count for every type, as in job_submit.lua."""
     total = 0
-    for use in (both.running, both.pending) if with_pending else (both.running,):
+    for use in counted:
         untyped = max(0, use.mgpu - sum(use.by_type.values()))
         total += use.mgpu if of is None else use.by_type.get(of, 0) + untyped
     return total

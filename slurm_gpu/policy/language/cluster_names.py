@@ -59,7 +59,7 @@ def _gpu_types(policy: Policy) -> Iterator[_Named]:
     for location, limits in _all_limits(policy):
         for index, name in enumerate(limits.gpu_types or ()):
             yield (*location, "gpu_types", index), name
-        for key in ("gpus", "gpus_total", "gpus_running"):
+        for key in ("gpus", "gpus_total", "gpus_running", "gpus_pending"):
             limit: GpuLimit | None = getattr(limits, key)
             for name in () if limit is None else limit.by_type_mgpu:
                 yield (*location, key, name), name

@@ -23,6 +23,7 @@ _NONE = JobAmounts()
 _COUNTED_JOBS = {
     Scope.JOB: "",
     Scope.TOTAL: " running and pending",
+    Scope.PENDING: " pending",
     Scope.RUNNING: " running",
     Scope.PERIOD: "",
 }

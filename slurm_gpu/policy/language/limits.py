@@ -4,7 +4,8 @@ The scope of a limit determines the check when the owner of a job runs `scontrol
 not raise the job's amount is accepted, unless the job becomes subject to a rule that did not count it before.
 
 - JOB: the updated job is compared with the limit.
-- TOTAL: the updated job replaces the previous one in the sum over running and pending jobs.
+- TOTAL and PENDING: the updated job replaces the previous one in the sum over running and pending jobs, or
+  over pending jobs alone.
 - PERIOD: GPUs × time limit of the updated job is added to the GPU-hours used so far, or compared alone in a
   rule with `per: job`.
 - RUNNING: the updated job alone is compared with the limit; Slurm's own limits decide when the job starts.
@@ -52,6 +53,7 @@ class Scope(Enum):
 
     JOB = "one job"
     TOTAL = "running and pending jobs"
+    PENDING = "pending jobs"
     # The script refuses only a job that alone exceeds the limit; Slurm's own limits keep others pending.
     RUNNING = "running jobs"
     PERIOD = "a period"
@@ -92,6 +94,8 @@ class LimitKind:
         """Return whether a rule with this `per:` may set the limit."""
         return self.scope is Scope.PERIOD or (self.scope is Scope.JOB) == (per is Per.JOB)
 
+
+_WITH_RUNNING = "Slurm limits pending jobs only together with running ones"
 
 LimitValue = GpuLimit | int | LimitSteps | tuple[str, ...] | Mapping[str | None, float] | None
 
@@ -165,6 +169,23 @@ _KINDS = (
     ),
     LimitKind("gpus_total", LimitUnit.GPUS, Scope.TOTAL, "GPUs", tres="gres/gpu"),
     LimitKind("gpus_running", LimitUnit.GPUS, Scope.RUNNING, "GPUs", tres="gres/gpu", part_of="gpus_total"),
+    LimitKind(
+        "gpus_pending",
+        LimitUnit.GPUS,
+        Scope.PENDING,
+        "GPUs",
+        part_of="gpus_total",
+        lua_alone=_WITH_RUNNING,
+    ),
+    LimitKind(
+        "jobs_pending",
+        LimitUnit.COUNT,
+        Scope.PENDING,
+        "jobs",
+        "job",
+        part_of="jobs_total",
+        lua_alone=_WITH_RUNNING,
+    ),
     LimitKind("jobs_total", LimitUnit.COUNT, Scope.TOTAL, "jobs", "job"),
     LimitKind("jobs_running", LimitUnit.COUNT, Scope.RUNNING, "jobs", "job", part_of="jobs_total"),
     LimitKind("cpus_total", LimitUnit.COUNT, Scope.TOTAL, "CPUs", "CPU", tres="cpu"),

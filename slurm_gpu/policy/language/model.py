@@ -192,6 +192,8 @@ class RuleLimits(JobAmounts):
 
     gpus_total: Annotated[_GpuLimit, "GPUs of running and pending jobs."] = None
     gpus_running: Annotated[_GpuLimit, "GPUs of running jobs, limited by Slurm."] = None
+    gpus_pending: Annotated[_GpuLimit, "GPUs of pending jobs."] = None
+    jobs_pending: Annotated[int | None, COUNT, "Pending jobs, counting each array task."] = None
     jobs_total: Annotated[int | None, COUNT, "Running and pending jobs, counting each array task."] = None
     jobs_running: Annotated[int | None, COUNT, "Running jobs, limited by Slurm."] = None
     cpus_total: Annotated[int | None, COUNT, "CPUs of running and pending jobs."] = None
