@@ -1,4 +1,4 @@
-# make demo: a demonstration.  make test: all checks.  Both install what they need.
+# `make demo` runs a demonstration, and `make test` runs all checks. Both install what they need.
 SHELL := /bin/bash
 PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3 2>/dev/null) python3)
 VENV := .venv
@@ -11,20 +11,20 @@ demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
 	$(BIN)/python -m lab demo --setup-seconds $$(($$(date +%s) - start))
 
-# The lab tests are divided between two labs, since they mostly wait. LABS=1 uses one lab, on the machine itself.
+# Two labs share the lab tests, which mostly wait. LABS=1 uses one lab, on the machine itself.
 LABS ?= 2
 test: setup
 	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
 	echo "The checks without a cluster took $$(($$(date +%s) - start)) s; now the lab tests."
 	@LABS=$(LABS) tests/lab/side-by-side tests/lab -m "lab and not long"
 
-# Lab tests that are too long for `make test`: Slurm's own limits, slurm-gpuctld, packages, hooks, upgrades.
+# Run the lab tests that are too long for `make test`: Slurm's own limits, slurm-gpuctld, packages, hooks, upgrades.
 test-long: setup
 	@packaging/rpm/install-tools
 	@$(BIN)/python -m pytest -q tests --ignore=tests/lab -m long; failed=$$?; \
 	LABS=$(LABS) tests/lab/side-by-side tests/lab -m long || failed=1; exit $$failed
 
-# The lab tests on other versions of Slurm in parallel, in chroots made by debootstrap. See tests/versions/try.
+# Run the lab tests on other versions of Slurm in parallel, in chroots made by debootstrap. See tests/versions/try.
 VERSIONS ?= 22.05 24.11 26.05
 test-versions:
 	@packaging/install-packages debootstrap
@@ -33,7 +33,7 @@ test-versions:
 test-versions-%:
 	@tests/versions/try $*
 
-# All checks without a cluster. mypy runs in parallel. Slow files run first (tests/conftest.py), and xdist must keep
+# Run all checks without a cluster. mypy runs in parallel. Slow files run first (tests/conftest.py), and xdist must keep
 # this order.
 check: compiled browser $(VENV)/torch
 	$(BIN)/ruff check .
@@ -43,8 +43,8 @@ check: compiled browser $(VENV)/torch
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests -m "not lab"; failed=$$?; \
 	wait $$mypy || failed=1; echo "mypy: $$(cat $$types)"; rm $$types; exit $$failed
 
-# Longer versions of tests in `make check`: a node without its database for a day, other histories of a node, and the
-# mixed load of tests/node/test_mixed_load.py with other seeds and more jobs. Takes ten and a half minutes.
+# Run longer versions of tests in `make check`: a node without its database for a day, other histories of a node, and
+# the mixed load of tests/node/test_mixed_load.py with other seeds and more jobs. They take ten and a half minutes.
 SOAK_SEEDS ?= 1 2 3 4 5 6 7 8
 soak: $(VENV)/ready
 	SLURM_GPU_TEST_HOURS=24 SLURM_GPU_TEST_STORIES=300 $(BIN)/python -m pytest -q \
@@ -62,25 +62,25 @@ FUZZ ?= 50000
 EXAMPLES ?= 1000
 FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
 fuzz: $(VENV)/ready
-	@echo "seed $(FUZZ_SEED); \`make fuzz FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED)\` does the same again"
+	@echo "seed $(FUZZ_SEED); \`make fuzz FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED)\` repeats this run"
 	SLURM_GPU_FUZZ=$(FUZZ) SLURM_GPU_FUZZ_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest -q -rP -n 2 \
 	    $(addprefix tests/policy/test_,agreement.py failures.py messages.py advice.py decision_cache.py lending.py)
 	SLURM_GPU_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 --dist loadfile tests -m "hypothesis and not lab"
 
-# The packages for the RHEL 9 family in dist/, from the last commit, for x86_64 and aarch64. See packaging/rpm/build.
+# Build the packages for the RHEL 9 family in dist/, from the last commit, for x86_64 and aarch64 (packaging/rpm/build).
 rpm:
 	@packaging/rpm/install-tools
 	@packaging/rpm/build dist
 
-# Other files in the packages: manual pages and shell completion.
+# Build the manual pages and the shell completion that the packages contain.
 man completion: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python packaging/$@ build/$@
 
-# The picture of the monitoring page in README.md.
+# Make the picture of the monitoring page for README.md.
 screenshot: setup browser
 	$(BIN)/python bench/screenshot.py docs/images/page.png
 
-# The documentation as a site in build/site; a broken link is an error. Only this target installs mkdocs.
+# Build the documentation as a site in build/site; a broken link is an error. Only this target installs mkdocs.
 docs: $(VENV)/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site/index.html"
@@ -94,15 +94,15 @@ $(VENV)/docs $(VENV)/audit: $(VENV)/%: setup.cfg | $(VENV)/ready
 	@packaging/make-venv $(VENV) $*
 	@touch $@
 
-# PyTorch, for tests of training: the build without CUDA, which has a tenth of the size, if pip's indexes offer it.
+# Install PyTorch for tests of training. The build without CUDA is preferred, because it has a tenth of the size.
 $(VENV)/torch: setup.cfg | $(VENV)/ready
 	@packaging/install-torch $(VENV)
 	@touch $@
 
 setup: packages compiled
 
-# Compile once. Otherwise thousands of processes of the tests and the lab would compile their imports, since most users
-# of the lab cannot write here, and PYTHONDONTWRITEBYTECODE prevents caching.
+# Compile once. Otherwise, thousands of processes of the tests and the lab would compile their imports: most users of
+# the lab cannot write here, and PYTHONDONTWRITEBYTECODE prevents caching.
 unexport PYTHONDONTWRITEBYTECODE
 compiled: $(VENV)/ready
 	@$(BIN)/python -m compileall -q -j 0 slurm_gpu lab
@@ -110,7 +110,7 @@ compiled: $(VENV)/ready
 packages:
 	@packaging/install-packages
 
-# Chromium, for tests of pages in a browser.
+# Install Chromium for tests of pages in a browser.
 browser:
 	@packaging/install-packages browser || echo "Without Chromium, tests of pages in a browser are skipped."
 

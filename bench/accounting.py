@@ -4,7 +4,7 @@ Rows are in the order of their eligible times. One byte ends each column instead
 file has three numbers per row: eligible time, end (0: running) and offset of its text.
 
 As a program, `accounting.py DIRECTORY sacct-options…` answers the queries of slurm-gpudbd. It keeps no table
-in memory and queries no daemon, so that a benchmark measures the reader; a real sacct queries slurmdbd.
+in memory and, unlike sacct, does not query slurmdbd; a benchmark therefore measures the reader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from array import array
 from bisect import bisect_left
 
-TYPE_CHECKING = False  # the import of typing and these would take longer than the rest of an answer
+TYPE_CHECKING = False  # importing typing and these modules would take longer than an answer
 if TYPE_CHECKING:
     import random
     from pathlib import Path
@@ -31,7 +31,7 @@ HELP = (
     "ElapsedRaw Suspended TimelimitRaw NNodes NodeList ReqTRES AllocTRES AdminComment"
 )
 _NAMES = ("train", "finetune", "eval", "gromacs", "lammps", "preprocess", "bash", "vasp_relax", "pretrain")
-_SHAPES = (  # nodes, GPUs and cores of each; weight
+_SHAPES = (  # nodes, GPUs and cores per node, weight
     *((1, 1, 8),) * 50,
     *((1, 0, 4),) * 18,
     *((1, 2, 16),) * 10,

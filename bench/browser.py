@@ -11,7 +11,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Yield a headless browser, or None if there is none."""
+    """Yield a headless browser, or None if Chromium or playwright is not installed."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None or importlib.util.find_spec("playwright") is None:
         yield None

@@ -1,19 +1,19 @@
-"""Planners of shared GPUs: makespans against one job at a time and against the linear program's bound.
+"""Compare the makespans of planners for shared GPUs with running one job at a time and with a lower bound.
 
 Every planner runs the same jobs: five workloads of thirty jobs per seed, with known or predicted speeds.
 There are two modes: `throughput`, and `considerate`, which slows down no job by more than a factor of 1.10.
 Without --data, the jobs are the applications of the DqnGPU thesis on its Titan Xp, with a model of their
 slowdown (bench/results/colocation.md). The results are compared with figures 10 to 17. `--data` is a table
 of measured pairs in a format of docs/colocation.md, or a folder with throughputs_v100.json in Gavel's format.
-Gaps are relative to the bound of the same jobs under the same cap. Makespans are divided by that of one job
-at a time; "max" is the largest. "Not slowed" are jobs of 30 slowed down by at most 2 %, "worst" is the
-largest slowdown, "OOM" counts jobs out of memory, and * marks the default planner. "Sparing" is relative to
-the bound of schedules that also slow down at most 5 of 30 jobs by more than 2 %, which is no bound for
-planners that slow down more. With predicted speeds in mode considerate, unmeasured pairs share a GPU in
-trials, and a guard separates those that exceed the cap (`colocation_trial_belief.TrialBelief`). A separated
-job restarts from its beginning, and its slowdown is that of its completed run. Decision times are those of
-all calls, and of calls with 8 full slots (M=8). In the tables, other lists run at the same time; in the last
-lines, one process runs alone.
+Gaps are relative to the bound of the same jobs under the same cap. Makespans are relative to running one job
+at a time; "max" is the largest ratio. "Not slowed" is the number of jobs, of 30, that are slowed down by at
+most 2 %. "Worst" is the largest slowdown, "OOM" counts jobs out of memory, and * marks the default planner.
+"Sparing" is the gap to the bound of schedules that also slow down at most 5 of 30 jobs by more than 2 %. This
+bound does not apply to planners that slow down more jobs. With predicted speeds in mode considerate,
+unmeasured pairs share a GPU in trials, and a guard separates pairs that exceed the cap
+(`colocation_trial_belief.TrialBelief`). A separated job restarts from its beginning, and its slowdown is that
+of its completed run. Decision times are measured for all calls, and for calls with 8 full slots (M=8). For
+the tables, other lists run at the same time; for the last lines, one process runs alone.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def main() -> None:
 
 
 def complete_table(path: Path, gpu_model: str | None) -> Measured:
-    """Return a table with the speed of each pair. Raise InputError if one is missing."""
+    """Return a table with the speed of each pair; raise InputError if a speed is missing."""
     table = read_table(path, gpu_model)
     if lacking := table.lacking:
         one, other = (table.names[at] for at in lacking[0])
@@ -136,7 +136,7 @@ def complete_table(path: Path, gpu_model: str | None) -> Measured:
 
 
 def trainable(asked: tuple[str, ...], table: Path | None) -> tuple[str, ...]:
-    """Return the planners without those that cannot be trained, and print their names."""
+    """Return the planners that can be trained, and print the names of the others."""
     left_out = set() if table is None else set(LEARNED_THEIRS)
     if left_out & set(asked):
         print(f"not run: {', '.join(sorted(left_out & set(asked)))}: tables do not contain use over time")
@@ -146,7 +146,7 @@ def trainable(asked: tuple[str, ...], table: Path | None) -> tuple[str, ...]:
 def train_all(
     place: Place, planners: tuple[str, ...], folder: Path, args: argparse.Namespace
 ) -> dict[str, float]:
-    """Train missing nets, and return the seconds by planner, of mode throughput with known speeds."""
+    """Train missing nets; return the seconds by planner for mode throughput with known speeds."""
     wanted = [one for one in training_tasks(place, planners, folder, args.quick) if not one.path.exists()]
     if args.processes == 1 or not wanted:
         took = [learn(one) for one in wanted]
@@ -195,7 +195,7 @@ def arguments() -> argparse.Namespace:
         default=SLOWED,
         help="fraction of jobs that annealing may slow down noticeably",
     )
-    parser.add_argument("--planners", type=names, default=ALL, help="joined by commas; all")
+    parser.add_argument("--planners", type=names, default=ALL, help="names, separated by commas")
     parser.add_argument(
         "--nets", type=directory, metavar="DIR", help="folder in which trained nets are kept and reused"
     )
@@ -234,7 +234,7 @@ def check_bounds(done: Sequence[Run]) -> None:
         if run.mode == "throughput" and run.gap < -BELOW:
             raise SystemExit(
                 f"{run.planner} took {run.makespan_s} s for {run.workload} {run.seed}, "
-                f"and the bound is {run.bound_s} s: one of both is wrong"
+                f"and the bound is {run.bound_s} s: one of the two is wrong"
             )
 
 

@@ -19,9 +19,9 @@ from slurm_gpu.colocation.speeds.groups import ends_s
 from slurm_gpu.colocation.speeds.predictor import Predicted, predict
 
 _ONE_RUN_DEVIATION = 0.02
-"""The assumed standard deviation of a pair's speed between runs, before it has runs of its own."""
+"""The assumed standard deviation of a pair's speed between runs, before the pair has been measured."""
 _REFUSED_PART = 0.25
-"""An application of unknown memory that failed with this many co-runners gets no new ones."""
+"""An application with unknown memory that failed with this many co-runners gets no new co-runners."""
 _MANY = 4
 _OUTDONE = 5
 """Runs of a larger pair, per failure of a pair, after which the pair may be tried again."""
@@ -35,7 +35,7 @@ class LearnedBelief:
     """A planner.Belief with measured speeds of pairs, and cautious predictions for other pairs.
 
     `experience` and `headroom` may grow; `learn` fits the predictor to them, within a time limit in seconds.
-    With a `cap`, the lower end of the one-sided interval of a pair (`confidence`) must be within it.
+    With a `cap`, the lower end of the one-sided interval of a pair (`confidence`) must respect the cap.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LearnedBelief:
         self._peaks = [one.peak("memory_mib") for one in self.profiles]
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
-        """Return the likeliest speeds (see planner.Belief); 0 if they are not expected to run together."""
+        """Return the likeliest speeds (see planner.Belief); 0 if the applications probably do not fit."""
         known = self._speeds.get(applications)
         if known is None:
             known = self._speeds[applications] = self._all(applications, self._likeliest)
@@ -96,7 +96,7 @@ class LearnedBelief:
         """
         if len(members) < 2:
             return True
-        # Newly learned errors count at once.
+        # Newly learned errors apply immediately.
         margins = self.headroom.part.value, self.headroom.group_mib.value
         if margins != self._margins:
             self._margins = margins
@@ -128,7 +128,7 @@ class LearnedBelief:
         )
 
     def ran(self, stretch: SharingStretch) -> None:
-        """Add a measurement (see sharing.Watcher) to experience and headroom; `learn` uses it."""
+        """Add a measurement to experience and headroom, for `learn`; see sharing.SharingObserver."""
         group = [one.application for one in stretch.ran]
         self.experience.add(group, [one.speed for one in stretch.ran], stretch.to_s - stretch.from_s)
         each = [one.memory_mib for one in stretch.ran if one.memory_mib is not None]
@@ -140,10 +140,10 @@ class LearnedBelief:
                 self.headroom.add_job(expected, one.memory_mib)
 
     def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
-        """Record that a group ran out of memory (see sharing.Watcher).
+        """Record that a group ran out of memory; see sharing.SharingObserver.
 
         If its memory is known, the group may share again when it is expected to use less than at this time.
-        Otherwise, it may once similar groups that are not smaller have run together several times.
+        Otherwise, it may share again after similar groups of at least its size have run several times.
         """
         group = [one.application for one in together]
         jobs = [phase_intervals(self.profiles[one.application], one, 1.0, self._timing) for one in together]
@@ -233,8 +233,7 @@ class LearnedBelief:
         )
 
     def _resembles_refused(self, one: int, other: int) -> bool:
-        """Return whether smaller inputs of their families could not share, or one cannot share with as
-        many."""
+        """Return whether a similar, smaller pair failed, or one of the two failed with many co-runners."""
         refused = [
             group
             for group, times in self.experience.all_refused()
@@ -268,7 +267,7 @@ class LearnedBelief:
 
 
 def traits_of_profile(profile: ApplicationProfile) -> Traits:
-    """Return the name, the input, and the mean use of a GPU of its own."""
+    """Return the name, the input, and the mean GPU use when running alone."""
     return Traits(profile.application, profile.input_size, tuple(profile.mean(use) for use in _USES))
 
 

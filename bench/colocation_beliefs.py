@@ -20,7 +20,7 @@ CAP = 1.10
 
 
 def write_predictions(measured: Measured, folder: Path, n_seeds: int) -> tuple[Path, ...]:
-    """Write predictions of several divisions: a plan depends on few pairs, so one division is not enough."""
+    """Write predictions for several divisions into folds; a plan depends on few pairs, so one is too few."""
     paths = tuple(folder / f"predicted-{one}.npz" for one in range(min(DIVISIONS, n_seeds)))
     errors = [predict_unseen(measured, path, one) for one, path in enumerate(paths)]
     print(

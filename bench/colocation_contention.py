@@ -2,9 +2,9 @@
 
 Without MPS, kernels of different processes never run at the same time, however few multiprocessors they use.
 They compete for the GPU's time and the PCIe link. Up to a knee, an application gets the capacity that others
-leave free; if the total demand D exceeds the knee, one with demand d takes 1 + d·(D - knee) times as long. In
-addition, each turn of a co-runner has costs that no recorded use shows: cold caches, and kernels that wait to
-be launched.
+leave free. If the total demand D exceeds the knee, an application with demand d takes 1 + d·(D - knee) times
+as long. In addition, each turn of a co-runner has costs that are not part of any recorded use: cold caches,
+and kernels that wait to be launched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LINK_KNEE = 0.7
 class TurnTaking:
     """A world.World. `refill` is the slowdown of each application per unit of the co-runners' use.
 
-    Raises ValueError, naming the application, for a profile without util and pcie of every phase.
+    Raise ValueError with the name of the application if a phase of its profile lacks util or pcie.
     """
 
     def __init__(

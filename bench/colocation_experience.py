@@ -28,12 +28,12 @@ class SpeedStatistics:
     """Running statistics of the speed of one application with certain co-runners."""
 
     speed: float
-    """The mean relative to the speed alone, weighted by time."""
+    """The mean speed relative to running alone, weighted by time."""
     spread: float
     """The standard deviation of the measured speeds, weighted by time."""
     runs: int
     seconds: float
-    """Total of all runs."""
+    """Total duration of all runs."""
 
 
 class Experience:
@@ -49,7 +49,7 @@ class Experience:
 
     @classmethod
     def of(cls, table: Measured) -> Experience:
-        """Return the experience of a table, by its own indices."""
+        """Return the experience from a table, with the indices of the table."""
         own = cls()
         for (one, others), speed in table.speeds.items():
             if speed > 0:
@@ -79,19 +79,19 @@ class Experience:
             self._seen[view] = _with_run(self._seen.get(view), min(speed, 1.0), seconds)
 
     def refuse(self, group: Sequence[int], times: int = 1) -> None:
-        """Record that these could not run together `times` times, as one ran out of memory."""
+        """Record that these applications ran out of memory together `times` times."""
         key = tuple(sorted(group))
         self._refused[key] = self._refused.get(key, 0) + times
 
     def restore(self, one: int, others: Sequence[int], seen: SpeedStatistics) -> None:
-        """Replace the experience by a stored one. Raises ValueError for impossible values."""
+        """Replace statistics with stored ones; raise ValueError for impossible values."""
         good = 0 <= seen.speed <= 1 and 0 <= seen.spread <= 1 and seen.runs >= 1
         if not good or not 0 < seen.seconds < math.inf or not others:
             raise ValueError(f"{seen} of {one} with {tuple(others)} is impossible")
         self._seen[one, tuple(sorted(others))] = seen
 
     def seen(self, one: int, others: Sequence[int]) -> SpeedStatistics | None:
-        """Return the statistics, or None if they never shared a GPU."""
+        """Return the statistics, or None if these applications never shared a GPU."""
         return self._seen.get((one, tuple(sorted(others))))
 
     def all_seen(self) -> Iterator[tuple[int, tuple[int, ...], SpeedStatistics]]:
@@ -100,7 +100,7 @@ class Experience:
             yield one, others, seen
 
     def refused(self, group: Sequence[int]) -> bool:
-        """Return whether these, or a part of them, could not run together."""
+        """Return whether these applications, or some of them, could not run together."""
         return any(contains(group, small) for small in self._refused)
 
     def all_refused(self) -> list[tuple[tuple[int, ...], int]]:
@@ -116,7 +116,7 @@ class Experience:
         return speeds, runs
 
     def measured(self, gpu_model: str, names: Sequence[str], alone_per_s: Sequence[float | None]) -> Measured:
-        """Return a table to write to a file. Raises ValueError for a missing name."""
+        """Return a table to write to a file; raise ValueError if a name is missing."""
         speeds = {view: seen.speed for view, seen in self._seen.items()}
         for group in self._refused:
             speeds |= dict.fromkeys(views_of(group), 0.0)

@@ -1,4 +1,4 @@
-"""Figures of bench/colocation.py: 1 to 3 from profiles, and makespans. Needs matplotlib (extra `report`)."""
+"""Draw figures 1 to 3 from profiles, and makespans, for bench/colocation.py with matplotlib."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _profiles() -> Any:
 
 
 def pair_levels(first: str, second: str) -> dict[str, int | None]:
-    """Return a cell of figure 3: time, memory, cores and I/O in five levels; None: out of memory.
+    """Return a cell of figure 3: time, memory, cores and I/O in five levels; None if out of memory.
 
     The time is that of the application with the larger slowdown, from none (1) to twice as long (5); use is
     the mean while both run.

@@ -4,12 +4,12 @@
                                              [--triples 10] [--seconds 8] [--warmup 3] [--repeats 3]
                                              [--out DIR] [--device cpu] [--json]
 
-Each program (bench/gpu_applications.py) is a process of its own, like jobs that share a GPU. The programs of
-a group start together. After the warm-up of all of them, the steps of each in the same window are counted. A
-speed is relative to the same program alone in the same round. Each round measures all programs alone, all
-pairs, including two of one program, and some triples, in its own order, so that a warming GPU slows all of
-them alike. The results are medians of the rounds and their range. Memory is the maximum in use minus the
-memory in use before.
+Each program (bench/gpu_applications.py) runs in its own process, like jobs that share a GPU. The programs of
+a group start together. After all programs have warmed up, the steps of each program are counted in the same
+window. A speed is relative to the same program running alone in the same round. Each round measures all
+programs alone, all pairs (including two instances of one program) and some triples. The order differs between
+rounds, so a warming GPU slows all groups alike. The results are medians of the rounds and their range. Memory
+is the maximum in use minus the memory in use before.
 
 timeslicing   the default of a GPU: processes take turns
 mps           NVIDIA's Multi-Process Service, which this benchmark starts and ends; if it is missing or not
@@ -85,7 +85,7 @@ class Rounds:
     """Steps relative to the same round's runs alone; unclipped, so they may exceed 1."""
     memory_mib: float | None = None
     refused: bool = False
-    """The group ran out of memory."""
+    """Whether the group ran out of memory."""
     failure: str | None = None
 
 
@@ -101,7 +101,7 @@ def main() -> None:
     groups = _groups(options.applications, options.triples)
     each_s = options.seconds + options.warmup + (1 if options.device == "cpu" else 8)
     minutes = len(options.sharing) * options.repeats * len(groups) * each_s / 60
-    print(f"{gpu}: {len(groups)} groups, {options.repeats} rounds, some {minutes:.0f} min")
+    print(f"{gpu}: {len(groups)} groups, {options.repeats} rounds, about {minutes:.0f} min")
     results: dict[str, Any] = {"gpu": gpu, "sharing": {}, "skipped": {}}
     for way in options.sharing:
         try:
@@ -120,7 +120,7 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--gpu", type=number(0), default=0, help="Index of the GPU, as in nvidia-smi.")
-    parser.add_argument("--sharing", type=_names(WAYS), help="[default: both; of --device cpu the first]")
+    parser.add_argument("--sharing", type=_names(WAYS), help="[default: both; with --device cpu, the first]")
     parser.add_argument("--applications", type=_names((*TORCH, *CPU)), help="[default: all]")
     parser.add_argument("--triples", type=number(0), default=10, help="Number of triples, drawn at random.")
     parser.add_argument("--seconds", type=seconds(0.05), default=8.0, help="length of the window")
@@ -184,7 +184,7 @@ def _sharing(way: str, options: argparse.Namespace) -> AbstractContextManager[di
     environment = _visible(options.gpu) | _one_thread()
     if way == "mps":
         return Mps(environment)
-    # An own directory, so that the service of the site is not used.
+    # Use a separate directory, so that the site's MPS service is not used.
     return _without_mps(environment)
 
 

@@ -12,7 +12,7 @@ from slurm_gpu.colocation.learned.model_file import write_model
 
 @dataclass(frozen=True, slots=True)
 class TrainingTask:
-    """One training to run."""
+    """One training run to execute."""
 
     place: Place
     mode: str
@@ -28,7 +28,7 @@ class TrainingTask:
 
 
 def training_tasks(place: Place, planners: tuple[str, ...], folder: Path, quick: bool) -> list[TrainingTask]:
-    """Return all trainings that runs of these planners need, the longest first."""
+    """Return all training runs that these planners need, the longest first."""
     ours = [
         TrainingTask(place, mode, information, LEARNED_OURS, folder, quick)
         for mode in MODES

@@ -12,7 +12,7 @@ from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
 _ENOUGH = 30
-"""The number of known errors from which headroom may be less than its initial value."""
+"""Minimum number of known errors before headroom may fall below its initial value."""
 _LEAST_PART = 0.02
 _KEPT = 1000
 _BEYOND_LARGEST = 5.0
@@ -23,8 +23,9 @@ probability e**-5, one in a hundred and fifty."""
 class Margin:
     """An upper bound of errors, learned from errors one at a time.
 
-    It starts at `first`. After few errors it is well above the largest; after many it is just above it. This
-    is valid for bounded errors; an unbounded error exceeds it about once per number of errors seen.
+    The margin starts at `first`. After few errors, it is well above the largest error; after many, just above
+    it. The margin is valid for bounded errors; an unbounded error exceeds it with a probability of about 1/n
+    after n errors.
     """
 
     def __init__(self, first: float, least: float = 0.0) -> None:
@@ -80,18 +81,18 @@ class Headroom:
     def add_out_of_memory(self, group: Sequence[int], expected_mib: float, capacity_mib: float) -> None:
         """Record that these applications used more than the capacity, given their expected memory.
 
-        Raises ValueError if the expected memory was 0 or the capacity: an error cannot explain it then.
+        Raise ValueError unless the expected memory was above 0 and below the capacity.
         """
         if not 0 < expected_mib < capacity_mib < math.inf:
-            raise ValueError(f"{expected_mib} MiB expected, of {capacity_mib}, are no valid sizes")
+            raise ValueError(f"{expected_mib} MiB must be above 0 and below {capacity_mib} MiB")
         key, times = tuple(sorted(group)), capacity_mib / expected_mib * (1 + _LEAST_PART)
         self._ran_out[key] = max(self._ran_out.get(key, 1.0), times)
 
     def times(self, group: Sequence[int]) -> float:
         """Return the factor by which these applications may exceed their expected memory.
 
-        It is larger if some of them ran out of memory before: with this factor and a margin for errors, that
-        group would not have been started.
+        The factor is larger if some of the applications ran out of memory before. With this factor and a
+        margin for errors, their group would not have been started.
         """
         own = [times for small, times in self._ran_out.items() if contains(group, small)]
         return max(own, default=1.0) * (1 + self.part.value)
@@ -143,14 +144,14 @@ def needed_mib(
 ) -> float:
     """Return the maximum memory of the group at any time, over all phases in which members may be.
 
-    `times`: as Headroom.needed_mib.
+    See Headroom.needed_mib for `times`.
     """
     moments = sorted({stay.from_s for job in jobs for stay in job})
     return max((headroom.needed_mib(at_most(jobs, moment), times) for moment in moments), default=0.0)
 
 
 def at_most(jobs: Sequence[Sequence[PhaseInterval]], moment: float) -> list[float]:
-    """Return the expected memory of each possible member in its largest possible phase."""
+    """Return the memory of each job that may run at this moment, in its largest possible phase."""
     each = []
     for job in jobs:
         there = [stay.memory_mib for stay in job if stay.from_s <= moment < stay.until_s]

@@ -3,12 +3,12 @@
     .venv/bin/python bench/colocation_plan.py [--gpus 64] [--waiting 200] [--keys 20] [--polls 40]
                                               [--planners annealing,greedy,…] [--model FILE] [--json]
 
-Slurm does not run: a queue of `--waiting` jobs of `--keys` kinds, and nodes of eight GPUs, are as
-slurm-gpuctld sees them. The planner is called at each poll. Started jobs run at the next poll; some running
-jobs end, and new ones replace the started ones. The speeds of half of all pairs are known. Each planner has a
-process of its own, which loads slurm-gpuctld first; memory is the increase after that. Time is processor
-time. `fit` is the training of the speed predictor with its maximum number of jobs and speeds, at most once a
-minute between polls.
+Slurm does not run: the queue of `--waiting` jobs of `--keys` kinds and the nodes of eight GPUs are simulated
+inputs of slurm-gpuctld. The planner is called at each poll. Started jobs run at the next poll; some running
+jobs end, and new jobs replace the started jobs. The speeds of half of all pairs are known. Each planner runs
+in its own process, which loads slurm-gpuctld first; memory is the increase after this import. Time is
+processor time. `fit` is the training of the speed predictor with its maximum number of jobs and speeds, at
+most once a minute between polls.
 
 With --json the last line is {"gpus": …, "waiting": …, "planners": {NAME: {"ms_p50": …, "ms_p99": …,
 "ms_max": …, "starts": …, "mib": …}}, "fit": {"ms": …, "mib": …}}.
@@ -147,7 +147,7 @@ def _planned(options: argparse.Namespace) -> dict[str, float]:
 
 
 class _Site:
-    """Return the queue and the nodes as slurm-gpuctld sees them."""
+    """A simulated queue and simulated nodes, in the form in which slurm-gpuctld receives them."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         from slurm_gpu.controller.colocation.free_shards import CorunGpu, GpuPlace, SharedNode
@@ -173,7 +173,7 @@ class _Site:
         self._fill()
 
     def advance(self, acts: list[Any]) -> None:
-        """Let the started jobs run, and replace some jobs by new ones."""
+        """Let the started jobs run, and replace some jobs with new ones."""
         waiting = {one.agreed.job.job_id: one for one in self.waiting}
         for act in acts:
             room = self.rooms[act.place.node]

@@ -1,11 +1,12 @@
 """Compare methods that predict the speeds of unmeasured pairs.
 
 A table of pairs is split into five random folds. `pairs`: the pairs of a fold are left out, in both
-directions. `applications`: all pairs of whole applications with one input are left out; only their name, size
-and speed alone are known. `families`: the same for all inputs of an application. `met N`: like applications,
-but each was measured with N random others. `bounded N`: like pairs, with a fit to N of the speeds, chosen by
-the predictor, at random, or in order. The mean absolute error is that of speeds relative to alone, without
-pairs that cannot run together. No method learns from targets of a fold, or from features made of them.
+directions. `applications`: all pairs of an application with one input are left out; only its name, its size
+and its speed when running alone are known. `families`: like applications, but for all inputs of an
+application. `met N`: like applications, but each was measured with N random others. `bounded N`: like pairs,
+with a fit to N of the speeds, chosen by the predictor, at random, or in order. The mean absolute error is
+computed over speeds relative to running alone, excluding pairs that cannot run together. No method learns
+from targets of a fold, or from features derived from targets.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from slurm_gpu.errors import InputError
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Method = Callable[[Sequence[Traits], Floats], Floats]
-"""(n, n) of all speeds from (n, n) of those that are known, NaN elsewhere."""
+"""A method that returns all speeds, (n, n), given the known speeds, (n, n) with NaN elsewhere."""
 
 FOLDS = 5
 MET = (1, 2, 4)
@@ -249,12 +250,12 @@ def additive(traits: Sequence[Traits], seen: Floats) -> Floats:
 
 
 def truncated_svd(traits: Sequence[Traits], seen: Floats) -> Floats:
-    """Complete by iterated truncated singular value decompositions, with the rank of `validated`."""
+    """Complete by iterated truncated singular value decompositions; `validated` selects the rank."""
     return truncated(seen, validated(truncated, (1, 2, 3, 4, 6, 8), seen))
 
 
 def nearest_neighbours(traits: Sequence[Traits], seen: Floats) -> Floats:
-    """Predict the mean of the applications with the most similar speeds, with the number of `validated`."""
+    """Predict the mean of the applications with the most similar speeds; `validated` selects their number."""
     return neighbours(seen, validated(neighbours, (1, 2, 3, 5, 8), seen))
 
 
@@ -278,7 +279,7 @@ def neighbours(seen: Floats, k: int) -> Floats:
 
 
 def validated(method: Callable[[Floats, int], Floats], options: Sequence[int], seen: Floats) -> int:
-    """Return the option with the least error for a tenth of the known speeds, which it does not receive."""
+    """Return the option with the least error for a tenth of the known speeds, hidden from the method."""
     measured = np.flatnonzero(~np.isnan(seen))
     out = np.random.default_rng(0).permutation(measured)[: max(len(measured) // 10, 1)]
     less = seen.copy()

@@ -30,7 +30,7 @@ CONSIDERATE = (
     "separated_of_30",
     "oom",
 )
-# Relative tolerance. If a makespan is below its bound by more, one of them is wrong.
+# Relative tolerance: a makespan or a bound is wrong if the makespan is below the bound by more than this.
 BELOW = 1e-6
 
 
@@ -183,7 +183,7 @@ def answer(
     planners: Sequence[str],
     train_s: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Return the values of --json; null was not run."""
+    """Return the values of --json; null means that a planner was not run."""
     all_of = {
         mode: {
             information: {name: summary(select(done, mode, information, name)) for name in planners}

@@ -52,7 +52,7 @@ class Place:
     predicted: tuple[Path, ...] = ()
     """The files of `predict_unseen`, by division into folds; empty: planners get true speeds only."""
     nets: Path | None = None
-    """Where `colocation_learned.learn` wrote its nets."""
+    """The folder to which `colocation_learned.learn` wrote its nets."""
     slowed: float = SLOWED
     """The fraction of jobs that annealing may slow down noticeably in mode considerate."""
 
@@ -94,17 +94,17 @@ def division(place: Place, seed: int) -> int:
 
 
 def believed(place: Place, information: str, cap: float, seed: int) -> KnownBelief:
-    """Return the inputs by the name of the belief."""
+    """Return the belief with this name: `known` or `predicted`."""
     if information == "known":
         return known(place, cap)
     if information == "predicted" and place.table is not None and place.predicted:
         path = place.predicted[division(place, seed)]
         return predicted_belief(place.world(), path, most_together=place.most_together, cap=cap)
-    raise ValueError(f"nothing is {information!r} here")
+    raise ValueError(f"there is no belief {information!r} here")
 
 
 def setting_of(place: Place, mode: str, information: str, *, seed: int) -> Setting:
-    """The inputs from which a planner is built."""
+    """Return the inputs from which a planner is built."""
     world = place.world()
     return Setting(
         belief=believed(place, information, MODES[mode], seed),
@@ -118,7 +118,7 @@ def setting_of(place: Place, mode: str, information: str, *, seed: int) -> Setti
 
 LEARNED_OURS = "dqngpu"
 LEARNED_THEIRS = ("dqngpu_thesis", "deeprm_max", "deeprm_mean")
-"""Planners that use utilisation over time, which tables of pairs lack, and no cap: trained once."""
+"""Planners that need utilisation over time (not in tables of pairs), use no cap, and are trained once."""
 
 
 def net_path(folder: Path, mode: str, information: str, name: str) -> Path:
@@ -146,9 +146,9 @@ class Run:
     planner: str
     makespan_s: float
     alone_s: float
-    """One job per GPU, shortest first: the makespan of `BASELINE`."""
+    """The makespan of `BASELINE`: one job per GPU, shortest first."""
     bound_s: float
-    """No schedule that keeps the mode's cap is shorter."""
+    """Lower bound of the makespan of any schedule that respects the mode's cap."""
     spared_bound_s: float
     """The bound of schedules that also slow down at most a sixth of the jobs noticeably."""
     utilisation: float | None
@@ -163,7 +163,7 @@ class Run:
     decisions_ms: tuple[float, ...]
     """Processor time of each call with a decision."""
     full_ms: tuple[float, ...]
-    """The same, of calls in which enough jobs waited to fill the scorer's slots and a GPU had room."""
+    """Processor time of each decision in which waiting jobs filled the scorer's slots and a GPU had room."""
 
     @property
     def ratio(self) -> float:
@@ -260,8 +260,8 @@ def _run(
 def decisions_alone(place: Place, seeds: Sequence[int], name: str) -> dict[str, float | None]:
     """Return the p99 in ms of one planner's decisions with full slots, and of all (throughput, known speeds).
 
-    Run it while no other process of the benchmark runs: processes that share a core's caches slow each other
-    down.
+    Call this function while no other process of the benchmark runs, because processes that share a core's
+    caches slow each other down.
     """
     full_ms: list[float] = []
     all_ms: list[float] = []
@@ -312,7 +312,7 @@ _GENERATED_JOBS = 150
 
 
 def _generated(random: np.random.Generator, n: int) -> TableWorld:
-    """Return any applications; each has a sensitivity to co-runners, and a weight on them."""
+    """Return random applications, each with a sensitivity to co-runners and an effect on them."""
     sensitive, light = random.uniform(0.3, 1, (2, n))
     speeds = (sensitive[:, None] + light) / 2 + random.normal(0, 0.05, (n, n))
     profiles = [
@@ -348,7 +348,7 @@ class AnyFit:
 
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """Return results for jobs whose memory differs from their profile."""
+    """The results for jobs whose memory differs from their profiles."""
 
     n: int
     out_of_memory: int
@@ -359,8 +359,8 @@ class Placements:
 def place_with_errors(headroom: float | None, n_placements: int, seed: int) -> Placements:
     """Start jobs of the thesis whose memory is off by up to MEMORY_ERROR, up to a number of placements.
 
-    `headroom`: a fraction of each job's memory, with a belief without errors; None: with the belief that
-    learns, headroom, too, from these jobs.
+    `headroom` is a fraction of each job's memory, used with a belief without errors. If it is None, the
+    belief learns from these jobs, and so does the headroom.
     """
     random = np.random.default_rng(seed)
     belief: KnownBelief | LearnedBelief

@@ -10,11 +10,11 @@ The effect of the cache has the form of iGniter's model (Xu and others, IEEE TPD
 on GitHub has the formula). The rest is our own model, inspired by iGniter's delay of scheduling and by Jog
 and others (Anatomy of GPU Memory System for Multi-Application Execution, MEMSYS 2015); no formula is theirs.
 
-The scarcer of the first two limits an application; the cache and a constant cost of scheduling come in
-addition. Pairs that exceed the memory of the GPU cannot run together. Applications are models with one to six
-batch sizes, whose use of a GPU saturates with the size. Each application deviates from its model's use by
-several per cent, and each speed has an error of measurement of one per cent. The use is hidden: a table has
-names, sizes, steps per second alone, and speeds. Seeds below 1000 served development.
+The scarcer of the first two resources limits an application; the effect of the cache and a constant cost of
+scheduling are added. Pairs that exceed the memory of the GPU cannot run together. Applications are models
+with one to six batch sizes; their use of a GPU saturates with the size. Each application deviates from its
+model's use by several per cent, and each speed has a measurement error of one per cent. A table contains
+names, sizes, steps per second alone, and speeds, but not the use. Seeds below 1000 were used for development.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def generated(seed: int, n: int | None = None) -> Measured:
 def pair_speeds(uses: Uses) -> Floats:
     """Return the speed (n, n) of each application with each, relative to running alone; 0 if they do not fit.
 
-    An application that uses less than its fair share of the GPU's time is not limited by it.
+    An application that uses less than its fair share of the GPU's time is not limited by this share.
     """
     time, other = uses.time[:, None], uses.time[None]
     by_time = time / np.minimum(time, np.maximum(0.5, 1 - other))
@@ -98,7 +98,7 @@ def pair_speeds(uses: Uses) -> Floats:
 
 
 def _applications(rng: np.random.Generator, n: int) -> tuple[tuple[str, ...], tuple[float, ...], Uses]:
-    """Return n applications of several models; a table's load is light to heavy."""
+    """Return n applications of several models; the load of a table ranges from light to heavy."""
     load = rng.uniform(0.4, 1.6)
     names: list[str] = []
     alone_per_s: list[float] = []

@@ -121,8 +121,8 @@ FIGURES = (
     ),
 )
 FIGURE_17 = {"cost 1": 29.86, "cost 2": 49.98}
-"""Percent saved. Unusable: both follow from a makespan 12.6 % shorter than SJF's, but it is longer in figure
-16."""
+"""Percent of the price saved. Both values are unusable: they assume a makespan 12.6 % shorter than SJF's, but
+in figure 16 the makespan is longer."""
 
 BUCKETS = ("≤2 %", "<10 %", "10–20 %", "≥20 %")
 
@@ -169,7 +169,7 @@ class PlannerComparison:
     thesis: float
     usable: bool
     theirs_here: Estimate | None
-    """Our planner of that name in mode throughput. None: it was not run."""
+    """The result of our planner of that name in mode throughput; None if it was not run."""
     default_here: tuple[Estimate | None, ...]
     """The default planner's result in each mode; for SJF, none."""
 
@@ -177,7 +177,7 @@ class PlannerComparison:
 def compare(
     by_mode: Mapping[str, Sequence[Run]], default: str, train_s: Mapping[str, float]
 ) -> Iterator[tuple[Figure, list[PlannerComparison]]]:
-    """Compare figures 10 to 16 with runs by mode, `throughput` first; `train_s`: training in s by planner."""
+    """Compare figures 10 to 16 with runs by mode, `throughput` first; `train_s` is by planner."""
 
     def here(mode: str, name: str, workload: str, what: str) -> Estimate | None:
         trained_s = train_s.get(name)
@@ -233,7 +233,7 @@ def savings(
 
 
 def mean_and_interval(values: Sequence[float]) -> Estimate | None:
-    """Return mean and interval: None without values, and nan as interval of one value."""
+    """Return the mean and its interval; None without values, and an interval of nan for one value."""
     if not values:
         return None
     many = np.asarray(values, dtype=float)

@@ -19,16 +19,16 @@ from slurm_gpu.colocation.trials import TrialRules, newcomer
 
 # The shared run time in seconds after which the speed of a pair counts as known.
 _SEEN_S = 5.0
-# The time after which the guard checks a pair. slurm-gpuctld takes longer, as measurements arrive later.
+# The time after which the guard checks a pair. slurm-gpuctld takes longer, because measurements arrive later.
 CHECK_S = 20.0
 
 
 class TrialBelief(KnownBelief):
-    """A belief of predicted speeds, which is also the guard of the simulation if it has a cap.
+    """A belief with predicted speeds; with a cap, it is also the guard of the simulation.
 
     In the matrices (n, n), [i, j] is the value of application i with application j: the predicted speed, the
-    lower end of its interval, and the probability that the speed keeps the cap. Without a cap, any pair may
-    share. With a cap, a pair that has not run together may share for a trial (see trials.py).
+    lower end of its interval, and the probability that the speed is within the cap. Without a cap, any pair
+    may share. With a cap, a pair that has not run together may share for a trial (see trials.py).
     """
 
     after_s = CHECK_S

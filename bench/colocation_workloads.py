@@ -17,17 +17,17 @@ from slurm_gpu.colocation.simulation.simulator import SharingJob
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A model of GPU."""
+    """A GPU model."""
 
     name: str
     memory_mib: float
     cores: int
     pcie_gb_s: float
-    """Total of both directions."""
+    """The link's total throughput in both directions."""
 
 
 TITAN_XP = Card("NVIDIA TITAN Xp", 12196, 3840, 32.0)
-"""Its 12 GB as NVML reports them."""
+"""The GPU of the thesis; NVML reports its 12 GB as 12,196 MiB."""
 
 
 @dataclass(frozen=True, slots=True)

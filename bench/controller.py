@@ -1,10 +1,10 @@
-"""Measure the cost of slurm-gpuctld, for itself and for slurmctld, with N pending jobs.
+"""Measure the cost of slurm-gpuctld, and of its requests for slurmctld, with N pending jobs.
 
     .venv/bin/python bench/controller.py [--queued 0,10000] [--seconds 30] [--json]
 
-Brings up a lab of its own (root; the lab must be down). slurmctld's time is that of the RPCs for jobs in
-sdiag, one per snapshot. With --json the last line is {"0": {"snapshots_per_s": …, "core_pct": …, "rss_mib":
-…, "slurmctld_ms": …, "slurmctld_pct": …, "bytes": …}, …}.
+The benchmark starts its own lab (requires root; no other lab may be up). slurmctld's time is that of the RPCs
+for jobs in sdiag, one per snapshot. With --json the last line is {"0": {"snapshots_per_s": …, "core_pct": …,
+"rss_mib": …, "slurmctld_ms": …, "slurmctld_pct": …, "bytes": …}, …}.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
         "--queued", type=arguments.numbers, default="0,10000", help="sizes of the queue (default 0,10000)"
     )
     parser.add_argument(
-        "--seconds", type=arguments.seconds(1), default=30.0, help="to watch each (default 30)"
+        "--seconds", type=arguments.seconds(1), default=30.0, help="time for each size (default 30)"
     )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()

@@ -2,13 +2,13 @@
 
     .venv/bin/python bench/controller_cost.py [--nodes 1000] [--jobs 10000] [--seconds 60] [--rounds 2]
 
-Brings up a lab of its own (root; the lab must be down). The nodes have eight GPUs each and no slurmd: they
-are CLOUD nodes in Slurm's state POWERING_UP. Jobs are placed, keep their GPUs, and end when they are
-cancelled, some every second. The alternatives run in turn, for `--seconds` each:
+The benchmark starts its own lab (requires root; no other lab may be up). The nodes have eight GPUs each and
+no slurmd: they are CLOUD nodes in Slurm's state POWERING_UP. Jobs are placed, keep their GPUs, and end when
+they are cancelled, some every second. The alternatives run in turn, for `--seconds` each:
 
 none      no slurm-gpuctld
-observe   it reads jobs and nodes, and logs the weights that it would set
-enforce   it sets weights of nodes
+observe   slurm-gpuctld reads jobs and nodes, and logs the weights that it would set
+enforce   slurm-gpuctld sets the weights of nodes
 
 Printed for each: RPCs per minute by type, from sdiag; slurmctld's time for RPCs of SlurmUser; CPU time of
 slurm-gpuctld with the commands that it runs, and its memory; the time of slurmctld's main scheduling cycle;
@@ -46,11 +46,11 @@ from lab.polling import wait_for
 MODES = ("none", "observe", "enforce")
 GPUS = 8
 CHURN_PER_S = 2
-"""Jobs that end each second, and as many that start."""
+"""Number of jobs that end, and of jobs that start, each second."""
 WHOLE = 0.6
 """The fraction of nodes with one job on all their GPUs at the start."""
 SMALL = 0.2
-"""The fraction of GPUs with a job of their own at the start. The rest is free."""
+"""The fraction of GPUs with a single-GPU job at the start. All other GPUs are free."""
 SETTLED_S = 15
 SUBMITTED, SUBMITTERS = 250, 4
 _USER_RPC = re.compile(
@@ -69,7 +69,7 @@ _ASKED = (
 
 
 def slurm_conf(nodes: int) -> tuple[str, ...]:
-    """Write nodes that never respond, although Slurm starts jobs on them."""
+    """Return the lines of nodes that never respond, although Slurm starts jobs on them."""
     return (
         f"NodeName=s[0001-{nodes:04}] CPUs=64 RealMemory=512000 Gres=gpu:a100:{GPUS} State=CLOUD",
         f"PartitionName=big Nodes=s[0001-{nodes:04}] MaxTime=INFINITE State=UP",
@@ -190,15 +190,15 @@ def summary(turns: list[Mapping[str, Any]], none: list[Mapping[str, Any]]) -> di
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the cost of slurm-gpuctld for a large slurmctld.")
     parser.add_argument(
-        "--nodes", type=arguments.number(1, 9999), default=1000, help="simulated (default 1000)"
+        "--nodes", type=arguments.number(1, 9999), default=1000, help="simulated nodes (default 1000)"
     )
     parser.add_argument(
-        "--jobs", type=arguments.number(1), default=10_000, help="in the queue (default 10000)"
+        "--jobs", type=arguments.number(1), default=10_000, help="jobs in the queue (default 10000)"
     )
     parser.add_argument(
-        "--seconds", type=arguments.seconds(1), default=60.0, help="of each turn (default 60)"
+        "--seconds", type=arguments.seconds(1), default=60.0, help="length of a turn (default 60)"
     )
-    parser.add_argument("--rounds", type=arguments.number(1), default=2, help="turns of each (default 2)")
+    parser.add_argument("--rounds", type=arguments.number(1), default=2, help="number of turns (default 2)")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     turns: dict[str, list[Mapping[str, Any]]] = {mode: [] for mode in MODES}

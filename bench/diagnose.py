@@ -3,15 +3,15 @@
     .venv/bin/python bench/diagnose.py [--cases 250] [--seed 23] [--data FOLDER] [--jobs 2] [--json]
 
 The streams are synthetic: bench/diagnose_injector*.py simulates synchronous training step by step and records
-it like slurm-gpud; it shares no code with slurm_gpu.diagnose. --data names the folder with
-straggler/trace-ST.parquet and trace-SE.parquet, from github.com/ByteDance-Seed/StragglerAnalysis. From these,
-bench/diagnose_resample.py builds trainings of real steps, which are judged with their timings as with
+it like slurm-gpud. The injector shares no code with slurm_gpu.diagnose. --data names the folder with
+straggler/trace-ST.parquet and trace-SE.parquet, from github.com/ByteDance-Seed/StragglerAnalysis. From these
+traces, bench/diagnose_resample.py builds trainings of real steps, and their timings are judged as with
 `--steps`. **Seeds 1 to 99 are for development. Seeds from 1000 are for evaluation only; do not inspect them
 while working on the rules.**
 
 A case is right if its cause is right; `inconclusive` is neither right nor wrong, but lowers recall.
 Suspicions count like certain verdicts. A healthy training is judged at four times; an alarm at any of them
-is a false alarm. Takes 3 to 5 minutes on 2 cores.
+is a false alarm. The benchmark takes 3 to 5 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ POLLS_S = (5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 75, 90, 120, 150, 180, 210, 24
 """Seconds from the start of a fault to each diagnosis."""
 HEALTHY_SAMPLES = 3
 LARGE = 0.15
-# Share of a step lost from which a faulty training must not be called healthy.
+# A faulty training that loses at least this share of each step must not be called healthy.
 _GREAT_LOSS = 0.25
 Spec = tuple[str, int, str, int]
 
@@ -66,7 +66,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--cases", type=number(10), default=250, help="of each, faulty and healthy (default: %(default)s)"
+        "--cases", type=number(10), default=250, help="faulty cases, and healthy ones (default: %(default)s)"
     )
     parser.add_argument("--seed", type=number(0), default=23, help="(default: %(default)s, for development)")
     parser.add_argument(
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def specs(seed: int, cases: int) -> list[Spec]:
-    """Draw cases: faults of all classes equally, as many healthy trainings, a few undetectable faults."""
+    """Draw faults of all classes equally, as many healthy trainings, and a few undetectable faults."""
     found: list[Spec] = [
         ("faulty", seed, cause.value, n) for n in range(-(-cases // len(CAUSES))) for cause in CAUSES
     ]
@@ -118,7 +118,7 @@ def drawn(spec: Spec) -> Case:
     """Return the case of a specification."""
     what, seed, cause, n = spec
     if what == "resampled":
-        # pyarrow is only required with the traces.
+        # pyarrow is required only for reading the traces.
         from bench.diagnose_resample import resampled
 
         return resampled(seed, n, Path(cause))
@@ -301,7 +301,7 @@ def _delay(items: Sequence[Outcome], goal_s: float) -> dict[str, Any]:
 
 
 def _blamed(judged: Sequence[Outcome], name: str) -> dict[str, float]:
-    """Score the distinction of faulty from healthy, which the baselines also make."""
+    """Score the distinction between faulty and healthy trainings, the only one that all methods make."""
 
     def alarm(item: Outcome) -> tuple[bool, bool]:
         if name == "slurm-gpu":

@@ -1,7 +1,7 @@
-"""Implementations of two published methods for comparison, labelled as such, on the same streams.
+"""Implement two published methods, for comparison with slurm-gpu on the same streams.
 
-Both return the faulty worker only, without a cause. Thresholds are those with the best F1 on development
-seeds (bench/diagnose.py --seed 2), so that they are shown at their best.
+Both methods return only the faulty worker, without a cause. To favour the methods, their thresholds are those
+with the best F1 on development seeds (bench/diagnose.py --seed 2).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STRICT_Z, STRICT_CONTINUITY_S = 5.0, 240.0
 """Settings with the published four minutes, and a threshold with few false alarms."""
 MINDER_S = 30.0
 _PRIORITY = (
-    # The available ones of the metrics that Minder found most important, in its order.
+    # The available metrics among those that Minder's authors found most important, in their order.
     Metric.PCIE,
     Metric.CPU,
     Metric.UTIL,
@@ -41,7 +41,7 @@ _DEVIATING = (
 
 
 def max_deviation(series: Series, threshold: float = MAX_DEVIATION) -> int | None:
-    """Return the worker whose mean of any metric deviates most from that of all workers, relative to it."""
+    """Return the worker with the largest relative deviation of any mean metric from that of all workers."""
     worst, found = threshold, None
     for metric in _DEVIATING:
         matrix = series.get(metric)
@@ -62,8 +62,8 @@ def minder_like(
 ) -> int | None:
     """Apply Deng et al., "Minder" (NSDI'25), with means over 30 s instead of its autoencoder.
 
-    For each metric in its order, find in each stretch the worker with the largest sum of distances to all
-    others, by z-score. A worker that is found for `continuity_s` without a break is faulty.
+    For each metric in Minder's order, find in each stretch the worker with the largest sum of distances to
+    all others, by z-score. A worker that is found for `continuity_s` without a break is faulty.
     """
     width = max(1, round(MINDER_S / series.width_s))
     needed = max(2, round(continuity_s / (width * series.width_s)))
@@ -82,7 +82,7 @@ def minder_like(
 
 
 def minder_strict(series: Series) -> int | None:
-    """Like `minder_like`, with fewer alarms."""
+    """Apply `minder_like` with a threshold that causes fewer alarms."""
     return minder_like(series, STRICT_Z, STRICT_CONTINUITY_S)
 
 

@@ -37,7 +37,7 @@ def costs(seed: int) -> dict[str, Cost]:
 
 
 def _drawn(seed: int) -> Iterator[tuple[str, Series]]:
-    # Imported here, since the measured process imports this file without needing them.
+    # The modules are imported here, because the measured process does not need them.
     from bench.diagnose_injector import WINDOW_S, generator, perform
     from bench.diagnose_injector_job import draw_job
     from bench.diagnose_injector_play import Play

@@ -111,7 +111,7 @@ def faulty(seed: int, cause: Cause, number: int) -> Case:
     collector = draw_collector(job, rng, length_s)
     if fault.needs_hosts:
         collector = replace(collector, hosts=True)
-        if timeline:  # without host values, it shows only that all are slower than before
+        if timeline:  # without host values, a timeline only shows that all workers are slower
             fault = replace(fault, named=False, since_s=fault.since_s or 0.4 * length_s)
     if fault.lost is not None and fault.since_s is not None:
         collector = replace(collector, lost=((fault.lost, fault.since_s),))
@@ -192,7 +192,7 @@ def _case(
 def perform(
     play: Play, end_s: float, fault: Fault | None, life: list[Activity], compute: Draw | None = None
 ) -> None:
-    """Run the activities in order of time, with the fault from its start on."""
+    """Run the activities in order of time; the fault is active from its start on."""
     usual = Condition()
     since = np.inf if fault is None else -np.inf if fault.since_s is None else fault.since_s
     begun = fault is None or fault.since_s is None
@@ -226,7 +226,7 @@ def perform(
 
 
 def _activities(job: Job, rng: np.random.Generator, length_s: float, kind: str) -> list[Activity]:
-    """Return the activities other than training: always `kind`, the others at random."""
+    """Return the activities other than training: always `kind`, and others at random."""
     found: list[Activity] = []
     window = length_s == WINDOW_S
 

@@ -1,7 +1,8 @@
 """A fault that bench/diagnose.py injects, and the parts of all kinds of faults.
 
-The size of a fault is the relative increase of a time. It is the computing time of a slow GPU, and the whole
-step for links, input and unequal sequences. For other imbalances it is the work of the most loaded workers.
+The size of a fault is the relative increase of a time or of work: the computing time of a slow GPU; the time
+of a step for links, input and unequal sequences; and the work of the most loaded workers for other
+imbalances.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Fault:
     stop: Pause | None = None
     """The state of the GPUs in a hang."""
     before: Pause | None = None
-    """An accompanying event: a restart."""
+    """A pause before the fault, such as a restart."""
     culprits: tuple[int, ...] = ()
     exact: bool = True
     named: bool = True

@@ -13,7 +13,7 @@ from slurm_gpu.diagnose.verdict import Cause
 from slurm_gpu.wire import Event
 
 _FAILING_XIDS = (48, 64, 79, 95, 119)
-"""Memory that cannot be corrected or remapped, off the bus, uncontained, the GPU's own processor silent."""
+"""Uncorrectable memory, failed remapping, GPU off the bus, uncontained error, no answer from the GSP."""
 
 
 def _clock_for(job: Job, size: float) -> float:

@@ -1,13 +1,13 @@
 """Synchronous trainings into which bench/diagnose.py injects faults: the GPUs, and their shares of the work.
 
-It models such training independently of slurm_gpu.diagnose. These figures were published or measured:
+The model is independent of slurm_gpu.diagnose. These figures were published or measured:
 - forward to backward 1:2.1, GPUs of a stage apart by 0.2–0.9 %, microbatches by 2–3 %, gradients' exchange
   3–6 % of a step: the two traces of "Understanding Stragglers in Large Model Training Using What-if
   Analysis" (arXiv 2505.05713);
 - GPUs under a power cap apart by 2–8 % from end to end: Sinha et al., "Not All GPUs Are Created
   Equal" (SC'22);
-- power of GPUs that exchange or wait, 35–60 % of what they draw at work: Patel et al., "POLCA" (ASPLOS'24);
-- a spinning NCCL kernel holds 8–32 SMs and utilisation at 100 %: NVIDIA's documentation of NCCL and NVML.
+- power of GPUs that exchange or wait, 35–60 % of their power at work: Patel et al., "POLCA" (ASPLOS'24);
+- SMs that a spinning NCCL kernel occupies, 8–32, at a utilisation of 100 %: NVIDIA's documentation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MODEL_SHARES = (0.35, 0.15, 0.35, 0.15)
 class Job:
     """One training. Worker w = (stage × data + replica) × tensor + t, as Megatron and DeepSpeed count.
 
-    Times are those of one GPU at its usual clock; `spread` (n_workers,) is the relative excess of each.
+    Times are those of one GPU at its usual clock; `spread` (n_workers,) is each worker's relative excess.
     """
 
     model: Model
@@ -68,7 +68,7 @@ class Job:
     comm_s: float
     """Time of the exchange of gradients and parameters, once per step."""
     overlap: float
-    """The fraction of the backward pass that can overlap with it."""
+    """The fraction of the backward pass that can overlap with the exchange."""
     optimizer_s: float
     gaps: float
     """The fraction of the computing time without a kernel: launches, the interpreter."""
@@ -79,7 +79,7 @@ class Job:
     clock_bound: float
     """The fraction of the computing time that depends on the clock; the rest is bound by memory."""
     memory: Floats
-    """The fraction of used memory of each worker."""
+    """The fraction of each worker's memory that is in use."""
     sm: float
     tensor_activity: float
     dram: float
@@ -88,7 +88,7 @@ class Job:
     power_work: Floats
     spin_sm: float
     nvlink_use: float
-    """Mean part of NVLink in use over a step."""
+    """Mean fraction of NVLink's capacity in use over a step."""
     pcie_use: float
     ib_bytes: float
     """Bytes over the network per node and step; 0 on one node."""
@@ -147,7 +147,7 @@ def draw_job(
     pipeline: bool | None = None,
     step_s: tuple[float, float] = (0.4, 10.0),
 ) -> Job:
-    """Draw a training on 8 to 128 GPUs; `pipeline`: whether it has stages; `step_s`: minimum and maximum."""
+    """Draw a training on 8 to 128 GPUs, with or without `pipeline` stages and with `step_s` in this range."""
     model = MODELS[rng.choice(len(MODELS), p=MODEL_SHARES)]
     n_gpus = n_gpus or int(rng.choice([8, 16, 32, 64, 96, 128], p=[0.2, 0.22, 0.22, 0.18, 0.06, 0.12]))
     per_node = 4 if model.name == "V100" or rng.random() < 0.15 else 8

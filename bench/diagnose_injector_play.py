@@ -1,7 +1,7 @@
 """The counters of GPUs and hosts of an injected training, as integrals over time.
 
-Every counter is the sum of the times of each activity (compute, exchange, spin, idle) times its rate, so that
-the reading of a collector is a difference of these integrals.
+Every counter is the sum of the times of each activity (compute, exchange, spin, idle) times its rate. The
+value that a collector reads is therefore a difference of these integrals.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Draw = Callable[[int], Floats]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Advance without training. `spins` (n_workers,): workers that wait in a collective, not idle."""
+    """A period without training; `spins` (n_workers,) marks workers that spin in a collective, not idle."""
 
     seconds: float
     spins: NDArray[np.bool_]
     writes: NDArray[np.bool_] | None = None
-    """Nodes that write a checkpoint, or read: over the network, with a few CPUs."""
+    """Nodes that write a checkpoint or read data, over the network and with a few CPUs."""
     copies_s: float = 0.0
     """Seconds for which GPUs copy to their hosts, at the beginning."""
     cpu: float | None = None
@@ -60,7 +60,7 @@ class Play:
     def train(self, until: float, condition: Condition, compute: Draw | None = None) -> None:
         """Run steps until that time; the last one is finished.
 
-        `compute(n)` returns the work of the next n.
+        `compute(n)` returns the work of the next n steps.
         """
         job = self.job
         most = max(4, _CHUNK // (job.n_workers * max(1, round(job.microbatches * condition.microbatches))))
@@ -165,7 +165,7 @@ class Play:
         kernel_s = busy_s / (1 + job.gaps)
         found = self._waiting(np.maximum(seconds - idle_s - busy_s, 0.0), seconds)
         clock = job.clock * condition.clock
-        # Fraction of the work that the clock allows: less if memory limits it.
+        # Rate of work relative to the rate that the clock allows: below 1 if memory limits the work.
         pace = 1 / (slowness(job, condition) * np.asarray(condition.clock, dtype=float))
         power = (job.power_work - job.power_idle) * np.asarray(condition.clock, dtype=float) ** 2.2
         found[..., UTIL] += kernel_s

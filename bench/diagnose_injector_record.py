@@ -1,8 +1,8 @@
-"""The records of slurm-gpud for an injected training: the window second by second, or the timeline.
+"""Create the records of slurm-gpud for an injected training: the window second by second, or the timeline.
 
-Sampling is as in docs/slurm-gpud.md: utilisation and memory every second, other metrics every `details_s`,
-with a phase of each node. Counters are means between two samples; the clock and throttle reasons are the mean
-of both samples. Clocks of nodes differ by up to 2 s, values are quantised as by NVML, and there are gaps.
+Sampling is as in docs/slurm-gpud.md: utilisation and memory every second, other metrics every `details_s`, at
+a different offset on each node. Counters are means between two samples; the clock and throttle reasons are
+means of both samples. Clocks of nodes differ by up to 2 s, NVML's rounding is applied, and there are gaps.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Collector:
     details_s: float
     phases_s: Floats
     gaps: tuple[tuple[int, float, float], ...]
-    """(node, from, to) without reports."""
+    """Periods without reports, as (node, from, to)."""
     silent: tuple[int, ...]
     """Nodes that report nothing."""
     hosts: bool
     lost: tuple[tuple[int, float], ...] = ()
-    """Workers that fell off the bus, and since when."""
+    """Workers whose GPUs fell off the bus, and the times of these events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Recording:
     events: tuple[Event, ...] = ()
 
     def series(self, until_s: float | None = None) -> Series:
-        """Return the values known at that second of the recording; None: at its end."""
+        """Return the values known at a second of the recording, by default at its end."""
         n = next(iter(self.values.values())).shape[1]
         end = n if until_s is None else int(until_s // self.width_s)
         courses, node = [], self.job.node()

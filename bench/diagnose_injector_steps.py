@@ -1,7 +1,8 @@
 """Steps of synchronous training: the times in which each worker computes, waits, exchanges and idles.
 
-A tensor-parallel group takes as long for a microbatch as its slowest GPU, and stages pass it on. All replicas
-synchronise at the exchange of gradients, so that a step takes all workers equally long. Earlier workers spin.
+A tensor-parallel group takes as long for a microbatch as its slowest GPU, then passes it to the next stage.
+All replicas synchronise at the exchange of gradients, so a step takes equally long on all workers. Workers
+that finish early spin.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from numpy.typing import NDArray
 from bench.diagnose_injector_job import FORWARD, Floats, Job
 
 LOADER_DEPTH = 2
-"""Batches that a data loader has ready at most."""
+"""Maximum number of batches that a data loader has ready."""
 _LATE = 0.02
 """The delay of later workers of one data source, as a fraction of the loading time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """The changes by a fault; scalars apply to all workers. A factor of 1 is no change."""
+    """The changes that a fault causes; scalars apply to all workers. A factor of 1 means no change."""
 
     clock: Floats | float = 1.0
     """The remaining fraction of the clock per worker."""
@@ -61,8 +62,9 @@ class Condition:
 class Steps:
     """The times of n steps in seconds: (n, n_workers) per worker, (n,) for all.
 
-    A step is `meet_s` until all replicas have finished their work, then `comm_s`, then `optimizer_s`. In
-    `meet_s` a worker is idle, computes (`busy_s`, with `tensor_s` of exchange in its group), and waits.
+    A step consists of `meet_s`, until all replicas have finished their work, then `comm_s`, then
+    `optimizer_s`. In `meet_s` a worker is idle, computes (`busy_s`, including `tensor_s` of exchange in its
+    group), and waits.
     """
 
     idle_s: Floats
@@ -88,7 +90,7 @@ def slowness(job: Job, condition: Condition) -> Floats:
 
 
 def lengths(job: Job, condition: Condition, n: int, microbatches: int, rng: np.random.Generator) -> Floats:
-    """The relative work of each microbatch (n, microbatches, 1, data)."""
+    """Return the relative work of each microbatch (n, microbatches, 1, data)."""
     if not condition.sequence:
         return np.ones((n, microbatches, 1, job.data))
     sigma = condition.sequence
@@ -102,7 +104,7 @@ def run_steps(
     rng: np.random.Generator,
     compute: Floats | None = None,
 ) -> Steps:
-    """Run `n` steps; `compute` (n, microbatches, pipeline, data) is their work, if not drawn."""
+    """Run `n` steps; `compute` (n, microbatches, pipeline, data) is their work, drawn if None."""
     microbatches = max(1, round(job.microbatches * condition.microbatches))
     if compute is None:
         shape = (n, microbatches, job.pipeline, job.data)
@@ -150,8 +152,8 @@ def run_steps(
 def makespan(forward: Floats, backward: Floats) -> Floats:
     """Return the time of each replica (n, data) for microbatches that pass through all stages and back.
 
-    `forward`, `backward` (n, microbatches, pipeline, data). A stage processes one after the other, all
-    forward ones first; the order of 1F1B needs less memory and takes the same time.
+    `forward` and `backward` have the shape (n, microbatches, pipeline, data). A stage runs one pass after the
+    other, all forward passes first; the order of 1F1B needs less memory and takes the same time.
     """
     n, microbatches, stages, data = forward.shape
     if stages == 1:
@@ -180,9 +182,9 @@ def _idle(job: Job, condition: Condition, replica_s: Floats, rng: np.random.Gene
 
 
 def _loaded(job: Job, condition: Condition, step_s: Floats, rng: np.random.Generator) -> Floats | None:
-    """Return each worker's wait for data (n, n_workers); loaders work LOADER_DEPTH ahead."""
+    """Return each worker's wait for data (n, n_workers); loaders are up to LOADER_DEPTH batches ahead."""
     load = np.broadcast_to(np.asarray(condition.load_s, dtype=float), job.n_workers)
-    # In a pipeline, the first stage reads tokens and the last one labels; the first one waits.
+    # In a pipeline, the first stage reads tokens and the last stage reads labels; only the first stage waits.
     reads = job.readers() & (load > 0)
     if not reads.any():
         return None

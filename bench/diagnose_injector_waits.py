@@ -97,7 +97,7 @@ def starved_all(job: Job, size: float, length_s: float, rng: np.random.Generator
     fault = _starved(
         job, rows, size, length_s, rng, "all, CPUs", job.node(), named=False, pace=pace, cpu=0.95
     )
-    # The others wait for the slowest of them.
+    # All other workers wait for the readers on the slowest node.
     return replace(fault, culprits=tuple(rows[job.node()[rows] == slowest].tolist()))
 
 
@@ -143,7 +143,7 @@ def _starved(
         condition=Condition(
             load_s=load_s,
             load_source=source,
-            load_jitter=0.05 if cpu else 0.2,  # of batches' cost, of storage's latency
+            load_jitter=0.05 if cpu else 0.2,  # varying cost of batches, varying latency of storage
             cpu=np.where(touched, cpu, 0.0),
         ),
         culprits=tuple(rows.tolist()),
@@ -153,7 +153,7 @@ def _starved(
 
 
 def stuck(job: Job, size: float, length_s: float, rng: np.random.Generator) -> Fault:
-    """Keep one worker's process from the collective, by its interpreter or its file system."""
+    """Block one worker's process before the collective, in its interpreter or its file system."""
     rows = one(job, rng)
     spins = np.ones(job.n_workers, dtype=bool)
     spins[rows[0]] = False

@@ -4,12 +4,12 @@
                                            [--well-s 120] [--ill-s 180] [--json]
 
 Trainings of bench/diagnose_injector*.py run as jobs of two nodes with four simulated H100s each. simgpu
-follows their schedules below the real pynvml, slurm-gpud samples and ships, slurm-gpudbd stores and watches.
+follows their schedules below the real pynvml, slurm-gpud samples the GPUs, and slurm-gpudbd watches the jobs.
 Only the load of GPUs and hosts is simulated. Each training is healthy for --well-s, then faulty for --ill-s;
 those that fit run at the same time. `slurm-gpu diagnose ID` is called repeatedly while it runs (window), and
 after its end (timeline); the verdicts of the watch of slurm-gpudbd are collected. All nodes are this host, so
-their CPU and network values are this machine's. Needs root; six faults take about 20 minutes. The exit status
-is 1 after any wrong verdict.
+their CPU and network values are this machine's. The benchmark requires root; six faults take about 20
+minutes. The exit status is 1 after any wrong verdict.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TrainingResult:
     culprits: Sequence[str]
     gpus: int
     since_s: float | None
-    """Start of the fault, in seconds of the training like all times below."""
+    """Start of the fault, in seconds since the start of the training, like all times below."""
     synthetic: JudgedVerdict
     """The verdict on the stream without the lab."""
     stream_s: float | None = None
@@ -106,7 +106,7 @@ class TrainingResult:
     asked_s: float | None = None
     """The time from which `slurm-gpu diagnose` gave the right verdict continuously."""
     watch_s: float | None = None
-    """The time at which the watch reported it."""
+    """The time at which the watch reported the right verdict."""
     watch: JudgedVerdict | None = None
     alarms: list[str] = field(default_factory=list)
     """Other verdicts of the command and the watch."""
@@ -115,7 +115,7 @@ class TrainingResult:
 
     @property
     def right(self) -> bool:
-        """Whether all verdicts were right."""
+        """Return whether all verdicts were right."""
         result = [self.live] + [self.over] * (self.cause != Cause.HANG or self.over_can_tell)
         return all(one is not None and one.right and one.named for one in result) and not self.alarms
 
@@ -331,7 +331,7 @@ def run(
 
 
 def table(found: Sequence[TrainingResult]) -> str:
-    """Print the table; the last three columns are seconds from the start of the fault to its report."""
+    """Return the table; the last three columns are seconds from the start of the fault to its report."""
     rows: list[tuple[str, ...]] = [
         ("fault", "stream", "running", "culprits", "ended", "stream s", "command s", "watch s")
     ]

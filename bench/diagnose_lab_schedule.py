@@ -1,4 +1,4 @@
-"""A training of bench/diagnose_injector*.py as schedules of lab/simgpu, one for each rank.
+"""Convert a training of bench/diagnose_injector*.py to schedules of lab/simgpu, one for each rank.
 
 The activities of the GPUs are integrals over time. A schedule has the same integrals: utilisation for each
 second, other metrics for intervals of STRETCH_S, as fractions of the utilisation.
@@ -87,7 +87,7 @@ def draw_training(rng: np.random.Generator, n_nodes: int, per_node: int) -> Job:
 def draw_case(
     seed: int, name: str, *, size: float, well_s: int, ill_s: int, n_nodes: int = 2, per_node: int = 4
 ) -> Case:
-    """Return the training with that fault, which starts after `well_s`. Equal seeds give equal cases."""
+    """Return a training with a fault that starts after `well_s`; equal seeds give equal cases."""
     rng = generator(seed, name, 0)
     length_s = well_s + ill_s
     job = draw_training(rng, n_nodes, per_node)
@@ -95,7 +95,7 @@ def draw_case(
     fault: Fault | None = None
     if draw is not None:
         fault = draw(job, size, float(length_s), rng)
-        # Unequal sequences exist from the start, and slow loaders sometimes.
+        # Unequal sequences always exist from the start, and slow loaders in some cases.
         fault = replace(fault, since_s=None if name == "sequence" else float(well_s), before=None)
     play = Play(job=job, rng=rng, start=-EDGE_S)
     perform(play, length_s + EDGE_S, fault, [])
@@ -126,7 +126,7 @@ def schedules(case: Case, gpu: GpuSpec, rng: np.random.Generator) -> list[list[P
     for channel, spread in NOISE.items():
         root_n_samples = 1.0 if channel == CLOCK else np.sqrt(_DETAILS_S / STRETCH_S)
         means[..., channel] *= 1 + rng.normal(0, spread * root_n_samples, means.shape[:2])
-    if not (job.clock > 0.965).all():  # under a power cap: with the temperature
+    if not (job.clock > 0.965).all():  # under a power cap, clocks follow the temperature
         means[..., [CLOCK, POWER]] *= temperature(job, rng, (edges[:-1] + edges[1:]) / 2).T[..., None]
     bits = _REASONS.get(case.kind, _REASONS["heat"])
     reasons = np.where(rng.random(means.shape[:2]) < means[..., THROTTLE], bits, 0)

@@ -2,9 +2,9 @@
 
 The traces (arXiv 2505.05713; ST: 2 replicas of 4 stages, 32 steps, the last stage does 1.63 times as much
 work; SE: 32 replicas of 2 stages, 43 steps, sequences of unequal length) have no telemetry. A block bootstrap
-draws runs of consecutive steps, replicas and stages of one of them. ST relative to the median of each stage
-gives the variation of computing in a healthy training. SE's microbatches, relative to their stage's median
-and raised to a power, give sequences with a chosen inequality. These times replace those of
+draws consecutive steps, and replicas and stages, from one trace. The times of ST, relative to the median of
+each stage, give the variation of computing in a healthy training. The microbatches of SE, relative to their
+stage's median and raised to a power, give sequences with a chosen inequality. These times replace those of
 bench/diagnose_injector_play.py.
 """
 
@@ -32,7 +32,7 @@ KINDS = ("healthy", "stage", "healthy", "sequence", "healthy", "slow GPU", "heal
 BLOCK = 4
 """Consecutive steps that are drawn together."""
 TIMED_STEPS = 40
-"""In a file of timings, as in the traces."""
+"""Number of steps in a file of timings, about as many as in the traces."""
 _OPERATIONS = ("forward-compute", "backward-compute")
 
 
@@ -210,7 +210,7 @@ def _slowness(job: Job, fault: Fault) -> Floats:
 
 
 def _sequences(trace: Trace, size: float) -> Floats:
-    """Return SE's first stage, to the power at which its slowest replica does 1 + size times the mean."""
+    """Return SE's first stage, raised to a power: its slowest replica does 1 + size times the mean work."""
     relative = trace.relative()[:, :, :, :1]
     low, high = 0.0, 4.0
     for _ in range(30):

@@ -37,16 +37,16 @@ class Outcome:
     said_kind: str
     suspect: bool
     confidence: float
-    """That of the last verdict; 0 if it is inconclusive."""
+    """Confidence of the last verdict; 0 if the verdict is inconclusive."""
     culprit: bool | None
     """Whether the right workers are named; None if the cause is wrong."""
     alarms: tuple[tuple[str, bool], ...] = ()
     """(cause, suspected) of each false alarm on a healthy training."""
     detected_s: float | None = None
-    """Seconds from the fault; None if it was never found or existed from the beginning."""
+    """Seconds from the fault to its detection; None if it was not found or existed from the beginning."""
     onset: bool = False
     others: dict[str, tuple[bool, bool]] = field(default_factory=dict)
-    """For each baseline: whether it named a worker, and whether that was right."""
+    """By baseline: whether it named a worker, and whether this was right."""
 
     @property
     def right(self) -> bool:
@@ -89,7 +89,7 @@ def blamed_right(case: Case, row: int) -> bool:
 
 
 def confusion(outcomes: Sequence[Outcome]) -> dict[Cause, dict[Cause, int]]:
-    """Count verdicts by truth and verdict."""
+    """Count cases by true cause and by verdict."""
     table = {truth: dict.fromkeys(Cause, 0) for truth in Cause}
     for outcome in outcomes:
         table[outcome.truth][outcome.said] += 1
@@ -107,7 +107,7 @@ class Class:
 
 
 def by_class(outcomes: Sequence[Outcome]) -> dict[Cause, Class]:
-    """Return precision over all verdicts of a class, and recall over all cases of it."""
+    """Return precision over all verdicts of each class, and recall over all cases of the class."""
     found = {}
     for cause in FAULT_CAUSES:
         are = [item for item in outcomes if item.truth is cause]
@@ -125,7 +125,7 @@ def by_class(outcomes: Sequence[Outcome]) -> dict[Cause, Class]:
 
 
 def false_alarms(outcomes: Sequence[Outcome], *, sure: bool = False) -> tuple[int, float]:
-    """Return healthy cases with an alarm at any time (`sure`: not only a suspicion), and their GPU-hours."""
+    """Return the number of healthy cases with an alarm (if `sure`, without suspicions), and GPU-hours."""
     healthy = [item for item in outcomes if item.truth is Cause.HEALTHY]
     alarmed = sum(any(not (sure and suspect) for _, suspect in item.alarms) for item in healthy)
     return alarmed, sum(item.gpu_hours for item in healthy)
@@ -151,8 +151,7 @@ class Reliability:
 def calibration(outcomes: Sequence[Outcome]) -> tuple[float, list[Reliability]]:
     """Compare stated confidence with the share of right verdicts, for each sort of verdict.
 
-    Return the expected calibration error and the sorts. Verdicts that are inconclusive claim nothing and do
-    not count.
+    Return the expected calibration error and the sorts. Inconclusive verdicts make no claim and do not count.
     """
     said = [item for item in outcomes if item.said is not Cause.INCONCLUSIVE and not item.undecidable]
     rows = []

@@ -2,11 +2,11 @@
 
     .venv/bin/python bench/diagnose_watch.py [--jobs 1000] [--cases 60] [--seed 1] [--json]
 
-Ten minutes of trainings by bench/diagnose_injector.py are replayed to slurm_gpu.database.verdicts.watch like
-reports of nodes, each at its own second of ten; a requested window arrives 15 s later. Cost: `--jobs` jobs of
-8 GPUs, 2 % of them faulty, judged every 5 s; the processor time is that of the watch alone, without the
-database. Then trainings of all sizes: the delay from fault to report, and alarms on healthy trainings. The
-streams are synthetic. Takes about 2 minutes.
+Ten minutes of trainings by bench/diagnose_injector.py are replayed to slurm_gpu.database.verdicts.watch as
+reports of nodes. Each node reports every ten seconds, and a requested window arrives 15 s later. Cost is
+measured with `--jobs` jobs of 8 GPUs, 2 % of them faulty, judged every 5 s; it is the processor time of the
+watch alone, without the database. The delay from fault to report, and alarms on healthy trainings, are
+measured with trainings of all sizes. The streams are synthetic. The benchmark takes about 2 minutes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ReplayedJobs(VerdictSnapshots):
         if devices is None:
             devices = self._parts[key] = [_device(case, row, self.second) for row in rows]
         hosts = {metric: matrix[node] for metric, matrix in recording.hosts.items()}
-        # The last complete ten seconds; later ones have no samples yet.
+        # Use the last ten complete seconds; later seconds have no samples yet.
         at = min(self.second // REPORT_INTERVAL_S, min((len(row) for row in hosts.values()), default=0)) - 1
         if at < 0:
             hosts = {}
@@ -119,7 +119,7 @@ class ReplayedJobs(VerdictSnapshots):
         return _facts(uuid)
 
     def index_of(self, node: str, uuid: str) -> int | None:
-        """Return no requests."""
+        """Return None: the indices of GPUs are unknown."""
         return None
 
     def adjusted(self, job: QueuedJob, verdict: Verdict) -> Verdict:

@@ -1,15 +1,15 @@
 """Measure forecasts of waiting times in a chronological replay over snapshots of a real queue.
 
 Each of the last snapshots is forecast from earlier data: models are trained again on earlier snapshots, with
-the starts that had happened by then. By default, the last third of the snapshots is reported; it chooses no
-parameter. `slurm_gpu.forecast` chooses within the history before each snapshot.
+the starts that had happened by then. By default, results cover the last third of the snapshots, which is not
+used to choose parameters. `slurm_gpu.forecast` chooses its own within the history before each snapshot.
 
 A file has one line per job that was pending at one poll of the queue, as published at
-https://github.com/mila-iqia/slurm-queue-time-pred. Output of sacct lacks the state of the queue and is not
-read: on a cluster with slurm-gpu, `slurm-gpu forecast train` prints the accuracy on its own jobs.
+https://github.com/mila-iqia/slurm-queue-time-pred. Output of sacct cannot be used, because it lacks the state
+of the queue. On a cluster with slurm-gpu, `slurm-gpu forecast train` prints the accuracy on its own jobs.
 
-The output has a part for all jobs, for jobs with GPUs and for the others. Its lines are slurm-gpu, the median
-of recent waits in the job's partition, and scikit-learn's gradient boosting on the same columns:
+The output has a part for all jobs, for jobs with GPUs and for other jobs. Each part has lines for slurm-gpu,
+the median of recent waits in the partition, and scikit-learn's gradient boosting on the same columns:
 
 2x, 3x           fraction of forecasts within a factor of 2 and 3 of the remaining wait, from poll to start
 bias             forecast divided by the remaining wait, median; 1 is best
@@ -46,7 +46,7 @@ from slurm_gpu.forecast.wait_grid import quantile
 MOST_ROWS = 20_000
 Baseline = Callable[[WaitSamples, QueueSamples], Floats]
 EVERY_SAMPLE = 1000
-"""Forecasts are calibrated by forecasts at each earlier snapshot from its own history."""
+"""Forecasts are calibrated with forecasts of earlier snapshots, each from its own history."""
 
 
 def main() -> None:
@@ -66,8 +66,8 @@ def main() -> None:
         help="number of snapshots to leave out at the end, for choosing parameters on earlier ones",
     )
     parser.add_argument("--history", type=number(1), help="number of earlier snapshots to use (default: all)")
-    parser.add_argument("--once", action="store_true", help="train only once, before the first of them")
-    parser.add_argument("--quick", action="store_true", help="without the gradient boosting, which is slow")
+    parser.add_argument("--once", action="store_true", help="train only once, before the first forecast")
+    parser.add_argument("--quick", action="store_true", help="omit the gradient boosting, which is slow")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
     with input_errors():
@@ -118,9 +118,9 @@ def main() -> None:
 
 
 def remembered(learner: Learner) -> Learner:
-    """Cache the models by time, since they are the same at each request.
+    """Cache trained models by time, because each request for the same time gives the same model.
 
-    Forecasts of earlier snapshots, which calibrate later ones, are not computed again for each.
+    Forecasts of earlier snapshots, which calibrate later ones, are therefore computed only once.
     """
     known: dict[float, Regression] = {}
 
@@ -133,13 +133,13 @@ def remembered(learner: Learner) -> Learner:
 
 
 def partition_median(past: WaitSamples, now: QueueSamples) -> Floats:
-    """Return the median of the last 14 days of the partition, of jobs that have started."""
+    """Return the median wait of started jobs in the partition over the last 14 days."""
     weight = past.started.astype(float)
     return quantile(wait_tables(past, ("partition",), weight).distribution(now), 0.5)
 
 
 def gradient_boosting(past: WaitSamples, now: QueueSamples) -> Floats:
-    """Use the defaults of the library, on all features and MOST_ROWS evenly spaced started jobs."""
+    """Forecast with the library's defaults, from all features of MOST_ROWS evenly spaced started jobs."""
     rows = np.flatnonzero(past.started)
     rows = rows[:: -(-len(rows) // MOST_ROWS)]
     model = HistGradientBoostingRegressor(random_state=0)

@@ -2,12 +2,12 @@
 
 A file has the jobs that were submitted on a day and were pending when the queue was polled (`poll_time`, at
 noon): their values at that time, and columns from later. A file in another format is rejected with the place,
-the value and what is expected. Only these columns are read:
+the value and the expected format. Only these columns are read:
 
 - the request of the job, and its submit time;
 - the state of the queue at the poll: `*_above`, `partition_id_y` and `priority_y`, but no `*_run_hours`,
   which contain the future run time, and no hours of running jobs, whose meaning is not documented;
-- `start_time`, which `QueueSamples.known_at` hides until then.
+- `start_time`, which `QueueSamples.known_at` hides until that time.
 
 `priority_x`, `partition_id_x`, `alloc_nodes` and `state` are final values of accounting and are never read.
 An `eligible_time` after the poll counts as a gap.
@@ -54,7 +54,7 @@ TABLE_ORDER = ("all", "kind", "partition", "size", "account and partition")
 
 
 def read_folder(folder: Path) -> QueueSamples:
-    """Read all files *.csv and *.csv.gz of `folder`. Raise InputError if they are not in the format."""
+    """Read all files *.csv and *.csv.gz of `folder`; raise InputError if one has another format."""
     if not folder.is_dir():
         raise InputError(str(folder), 0, 0, "is not a folder")
     paths = sorted([*folder.glob("*.csv"), *folder.glob("*.csv.gz")])

@@ -6,8 +6,8 @@ decode       a small decoder that generates tokens for a batch of 4: short kerne
 md           molecular dynamics: Lennard-Jones particles with neighbour lists, velocity Verlet: gathers
 stream       a + s*b over arrays larger than any cache: memory bandwidth
 
-All use PyTorch with one seed; `scale` reduces their size (1: a GPU's). The CPU has stand-ins in numpy, which
-test the measurement only.
+All programs use PyTorch with one seed; `scale` reduces their size (1 for a GPU). On a CPU, small numpy
+programs replace them, only to test the measurement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 Step = Callable[[], None]
-"""Does one step, or on a GPU puts it into the queue."""
+"""Runs one step or, on a GPU, enqueues it."""
 
 _CUTOFF = 2.5
 _SPACING = 1.2
@@ -86,7 +86,7 @@ def _training(net: Any, loss: Callable[[], Any]) -> Step:
 
 
 def _decode(device: torch.device, scale: float) -> Step:
-    """Generate one token: attention over the earlier ones, whose number is constant."""
+    """Generate one token, with attention over a constant number of earlier tokens."""
     import torch
     from torch import nn
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 READY_WITHIN_S = 180.0
 ENDS_WITHIN_S = 20.0
 SETTLES_S = 0.2
-"""Minimum seconds from the order to the window, so that it begins in all processes."""
+"""Minimum seconds from the order to the window, so that all processes receive the order in time."""
 _POLL_S = 0.1
 
 Memory = Callable[[], float | None]
@@ -27,7 +27,7 @@ Memory = Callable[[], float | None]
 
 
 class Window(NamedTuple):
-    """The time for which all run together before counting starts, and the counted time."""
+    """The time for which all programs run together before counting starts, and the counted time."""
 
     warmup_s: float
     seconds: float
@@ -37,9 +37,9 @@ class GroupResult(NamedTuple):
     """The result of a group."""
 
     per_s: tuple[float, ...]
-    """Steps per second of each."""
+    """Steps per second of each program."""
     memory_mib: float | None
-    """The maximum memory of all together."""
+    """The maximum total memory of all programs."""
 
 
 class GroupError(Exception):
@@ -89,7 +89,7 @@ class _Worker:
         self.said.put(None)
 
     def next(self, within_s: float) -> dict[str, Any]:
-        """Return its next message; raises GroupError."""
+        """Return the program's next message; raise GroupError if the program failed."""
         try:
             said = self.said.get(timeout=within_s)
         except queue.Empty:
@@ -157,7 +157,7 @@ def run_together(
     environment: Mapping[str, str],
     memory: Memory,
 ) -> GroupResult:
-    """Start programs together, and count the steps of each in the same window. Raises GroupError."""
+    """Start programs together, and count their steps in the same window; raise GroupError if one fails."""
     workers: list[_Worker] = []
     with tempfile.TemporaryDirectory() as directory, _Peak(memory) as peak:
         try:
@@ -204,10 +204,10 @@ class Mps(AbstractContextManager[dict[str, str]]):
         }
 
     def __enter__(self) -> dict[str, str]:
-        """Return the environment of programs that use the service. Raises NotSharedError."""
+        """Return the environment of programs that use the service; raise NotSharedError if it fails."""
         for name in ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"):
             Path(self._environment[name]).mkdir()
-        # The service chooses the device, which is the only one that it sees.
+        # Programs see only the device that the service was given, so its index is 0.
         served = {**self._environment, "CUDA_VISIBLE_DEVICES": "0"}
         why = self._start(served)
         if why is not None:

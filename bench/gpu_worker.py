@@ -1,11 +1,11 @@
-"""Run one application of bench/colocation_gpu.py in a process of its own, and report its steps.
+"""Run one application of bench/colocation_gpu.py in a separate process, and report its steps.
 
     .venv/bin/python bench/gpu_worker.py NAME cuda|cpu SCALE
 
-It prints `{"ready": true}` once it runs. A line `BEGIN END` on standard input, by the monotonic clock, is
-answered with the steps done in that time; the end of standard input ends the process. It reports a lack of
-memory and ends. Steps are queued in batches of about 20 ms, at most two of them, so that the GPU never waits
-and the end of each batch is known.
+The process prints `{"ready": true}` once it runs. For each line `BEGIN END` on standard input, in seconds of
+the monotonic clock, it prints the number of steps in that time; the end of standard input ends it. If memory
+runs out, the process reports this and ends. Steps are queued in at most two batches of about 20 ms: the GPU
+never waits, and the end of each batch is known.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Steps:
         self._n.append(self._n[-1] + n)
 
     def between(self, begin_s: float, end_s: float) -> float:
-        """Return the steps between two times. Raises ValueError if not all of that time was recorded."""
+        """Return the steps between two times; raise ValueError if part of that time was not recorded."""
         if not self._at_s[0] <= begin_s < end_s <= self._at_s[-1]:
             raise ValueError(f"seen is {self._at_s[0]} to {self._at_s[-1]}, not {begin_s} to {end_s}")
         return self._by(end_s) - self._by(begin_s)

@@ -3,12 +3,12 @@
     .venv/bin/python bench/growth.py [--nodes 200] [--job-gpus 40000] [--gpus 8] [--directory DIR] [--json]
 
 Days of a cluster are stored as fast as possible: jobs of several lengths, one after the other on each node.
-slurm-gpud ships them 10 s after their start, every 300 s (± 60 s) and at their end. So rows grow
-while others arrive, as on a site, and pages of the database split. The records are those of slurm-gpud for
-jobs that change their load every 7 s (scale_records.py); steadier jobs need less. Runs come from generated
-accounting, and each record is matched to its run.
+slurm-gpud ships records 10 s after the start of a job, every 300 s (± 60 s) and at its end. Rows therefore
+grow while others arrive, as on a site, and pages of the database split. The records are those of slurm-gpud
+for jobs that change their load every 7 s (scale_records.py); steadier jobs need less. Runs come from
+generated accounting, and each record is matched to its run.
 
-It also prints the processor time of storing. With --json the last line is {"gb_per_million_job_gpus":
+The processor time of storing is also printed. With --json the last line is {"gb_per_million_job_gpus":
 …, "tables": {table: {index: bytes per job-GPU}}, …}; an index called PRIMARY is the table itself.
 """
 
@@ -86,7 +86,7 @@ class ShipmentWriter:
         self._texts: dict[tuple[int, int, int], str] = {}
 
     def shipment(self, job: Job, stage: int) -> bytes:
-        """Return a job's records at one of its pattern's stages, the last of which is its end."""
+        """Return a job's records at one stage of its pattern; the last stage is the end of the job."""
         final = stage == len(job.pattern.stages) - 1
         texts = [self._record(job, stage, gpu) for gpu in range(self._gpus)]
         host = self._host(job, stage)
@@ -136,7 +136,7 @@ def _node(number: int) -> str:
 
 @dataclass(frozen=True, order=True)
 class PlannedShipment:
-    """A shipment of a node at `at_s` on a stage of a job."""
+    """A shipment that a node sends at `at_s` for one stage of a job."""
 
     at_s: float
     job_id: int
@@ -144,7 +144,7 @@ class PlannedShipment:
 
 
 def planned_shipments(jobs: Mapping[int, Job], dice: random.Random) -> Iterator[PlannedShipment]:
-    """Return all shipments on these jobs in order of time."""
+    """Yield all shipments for these jobs in the order of their times."""
     due = [
         PlannedShipment(
             job.start_s + stage.at_s + (dice.uniform(0, JITTER_S) if stage.at_s > 10 else 0), job_id, n
@@ -168,7 +168,7 @@ def plan(found: Sequence[Pattern], n_nodes: int, n_jobs: int, dice: random.Rando
         (length,) = dice.choices(list(LENGTHS), weights=list(LENGTHS.values()))
         pattern = of_length[length]
         begins_s = int(pattern.records[0]["prolog_s"])
-        shift_s = -(-(at_s - begins_s) // _ALIGN_S) * _ALIGN_S  # then jobs begin together, as those of arrays
+        shift_s = -(-(at_s - begins_s) // _ALIGN_S) * _ALIGN_S  # jobs begin together, like those of arrays
         segment = f"{dice.getrandbits(64):016x}"
         jobs[job_id] = Job(job_id, node, shift_s, pattern, segment, dice.randrange(N_USERS))
         heapq.heappush(free, (begins_s + shift_s + length + dice.randrange(5, 600), node))
@@ -295,7 +295,7 @@ def measure(directory: Path, n_nodes: int, n_job_gpus: int, gpus: int, seed: int
         database.dispose()
     n = len(jobs) * gpus
     if stored != (n, 0):
-        raise SystemExit(f"{stored[0]} of {n} records are there, {stored[1]} of them of no run")
+        raise SystemExit(f"{stored[0]} of {n} records are stored, {stored[1]} of them without a run")
     writes = sum(len(job.pattern.stages) for job in jobs.values()) * gpus
     return {
         "job_gpus": n,

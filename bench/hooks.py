@@ -1,4 +1,4 @@
-"""Measure the delay of a job by prolog and epilog, next to starting a shell without work.
+"""Measure by how much prolog and epilog delay a job, compared with starting an empty shell.
 
     .venv/bin/python bench/hooks.py [--runs 200] [--shell /bin/sh] [--json]
 

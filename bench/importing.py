@@ -5,7 +5,7 @@
 The importer itself runs a first import, from an empty database to the last derived column, then two passes
 without new rows. A program that prints generated rows (accounting.py) replaces sacct, so that no slurmdbd
 with a million jobs is required or measured. The rest is real: sacct's output is read from a pipe and parsed,
-MariaDB writes to disk with its defaults, except for a larger buffer pool.
+and MariaDB writes to disk with its defaults, except for a larger buffer pool.
 
 With --json the last line is {"rows", "import_s", "rows_per_s", "pass_s", "rss_mib", "database"}.
 """
@@ -46,7 +46,7 @@ MARIADB = ("--innodb-buffer-pool-size=1G", "--innodb-log-file-size=256M")
 
 
 class GeneratedSlurm(CommandClient):
-    """The real command backend without slurmctld: with nodes, and without jobs in the queue."""
+    """The real command backend without slurmctld: it reports nodes, but no jobs in the queue."""
 
     def nodes(self) -> Sequence[SlurmNode]:
         """Return the nodes of the rows."""
@@ -61,7 +61,7 @@ def main() -> None:
     """Generate, import and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=arguments.number(1), default=1_000_000, help="default 1000000")
-    parser.add_argument("--sqlite", action="store_true", help="into SQLite, not MariaDB")
+    parser.add_argument("--sqlite", action="store_true", help="use SQLite instead of MariaDB")
     parser.add_argument("--directory", type=arguments.directory, help="directory of rows and database")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
@@ -97,7 +97,7 @@ def measure(
 ) -> dict[str, object]:
     """Import `n_rows`, run two passes without new rows, and return the values."""
     began = time.monotonic()
-    # In a separate process, so that its memory does not count.
+    # Rows are generated in a separate process, so that its memory does not count.
     made = multiprocessing.get_context("spawn").Process(
         target=accounting.generate, args=(directory, n_rows, CLUSTER)
     )
@@ -117,13 +117,13 @@ def measure(
     with database.reading() as connection:
         stored, due = connection.execute(select(func.count(), func.sum(run.c.derive_due))).one()
     if stored != n_rows or n_changed < n_rows or due:
-        raise SystemExit(f"{stored} of {n_rows} rows are there, {due} not derived")
+        raise SystemExit(f"{stored} of {n_rows} rows are stored, {due} not derived")
     own_s = after.user + after.system - before.user - before.system
     sacct_s = after.children_user + after.children_system - before.children_user - before.children_system
     print(
         f"first import into {database.server()}: {import_s:.1f} s, {n_rows / import_s:,.0f} rows/s; "
         f"processor {own_s:.1f} s here, {server_s:.1f} s of the server, "
-        f"{sacct_s:.1f} s of what stands in for sacct; {rss_mib:.0f} MiB",
+        f"{sacct_s:.1f} s of the replacement for sacct; {rss_mib:.0f} MiB",
         flush=True,
     )
     passes = []
@@ -131,7 +131,7 @@ def measure(
         began = time.monotonic()
         importer.run_once()
         passes.append(time.monotonic() - began)
-    print(f"then a pass that finds nothing new: {passes[1] * 1000:.0f} ms")
+    print(f"then a pass without new rows: {passes[1] * 1000:.0f} ms")
     return {
         "rows": n_rows,
         "import_s": round(import_s, 2),

@@ -1,4 +1,4 @@
-"""Copy the Lua modules of job_submit without some of them, to measure the cost of these."""
+"""Copy the Lua modules of job_submit without some of them, to measure the cost of the omitted modules."""
 
 from __future__ import annotations
 

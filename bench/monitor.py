@@ -1,10 +1,10 @@
 """Measure throughput and resources of slurm-gpuweb with synthetic clusters (lab/synthetic.py).
 
-The server is a process of its own, bench/monitor_server.py, whose cluster changes every five seconds. It
-measures
+The server is a separate process, bench/monitor_server.py; its cluster changes every five seconds. The
+benchmark measures
 
-- a refresh: the event, the frame of utilisation and the changed jobs, compressed as for a browser, as mean of
-  several states;
+- a refresh: the event, the frame of utilisation and the changed jobs, compressed as for a browser, as the
+  mean of several states;
 - answers per second: whole frames of utilisation without any 304, of one process on 16 connections, each
   request with a session that is verified;
 - the first load of a page: layout, frame, jobs and alerts, and the time of the server for them;
@@ -108,7 +108,7 @@ def first_load(port: int, signed_in: Headers) -> tuple[int, float]:
 def events(
     port: int, signed_in: Headers, process: psutil.Process, n: int, listen_s: float, every_s: float
 ) -> tuple[float, int]:
-    """Return the growth of the server in MiB, and the events that some client missed."""
+    """Return the growth of the server's memory in MiB, and the number of events that clients missed."""
     listeners = Listeners(port, "/api/v1/events", n, signed_in)
     with contextlib.closing(listeners):
         for _ in listeners.listen(listen_s / 2):
@@ -119,7 +119,7 @@ def events(
             pass
         states = json.loads(get(port, "/api/v1/jobs", signed_in).body)["version"] - began
         grown = (process.memory_info().rss - before) / (1 << 20)
-        # One state more or less may fall between the counts.
+        # The counts may differ by one state, because they are not taken at the same moment.
         missed = max(0, n * (states - 1) - (listeners.n_events - counted))
     return grown, missed
 
@@ -131,8 +131,8 @@ def main() -> None:
     parser.add_argument("--page-only", action="store_true", help="measure only the page, not the server")
     parser.add_argument("--server-only", action="store_true", help="do not measure the page")
     parser.add_argument("--gpus", type=numbers, default=[10_240, 40_960])
-    parser.add_argument("--seconds", type=seconds(1), default=10.0, help="for answers per second")
-    parser.add_argument("--every", type=seconds(1), default=5.0, help="from state to state")
+    parser.add_argument("--seconds", type=seconds(1), default=10.0, help="time for counting answers")
+    parser.add_argument("--every", type=seconds(1), default=5.0, help="seconds between states")
     parser.add_argument("--listeners", type=number(1, 250), default=200)
     parser.add_argument("--listen", type=seconds(10), default=600.0)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")

@@ -1,4 +1,4 @@
-"""Cheap clients of slurm-gpuweb, so that two processors are enough to find its limit."""
+"""Provide clients of slurm-gpuweb that are so cheap that two processors suffice to load the server fully."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Measure the page of slurm-gpuweb in headless Chromium without graphics hardware.
 
-- redraw: from a new frame's values until squares, rings, counts and legend are submitted for display. It
-  lasts at least until the browser's next picture, one every 16.7 ms; the median of 41. Also its processor
-  time in the page's main thread.
+- redraw: from a new frame's values until squares, rings, counts and legend are submitted for display, at
+  least until the browser's next frame (every 16.7 ms); the median of 41. The processor time of the page's
+  main thread is also measured.
 - load: from requesting the page until its squares are drawn, with an empty cache; the median of nine.
 - refresh: the bytes of one new state of the whole page, including headers; the mean of a few.
 """
@@ -56,7 +56,7 @@ def page_figures(port: int, cookie: str, gpus: int, every_s: float) -> dict[str,
         load_ms, load_cpu_ms = loads(tab, url)
         received = refreshes(tab, url, every_s)
     print(
-        f"{gpus:,} squares: redrawn in {shown_ms:.1f} ms ({drawn_cpu_ms:.1f} ms of processor time), there in "
+        f"{gpus:,} squares: redrawn in {shown_ms:.1f} ms ({drawn_cpu_ms:.1f} ms of processor time), ready in "
         f"{load_ms:.0f} ms ({load_cpu_ms:.0f} ms); a state costs the page {received:,.0f} bytes",
         flush=True,
     )

@@ -2,8 +2,8 @@
 
     python bench/monitor_server.py --gpus 10240 --port 8080
 
-All requests are signed in as an operator, or as --user; it listens on this host only. With --sessions, a
-request needs the cookie that it prints, and is verified as by slurm-gpuweb.
+All requests are signed in as an operator, or as --user; the server listens on this host only. With
+--sessions, a request needs the cookie that the server prints, and is verified as by slurm-gpuweb.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gpus", type=number(8), default=10_240)
-    parser.add_argument("--port", type=number(0, 65535), default=8080, help="0: any that is free")
-    parser.add_argument("--every", type=seconds(0.1), default=5.0, help="seconds from state to state")
+    parser.add_argument("--port", type=number(0, 65535), default=8080, help="0 for any free port")
+    parser.add_argument("--every", type=seconds(0.1), default=5.0, help="seconds between states")
     parser.add_argument("--user", help="the signed-in user (default: an operator)")
     parser.add_argument("--sessions", action="store_true", help="reject requests without a session")
     parser.add_argument("--seed", type=number(0), default=1)
@@ -84,7 +84,7 @@ def main() -> None:
     board.show(synthetic.poll())
     clock = SystemClock()
     who: ViewerOf = viewer_of if options.sessions else lambda _: viewer
-    # It has those methods of the client that the page calls.
+    # Synthetic has the methods of the client that the page calls.
     source = cast(DatabaseClient, synthetic.source)
     app: ASGIApp = make_app(RouteContext(board, who, lambda: source, clock))
     cookies = []

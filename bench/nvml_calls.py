@@ -1,6 +1,7 @@
 """Measure wall and CPU time of each NVML function that slurm-gpud calls, on a real GPU.
 
-A call that is made once a second meets cold caches, so rounds are spaced out; the first of each is left out.
+Calls that are made once a second run with cold caches, so rounds are spaced out. The first call of each
+function is left out.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def measure(handle: Any) -> dict[str, dict[str, Any]]:
                 try:
                     call()
                 except pynvml.NVMLError as error:
-                    if error.value != pynvml.NVML_ERROR_NOT_FOUND:  # a query without newer samples
+                    if error.value != pynvml.NVML_ERROR_NOT_FOUND:  # there are no newer samples
                         errors[name] = str(error)
                         continue
                 took_ns = time.perf_counter_ns() - wall_ns

@@ -1,9 +1,9 @@
 """Measure the fraction of GPUs that each placement rule fills, on a public trace.
 
-The published experiment (Weng et al., "Beware of Fragmentation", USENIX ATC 2023, figures of Alibaba's trace
-openb): pods are drawn from the trace with replacement and arrive until they have requested 130 % of the
-cluster's GPUs. Pods never end, and a pod that does not fit is dropped. The result is the fraction of all GPUs
-that is allocated at the end, as mean over seeds. `slurm` chooses the suitable node with the fewest free CPUs,
+In the published experiment (Weng et al., "Beware of Fragmentation", USENIX ATC 2023, Alibaba's trace openb),
+pods are drawn from the trace with replacement and arrive until they have requested 130 % of the cluster's
+GPUs. Pods never end, and a pod that does not fit is dropped. The result is the fraction of all GPUs that is
+allocated at the end, as the mean over seeds. `slurm` chooses the suitable node with the fewest free CPUs,
 like Slurm without weights. `weights` chooses by the weights of slurm-gpuctld, from the mix or from fullness
 alone: the lowest weight, then the fewest free CPUs. With `weights_by_type`, each pod first uses the types of
 GPUs in its own order. `--data` is a folder with the trace's openb_node_list_gpu_node.csv and the list of pods
@@ -44,9 +44,9 @@ PUBLISHED = {"random": 87.5, "bestfit": 93.1, "fgd": 95.4}
 ARRIVALS = 1.3
 """The requested GPUs as a fraction of the cluster's."""
 WEIGHTS_EVERY = 10
-"""Decisions between two updates of node weights, since slurm-gpuctld follows Slurm a second later."""
+"""Number of decisions between two updates of node weights, because slurm-gpuctld lags by a second."""
 PASS_CHANGES = 100
-"""The number of nodes that changed since the last poll, for its time."""
+"""Number of nodes that change between two polls when the time of a poll is measured."""
 
 
 def rules(mix: Mix) -> dict[str, Callable[[int], PlacementRule]]:
@@ -66,7 +66,7 @@ def rules(mix: Mix) -> dict[str, Callable[[int], PlacementRule]]:
 
 
 def read_nodes(folder: Path) -> Nodes:
-    """Read all nodes, empty. CPUs are in thousandths, as in the trace, here and in requests."""
+    """Read all nodes, without jobs; CPUs of nodes and requests are in thousandths, as in the trace."""
     with (folder / "openb_node_list_gpu_node.csv").open(newline="") as file:
         return Nodes.of(_node(row) for row in csv.DictReader(file))
 
@@ -181,7 +181,8 @@ def decision_ms(state: Nodes, mix: Mix, pods: Sequence[ResourceRequest]) -> dict
 def planning_ms(state: Nodes, mix: Mix) -> dict[str, float]:
     """Return the median processor time in which slurm-gpuctld plans the weights of all nodes.
 
-    By fullness only; with every node computed, as after a change of the mix; and with the changed nodes only.
+    The times are for planning by fullness only; by the mix with every node computed, as after a change of the
+    mix; and by the mix with the changed nodes only.
     """
     random = np.random.default_rng(1)
     nodes = [_slurm_node(state, index) for index in range(len(state))]
@@ -212,7 +213,7 @@ def planning_ms(state: Nodes, mix: Mix) -> dict[str, float]:
 
 
 def _slurm_node(state: Nodes, index: int) -> SlurmNode:
-    """Return the used GPUs of a node, with fractions rounded up to whole GPUs."""
+    """Return a node in Slurm's form, with used fractions of GPUs rounded up to whole GPUs."""
     n_gpus = int(state.n_gpus[index])
     kind = state.types[state.gpu_type[index, 0]] if n_gpus else ""
     return SlurmNode(

@@ -1,4 +1,4 @@
-"""Compare rejected jobs by the node selection, with jobs that arrive and end.
+"""Compare how many jobs are rejected with different node selections while jobs arrive and end.
 
 Equal nodes have 8 GPUs and 64 CPUs. Jobs arrive at random (Poisson) and run for a random time (exponential,
 ten hours in the mean). A job that does not fit is rejected and does not return. `slurm` chooses the suitable
@@ -74,7 +74,7 @@ class ChurnResult:
     """The result of one run; fractions are 0 to 1."""
 
     turned_away: float
-    """The fraction of requested GPUs."""
+    """The fraction of requested GPUs whose jobs were rejected."""
     by_gpus: Mapping[int, float]
     """The fraction of jobs by number of GPUs."""
     used: float

@@ -4,10 +4,10 @@
 
 `--data` is the folder of the trace, as in bench/placement.py. Jobs are its pods with one to four whole GPUs,
 drawn with replacement until they request 130 % of the GPUs; none ends, and a job that does not start at once
-is cancelled. Two nodes have two GPUs and 16 cores for each, two have four GPUs and 8 cores for each. Cores of
+is cancelled. Two nodes have two GPUs with 16 cores per GPU, two have four GPUs with 8 cores per GPU. Cores of
 the pods are reduced to two thirds, so that the share of the trace's commonest nodes, 12 cores for a GPU, is
 8. The same jobs run with Slurm's own placement (`observe`), with node weights, and with `features`. Only GPUs
-are simulated. Needs root; takes about 15 minutes.
+are simulated. The benchmark requires root and takes about 15 minutes.
 """
 
 from __future__ import annotations

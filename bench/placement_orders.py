@@ -1,9 +1,9 @@
 """Compare orders in which equal nodes are filled, for many seeds of arriving and ending jobs.
 
-An order is a possible result of node weights: one for all jobs. Slurm chooses the first suitable node, of
-equal ones the one with the fewest free CPUs; a job that does not fit is rejected. Jobs arrive at random
-(Poisson) and run for a random time (exponential, mean ten hours); time limits exceed it by a factor of
-exp(|z|), where z is normal with standard deviation 0.8. Every order gets the same jobs.
+An order is a possible result of node weights and applies to all jobs. Slurm chooses the first suitable node
+and, among equal nodes, the one with the fewest free CPUs; a job that does not fit is rejected. Jobs arrive at
+random (Poisson) and run for a random time (exponential, mean ten hours). Time limits exceed run times by a
+factor of exp(|z|), where z is normal with standard deviation 0.8. Every order gets the same jobs.
 
 `stock` is Slurm without weights; `whole_last` uses empty nodes last, and is like `stock` otherwise. `fullest`
 prefers the fewest free GPUs, `most_jobs` the most jobs, `most_work` the most remaining hours of all jobs.
@@ -65,7 +65,7 @@ class OrderResult:
     """The result of one run; fractions are 0 to 1."""
 
     turned_away: float
-    """The fraction of requested GPUs."""
+    """The fraction of requested GPUs whose jobs were rejected."""
     whole: float
     """Mean number of nodes without a GPU in use."""
     moves: float
@@ -132,8 +132,7 @@ def _levels(asked: Asked, n_gpus: int, n_nodes: int, *, timed: bool) -> Key:
 def run(
     order: Key, asked: Asked, n_gpus: int, n_nodes: int, load: float, seed: int, events: int, every: int = 1
 ) -> OrderResult:
-    """Run one order; `load` is the ratio of requested to existing GPUs. Places are updated after every
-    `every` starts."""
+    """Run one order, with places updated after every `every` starts; `load` is requested ÷ existing GPUs."""
     rng = random.Random(seed)
     kinds, times = list(asked), list(asked.values())
     mean_gpus = sum(gpus * n for (gpus, _), n in asked.items()) / sum(times)

@@ -1,8 +1,8 @@
 """Check by simulation that no job waits indefinitely under placement rules.
 
-The load is that of bench/simulate.py (seeded; one GPU to sixteen nodes), one job in five with a part of a GPU
-instead of a whole one. Nodes are in zones; a job of several nodes needs them in one zone, for at most
-`--zone-wait` hours. Jobs start in order of submission, with backfill every 30 s. The exit status is 1 if a
+The load is that of bench/simulate.py (seeded; one GPU to sixteen nodes), but one job in five with one GPU
+uses only a part of it. Nodes are in zones; a multi-node job requires one zone, for at most `--zone-wait`
+hours. Jobs start in order of submission, with backfill every 30 s. The exit status is 1 if a
 job never starts, or waits at the head of the queue for more than the longest time limit.
 """
 

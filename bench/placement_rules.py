@@ -1,4 +1,4 @@
-"""Rules of placement for comparison with that of slurm-gpu."""
+"""Define placement rules for comparison with those of slurm-gpu."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Random:
     def choose(
         self, nodes: Nodes, request: ResourceRequest, among: Mask | None = None
     ) -> tuple[NodeShare, ...]:
-        """Choose each with the same probability."""
+        """Choose each node and each GPU with the same probability."""
         fits = fitting(nodes, request, among)
         if len(fits) < request.nodes:
             return ()

@@ -3,7 +3,7 @@
     .venv/bin/python bench/process_scans.py [--jobs 8] [--processes 10]
 
 Prints JSON. `percent_core` is the CPU time per 10 s, the interval between samples of a long job.
-`recognition_ms` is that of one search for applications, in processes with memory maps as long as PyTorch's.
+`recognition_ms` is the time of one search for applications in processes with as many memory maps as PyTorch.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def jobs(count: int, processes: int) -> Iterator[Sequence[Sequence[int]]]:
 
 
 def cgroups(root: Path, running: Sequence[Sequence[int]]) -> Path:
-    """Create directories as of Slurm on cgroup v2, without the kernel's memory counters."""
+    """Create directories like those of Slurm on cgroup v2, without the kernel's memory counters."""
     (root / "v2").mkdir()
     (root / "v2" / "cgroup.controllers").write_text("cpu\n")
     for job, pids in enumerate(running, 1):

@@ -3,8 +3,9 @@
     .venv/bin/python bench/real_gpu.py [--gpu 0] [--seconds 12] [--idle-seconds 30] [--json]
 
 Each phase is a job of one GPU, with the hook files that Slurm's prolog and epilog would leave. PyTorch makes
-the load and measures kernel times with CUDA events; nvidia-smi is polled at the same time. Takes 3 minutes.
-Without a GPU it prints "skipped" and exits with 0. The exit status is 1 if a difference exceeds its limit.
+the load and measures kernel times with CUDA events; nvidia-smi is polled at the same time. The run takes 3
+minutes. Without a GPU it prints "skipped" and exits with 0. The exit status is 1 if a difference exceeds its
+limit.
 With --json the last line is an object.
 """
 
@@ -185,7 +186,7 @@ def run_phase(
         ready = json.loads(load.stdout.readline() or "{}")
         if not ready.get("ready"):
             raise SystemExit("the load did not begin, see above")
-        time.sleep(1.5)  # the driver's last samples no longer contain its preparation
+        time.sleep(1.5)  # the driver's last samples no longer cover the load's preparation
         daemon.hook("prolog", job_id, gpu["position"])
         start_s = time.monotonic()
         load.stdin.write("go\n")

@@ -1,13 +1,13 @@
 """Measure building a report, and its page, with 14 months of generated accounting.
 
-`slurm-gpu report build --page-only` runs as a process of its own, from its start to the end of the HTML file,
-and so does the whole report with its tables and pictures. With Chromium (and Python's playwright), the page
-of the first size is opened in it, headless and without graphics hardware:
+`slurm-gpu report build --page-only` is measured in a separate process, from its start until the HTML file is
+complete, and so is the whole report with its tables and pictures. If Chromium and Python's playwright are
+installed, the page of the first size is opened, headless and without graphics hardware:
 
 - load: from requesting the page until its lines are drawn, the median of five;
 - brush: from a movement of the mouse until the selected jobs are drawn, the longest of 21.
 
-Both also with the median processor time of the page's main thread, which depends less on other load.
+The median processor time of the page's main thread, which depends less on other load, is also measured.
 
     .venv/bin/python bench/report.py [--jobs 39470,1000000] [--json]
 
@@ -41,7 +41,7 @@ from tests.reports.generated import RATES, SINCE, TIMEZONE, UNTIL, Accounting, g
 _LOADS, _MOVES = 5, 20
 _WIDTH, _HEIGHT = 1280, 900
 _DRAWN = "#parallel[data-drawn]"
-# Until the frame with the newly drawn lines has been handed over to be shown.
+# The measured time ends when the frame with the newly drawn lines has been submitted for display.
 _BRUSH = """([x, y]) => new Promise((done) => {
   const root = document.getElementById("parallel"), start = performance.now();
   new MutationObserver((_, observer) => {
@@ -87,7 +87,7 @@ def _site(accounting: Accounting) -> str:
 
 
 def build(directory: Path, out: Path, *options: str) -> Built:
-    """Run the command. Raises if it fails."""
+    """Run the command; raise SystemExit if it fails."""
     since, until = (date(*day).isoformat() for day in (SINCE, UNTIL))
     command = [
         sys.executable,
@@ -135,7 +135,7 @@ def load_ms(browser: Any, page: Path) -> list[tuple[float, float]]:
 
 
 def brush_ms(browser: Any, page: Path) -> list[tuple[float, float]]:
-    """Return the same for each movement of a brush on the third axis, from its lower to its upper end."""
+    """Return both times for each movement of a brush on the third axis, from its lower to its upper end."""
     tab = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
     tab.goto(page.as_uri())
     tab.locator(_DRAWN).wait_for(state="attached")
@@ -195,7 +195,7 @@ def measure(directory: Path, sizes: list[int]) -> dict[str, float]:
 
 def main() -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description="How long a report takes.")
+    parser = argparse.ArgumentParser(description="Measure building a report.")
     parser.add_argument(
         "--jobs", type=arguments.numbers, default=[39_470, 1_000_000], help="default 39470,1000000"
     )

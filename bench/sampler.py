@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/sampler.py [--seconds 60] [--turns 3] [--gpus 8] [--json]
 
-Needs no cluster: the GPUs are simulated below the real NVML binding, everything above is what runs on a node.
-The alternatives run in turn; CPU time includes all their processes, also ended ones.
+The benchmark needs no cluster: the GPUs are simulated below the real NVML binding, and all other code is that
+of a real node. The alternatives run in turn; CPU time includes all their processes, even if they have ended.
 With --json the last line is {"cpu_percent_core": …, "rss_mib": …, "bytes_per_job_gpu": …, …}.
 """
 
@@ -211,7 +211,7 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory,
         simulated_node(Path(directory), options.gpus) as node,
     ):
-        # As in an installation: otherwise memory includes the first compilation by Python.
+        # Compile the modules, as an installation does; otherwise memory includes their compilation.
         compileall.compile_dir(ROOT / "slurm_gpu", quiet=1)
         if options.nvml != "none":
             set_times(node.world, call_times(upper=options.nvml == "upper"))

@@ -5,11 +5,12 @@
 
 slurm-gpudbd and MariaDB run as installed. Each node posts from its own address with its own MUNGE credential,
 as in docs/contracts.md: live values every 10 s, records every 300 ± 60 s (--period ± 60) and when its job
-ends. At the end all jobs end at once, and their records in the database are counted. Replacements: nodes
-(scale_load.c), with records of slurm-gpud (scale_records.py), and Slurm's commands (scale_slurm.py).
+ends. At the end all jobs end at once, and their records in the database are counted. scale_load.c replaces
+the nodes and sends records of slurm-gpud (scale_records.py); scale_slurm.py replaces Slurm's commands.
 
-Processor times are separate, since the nodes and their munged run on the same cores. DIR must be on the disk
-of the database: MariaDB waits for it at each commit. Every half minute, a line on stderr has the progress.
+Processor times are separate, because the nodes and their munged run on the same cores. DIR must be on the
+disk of the database: MariaDB waits for it at each commit. Every half minute, a line on stderr reports the
+progress.
 With --json the last line is {"live_posts_per_s": …, "records_per_s": …, "burst_records_per_s": …, "p99_ms":
 …, "growth_gb_per_million_job_gpus": …, …}. The exit code is 1 if a record was lost.
 """
@@ -47,7 +48,7 @@ from tests.database.servers import MariaDB, running_mariadb, running_munged
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST_PER_S = 150.0
-"""The nodes per second that send their first shipment."""
+"""Number of nodes per second that send their first shipment."""
 AFTER_S = 300.0
 """The time limit in seconds for the records of all jobs."""
 MATCHED_WITHIN_S = 600.0
@@ -100,7 +101,7 @@ def running(directory: Path, jobs: Sequence[SimulatedJob], n_workers: int) -> It
     for place in ("maria", "munge", "nodes-munge"):
         (directory / place).mkdir()
     with contextlib.ExitStack() as stack:
-        # Two daemons show the cost of each side; only the decoding one stores used credentials.
+        # Two munged daemons separate the costs of both sides; only the decoding one stores used credentials.
         munge = stack.enter_context(running_munged(directory / "munge"))
         key = (directory / "munge" / "key").read_bytes()
         nodes_munge = stack.enter_context(running_munged(directory / "nodes-munge", key))
@@ -232,7 +233,7 @@ def _sleep_until(at_s: float, process: subprocess.Popen[str]) -> None:
     while (left_s := at_s - time.monotonic()) > 0:
         time.sleep(min(left_s, 1.0))
         if process.poll() is not None:
-            raise SystemExit("the nodes gave up")
+            raise SystemExit("the nodes stopped")
 
 
 def _of_steady(answered: Any, from_s: float, to_s: float) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class SimulatedNode:
         ]
 
     def live(self, *, busy: bool) -> _Body:
-        """Return the shipment of every 10 s."""
+        """Return the shipment that a node sends every 10 s."""
         return _Body.of(self.node, live=self._live(busy=busy), open=[self._job_id] if busy else [])
 
     def first(self) -> _Body:
@@ -130,11 +130,11 @@ class SimulatedNode:
         return self._records(1, final=False, devices=self._devices(), live=self._live(busy=True))
 
     def records(self, seq: int) -> _Body:
-        """Return the shipment of every five minutes."""
+        """Return the shipment that a node sends every five minutes."""
         return self._records(seq, final=False, live=self._live(busy=True))
 
     def last(self) -> _Body:
-        """Return the shipment at the end of its job."""
+        """Return the shipment that a node sends at the end of its job."""
         return self._records(FINAL_SEQ, final=True, live=self._live(busy=False))
 
     def _records(self, seq: int, *, final: bool, **given: Any) -> _Body:
@@ -194,7 +194,7 @@ def write_plan(
 def _times(dice: random.Random, ramp_s: float, until_s: float, period_s: float) -> Iterator[float]:
     at_s = dice.uniform(0, ramp_s)
     yield at_s
-    # As if slurm-gpud had run for long: nodes are at random points of their periods.
+    # Nodes are at random points of their periods, as if slurm-gpud had run for a long time.
     at_s = ramp_s + dice.uniform(0, period_s)
     while at_s < until_s:
         yield at_s

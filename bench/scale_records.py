@@ -1,6 +1,6 @@
-"""Records as slurm-gpud creates them, of jobs of several lengths, from which shipments are built.
+"""Create records like those of slurm-gpud, for jobs of several lengths; shipments are built from them.
 
-They come from slurm-gpud's own code over simulated A100s, under a clock that the benchmark advances.
+The records come from slurm-gpud's own code with simulated A100s and a clock that the benchmark advances.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Stage:
 class Pattern:
     """The items of one node for one job: a record of each GPU and the host record.
 
-    `stages` are the growing versions of these records, the last of which are `records`.
+    `stages` are the growing versions of these records; the last version is `records`.
     """
 
     seconds: int
@@ -127,7 +127,7 @@ def _spooled_records(machine: SimulatedMachine, job_id: int) -> tuple[Mapping[st
     assert machine.spool is not None
     waiting = machine.spool.queue.waiting(1000, set(machine.spool.queue.waiting_keys()))
     records = [item.wire for item in waiting if item.kind == "records" and item.wire["job_id"] == job_id]
-    assert len(records) == GPUS, "each GPU has one"
+    assert len(records) == GPUS, "each GPU has one record"
     return tuple(sorted(records, key=lambda record: str(record["device"])))
 
 

@@ -133,7 +133,7 @@ def install(directory: Path, nodes: Sequence[tuple[str, str]]) -> None:
 
 
 def write_jobs(directory: Path, jobs: Sequence[SimulatedJob], *, over: bool) -> None:
-    """Make these Slurm's jobs: all run, or all have ended."""
+    """Write these jobs as the jobs of Slurm; all are running or, with `over`, have ended."""
     columns = sacct.columns((directory / "helpformat").read_text())
     runs, shown, labels = [], [], []
     for job in jobs:

@@ -8,7 +8,7 @@ decisions inside slurmctld. Four rules apply to each job, which has one GPU on o
 
 alike, varied     equal jobs, so that cached decisions apply; jobs with different time limits
 without           without share.lua and shared.lua
-unused            with them, for a policy without colocation:
+unused            with share.lua and shared.lua, for a policy without colocation:
 unasked           with colocation:, for a job that does not request sharing
 kept              for a job that requests sharing without a known profile
 observe, advise, enforce   for a job that requests sharing and shares, by mode
@@ -38,7 +38,7 @@ from tests.policy.render import PARTITIONS, description, snapshot
 
 NOW_S = 1000
 WARM = 30
-"""Decisions before the first that counts."""
+"""Number of decisions before the first that is measured."""
 RULES = [
     RuleModel("share", "user", limits={"gpus_total": 10**9, "jobs_total": 10**9}),
     RuleModel("together", "group", limits={"gpus_total": 10**9}),
@@ -118,7 +118,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--lua", choices=LUA_VERSIONS, default="5.1", help="version of Lua (default 5.1)")
     parser.add_argument("--jobs", type=arguments.number(1), default=200, help="of each kind (default 200)")
-    parser.add_argument("--rounds", type=arguments.number(1), default=5, help="of times (default 5)")
+    parser.add_argument("--rounds", type=arguments.number(1), default=5, help="timed rounds (default 5)")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
 

@@ -32,7 +32,7 @@ LIMITS_S = np.array([1, 4, 12, 24, 72]) * 3600.0
 
 
 def make_jobs(n: int, n_gpus: int, n_users: int, load: float, seed: int, shapes: int = 1) -> Jobs:
-    """Generate jobs; `load` is requested over available GPU-hours, and requests come in `shapes`."""
+    """Generate jobs with `shapes` kinds of requests; `load` is requested ÷ available GPU-hours."""
     random = np.random.default_rng(seed)
     request = random.choice(len(REQUESTS), size=n, p=SHARES).astype(np.int32)
     run_s = np.clip(random.lognormal(7.5, 1.6, n), 10, LIMITS_S[-1]).round()

@@ -35,7 +35,7 @@ MEMORY_MIB = 40960
 _POINTS = 500
 # Jobs belong to a user other than root, if there is one.
 USER = 65534 if os.geteuid() == 0 else os.geteuid()
-# Where Slurm puts a job's processes, with the hierarchies of cgroup v1 that its plugins use.
+# The hierarchies of cgroup v1 in which Slurm's plugins place a job's processes.
 CGROUPS = [Path("/sys/fs/cgroup") / name for name in ("freezer", "cpuacct", "memory")]
 # Processes of jobs are interpreters with some mapped libraries.
 _JOB = """
@@ -120,7 +120,7 @@ class SimulatedNode:
         }
 
     def work(self, seed: int = 1) -> None:
-        """Put a process on each GPU, whose utilisation and memory change every PHASE_S."""
+        """Start a process on each GPU; its utilisation and memory change every PHASE_S."""
         dice = random.Random(seed)
         for gpu in range(self.gpus):
             environment = os.environ | {"SLURM_JOB_ID": str(self.job_of(gpu))}
@@ -205,7 +205,7 @@ class SimulatedNode:
 
 @contextlib.contextmanager
 def simulated_node(directory: Path, gpus: int) -> Iterator[SimulatedNode]:
-    """A node with a munged of its own."""
+    """Yield a node with its own munged."""
     munge = directory / "munge"
     munge.mkdir()
     with running_munged(munge) as socket:

@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/soak.py [--minutes 120] [--seed N] [--workers N] [--json] [--keep]
 
-Brings up a lab of its own (root; the lab must be down). Daemons of Slurm, slurm-gpu and the database are
-killed, restarted, or stopped for up to a minute at any time; workers of slurm-gpudbd (--workers) are killed.
+The benchmark starts its own lab (requires root; no other lab may be up). Daemons of Slurm, slurm-gpu and the
+database are killed, restarted, or stopped for up to a minute at any time; workers of slurm-gpudbd are killed.
 Slurm reads its files again, and the policy is applied again. The wall clock of one node at a time, or of
 slurm-gpudbd's host, is wrong by 1.5 s to 4 min for up to a minute. At the end each job with GPUs must be
 recorded once on each of them for its whole allocation, by Slurm's accounting and the hooks' own timestamps.
@@ -12,9 +12,9 @@ of each daemon (soak_leaks.py): one of each kind runs through the second half. N
 example after a step that it could not kill, are resumed and reported with the reason, which must not be a
 hook. Progress goes to stderr every ten minutes.
 
-The clock of this machine is never set (lab/clocks.py). slurm-gpud, its hooks and GPUs see the other clocks,
-and slurm-gpudbd with the Slurm commands that it runs; Slurm's daemons do not. Larger errors are not tested:
-above five minutes MUNGE rejects all credentials and Slurm starts no job.
+The clock of this machine is never set (lab/clocks.py). The wrong clocks apply to slurm-gpud, its hooks and
+GPUs, and to slurm-gpudbd and the Slurm commands that it runs, but not to Slurm's daemons. Larger errors are
+not tested: above five minutes MUNGE rejects all credentials and Slurm starts no job.
 
 With --json the last line is {"jobs": …, "lost": …, "twice": …, "allocated_otherwise": …, …}. The exit code
 is 1 if a job was lost, recorded twice or for another time than its allocation, if a hook drained a node, or
@@ -53,16 +53,16 @@ JOBS_AT_ONCE = 12
 SAMPLE_S = 5.0
 PROGRESS_S = 600.0
 SPARED = frozenset({"slurm-gpud-n1", "slurm-gpudbd", "slurm-gpuctld"})
-"""Daemons that are spared in the second half, since only a long life shows a leak."""
+"""Daemons that are spared in the second half, because a leak is found only in a long life."""
 OUTAGE_S = 60.0
 ENDED_WITHIN_S = 300.0
 STEPS_S = (1.53, 15.31, 60.07, 239.9)
-"""Not multiples of the simulated GPUs' tick; otherwise timestamps before and after a step coincide."""
+"""Steps of the clock. With multiples of the simulated GPUs' tick, timestamps around a step would coincide."""
 WRONG_CLOCK_S = 60.0
 """The longest time in seconds for which a clock is wrong."""
 _MIB = 1 << 20
 WRONG = ("lost", "twice", "allocated_otherwise", "over_limit")
-"""Jobs by what is wrong with their records (bench/soak_records.py)."""
+"""Kinds of errors in the records of jobs (bench/soak_records.py)."""
 
 
 @dataclass

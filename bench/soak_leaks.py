@@ -1,10 +1,10 @@
 """Judge whether a daemon leaks, from its memory, open files and disk usage in bench/soak.py.
 
-A new daemon grows: it loads modules on first use, and fills caches for an hour. This growth ends, a leak does
-not. So the second half of the longest life is judged, by the minimum of each five minutes: short-lived memory
-is not a leak. The slope is a quantile of the slopes between all pairs of these minima, which two thirds of
-them reach. It is 0 for a daemon that grows once, and the rate of a leak otherwise. (Theil and Sen use the
-median, which one step in the middle changes.)
+A new daemon grows: it loads modules on first use, and fills caches for an hour. This growth ends, but a leak
+does not. Therefore only the second half of the longest life is judged. Short-lived memory is not a leak, so
+the minimum of each five minutes is used. The slope is the one-third quantile of the slopes between all pairs
+of minima. This slope is 0 for a daemon that grows once, and the rate of the leak for a daemon that leaks.
+(The median, used by Theil and Sen, changes with a single step in the middle.)
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from itertools import combinations
 
 LEAK_MIB_PER_H, LEAK_FILES_PER_H = 6.0, 3.0
 YOUNG_S = 300.0
-"""A daemon that has just started grows."""
+"""The first seconds of a daemon's life are ignored, because every daemon grows at first."""
 LEAST_OF_S = 300.0
 LEAST_POINTS = 5
-"""The fewest intervals of five minutes for a judgement."""
+"""Minimum number of five-minute intervals for a judgement."""
 NODES_DISK = "disk of the nodes"
 
 Points = Sequence[tuple[float, float]]
@@ -90,7 +90,7 @@ def settled_per_h(points: Points) -> float | None:
             least[part] = at_s, value
     if len(least) < LEAST_POINTS:
         return None
-    # Each minimum at the middle of its interval; otherwise an early minimum would suggest faster growth.
+    # Minima are placed at equal distances; otherwise an early minimum would suggest faster growth.
     of_parts = [(part * LEAST_OF_S, value) for part, (_, value) in sorted(least.items())]
     slopes = sorted((y2 - y1) / (t2 - t1) for (t1, y1), (t2, y2) in combinations(of_parts, 2))
     return 3600 * slopes[len(slopes) // 3]

@@ -61,13 +61,14 @@ def accounted(lab: Lab, jobs: Mapping[int, int]) -> dict[int, list[frozenset[str
 def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str, Any]:
     """Compare records with Slurm's accounting, the hooks' timestamps and the true use of the GPUs.
 
-    The expected utilisation is that of the whole GPU if it was allocated to the run alone (`true_pct`); runs
-    whose own processes differ from it are printed. A run that differs is printed to stderr with both sides
-    and the near events of `history`, since the lab is gone later.
+    The expected utilisation is that of the whole GPU if the GPU was allocated to the run alone (`true_pct`).
+    A run that differs is printed to stderr with both values and the events of `history` around its time,
+    because the lab no longer exists later.
 
     A killed slurmctld continues from its state of some seconds ago, without the jobs that started since. It
-    may start such a job again on another node, or reuse its id, so that the right result is undefined. A job
-    that it forgot before accounting had its start stays pending there: it is counted, but is not a run.
+    may start such a job again on another node, or reuse its ID; the right result is then undefined. A job
+    that slurmctld forgot before accounting recorded its start remains pending there: the job is counted, but
+    is not a run.
     """
     expected = accounted(lab, jobs)
     stamped = {job: lab.intervals(job) for job in jobs}
@@ -167,7 +168,7 @@ def _print_runs(
     runs: Sequence[Run],
     history: History,
 ) -> None:
-    """Return the rows of a job that was lost or recorded twice."""
+    """Print the runs of a job that was lost or recorded twice."""
     print(f"job {job}: {len(runs)} runs of {n_expected}; stamps {dict(stamps)}", file=sys.stderr)
     for run in runs:
         print(f"  {run.state} on {run.nodes}, {run.start_s} to {run.end_s}", file=sys.stderr)
@@ -209,7 +210,7 @@ def _print_difference(
 
 
 def _print_history(history: History, stamps: Mapping[Place, Sequence[AllocatedInterval]]) -> None:
-    """Return the faults during a job's allocation, and shortly before and after."""
+    """Print the faults during a job's allocation, and shortly before and after."""
     stamped = [one for some in stamps.values() for one in some]
     begin_s = min((one.start_s for one in stamped), default=0.0)
     end_s = max((one.start_s if one.end_s is None else one.end_s for one in stamped), default=0.0)
@@ -248,7 +249,7 @@ def runs_of(client: DatabaseClient, job: int, n_devices: int, until: float) -> t
 def _off_s(
     run: Run, stamps: Mapping[Place, Sequence[AllocatedInterval]]
 ) -> Iterator[tuple[Place, float, float]]:
-    """Return the difference between allocated seconds of each device and the stamps, and the allowed one."""
+    """Return how much each device's allocated seconds differ from the stamps, and the allowed difference."""
     places: dict[Place, list[Record]] = defaultdict(list)
     kept, _ = resolve_double_watches(run.devices or ())
     for record in kept:
@@ -285,8 +286,8 @@ def is_exclusive(job: int, share: GpuShare, allocations: Mapping[str, Sequence[G
 def true_pct(shares: Sequence[GpuShare], alone: Sequence[bool]) -> float | None:
     """Return the expected uGPUcore in percent; None without GPUs.
 
-    As docs/metrics.md defines `util_hist_ms`: the job's own processes on a shared GPU, all of the GPU if it
-    is allocated to the job `alone`. This includes foreign processes, such as one that outlived another job's
+    As defined for `util_hist_ms` in docs/metrics.md, only the job's own processes count on a shared GPU. If a
+    GPU is allocated to the job `alone`, all processes count, including a process that outlived another job's
     slurmstepd.
     """
     seconds = [share.end_s - share.start_s for share in shares]

@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/submit.py [--queued 0,10000] [--rules 4] [--rounds 8] [--turns 2] [--json]
 
-Brings up a lab of its own (root; the lab must be down). Every round starts slurmctld from the same saved
-queue of N pending jobs. The alternatives run in turn, each with `jobs` jobs of each of four submitters:
+The benchmark starts its own lab (requires root; no other lab may be up). Every round starts slurmctld from
+the same saved queue of N pending jobs. The alternatives run in turn, with `jobs` jobs per submitter:
 
 none     no plugin (slurmctld is restarted for it)
 noop     an empty Lua script: its cost is Slurm's own table of jobs, which is rebuilt every second
@@ -11,8 +11,8 @@ polled   the same with slurm-gpuctld, which reads the queue and changes nothing
 ours     our script with slurm-gpuctld's snapshot: the difference from `polled` is the cost of decisions
 table    our script with slurm.jobs, without slurm-gpuctld (up to 20,000 queued jobs)
 
-One script is loaded for all: it ignores jobs with the name "noop". So nothing is loaded or started between
-turns, and a longer queue or other load affects all alternatives equally.
+All alternatives use one script, which ignores jobs with the name "noop". Nothing is loaded or started between
+turns, so a longer queue or other load affects all alternatives equally.
 
 Printed for each: submissions per second; their ratio to `noop`, and of `ours` to `polled`, in the same turn.
 Ratios are means of all turns with 95 % intervals. Also slurmctld's own time for a submission
@@ -54,7 +54,7 @@ from lab.polling import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 IN_TURN = ("noop", "table", "polled", "ours")
-"""The order of turns, then reversed, so that slurm-gpuctld starts and stops as rarely as possible."""
+"""The order of turns, followed by its reverse: slurm-gpuctld then starts and stops as rarely as possible."""
 MOST_BY_TABLE = 20_000
 """The longest queue that our script counts with slurm.jobs if slurm-gpuctld is in use."""
 FIRST_IN_THEIR_SECOND = 5
@@ -93,7 +93,7 @@ MORE_RULES = """\
   - {{id: size{0}, for: other{0}, per: job, why: bench, limits: {{gpus: 8, walltime: 2d}}}}
   - {{id: share{0}, for: other{0}, per: user, why: bench, limits: {{gpus_total: 900000, jobs_total: 900000}}}}
 """
-# Appended to our script: ignore jobs named "noop" …
+# Appended to our script: ignore jobs named "noop".
 SWITCH = """
 local ours = slurm_job_submit
 function slurm_job_submit(job_desc, ...)
@@ -104,8 +104,8 @@ function slurm_job_submit(job_desc, ...)
 end
 return slurm.SUCCESS
 """
-# … or notes how long it takes. os.clock is slurmctld's processor time in microseconds: with one submitter,
-# that of the decision.
+# Appended to our script: record the time of each decision. os.clock measures slurmctld's processor time; with
+# one submitter, this is the time of the decision.
 STOPWATCH = """
 local inner = slurm_job_submit
 function slurm_job_submit(...)
@@ -389,10 +389,10 @@ def main() -> None:
         "--rounds", type=arguments.number(1), default=8, help="starts from the saved queue (default 8)"
     )
     parser.add_argument(
-        "--turns", type=arguments.number(1), default=2, help="of each alternative in a round (default 2)"
+        "--turns", type=arguments.number(1), default=2, help="turns per alternative and round (default 2)"
     )
     parser.add_argument(
-        "--jobs", type=arguments.number(1), default=100, help="of each submitter in a turn (default 100)"
+        "--jobs", type=arguments.number(1), default=100, help="jobs per submitter and turn (default 100)"
     )
     parser.add_argument(
         "--submitters", type=arguments.number(1), default=4, help="processes that submit (default 4)"

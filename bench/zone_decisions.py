@@ -8,8 +8,8 @@ Four rules apply to each job; there are 48 nodes in three zones.
 single, multi     a job on one node, a job on two
 alike, varied     equal jobs, so that cached decisions apply; jobs with different time limits
 without           without place.lua
-none              with it, without zones
-observe, enforce  with zones
+none              with place.lua, but without zones
+observe, enforce  with place.lua and zones, by mode
 
 With --json the last line is {"lua": …, "instructions": {"single alike": {"without": …, …}, …}}.
 """
@@ -35,7 +35,7 @@ from tests.policy.zonecluster import ZONES, Cluster, make_node
 
 NOW_S = 1000
 WARM = 30
-"""Decisions before the first that counts."""
+"""Number of decisions before the first that is measured."""
 RULES = [
     RuleModel("share", "user", limits={"gpus_total": 10**9, "jobs_total": 10**9}),
     RuleModel("together", "group", limits={"gpus_total": 10**9}),

@@ -36,7 +36,7 @@ def lab() -> None:
 
 @lab.command()
 @click.option("--nodes", type=click.IntRange(1, 64), help="Number of nodes (4).")
-@click.option("--job-submit", type=click.Choice([choice.value for choice in JobSubmit]), help="ours")
+@click.option("--job-submit", type=click.Choice([choice.value for choice in JobSubmit]), help="(ours)")
 @click.option("--native-limits/--no-native-limits", default=None, help="Slurm's own limits (on).")
 @click.option("--services/--no-services", default=None, help="slurm-gpud, slurm-gpudbd, hooks (on).")
 @click.option("-v", "--verbose", is_flag=True, help="Print the duration of each step.")
@@ -47,7 +47,7 @@ def up(
     services: bool | None,
     verbose: bool,
 ) -> None:
-    """Bring the lab up, or start the daemons that do not run."""
+    """Bring the lab up, or start the daemons that are not running."""
     chosen: dict[str, object] = {"nodes": nodes, "native_limits": native_limits, "services": services}
     if job_submit is not None:
         chosen["job_submit"] = JobSubmit(job_submit)
@@ -101,7 +101,7 @@ def as_user(user: str, command: tuple[str, ...]) -> None:
 
 @lab.command()
 def status() -> None:
-    """Print which daemons run; exit with status 1 if one does not."""
+    """Print the state of each daemon; exit with status 1 unless all are running."""
     states = Lab().status()
     for name, running in states.items():
         click.echo(f"{name:20} {'running' if running else 'not running'}")
@@ -128,7 +128,7 @@ def demo(setup_seconds: float | None) -> None:
 
 
 def main() -> None:
-    """Run the command line; exit statuses are 0 success, 1 not all running, 2 wrong usage, 3 failure."""
+    """Run the command line; exit with 0 on success, 1 if a daemon is down, 2 on wrong usage, 3 on failure."""
     try:
         lab.main(prog_name="lab")
     except LabError as error:

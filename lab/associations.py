@@ -12,7 +12,7 @@ from lab.slurm_config import CLUSTER
 
 
 def write(path: Path) -> None:
-    """Write cluster, accounts and users as a file for ``sacctmgr load``, which commits only once."""
+    """Write the cluster, accounts and users to a file that ``sacctmgr load`` commits in one transaction."""
     lines = [f"Cluster - '{CLUSTER}'", "Parent - 'root'"]
     lines += [f"Account - '{name}'" for name in ACCOUNTS]
     for account in ACCOUNTS:
@@ -25,7 +25,7 @@ def write(path: Path) -> None:
 
 
 def ensure(path: Path, environment: Mapping[str, str]) -> None:
-    """Load the file of ``write`` into slurmdbd; existing entries are accepted."""
+    """Load the file that ``write`` wrote into slurmdbd; entries that already exist cause no error."""
     loaded = _sacctmgr(environment, "-i", "load", str(path))
     users = _sacctmgr(environment, "-n", "-P", "show", "assoc", "format=account,user").stdout.split()
     if missing := {f"{one.account}|{one.name}" for one in PEOPLE} - set(users):

@@ -25,14 +25,14 @@ class CgroupVersion(StrEnum):
 
 @dataclass(frozen=True)
 class CgroupSupport:
-    """The result of the probe; if there is no fencing, ``reason`` explains why in one line."""
+    """The result of `probe`; if devices cannot be fenced, ``reason`` explains why in one line."""
 
     version: CgroupVersion
     reason: str = ""
 
 
 def probe(mount_point: Path = MOUNT_POINT) -> CgroupSupport:
-    """Try what Slurm does: create a group, deny a device in it, and remove the group."""
+    """Test what Slurm needs: create a cgroup, deny it a device, and remove the cgroup."""
     if (mount_point / "cgroup.controllers").exists():
         return _probe_v2(mount_point)
     missing = [name for name in _V1_CONTROLLERS if not (mount_point / name / "cgroup.procs").exists()]
@@ -90,7 +90,7 @@ def processes(groups: Sequence[Path]) -> set[int]:
 
 
 def thaw(groups: Sequence[Path]) -> None:
-    """Thaw frozen processes, which SIGKILL does not reach."""
+    """Thaw the frozen processes in these groups, since SIGKILL does not end frozen processes."""
     for directory in _deepest_first(groups):
         for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
             try:

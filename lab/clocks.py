@@ -28,7 +28,7 @@ def create(layout: Layout) -> None:
 
 
 def environment(layout: Layout, host: str) -> Mapping[str, str]:
-    """Return the environment variables with which a process uses the clock of a host."""
+    """Return the environment variables that make a process use the clock of a host."""
     return {"LD_PRELOAD": str(layout.lib / nvml.WALLCLOCK), "SIMGPU_WORLD": str(_world(layout, host))}
 
 

@@ -37,15 +37,15 @@ from lab.processes import kill_all, lab_processes
 from lab.truth import GpuShare, of_job
 
 _LOCK_DEADLINE_S = 120.0
-# A new slurm-gpud uses driver timestamps only after this time, since the wall clock may have been set before.
-# A job that starts earlier has a gap.
+# For this many seconds after its start, slurm-gpud ignores driver timestamps, since the wall clock may have
+# been set shortly before. A job that starts earlier has a gap in its records.
 _PLACED_S = 1.6
 PORT_RANGES, PORT_RANGE_SIZE = 5, 1000
 Report = Callable[[str], None]
 
 
 class Lab:
-    """A Slurm cluster on this host. Its construction changes nothing on the host."""
+    """A Slurm cluster on this host; creating the object changes nothing on the host."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Lab:
         options: Options | None = None,
         report: Report | None = None,
     ) -> None:
-        """Take the layout from the environment and the options of the running lab, if not given."""
+        """By default, use the layout of the environment and the options of the running lab."""
         self._any_port = layout is None and PORT_VARIABLE not in os.environ
         self.layout = layout if layout is not None else Layout.from_environment()
         if options is None:
@@ -244,7 +244,7 @@ class Lab:
         people.remove()
         devices.remove(self.layout)
         if ours:
-            # The file that records the owner of the cgroups is removed last, so that a crash can be repaired.
+            # Remove the file that records the owner of the cgroups last: after a crash, down() needs it.
             self.layout.finished_file.unlink(missing_ok=True)
             programs.unmount(self.layout)
             shutil.rmtree(self.layout.root)
@@ -317,7 +317,7 @@ class Lab:
         wait_for(none_left, deadline_s, "all jobs end", lambda: self.output(["squeue"]), 0.2)
 
     def intervals(self, job_id: int) -> list[hooks.AllocatedInterval]:
-        """Return when raw job ``job_id`` had its GPUs allocated, recorded independently of slurm-gpu."""
+        """Return when GPUs were allocated to raw job ``job_id``, recorded independently of slurm-gpu."""
         return hooks.intervals(self.layout, job_id)
 
     def truth(self, job_id: int) -> list[GpuShare]:

@@ -21,10 +21,10 @@ from lab.options import JobSubmit, Node, Options
 from lab.people import WEB_USER
 
 MUNGE_USER = "munge"
-# The script that remains after slurm-gpu is removed, which `policy apply` replaces without keeping a copy.
-_OURS_TO_COME = "-- slurm-gpu was removed: or is to come, as soon as the lab applies its policy.\n"
+# The script that is left after slurm-gpu is removed; `policy apply` replaces it without keeping a copy.
+_OURS_TO_COME = "-- slurm-gpu was removed: or the lab has not applied its policy yet.\n"
 _NOOP_LUA = """\
--- Does nothing; shows the cost of the Lua plugin in slurmctld without a policy.
+-- Do nothing, to measure the cost of slurmctld's Lua plugin without a policy.
 function slurm_job_submit(job_desc, part_list, submit_uid) return slurm.SUCCESS end
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid) return slurm.SUCCESS end
 return slurm.SUCCESS
@@ -57,7 +57,7 @@ def write_slurm(layout: Layout, options: Options, nodes: Sequence[Node], cgroups
 
 
 def forget_state(layout: Layout) -> None:
-    """Remove the state of slurmctld, since 26.05 does not start if it was killed while starting."""
+    """Remove the state of slurmctld: 26.05 does not start after it was killed during an earlier start."""
     for path in layout.slurmctld.iterdir():
         if path.is_file():
             path.unlink()
@@ -99,7 +99,7 @@ def _directories(layout: Layout, nodes: Sequence[Node]) -> None:
 
 def _munge_key(layout: Layout) -> None:
     layout.munge.mkdir(exist_ok=True)
-    layout.munge.chmod(0o755)  # users connect to the socket in it
+    layout.munge.chmod(0o755)  # users connect to the socket in this directory
     _own(layout.munge, MUNGE_USER)
     key = layout.munge / "munge.key"
     key.touch(mode=0o600)

@@ -20,7 +20,7 @@ _TAIL_LINES = 20
 class Daemon:
     """A foreground process, detached from the process that started it.
 
-    ``pid_file`` contains its process ID and start time, so that a later command finds it.
+    ``pid_file`` contains the process ID and start time, with which later commands find the process.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Daemon:
         return self.pid is not None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the daemon if it does not run; with ``wait``, until it answers."""
+        """Start the daemon if it is not running; with ``wait``, wait until it answers."""
         if not self.running:
             self._spawn()
         if wait:
@@ -108,7 +108,7 @@ class Daemon:
             wait_for(self._gone, 30.0, f"{self.name} dies of SIGKILL", interval_s=0.01)
 
     def restart(self) -> None:
-        """Stop and start again."""
+        """Stop the daemon and start it again."""
         self.stop()
         self.start()
 

@@ -26,7 +26,7 @@ _FINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_ME
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of one run's row from the truth, in percentage points; None if neither has a GPU."""
+    """The difference between one run's row and the truth, in percentage points; None without GPUs."""
 
     job: str
     core: float | None
@@ -69,7 +69,7 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
     if setup_s is not None:
         console.print(f"Installing took {setup_s:.0f} s.", highlight=False)
     console.print(
-        f"The lab part took {time.monotonic() - start:.0f} s. Nothing remains of the lab on this machine.\n"
+        f"The lab ran for {time.monotonic() - start:.0f} s. Nothing remains of the lab on this machine.\n"
         "To use the same cluster by hand, run lab/up and follow docs/quickstart.md.",
         highlight=False,
     )
@@ -190,9 +190,9 @@ def _show(console: Console, lab: Lab, user: str, argv: Sequence[str]) -> None:
 
 
 def show_accuracy(console: Console, found: Sequence[Difference]) -> bool:
-    """Print the differences of the rows from the truth, and a remedy if they are too large.
+    """Print how far the rows differ from the truth, and a remedy if the differences are too large.
 
-    Return whether they are within the tolerance.
+    Return whether the differences are within the tolerance.
     """
     worst = max(found, key=lambda difference: difference.worst)
     n_with_gpus = sum(difference.core is not None for difference in found)

@@ -1,4 +1,4 @@
-"""Create the simulated nodes' GPUs: device files, which Slurm fences, and the files behind NVML."""
+"""Create the simulated nodes' GPUs: device files, which Slurm fences, and the simulated NVML's files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lab.simgpu import creation, mig
 from lab.simgpu.specs import GpuSpec, MigSpec, hopper
 
 NVIDIA_MAJOR = 195
-# Drivers get any free major number; this one is reserved for local use, so no driver has it.
+# The kernel reserves this major number for local use, so no driver has it.
 CAPABILITY_MAJOR = 120
-# In one direction: PCIe 5.0 x16, and 18 links of NVLink 4.
+# The bandwidths of PCIe 5.0 x16, and of 18 links of NVLink 4, in one direction.
 PCIE_BYTES_PER_S, NVLINK_BYTES_PER_S = 63_015_384_615, 450_000_000_000
 
 
@@ -47,7 +47,7 @@ def _mknod(file: Path, major: int, minor: int) -> None:
 
 
 def create_worlds(layout: Layout, nodes: Sequence[Node]) -> None:
-    """Create the world file behind each node's simulated NVML, with the GPUs in NVML's order."""
+    """Create the world file of each node's simulated NVML, with the GPUs in NVML's order."""
     for node in nodes:
         creation.create(layout.node(node.name).world, [spec(gpu) for gpu in node.gpus])
 

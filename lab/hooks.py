@@ -19,7 +19,7 @@ _NODE = "$SLURMD_NODENAME"
 
 @dataclass(frozen=True)
 class AllocatedInterval:
-    """One interval in which GPUs of a node were allocated to a job, by the clock of the lab's own hooks."""
+    """One interval in which GPUs of a node were allocated to a job, as recorded by the lab's own hooks."""
 
     node: str
     restart: int
@@ -27,12 +27,12 @@ class AllocatedInterval:
     positions: tuple[int, ...]
     start_s: float
     end_s: float | None
-    # The total duration of slurm-gpu's two hooks: each records its event at some time during its run.
+    # The total duration of slurm-gpu's two hooks: each hook records its event at an unknown time in its run.
     unsure_s: float = 0.0
 
 
 def install(layout: Layout, *, ours: bool, own_clocks: bool = False) -> None:
-    """Write the directories that Prolog= and Epilog= of slurm.conf name."""
+    """Write the scripts to the directories that Prolog= and Epilog= in slurm.conf specify."""
     layout.stamps.mkdir(exist_ok=True)
     layout.truth.mkdir(exist_ok=True)
     layout.truth.chmod(0o1777)
@@ -47,7 +47,7 @@ def install(layout: Layout, *, ours: bool, own_clocks: bool = False) -> None:
 def _script(layout: Layout, event: str, hook: Path | None, *, own_clocks: bool) -> str:
     """Return a script that writes a timestamp before and after the hook of slurm-gpu.
 
-    It runs in one shell, since an exec takes 100 ms on a busy host.
+    The script and the hook share one shell, since an exec takes 100 ms on a busy host.
     """
     script = f"""\
 #!/bin/sh
@@ -79,8 +79,8 @@ def _executable(path: Path, text: str) -> None:
 def intervals(layout: Layout, job_id: int) -> list[AllocatedInterval]:
     """Return the intervals in which raw job ``job_id`` had its allocation, sorted by node and time.
 
-    A requeued job has one per run and node. An epilog closes the open interval regardless of the restart
-    count, which is 1 in Slurm's epilog of run 0.
+    A requeued job has one interval per run and node. An epilog closes the open interval regardless of the
+    restart count, since Slurm sets it to 1 in the epilog of run 0.
     """
     boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found: list[AllocatedInterval] = []

@@ -71,6 +71,6 @@ def require_free_cgroups(nodes: Iterable[Node]) -> None:
     """Check that no slurmd on this host runs a node of the same name."""
     if taken := cgroups.node_groups(sorted(node.name for node in nodes)):
         raise LabError(
-            f"cgroup {taken[0]} exists and is not the lab's: another slurmd here has that node name; if none "
-            "runs, a killed process left it: remove it and all groups below it with rmdir"
+            f"cgroup {taken[0]} exists and is not the lab's: another slurmd here uses that node name; if no "
+            "other slurmd runs, the cgroup is stale: remove it and all groups below it with rmdir"
         )

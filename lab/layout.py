@@ -8,11 +8,11 @@ from pathlib import Path
 
 DIRECTORY_VARIABLE = "SLURM_GPU_LAB_DIR"
 PORT_VARIABLE = "SLURM_GPU_LAB_PORT"
-# Set in the environment of every process that the lab starts, so that down() finds the process. ``lab/env``
-# does not print it: the lab must not kill an editor started from such a shell.
+# The lab sets this variable in the environment of every process that it starts, so that down() finds them.
+# ``lab/env`` does not print the variable: the lab must not kill an editor started from a user's shell.
 TAG_VARIABLE = "SLURM_GPU_LAB_TAG"
 
-# If set (to any value), the lab runs slurm-gpu from installed packages, not from the checkout.
+# If this variable is set to any value, the lab runs slurm-gpu from installed packages, not from the checkout.
 INSTALLED_VARIABLE = "SLURM_GPU_LAB_INSTALLED"
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -32,7 +32,7 @@ class NodePaths:
 
     @property
     def run(self) -> Path:
-        """Corresponds to /run/slurm-gpu on a real node."""
+        """The counterpart of /run/slurm-gpu on a real node."""
         return self.root / "run"
 
     @property
@@ -42,17 +42,17 @@ class NodePaths:
 
     @property
     def state(self) -> Path:
-        """Corresponds to /var/lib/slurm-gpu on a real node."""
+        """The counterpart of /var/lib/slurm-gpu on a real node."""
         return self.root / "state"
 
     @property
     def world(self) -> Path:
-        """The state of the node's simulated GPUs."""
+        """The file with the state of the node's simulated GPUs."""
         return self.root / "gpus.world"
 
     @property
     def mig_minors(self) -> Path:
-        """Corresponds to /proc/driver/nvidia-caps/mig-minors on a real node; only with MIG."""
+        """The counterpart of /proc/driver/nvidia-caps/mig-minors on a real node; exists only with MIG."""
         return self.root / "mig-minors"
 
 
@@ -66,7 +66,7 @@ class Layout:
 
     @classmethod
     def from_environment(cls) -> Layout:
-        """Return the layout of SLURM_GPU_LAB_DIR and SLURM_GPU_LAB_PORT, or that of the running lab."""
+        """Return the layout that the environment sets, by default with the port of the running lab."""
         root = Path(os.environ.get(DIRECTORY_VARIABLE, str(cls.root))).absolute()
         port = os.environ.get(PORT_VARIABLE)
         if port is None and (saved := cls(root).port_file).exists():
@@ -86,47 +86,47 @@ class Layout:
 
     @property
     def bin(self) -> Path:
-        """Commands that ``lab/env`` puts first in PATH."""
+        """The directory of commands that ``lab/env`` puts first in PATH."""
         return self.root / "bin"
 
     @property
     def lib(self) -> Path:
-        """The simulated libnvidia-ml.so.1."""
+        """The directory of the simulated libnvidia-ml.so.1."""
         return self.root / "lib"
 
     @property
     def log(self) -> Path:
-        """One log file per daemon."""
+        """The directory with one log file per daemon."""
         return self.root / "log"
 
     @property
     def pids(self) -> Path:
-        """One file per daemon: process ID and start time."""
+        """The directory with the process ID and start time of each daemon, one file per daemon."""
         return self.root / "pids"
 
     @property
     def home(self) -> Path:
-        """Home directories of the lab's users."""
+        """The parent of the home directories of the lab's users."""
         return self.root / "home"
 
     @property
     def truth(self) -> Path:
-        """The use of GPUs by simulated jobs, written by simgpu as the user who runs it."""
+        """The directory in which simgpu records the true use of GPUs by simulated jobs."""
         return self.root / "truth"
 
     @property
     def stamps(self) -> Path:
-        """The allocation times of each job, recorded by the lab's own hook."""
+        """The directory in which the lab's own hooks record the allocation times of each job."""
         return self.root / "stamps"
 
     @property
     def munge(self) -> Path:
-        """Key, socket and seed of the lab's munged."""
+        """The directory with the key, socket and seed of the lab's munged."""
         return self.root / "munge"
 
     @property
     def mariadb(self) -> Path:
-        """Data directory, socket and configuration of the lab's MariaDB."""
+        """The directory with the data, socket and configuration of the lab's MariaDB."""
         return self.root / "mariadb"
 
     @property
@@ -136,7 +136,7 @@ class Layout:
 
     @property
     def database(self) -> Path:
-        """slurm-gpudbd's sockets and state."""
+        """The directory with slurm-gpudbd's sockets and state."""
         return self.root / "slurm-gpudbd"
 
     @property
@@ -146,7 +146,7 @@ class Layout:
 
     @property
     def controller_run(self) -> Path:
-        """Corresponds to /run/slurm-gpu on a real controller."""
+        """The counterpart of /run/slurm-gpu on a real controller."""
         return self.root / "run"
 
     @property
@@ -158,7 +158,7 @@ class Layout:
 
     @property
     def slurm_conf(self) -> Path:
-        """The path in SLURM_CONF."""
+        """The path of slurm.conf, to which SLURM_CONF is set."""
         return self.etc / "slurm.conf"
 
     @property
@@ -173,7 +173,7 @@ class Layout:
 
     @property
     def web_file(self) -> Path:
-        """slurm-gpuweb's own file, mode 0600."""
+        """The configuration file of slurm-gpuweb, mode 0600."""
         return self.etc / "slurm-gpuweb.yaml"
 
     @property
@@ -213,7 +213,7 @@ class Layout:
 
     @property
     def finished_file(self) -> Path:
-        """Exists once up() has succeeded."""
+        """The file that up() creates once it has succeeded."""
         return self.root / "up.finished"
 
     # Ports
@@ -230,7 +230,7 @@ class Layout:
 
     @property
     def mariadb_port(self) -> int:
-        """The port of MariaDB, since slurmdbd has no option for a socket."""
+        """The port of MariaDB; slurmdbd has no option for a Unix socket."""
         return self.port + 3
 
     @property

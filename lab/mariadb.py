@@ -38,7 +38,7 @@ def initialise(layout: Layout, passwords: Passwords, environment: Mapping[str, s
             "mariadb-install-db",
             "--no-defaults",
             f"--datadir={data}",
-            "--force",  # otherwise a host whose name has no address is refused; the lab uses no host names
+            "--force",  # accept a host whose name has no address; the lab uses no host names
             "--skip-test-db",
             "--skip-name-resolve",
             "--auth-root-authentication-method=socket",
@@ -60,7 +60,7 @@ def initialise(layout: Layout, passwords: Passwords, environment: Mapping[str, s
 
 
 def _write_init_file(layout: Layout, passwords: Passwords) -> None:
-    """Write the statements that the server runs at each start, which create the lab's databases and users."""
+    """Write SQL that creates the lab's databases and users, for the server to run at each start."""
     statements = []
     for name, password in (("slurm", passwords.slurm), ("slurm_gpu", passwords.slurm_gpu)):
         statements.append(f"CREATE DATABASE IF NOT EXISTS {name};")

@@ -24,7 +24,7 @@ class GpuModel(StrEnum):
     """The GPU model of a node; its name is the GRES type, the feature and the server type."""
 
     A100 = "a100"
-    # Has GPM metrics, and link traffic as a fraction of the bandwidth.
+    # This model has GPM metrics, and reports link traffic as a fraction of the bandwidth.
     H100 = "h100"
 
 
@@ -48,7 +48,7 @@ class NodeGpus:
     listed: tuple[int, ...] | None = None
     prefix: str = "nvidia"
     # By minor number: the GPUs that are divided into MIG instances, with their profiles. Slurm sees each
-    # instance as a GPU whose type depends on its profile. The cluster then has no shards.
+    # instance as a GPU whose type depends on its profile. A cluster with MIG has no shards.
     mig: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     model: GpuModel = GpuModel.A100
 
@@ -58,7 +58,7 @@ class NodeGpus:
 
     @property
     def gres_order(self) -> tuple[int, ...]:
-        """Minor numbers in the order of gres.conf, which is the order of Slurm's positions."""
+        """The minor numbers in the order of gres.conf; Slurm numbers its positions in the same order."""
         return tuple(sorted(self.minors)) if self.listed is None else self.listed
 
 
@@ -71,7 +71,7 @@ class Gpu:
     nvml_index: int
     # The minor number of the GPU.
     minor: int
-    # Its index in SLURM_JOB_GPUS; None for a GPU with MIG instances.
+    # The index of the GPU or instance in SLURM_JOB_GPUS; None for a GPU with MIG instances.
     position: int | None
     uuid: str
     # The device file of the GPU.
@@ -97,7 +97,7 @@ class Node:
     number: int
     address: str
     zone: str
-    # In NVML order.
+    # The GPUs of the node, in NVML order.
     gpus: tuple[Gpu, ...]
 
     @property
@@ -127,14 +127,14 @@ class Options:
     """The options of up(); the default is the cluster of the demo."""
 
     nodes: int = 4
-    # The numbering of GPUs on each node that does not number them 0, 1, 2, 3 everywhere.
+    # By node name: the numbering of the GPUs, if it is not 0, 1, 2, 3 in every order.
     gpus: Mapping[str, NodeGpus] = field(default_factory=dict)
     # Whether Slurm enforces its own associations and limits.
     native_limits: bool = True
     job_submit: JobSubmit = JobSubmit.OURS
-    # Whether slurm-gpud, slurm-gpudbd and the hooks run; otherwise only Slurm does.
+    # Whether slurm-gpud, slurm-gpudbd and the hooks run; if not, only Slurm runs.
     services: bool = True
-    # Whether slurm-gpuctld runs; None if it runs whenever the other services do.
+    # Whether slurm-gpuctld runs; if None, it runs whenever the other services run.
     controller: bool | None = None
     # Number of processes of slurm-gpudbd that store shipments.
     database_workers: int = 0
@@ -142,8 +142,8 @@ class Options:
     own_clocks: bool = False
     # Lines appended to slurm.conf.
     extra_slurm_conf: tuple[str, ...] = ()
-    # The node that its slurmd registers, instead of slurm.conf; at most one, since SlurmdPort is the same for
-    # all.
+    # The dynamic node: slurmd registers it, and slurm.conf does not list it. There can be only one, since all
+    # dynamic nodes have the same SlurmdPort.
     dynamic: str | None = None
 
     @property
@@ -161,7 +161,7 @@ class Options:
         return Node(
             name=name,
             number=number,
-            # slurmctld takes the address from which a dynamic node registers.
+            # For a dynamic node, slurmctld uses the address from which the node registers.
             address="127.0.0.1" if name == self.dynamic else f"127.0.1.{number}",
             zone="zone1" if number <= (self.nodes + 1) // 2 else "zone2",
             gpus=_gpus(name, numbering, layout.node(name).devices),

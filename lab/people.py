@@ -1,4 +1,4 @@
-"""The lab's UNIX users and groups, which up() really creates and down() removes."""
+"""The lab's UNIX users and groups: up() creates them on this host, and down() removes them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PEOPLE = (
 )
 ACCOUNTS = ("vision", "nlp")
 UNIX_GROUPS = {"undergrad": 60911, "gpuops": 60912}
-# The user of slurm-gpuweb; an existing user, created by a package, is not changed.
+# The user that slurm-gpuweb runs as. The lab does not change a user that a package has created.
 WEB_USER = "slurm-gpu-web"
 _WEB_UID = 60921
 _UIDS = {person.name: person.uid for person in PEOPLE}
@@ -114,7 +114,7 @@ def create(home: Path) -> None:
 
 
 def remove() -> None:
-    """Remove the users and groups of ``create``, whose processes must have ended; keep all others."""
+    """Remove the users and groups that ``create`` created; the users' processes must have ended."""
     for name, uid in _UIDS.items():
         if _is_ours(name):
             _run("userdel", name)
@@ -136,8 +136,8 @@ def _refuse_strangers() -> None:
             continue
         if entry.pw_uid != uid or entry.pw_gecos != _MARK:
             raise LabError(
-                f"a user {name} (uid {entry.pw_uid}) exists here and is not the lab's, which needs the "
-                f"names {', '.join(_UIDS)}: run the lab in a container or on another host"
+                f"a user {name} (uid {entry.pw_uid}) exists here and is not the lab's, but the lab "
+                f"needs the names {', '.join(_UIDS)}: run the lab in a container or on another host"
             )
     for name, gid in _GIDS.items():
         if _group_exists(name) and grp.getgrnam(name).gr_gid != gid:

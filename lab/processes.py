@@ -23,9 +23,9 @@ def process_ids() -> Iterator[int]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when ``pid`` started (clock ticks since boot); None if it has ended or is a zombie.
+    """Return the start time of ``pid`` in clock ticks since boot; None if it has ended or is a zombie.
 
-    Together with the ID, the start time identifies a process permanently; IDs are reused.
+    A process is identified by its ID and start time together, since the kernel reuses IDs.
     """
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -69,7 +69,7 @@ def _is_of_this_machine(pid: int) -> bool:
 def _is_stepd_of(pid: int, root: Path) -> bool:
     """Return whether ``pid`` is a slurmstepd with an open file in the lab.
 
-    Its environment cannot be used, since the process title overwrites it.
+    The environment of a slurmstepd cannot be read, since the process title overwrites it.
     """
     try:
         if (PROC / str(pid) / "exe").readlink().name != "slurmstepd":
@@ -92,9 +92,9 @@ def _ancestors() -> set[int]:
 def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[int]) -> set[int]:
     """Return the IDs of all live processes of the lab.
 
-    These are processes with the lab's tag, jobs submitted to its slurmctld, its slurmstepd, processes of its
-    users (``uids``) or in its cgroups (``in_cgroups``), and the children of all of them. Containers and
-    chroots on this host, whose processes may be visible here, can have their own lab.
+    The lab's processes are those with its tag, jobs submitted to its slurmctld, its slurmstepd, processes of
+    its users (``uids``) or in its cgroups (``in_cgroups``), and the children of all of them. Processes in
+    containers and chroots are excluded, since they may belong to another lab.
     """
     tag = f"{TAG_VARIABLE}={layout.root}".encode()
     submitted = f"SLURM_CONF={layout.slurm_conf}".encode()

@@ -28,7 +28,7 @@ PROGRAMS = {
     "slurm-gpuweb": "slurm_gpu.monitor.main",
 }
 
-# Command → where packages put it.
+# Command → path at which packages install the command.
 INSTALLED = {
     "slurm-gpu": "/usr/bin/slurm-gpu",
     "slurm-gpuctld": "/usr/sbin/slurm-gpuctld",
@@ -130,6 +130,6 @@ def unmount(layout: Layout) -> None:
 
 
 def mounts(layout: Layout) -> list[Path]:
-    """Return what is mounted in the lab's directory, innermost first."""
+    """Return the mount points in the lab's directory, innermost first."""
     targets = [Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return sorted((target for target in targets if target.is_relative_to(layout.root)), reverse=True)

@@ -1,4 +1,4 @@
-"""The jobs of the demo: one of each kind usual on a GPU cluster, and three that the policy refuses."""
+"""The jobs of the demo: one of each usual kind of GPU job, and three that the policy refuses."""
 
 from __future__ import annotations
 

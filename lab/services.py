@@ -127,7 +127,7 @@ class _Factory:
         address = ("127.0.0.1", self.layout.slurmctld_port)
         return self._daemon(
             "slurmctld",
-            ["slurmctld", "-D", "-i"],  # 26.05 does not start without it after kill -9 in its first minutes
+            ["slurmctld", "-D", "-i"],  # 26.05 needs -i to start after kill -9 in its first minutes
             lambda: accepts(address) and pings(),
             user=SLURM_USER,
             log_file=True,
@@ -205,9 +205,9 @@ class _Factory:
 
 
 def _watches(spool_log: Path) -> bool:
-    """Return whether slurm-gpud has started to watch; from then on it misses no event of a hook.
+    """Return whether slurm-gpud watches for hook events; from then on it misses none.
 
-    The daemon writes the offset of its clocks when it starts to watch.
+    The daemon writes its clock offset to the spool when it starts to watch.
     """
     return spool_log.exists() and b"ahead_s" in spool_log.read_bytes()
 

@@ -37,7 +37,7 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         f"SlurmdPidFile={layout.root}/nodes/%n/slurmd.pid",
         f"SlurmctldLogFile={layout.log}/slurmctld.log",
         f"SlurmdLogFile={layout.log}/slurmd-%n.log",
-        "SlurmdParameters=config_overrides",  # more CPUs than this host has
+        "SlurmdParameters=config_overrides",  # accept more CPUs than this host has
         "MailProg=/bin/true",
         "MpiDefault=none",
         "ReturnToService=2",
@@ -57,12 +57,12 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         # Jobs start at once; by default a batch job may wait 3 s, and the scheduler pauses for 2 s.
         "SchedulerParameters=batch_sched_delay=0,sched_min_interval=200000,sched_interval=5,bf_interval=5",
         "PriorityType=priority/multifactor",
-        # For lent GPUs; no job is preempted unless the policy has `owners:`.
+        # Loans of GPUs need preemption; no job is preempted unless the policy has `owners:`.
         "PreemptType=preempt/qos",
         "PreemptMode=REQUEUE",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory",
-        # Without these, a job without --mem gets all memory of the node.
+        # Without these defaults, a job without --mem gets all memory of the node.
         "DefMemPerGPU=16384",
         "DefMemPerCPU=1024",
         f"GresTypes={','.join(gres_types)}",
@@ -132,7 +132,7 @@ def gres_conf(nodes: Sequence[Node]) -> str:
 
 
 def cgroup_conf(cgroups: CgroupVersion, slurm_version: tuple[int, int]) -> str:
-    """Return cgroup.conf: devices are fenced; CPUs and memory are not, since this host has less."""
+    """Return cgroup.conf: devices are fenced; CPUs and memory are not, since this host has too few."""
     plugin = cgroups
     if cgroups is CgroupVersion.NONE and slurm_version < _FIRST_WITH_CGROUPS_DISABLED:
         plugin = CgroupVersion.V1  # has no effect unless another plugin uses it

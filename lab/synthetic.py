@@ -1,6 +1,7 @@
 """Synthetic clusters of any size, with slurm-gpudbd's responses over time.
 
-The page, its tests and bench/monitor.py use them. The same size, seed and time give the same responses.
+Tests of the web page and bench/monitor.py use these clusters. The same size, seed and time give the same
+responses.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Job:
 class SyntheticCluster:
     """A cluster of about `n_gpus` GPUs; `step` advances its time.
 
-    It answers as slurm_gpu.client.database_client.DatabaseClient does.
+    The class replaces slurm_gpu.client.database_client.DatabaseClient and has the same methods.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class SyntheticCluster:
         return (run_of(found, self.now_s, records),)
 
     def timelines(self, job: str) -> Sequence[RunTimeline]:
-        """Return its timeline, in which one hour in four is idle."""
+        """Return the timeline of a job; one hour in four is idle."""
         found = self._of(job)
         if found is None or found.start_s is None or found.submit_s is None:
             return ()

@@ -17,7 +17,7 @@ from lab.simgpu.truth import ProcessTruth, Usage
 
 @dataclass(frozen=True)
 class GpuShare:
-    """One GPU in one interval in which it, or shards of it, were allocated to a job."""
+    """One GPU in one interval in which the GPU or shards of it were allocated to a job."""
 
     gpu: Gpu
     restart: int
@@ -34,7 +34,7 @@ class GpuShare:
 
 
 def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]:
-    """Return the use by raw job ``job_id`` in each closed interval, by node, time and NVML index.
+    """Return the GPU use of raw job ``job_id`` in each closed interval, sorted by node, time and index.
 
     A job without GPUs has no shares; the use of an idle GPU is 0.
     """

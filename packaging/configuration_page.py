@@ -1,6 +1,6 @@
 """Print the reference of configuration files from the classes that decode them.
 
-`PYTHONPATH=. python packaging/configuration_page.py > docs/configuration.md`; a test keeps both equal.
+`PYTHONPATH=. python packaging/configuration_page.py > docs/configuration.md`; a test compares them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _FILES = (
 _HEAD = """\
 # Configuration reference
 
-Every key of the files in `/etc/slurm-gpu`. `KEY: VALUE` shows the default, `KEY: <…>` the kind of value if
-there is none. Allowed values are in parentheses. `NAME` is any name, and `-` begins an entry of a list.
+This page lists every key of the files in `/etc/slurm-gpu`. `KEY: VALUE` shows the default. `KEY: <…>` shows
+the kind of value if there is no default. Allowed values are in parentheses. `NAME` is any name, and `-`
+begins an entry of a list.
 
 | value | form |
 |---|---|

@@ -1,6 +1,6 @@
 """Print a JSON Schema of policy.yaml, with which editors complete and check the file.
 
-`PYTHONPATH=. python packaging/policy_schema.py > etc/policy.schema.json`; a test keeps both equal.
+`PYTHONPATH=. python packaging/policy_schema.py > etc/policy.schema.json`; a test compares them.
 A schema cannot check that the group of a rule exists, for instance; `slurm-gpu policy check` does.
 """
 
@@ -19,7 +19,7 @@ from slurm_gpu.policy.language.model import Per, Policy
 from slurm_gpu.policy.language.value_types import GPUS
 
 Schema = dict[str, Any]
-# In rules other than those with `per: job`.
+# Keys that are allowed only in rules with `per: job`.
 _NOT_OF_JOBS = dict.fromkeys(("at_least", "exactly", "options", "jobs"), False)
 
 
@@ -60,7 +60,7 @@ def policy_schema() -> Schema:
 
 
 def _parts(per: Per) -> Schema:
-    """Return what distinguishes the limits, minimums and options of a rule or tier by the rule's `per:`."""
+    """Return the parts of the schema of a rule or tier that depend on the rule's `per:`."""
     return {"limits": _allowed(per)} | ({} if per is Per.JOB else _NOT_OF_JOBS)
 
 

@@ -12,7 +12,7 @@ _TRIES = 8
 
 
 class Clock(Protocol):
-    """The clocks that the code uses.
+    """The interface of the machine's clocks, which tests replace.
 
     NTP or an admin can set `wall()` forward or back. `monotonic()` never decreases, and restarts at boot. The
     values of the two clocks are not comparable.
@@ -50,8 +50,8 @@ class SystemClock:
 def wall_ahead_s(clock: Clock) -> float:
     """Return `wall()` minus `monotonic()` in seconds.
 
-    On a busy machine, the process may be paused between the two calls for a tenth of a second or more, and
-    this pause must not appear as a clock step. Therefore, each attempt reads the wall clock between two reads
+    On a busy machine, the process may be paused between the two calls for a tenth of a second or more. Such a
+    pause must not appear as a clock step. Therefore, each attempt reads the wall clock between two reads
     of the monotonic clock, and the attempt with the shortest time between these reads is used.
     """
     narrowest_s = ahead_s = float("inf")

@@ -50,7 +50,7 @@ class InputError(SlurmGpuError):
 
 
 class InvalidFileError(InputError):
-    """All errors of one file, so that users can fix all of them before they try again."""
+    """All errors of one file, which users can fix before they try again."""
 
     def __init__(self, errors: Sequence[InputError]) -> None:
         first = errors[0]

@@ -38,7 +38,7 @@ def _hex_sha256(data: bytes) -> bytes:
 
 @functools.cache
 def _sha256() -> Any:
-    # hashlib loads OpenSSL, which takes 4 MB. Like `random`, try Python's small internal modules first.
+    # hashlib loads OpenSSL, which takes 4 MB. Try Python's small internal modules first, as `random` does.
     for name in ("_sha2", "_sha256"):
         try:
             return importlib.import_module(name).sha256
@@ -104,7 +104,7 @@ class _Context:
 @functools.cache
 def _library() -> ctypes.CDLL:
     try:
-        # Loaded by name, because ctypes.util would run ldconfig and a compiler to find it.
+        # Load the library by name, because ctypes.util would run ldconfig and a compiler to find it.
         lib = ctypes.CDLL("libmunge.so.2")
     except OSError as error:
         raise MungeError(f"libmunge is not installed ({error}); install the package munge") from None
@@ -115,7 +115,7 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def _nonblocking_library() -> ctypes.PyDLL:
-    """Return libmunge for calls of its non-blocking functions, which keep Python's GIL.
+    """Return libmunge for its non-blocking functions, which are called without releasing the GIL.
 
     Reacquiring the GIL takes time if other threads are busy, so it is released only once per credential.
     """

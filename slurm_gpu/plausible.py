@@ -1,8 +1,8 @@
 """Define the plausible ranges of values that nodes measure; slurm-gpud and slurm-gpudbd use them.
 
 A value outside its range is considered a driver error: slurm-gpud records None instead, and slurm-gpudbd
-drops the field. The bounds are several times the limits of hardware, so that they are also valid for sums
-over a node. The process that calls NVML imports this module, so it must stay small.
+drops the field. The bounds are several times the limits of hardware, because they also apply to sums over
+a node. The process that calls NVML imports this module, so it must stay small.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Range(NamedTuple):
         return self.low <= value <= self.high
 
 
-# Growth of totals per second. 10 kW is several GPUs of 2026; NVLink 5 carries 1.8 TB/s, PCIe 7 0.5 TB/s.
+# Maximum growth of totals per second. In 2026, several GPUs together use 10 kW; NVLink 5 carries 1.8 TB/s,
+# and PCIe 7 carries 0.5 TB/s.
 RATES: Mapping[str, float] = {
     "energy_j": 1e4,
     "energy_mj": 1e7,
@@ -49,11 +50,11 @@ RATES: Mapping[str, float] = {
 _LATE_S = 10.0
 _SLACK = 2.0
 
-# By suffix of the name; the first match counts.
+# Ranges by the suffix of a quantity's name; the first matching suffix is used.
 _BY_END: Mapping[str, Range] = {
     "_frac": Range(0, 1 + _ROUNDING),
     "_pct": Range(0, 100 * (1 + _ROUNDING)),
-    # 64 TiB: also the main memory of a node.
+    # 64 TiB; this limit also applies to the main memory of a node.
     "_mib": Range(0, 2.0**26),
     "memory_bytes": Range(0, 2.0**46),
     # An exabyte.
@@ -74,7 +75,7 @@ _BY_END: Mapping[str, Range] = {
     "throttle_bits": Range(0, 0xFFFF),
     # The last second of the year 9998.
     "stamp_us": Range(0, 253_370_764_799e6),
-    # More links, instances and GPUs than any machine has; listed devices are queried one by one.
+    # No machine has more links, instances or GPUs. A limit is needed, because each listed device is queried.
     "nvlink_count": Range(0, 64),
     "mig_count": Range(0, 64),
     "gpu_count": Range(0, 512),

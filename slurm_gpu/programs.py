@@ -21,7 +21,7 @@ class Program(NamedTuple):
     needs: tuple[str, ...] = ()
 
 
-# By the subpackage of slurm_gpu that has main().
+# Programs by the subpackage of slurm_gpu that contains their main().
 PROGRAMS = {
     "cli": Program("slurm-gpu", "slurm-gpu-client", "client"),
     "controller": Program("slurm-gpuctld", "slurm-gpu-controller", "controller", ("httpx", "msgspec")),

@@ -15,14 +15,14 @@ _CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser",
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Without a screen; skips the test where there is none."""
+    """Start Chromium without a screen; skip the test if it is not installed."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="needs the Python package playwright (extra dev)"
     )
     if _CHROMIUM is None:
-        pytest.skip("needs Chromium, which packaging/install-packages installs where it can be had")
+        pytest.skip("needs Chromium, which packaging/install-packages installs if it is available")
     with playwright.sync_playwright() as started:
-        # As root Chromium has no sandbox, which the pages, our own, do not need. Without --disable-gpu a
+        # Chromium has no sandbox for root, and our own pages do not need one. Without --disable-gpu, a
         # process would emulate a GPU.
         browser = started.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
@@ -46,7 +46,7 @@ class Tab:
         self.page.goto(url)
 
     def blocks_injected_content(self) -> bool:
-        """Whether its policy stops a picture from elsewhere, an inline style, and markup made of text."""
+        """Return whether the page's policy blocks a foreign picture, an inline style and markup from text."""
         broken = self.page.evaluate(
             """async () => {
               const rules = [];
@@ -78,7 +78,7 @@ class Tab:
         )
 
     def is_within_its_width(self, *widths: int) -> bool:
-        """Whether nothing is wider than any of these screens."""
+        """Return whether the page is no wider than the screen at each of these widths."""
         for width in widths:
             self.page.set_viewport_size({"width": width, "height": 800})
             if self.page.evaluate("document.documentElement.scrollWidth") > width:

@@ -15,15 +15,15 @@ from hypothesis import settings
 from lab.nvml import build
 from tests.examples import examples, is_long
 
-# A busy machine is no error of the code. The same code has the same result on every machine; `make fuzz` uses
-# other examples.
+# Tests have no deadline, because a machine may be busy. The same code has the same result on every machine;
+# `make fuzz` uses other examples.
 settings.register_profile("any machine", deadline=None, max_examples=examples(), derandomize=not is_long())
 settings.load_profile("any machine")
 
 _MEMORY = Path("/dev/shm")
 _ROOM_BYTES = 2 << 30
 
-# Where two workers share the files, these begin first: one of them at the end would leave the other idle.
+# With several workers, these files run first: a long file at the end would leave the other workers idle.
 _LONG = (
     "tests/node/test_mixed_load.py",
     "tests/node/test_outages_of_days.py",
@@ -38,19 +38,19 @@ _LONG = (
 
 
 def pytest_configure() -> None:
-    """Let tests write to memory where it has room, unless TMPDIR says where: daemons flush all the time.
+    """Write temporary files to memory if it has space and TMPDIR is unset: daemons flush their files often.
 
-    None asks a Slurm that the machine happens to have: the lab's is named to each command by itself.
+    No test queries a Slurm that happens to be on this machine; the lab passes its slurm.conf to each command.
     """
     os.environ["SLURM_CONF"] = "/nowhere/slurm.conf"
-    for library in ("OMP", "OPENBLAS"):  # workers share the cores: threads of each would wait for one another
+    for library in ("OMP", "OPENBLAS"):  # workers share the cores, so more threads would only wait
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     if "TMPDIR" not in os.environ and _has_space(_MEMORY):
         tempfile.tempdir = str(_MEMORY)
 
 
 def _has_space(directory: Path) -> bool:
-    """For what a run of all tests has at once, compiled programs included."""
+    """Return whether a directory has space for the files of all tests and may contain executable programs."""
     if not os.access(directory, os.W_OK):
         return False
     disk = os.statvfs(directory)
@@ -60,7 +60,7 @@ def _has_space(directory: Path) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Disable garbage collection during the collection of tests, which took a third of its time."""
+    """Disable garbage collection, which took a third of the time, while pytest collects tests."""
     gc.disable()
     try:
         return (yield)
@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="module", autouse=True)
 def _umask() -> Iterator[None]:
-    """Restore the umask, which commands set for their process, here that of all tests."""
+    """Restore the umask: commands set it for their process, and here all tests share one process."""
     before = os.umask(0o022)
     os.umask(before)
     yield
@@ -86,7 +86,7 @@ def _umask() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _closed_sockets() -> Iterator[None]:
-    """Close the Unix socket of a failed connection, which httpcore leaves open: a later test would fail."""
+    """Close the Unix socket of each failed connection: httpcore leaves it open, which fails a later test."""
     connect = httpcore.SyncBackend.connect_unix_socket
 
     def connect_or_close(*given: Any, **named: Any) -> httpcore.NetworkStream:
@@ -103,5 +103,5 @@ def _closed_sockets() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The simulated libnvidia-ml.so.1: compiling it takes longer than most tests, so it is done once."""
+    """Build the simulated libnvidia-ml.so.1 once, because compiling it takes longer than most tests."""
     return build(tmp_path_factory.mktemp("nvml"))

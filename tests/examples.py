@@ -1,8 +1,8 @@
-"""The number of examples of a property test: few and fixed in `make check`, many and new in `make fuzz`."""
+"""Set the number of examples of property tests: few and fixed in `make check`, many in `make fuzz`."""
 
 import os
 
-# The default number of examples of a test; other tests scale in proportion.
+# The default number of examples of a test; other numbers of examples scale in proportion.
 VARIABLE = "SLURM_GPU_EXAMPLES"
 USUALLY = 25
 
@@ -12,5 +12,5 @@ def examples(normally: int = USUALLY) -> int:
 
 
 def is_long() -> bool:
-    """Whether this is `make fuzz`."""
+    """Return whether the tests run in `make fuzz`."""
     return VARIABLE in os.environ

@@ -1,4 +1,4 @@
-"""Spellings of numbers, and of none, that a parameter or an option may get."""
+"""Valid and invalid spellings of numbers for parameters and options."""
 
 TEXTS = (
     "",

@@ -1,4 +1,4 @@
-"""Hostile input is refused before it takes memory, measured for each reader in its own process."""
+"""Readers refuse hostile input before it takes memory; each reader is measured in a separate process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-# The limit of a process with numpy and pyarrow, which take 150.
+# The most memory that a process may use; numpy and pyarrow take 150 MiB of it.
 MAX_MIB = 600
 CHILD = r"""
 import re, resource, sys
@@ -47,7 +47,7 @@ def written(path: Path, content: bytes) -> Path:
 
 
 def parquet(path: Path, build: str) -> Path:
-    """Made in a process of its own, since its strings are as large here."""
+    """Write a Parquet file in a separate process, because building its large strings takes memory."""
     pytest.importorskip("pyarrow")
     script = f"import numpy as np, pyarrow as pa, pyarrow.parquet as pq, sys; n = 3; t = {build}"
     script += "; pq.write_table(pa.table(t), sys.argv[1], compression='zstd')"
@@ -74,7 +74,7 @@ def repeated_rows(path: Path) -> Path:
 
 
 def varint(value: int, width: int = 0) -> bytes:
-    """A number as Thrift's compact protocol has it, in `width` bytes at least."""
+    """Return a number in Thrift's compact protocol, in at least `width` bytes."""
     value, content = value << 1, bytearray()
     while value > 0x7F or len(content) + 1 < width:
         content.append(value & 0x7F | 0x80)
@@ -83,7 +83,7 @@ def varint(value: int, width: int = 0) -> bytes:
 
 
 def understated(path: Path, values: dict[int, int]) -> Path:
-    """Replace these values in the footer by 1000, the given number of times."""
+    """Replace each of these values in the footer by 1000, the given number of times."""
     content = path.read_bytes()
     at = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     footer = content[at:]
@@ -103,7 +103,7 @@ def understated_strings(path: Path) -> Path:
 
 
 def understated_rows(path: Path) -> Path:
-    """The numbers of the whole file come first; row groups and columns have their own."""
+    """Understate the number of rows of the whole file, which precedes those of row groups and columns."""
     numbers = "dict.fromkeys(['dp_rank', 'stage', 'rank', 'step', 'mb_id', 'duration'], np.zeros(n, int))"
     text = "pa.DictionaryArray.from_arrays(np.zeros(n, 'i4'), ['forward-compute'])"
     return understated(
@@ -127,7 +127,7 @@ def zeros_npz(path: Path) -> Path:
 
 
 def many_parts(path: Path) -> Path:
-    """Return a zip file whose directory names one part repeatedly."""
+    """Return a zip file whose directory lists 640,000 parts."""
     n = 640_000
     entry = b"PK\x01\x02" + bytes(24) + (6).to_bytes(2, "little") + bytes(16)
     directory = b"".join(entry + b"%06x" % number for number in range(n))

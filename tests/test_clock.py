@@ -1,4 +1,4 @@
-"""Clocks of the machine."""
+"""The clocks of SystemClock agree with those of the kernel."""
 
 import time
 from pathlib import Path

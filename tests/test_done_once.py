@@ -8,7 +8,7 @@ import pytest
 import slurm_gpu
 
 PACKAGE = Path(slurm_gpu.__file__).parent
-# By subject: a pattern, and the modules and folders that may contain it.
+# Patterns by subject, with the modules and folders that may contain them.
 ONCE = {
     "parsed and formatted durations": (r"\bdivmod\(\w+, 60\)|\* 3600 \+|% 3600\b", ("text/units.py",)),
     "stamps of file names": (r"%Y%m%dT%H%M%S", ("text/cells.py",)),

@@ -1,4 +1,4 @@
-"""Each thing is written once."""
+"""No ten lines of code appear in two modules."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ LEFT_OUT = ROOT / "slurm_gpu/database/storage/migrations/versions"
 def test_no_ten_lines_are_in_two_modules():
     """Comments and docstrings do not count."""
     modules = [path for path in (ROOT / "slurm_gpu").rglob("*.py") if path.parent != LEFT_OUT]
-    # The tool of pylint. pylint's own check takes a minute, because it separates imports and signatures.
+    # symilar is part of pylint. pylint's own check takes a minute, because it also separates imports.
     symilar = [Path(sys.executable).with_name("symilar"), "--ignore-comments", "--ignore-docstrings"]
     done = subprocess.run(
         [*symilar, "--duplicates=10", *modules], cwd=ROOT, capture_output=True, text=True, check=True

@@ -1,4 +1,4 @@
-"""Packages import only those below them, and each host needs only its own dependencies."""
+"""Packages import only lower packages, and each host needs only its own dependencies."""
 
 import configparser
 import re
@@ -16,7 +16,7 @@ from slurm_gpu.programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Prints the packages outside the standard library that modules pull in, each with the first that does.
+# Prints each imported package outside the standard library, with the first module that imports it.
 _PULLED_IN = """
 import importlib, sys
 first = {}
@@ -29,7 +29,7 @@ for name in first.keys() - set(sys.stdlib_module_names) - {"__main__", "slurm_gp
 """
 
 
-# By extra the packages below slurm_gpu whose imports, and those of what they import, need it.
+# Packages of slurm_gpu by the extra that they need for their direct and indirect imports.
 _PARTS = {
     "node": ["node"],
     "client": ["cli"],
@@ -41,9 +41,9 @@ _PARTS = {
     "train": ["colocation"],
     "report": ["reports"],
 }
-# lupa is imported by a name that has the version of Lua; slurm_gpu.http uses httptools through uvicorn.
+# lupa is imported under a name with the version of Lua; slurm_gpu.http uses httptools through uvicorn.
 _UNSEEN = {"lupa", "httptools"}
-# Tools that are run and not imported, and the words that run them in Makefile, pyproject.toml or tests.
+# Tools that are run, not imported, and the text in Makefile, pyproject.toml or tests that runs them.
 _RUN = {
     "import-linter": "[tool.importlinter]",
     "mypy": "$(BIN)/mypy",
@@ -61,7 +61,7 @@ def test_imports_point_one_way():
 
 
 def test_every_module_is_reached_from_a_program():
-    """Benchmarks and tests do not count; code that only they use belongs to them."""
+    """Modules that only benchmarks or tests use belong to them, so benchmarks and tests do not count."""
     graph = grimp.build_graph("slurm_gpu", cache_dir=None)
     sources = "".join(path.read_text() for path in (ROOT / "slurm_gpu").rglob("*.py"))
     started = set(re.findall(r'"-m", "(slurm_gpu[\w.]+)"', sources))
@@ -74,7 +74,7 @@ def test_every_module_is_reached_from_a_program():
 
 
 def _pulled_in(*modules: str) -> dict[str, str]:
-    """By package which of the modules pulled it in, if no earlier one had."""
+    """Return, by imported package, the first of the modules that imports it."""
     done = subprocess.run(
         [sys.executable, "-c", _PULLED_IN, *modules], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -87,7 +87,7 @@ def test_a_compute_node_needs_only_pynvml_and_pyyaml():
 
 
 def _extras() -> dict[str, list[str]]:
-    """Return by extra the distributions that setup.cfg names there."""
+    """Return the distributions that setup.cfg names for each extra."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     return {
@@ -97,7 +97,7 @@ def _extras() -> dict[str, list[str]]:
 
 
 def _modules_of(distribution: str) -> set[str]:
-    """Return the names by which a distribution is imported; its own where it is not installed."""
+    """Return the names under which a distribution is imported, or its own name if it is not installed."""
     name = distribution.lower()
     found = {module for module, its in packages_distributions().items() if name in map(str.lower, its)}
     return found or {name.replace("-", "_")}
@@ -110,7 +110,7 @@ def test_each_library_of_an_extra_is_imported_by_its_part():
             *(graph.find_upstream_modules(f"slurm_gpu.{part}", as_package=True) for part in parts)
         )
         unused = {one for one in _extras()[extra] if not _modules_of(one) & imported}
-        assert unused <= _UNSEEN, f"setup.cfg: {extra} names {unused}, which nothing there imports"
+        assert unused <= _UNSEEN, f"setup.cfg: {extra} names {unused}, which no module of it imports"
 
 
 def test_each_tool_of_the_extras_for_developers_is_used():

@@ -1,4 +1,4 @@
-"""Commands of the lab without a lab."""
+"""Test commands of the lab without starting a lab."""
 
 import io
 import os
@@ -46,7 +46,7 @@ def test_an_inaccurate_demo_shows_possible_causes_and_advice(far: float):
 def test_the_demo_waits_for_a_row_without_a_mean() -> None:
     """The first record of a job may contain only its memory."""
     whole = {"uGPUcore": 40.0, "uGPUmem": 10.0, "coverage": 1.0}
-    lab = Lab()  # not brought up: the run is known already
+    lab = Lab()  # the lab is not started, because the run is already known
     for row, compared in (
         (whole, True),
         (whole | {"uGPUcore": 40.0000001}, True),

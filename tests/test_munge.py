@@ -1,4 +1,4 @@
-"""Credentials of a real munged on a private socket."""
+"""A real munged accepts each credential once, and rejects modified and malformed credentials."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from tests.database.servers import running_munged
 def socket() -> Iterator[str]:
     if shutil.which("munged") is None:
         pytest.skip("munged is not installed")
-    # Not tmp_path: the path of a Unix socket is at most 107 characters long.
+    # tmp_path may be too long: the path of a Unix socket has at most 107 characters.
     with (
         tempfile.TemporaryDirectory(prefix="sgmunge-") as directory,
         running_munged(Path(directory)) as place,

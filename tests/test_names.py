@@ -1,4 +1,4 @@
-"""Each class has a name of its own, so that a name found by searching means one thing."""
+"""Each class has a unique name, so a search for the name finds only one class."""
 
 import ast
 from collections import defaultdict

@@ -1,4 +1,4 @@
-/* Access to the world: mapping, its clock, and who of its processes is still alive. */
+/* Map the world, read its clock, and find which of its processes have ended. */
 #define _GNU_SOURCE
 #include "simulation.h"
 
@@ -18,7 +18,7 @@
 
 struct world *world;
 
-static uint32_t attached_load; /* the driver's, when this process attached */
+static uint32_t attached_load; /* driver_loads of the world when this process attached */
 
 static const char *const function_names[] = {
 #define X(name) #name,
@@ -26,7 +26,7 @@ static const char *const function_names[] = {
 #undef X
 };
 
-/* The time of the kernel: wallclock.c may have replaced clock_gettime, and schedules continue evenly. */
+/* Return the kernel's time, since wallclock.c may replace clock_gettime, but steps must not affect schedules. */
 static uint64_t clock_ns(clockid_t clock)
 {
     struct timespec now;
@@ -38,13 +38,13 @@ static uint64_t clock_ns(clockid_t clock)
 static const char *mismatch(const struct world *candidate)
 {
     if (candidate->magic != WORLD_MAGIC)
-        return "is no world of simulated GPUs";
+        return "is not a world of simulated GPUs";
     if (candidate->version != WORLD_VERSION || candidate->size != sizeof(struct world) ||
         candidate->n_functions != N_FUNCTIONS || candidate->n_devices > MAX_DEVICES)
         return "has the layout of another version of this library";
     for (size_t i = 0; i < N_FUNCTIONS; i++)
         if (strncmp(candidate->calls[i].name, function_names[i], sizeof candidate->calls[i].name) != 0)
-            return "numbers the functions otherwise than this library";
+            return "has other function numbers than this library";
     return NULL;
 }
 
@@ -61,7 +61,7 @@ nvmlReturn_t world_attach(void)
         return NVML_ERROR_DRIVER_NOT_LOADED;
     }
     fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) /* as on a node without the driver: the caller waits and tries again */
+    if (fd < 0) /* as on a node without the driver; the caller retries later */
         return NVML_ERROR_DRIVER_NOT_LOADED;
     if (fstat(fd, &status) != 0 || status.st_size != (off_t)sizeof(struct world)) {
         close(fd);
@@ -132,7 +132,7 @@ void compute_ns(uint64_t ns)
         ;
 }
 
-/* Whether the very process is alive: a zombie is not, nor is another process under its number. */
+/* Return whether this process is alive; a zombie, or another process with the same ID, does not count. */
 static bool alive(uint32_t pid, uint64_t start_ticks)
 {
     char path[32], text[1024], state;
@@ -152,7 +152,7 @@ static bool alive(uint32_t pid, uint64_t start_ticks)
     if (length <= 0)
         return false;
     text[length] = '\0';
-    after_name = strrchr(text, ')'); /* the name itself may contain blanks and brackets */
+    after_name = strrchr(text, ')'); /* the process name may contain blanks and brackets */
     if (after_name == NULL ||
         sscanf(after_name + 1, " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
                &state, &started) != 2)
@@ -173,7 +173,7 @@ void world_end_vanished(void)
             return;
         if (!__atomic_compare_exchange_n(&world->checked_alive_ns, &last, monotonic, false, __ATOMIC_RELAXED,
                                          __ATOMIC_RELAXED))
-            return; /* another reader scans already */
+            return; /* another reader is already scanning */
     }
     for (size_t i = 0; i < slots; i++) {
         struct world_process *process = &world->processes[i];

@@ -1,4 +1,4 @@
-/* What every exported function does first: be counted, take its time, meet the injected faults. */
+/* The first steps of every exported function: count the call, spend its time, and apply injected faults. */
 #define _GNU_SOURCE
 #include "call.h"
 
@@ -43,7 +43,7 @@ void take_time_for(enum function function, size_t n_items)
         compute_ns(world->calls[function].item_cpu_ns * n_items);
 }
 
-/* As in the kernel on a GPU that answers no more: no signal handler runs, only SIGKILL helps. */
+/* Hang as a call to a dead GPU hangs in the kernel: no signal handler runs, and only SIGKILL ends it. */
 static void hang(const uint64_t *hanging, enum function function)
 {
     sigset_t all, before;

@@ -1,4 +1,4 @@
-/* Events of the driver: Xid errors, once to each event set that is registered for them. */
+/* Report the driver's Xid errors, once to each event set that is registered for them. */
 #define _GNU_SOURCE
 #include "call.h"
 
@@ -52,7 +52,7 @@ API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t handle, unsigned long lon
     return NVML_SUCCESS;
 }
 
-/* Take the oldest Xid that the set has not seen. */
+/* Return the oldest Xid that the set has not received yet. */
 static bool take_xid(nvmlEventSet_t set, nvmlEventData_t *data)
 {
     uint64_t n_xids = __atomic_load_n(&world->n_xids, __ATOMIC_ACQUIRE);

@@ -1,4 +1,4 @@
-/* nvmlDeviceGetFieldValues, and the links, whose values only fields report completely. */
+/* Implement nvmlDeviceGetFieldValues, and the link functions, since only fields report all values of links. */
 #include "call.h"
 #include "readings.h"
 #include "ring.h"
@@ -25,7 +25,7 @@ static nvmlReturn_t set_ecc(nvmlFieldValue_t *field, const struct world_device *
     return set_long(field, ecc_errors(device, error_type, counter_type));
 }
 
-/* Bytes moved since the driver was loaded. */
+/* Return the bytes moved since the driver was loaded. */
 static uint64_t bytes_moved(const struct world_device *device, enum total total, uint64_t per_s)
 {
     double full_s = (double)load_total(index_of(device), world_now(), total) / 100 / NS_PER_S;
@@ -33,7 +33,7 @@ static uint64_t bytes_moved(const struct world_device *device, enum total total,
     return (uint64_t)(full_s * (double)per_s);
 }
 
-/* In a counter of 64 or 32 bits that wraps. */
+/* Set the bytes in a counter of 64 or 32 bits that wraps. */
 static nvmlReturn_t set_pcie(nvmlFieldValue_t *field, const struct world_device *device, uint64_t per_s,
                              uint64_t offset)
 {
@@ -47,7 +47,7 @@ static bool is_link(const struct world_device *device, unsigned int link)
     return link < device->nvlink_links;
 }
 
-/* KiB: of one link, or of all together. */
+/* Set the KiB of one link, or of all links together. */
 static nvmlReturn_t set_throughput(nvmlFieldValue_t *field, const struct world_device *device, uint64_t per_s,
                                    uint64_t offset)
 {
@@ -58,7 +58,7 @@ static nvmlReturn_t set_throughput(nvmlFieldValue_t *field, const struct world_d
     return is_link(device, field->scopeId) ? set_long(field, kib / device->nvlink_links) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* Bytes of one link, from the fifth generation on. */
+/* Set the bytes of one link, from the fifth generation on. */
 static nvmlReturn_t set_link_bytes(nvmlFieldValue_t *field, const struct world_device *device, uint64_t per_s,
                                    uint64_t offset)
 {

@@ -1,9 +1,9 @@
-/* GPU Performance Monitoring: rates between two samples of running totals. */
+/* Implement GPU Performance Monitoring: rates between two samples of cumulative totals. */
 #include "call.h"
 
 #include <stdlib.h>
 
-#define SHORTEST_NS 100000000ull /* between two samples */
+#define SHORTEST_NS 100000000ull /* shortest time between two samples */
 
 struct nvmlGpmSample_st {
     uint64_t at_ns; /* 0 = never filled */
@@ -67,7 +67,7 @@ API nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t handle, unsigned int gpuInstan
     return NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* What the metrics of rates are of; NULL for the others. */
+/* Return the rate at full load for a metric that is a rate, and NULL for other metrics. */
 static const uint64_t *rate_of(unsigned int id, const struct world_device *device)
 {
     switch (id) {
@@ -79,7 +79,7 @@ static const uint64_t *rate_of(unsigned int id, const struct world_device *devic
     return NULL;
 }
 
-/* The mean that a metric is, or that it is a rate of; N_TOTALS for the others. */
+/* Return the total from which a metric is computed, or N_TOTALS for an unsupported metric. */
 static enum total mean_of(unsigned int id, const struct world_device *device)
 {
     switch (id) {

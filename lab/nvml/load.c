@@ -1,7 +1,7 @@
-/* What happened on a target between two instants, from the schedules of its processes.
+/* Compute the load of a target between two times from the schedules of its processes.
  *
- * Between two neighbouring breakpoints all schedules are straight lines, so sums and integrals are
- * computed piece by piece, exactly. lab/simgpu/load.py is the same in Python. */
+ * Between two neighbouring breakpoints, all schedules are straight lines, so sums and integrals are
+ * computed exactly, piece by piece. lab/simgpu/load.py is the same in Python. */
 #include "simulation.h"
 
 #define FULL_PCT 100.0
@@ -101,7 +101,7 @@ double part_memory(const struct part *part, uint64_t at)
     return between(left[0].memory_mib, left[1].memory_mib, left[0].time_ns, left[1].time_ns, at);
 }
 
-/* First instant after `at` and not after `to` where a part begins, bends or ends. */
+/* Return the first time after `at`, and not after `to`, at which a part begins, ends or has a vertex. */
 static uint64_t next_breakpoint(const struct part *parts, size_t n, uint64_t at, uint64_t to)
 {
     for (size_t i = 0; i < n; i++) {
@@ -118,7 +118,7 @@ static uint64_t next_breakpoint(const struct part *parts, size_t n, uint64_t at,
     return to;
 }
 
-/* Integrate one piece of straight lines on one target and add to each part its share of it. */
+/* Integrate one piece of straight lines on one target, and add to each part its share of the integral. */
 static double piece(struct part *parts, size_t n, uint64_t from, uint64_t to)
 {
     double left[MAX_PROCESSES], right[MAX_PROCESSES], sum_left = 0, sum_right = 0, total = 0, cuts[4];
@@ -199,7 +199,7 @@ double load_mean_of(const struct part *parts, size_t n, enum total total)
     return mean;
 }
 
-/* Add a target's totals by its weight, of the history that is published at present. */
+/* Add a target's totals, multiplied by its weight, from the history entry that is currently published. */
 static void add_totals(uint32_t target, uint64_t now, double weight, double totals[N_TOTALS])
 {
     struct part parts[MAX_PROCESSES];
@@ -217,7 +217,8 @@ static void add_totals(uint32_t target, uint64_t now, double weight, double tota
             totals[total] += weight * parts[i].mean_pct * parts[i].process->factors[total];
 }
 
-/* Totals of one target, or of all on a device by their weights; repeated if a process was folded meanwhile. */
+/* Return the totals of one target, or the weighted sum of all targets on a device; retry if a process was folded
+ * meanwhile. */
 static void sum_totals(uint32_t of, bool whole_device, uint64_t now, double totals[N_TOTALS])
 {
     uint32_t folds;

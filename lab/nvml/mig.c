@@ -1,4 +1,4 @@
-/* Multi-Instance GPU: the instances of a device. */
+/* Implement Multi-Instance GPU: the instances of a device. */
 #include "call.h"
 
 enum { MIG_DISABLED = 0, MIG_ENABLED = 1, MIG_NOT_SUPPORTED = 2 };
@@ -67,7 +67,7 @@ API nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t handle, unsigned in
     ENTER_TARGET(nvmlDeviceGetComputeInstanceId, handle, id);
     if (handled.instance == NULL)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *id = 0; /* the only one of its GPU instance */
+    *id = 0; /* each GPU instance has only one compute instance */
     return NVML_SUCCESS;
 }
 

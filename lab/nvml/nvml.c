@@ -1,4 +1,4 @@
-/* The library itself, and who a device is. */
+/* Implement the library's initialisation, and the identifiers and facts of devices. */
 #include "call.h"
 
 #include <pthread.h>
@@ -176,7 +176,7 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *pci
     return NVML_SUCCESS;
 }
 
-/* The four functions that return one fixed number each. */
+/* Define the four functions that each return one fixed number. */
 #define LINK_FACT(name, member)                                                 \
     API nvmlReturn_t name(nvmlDevice_t handle, unsigned int *value)             \
     {                                                                           \

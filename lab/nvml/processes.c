@@ -1,4 +1,4 @@
-/* Who has a context: on a device with all its instances, or on one instance. */
+/* List the processes with a context on a device and all its instances, or on one instance. */
 #include "call.h"
 
 static nvmlReturn_t list(enum function function, const struct handled *handled, uint32_t flags, unsigned int *count,

@@ -1,4 +1,4 @@
-/* What a device does: instantaneous readings and running totals. */
+/* Implement the current readings of a device and its cumulative totals. */
 #include "readings.h"
 
 #include "call.h"
@@ -212,7 +212,7 @@ API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t handle, int counter, u
     ENTER_DEVICE(nvmlDeviceGetPcieThroughput, handle, kib_per_s);
     if (counter != NVML_PCIE_UTIL_TX_BYTES && counter != NVML_PCIE_UTIL_RX_BYTES)
         return NVML_ERROR_INVALID_ARGUMENT;
-    sleep_ns(PCIE_WINDOW_NS); /* the driver really measures this long */
+    sleep_ns(PCIE_WINDOW_NS); /* a real driver measures for this time */
     now = world_now();
     n = load_device_parts(index_of(device), now - PCIE_WINDOW_NS, now, parts);
     rate = (double)(counter == NVML_PCIE_UTIL_TX_BYTES ? device->pcie_tx_bytes_per_s : device->pcie_rx_bytes_per_s);

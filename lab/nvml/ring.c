@@ -40,7 +40,7 @@ struct tick last_tick(const struct world_device *device, struct part parts[MAX_P
 
 unsigned int whole_percent(double percent, uint64_t tick)
 {
-    /* Multiples of the golden ratio, modulo 1: any run of them is spread evenly. */
+    /* Use multiples of the golden ratio, modulo 1, because consecutive values are distributed evenly. */
     double threshold = (double)(uint32_t)(tick * 2654435769u) / 4294967296.0;
     unsigned int whole = (unsigned int)(percent + threshold);
 
@@ -134,7 +134,7 @@ API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t handle, int type, unsigned lo
     if (n == 0 && device->faults.samples == SAMPLES_MISSING_IF_IDLE)
         return NVML_ERROR_NOT_FOUND;
     *sampleValType = NVML_VALUE_TYPE_UNSIGNED_INT;
-    if (samples == NULL) { /* the caller asks for how many to make room */
+    if (samples == NULL) { /* the caller asks for the required size */
         *sampleCount = RING_TICKS;
         return NVML_SUCCESS;
     }
@@ -148,8 +148,8 @@ API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t handle, int type, unsigned lo
     return NVML_SUCCESS;
 }
 
-/* One record per process and tick in which it did anything. Prefix sums are rounded, not shares, so
- * that the processes of a tick add up to what the device's own ring says. */
+/* Return one record per process and tick in which the process did work. Prefix sums are rounded instead of
+ * shares, so that the processes of a tick add up to the value in the device's own ring. */
 API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *utilization,
                                                  unsigned int *processSamplesCount,
                                                  unsigned long long lastSeenTimeStamp)
@@ -190,7 +190,7 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProces
     if (found == 0)
         return NVML_ERROR_NOT_FOUND;
     if (utilization == NULL || found > *processSamplesCount) {
-        *processSamplesCount = found + (unsigned int)n; /* a tick may pass before the caller is back */
+        *processSamplesCount = found + (unsigned int)n; /* a tick may pass before the caller calls again */
         return NVML_ERROR_INSUFFICIENT_SIZE;
     }
     *processSamplesCount = found;

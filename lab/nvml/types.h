@@ -1,5 +1,5 @@
 /* The part of NVML's binary interface that this library implements. Names, values and layouts are the
- * driver's; sizes are asserted, since a wrong one would corrupt the caller's memory silently. */
+ * driver's; sizes are asserted, since a wrong size would silently corrupt the caller's memory. */
 #ifndef SIMGPU_NVML_TYPES_H
 #define SIMGPU_NVML_TYPES_H
 
@@ -178,7 +178,7 @@ typedef struct {
     } metricInfo;
 } nvmlGpmMetric_t;
 
-/* Callers have room for as many metrics as their header knew, the newest for 477: 19104 bytes in all. */
+/* The size of the array depends on the caller's header; in the newest header, 477 metrics take 19104 bytes. */
 typedef struct {
     unsigned int version, numMetrics;
     nvmlGpmSample_t sample1, sample2;

@@ -1,9 +1,9 @@
-/* The wall clock of one simulated host, for all programs started with this library preloaded: the machine's own,
- * with the steps that the host's world contains. NVML stamps by the same world, so that both jump at once. The
+/* Provide the wall clock of one simulated host to programs that preload this library: the machine's clock plus
+ * the steps in the host's world. NVML's timestamps use the same world, so both clocks step at the same time. The
  * machine's clock does not change.
  *
- * This library replaces only the time of day. Monotonic clocks, sleeps, timeouts and the times of files are the
- * kernel's. */
+ * This library replaces only the time of day. Monotonic clocks, sleeps, timeouts and the times of files are
+ * those of the kernel. */
 #define _GNU_SOURCE
 #include "world.h"
 
@@ -20,7 +20,7 @@
 
 #define EXPORTED __attribute__((visibility("default")))
 #define NS_PER_S 1000000000ll
-#define HEAD offsetof(struct world, devices) /* all that is needed of it */
+#define HEAD offsetof(struct world, devices) /* the only part that this library needs */
 
 static const struct world *world;
 
@@ -78,7 +78,7 @@ EXPORTED int gettimeofday(struct timeval *restrict now, void *restrict zone)
 {
     struct timespec at = time_of_day();
 
-    (void)zone; /* Linux has none */
+    (void)zone; /* Linux ignores it */
     *now = (struct timeval){.tv_sec = at.tv_sec, .tv_usec = at.tv_nsec / 1000};
     return 0;
 }

@@ -5,22 +5,22 @@
  *
  * lab/simgpu/layout.py mirrors these structures; magic, version and sizes are checked on both sides.
  *
- * Who writes what, and how that survives a kill -9 of any writer at any instant:
- * - Python writers hold flock(2) on the file, which the kernel drops with its holder. The library never
- *   takes that lock, so that a stopped job cannot stop a monitor.
- * - A process slot is filled first and published last (`state`); it is never changed afterwards, but for
- *   `end_ns` (0 until it ends), until it is freed.
- * - Slots are freed once they ended longer ago than any sample ring reaches. What they did until
- *   `until_ns` is then kept as an integral: written to the history entry not in use, published by
- *   incrementing `folds`, whose parity says which entry counts. A reader that saw `folds` change retries.
- * - A Xid is written first and published by incrementing `n_xids`.
+ * These rules define which process writes which part, so that a kill -9 of any writer does no harm:
+ * - Python writers lock the file with flock(2); the kernel releases the lock when the writer ends. The library
+ *   never takes the lock, so that a stopped job cannot stop a monitor.
+ * - A process slot is filled first and then published by setting `state`. Afterwards, only `end_ns` (0 until the
+ *   process ends) changes until the slot is freed.
+ * - A slot is freed once its process ended before the start of all sample rings. The integral of its load until
+ *   `until_ns` is then written to the unused history entry, and published by incrementing `folds`, whose parity
+ *   selects the current entry. A reader retries if `folds` changed while it was reading.
+ * - A Xid is written first and then published by incrementing `n_xids`.
  *
- * A process runs on a *target*: a device, by its index, or a MIG instance, by MAX_DEVICES + its number.
- * What happens on an instance counts on its device by the share of the slices that the instance has.
+ * A process runs on a *target*: the index of a device, or MAX_DEVICES plus the number of a MIG instance. The load
+ * of an instance counts for its device in proportion to the instance's share of the slices.
  *
- * Times are ns of CLOCK_REALTIME, as NVML's own stamps are wall-clock time; a test may stop that clock
- * by setting `fake_now_ns`, and set the wall clock that NVML stamps by (and that wallclock.c shows to others)
- * while the simulated time continues evenly.
+ * Times are ns of CLOCK_REALTIME, because NVML's timestamps are wall-clock times. A test may stop this clock by
+ * setting `fake_now_ns`. It may also step the wall clock of NVML's timestamps and of programs that preload
+ * wallclock.c, while the simulated time continues evenly.
  */
 #ifndef SIMGPU_WORLD_H
 #define SIMGPU_WORLD_H
@@ -33,10 +33,10 @@
 
 enum {
     MAX_DEVICES = 16,
-    MAX_INSTANCES = 56, /* of MIG, on all devices together */
+    MAX_INSTANCES = 56, /* MIG instances on all devices together */
     MAX_TARGETS = MAX_DEVICES + MAX_INSTANCES,
-    GPU_SLICES = 7, /* that MIG cuts a device into */
-    MAX_XIDS = 64,  /* the newest are kept */
+    GPU_SLICES = 7, /* into which MIG divides a device */
+    MAX_XIDS = 64,  /* only the newest Xids are kept */
     MAX_FUNCTIONS = 128,
     MAX_FIELDS = 512,
     MAX_PROCESSES = 1024, /* process slots: one per process and target */
@@ -48,20 +48,20 @@ enum slot_state { SLOT_FREE = 0, SLOT_ACTIVE = 1 };
 
 enum samples_fault { SAMPLES_PRESENT = 0, SAMPLES_MISSING = 1, SAMPLES_MISSING_IF_IDLE = 2 };
 
-/* What is integrated over time, in percent × ns. */
+/* The quantities that are integrated over time, in percent × ns. */
 enum total {
     TOTAL_BUSY,
     TOTAL_SM_ACTIVE,
     TOTAL_SM_OCCUPANCY,
     TOTAL_TENSOR,
     TOTAL_DRAM,
-    TOTAL_POWER, /* above idle, of what the limit leaves */
+    TOTAL_POWER, /* of the range from idle power to the limit */
     TOTAL_PCIE,
     TOTAL_NVLINK,
     N_TOTALS
 };
 
-enum { PROCESS_MPS = 1 }; /* flag of a process: it goes through the Multi-Process Service */
+enum { PROCESS_MPS = 1 }; /* flag of a process that uses the Multi-Process Service */
 
 /* One vertex of a piecewise linear schedule; two vertices at one time make a step. */
 struct world_point {
@@ -70,23 +70,23 @@ struct world_point {
     double memory_mib;
 };
 
-/* What is injected into one device; all zero = healthy. */
+/* The faults injected into one device; all fields of a healthy device are 0. */
 struct world_faults {
-    uint64_t lost_at_ns;       /* from then on GPU_IS_LOST; 0 = never */
-    uint64_t latency_ns;       /* every call on the device sleeps this much longer */
+    uint64_t lost_at_ns;       /* calls return GPU_IS_LOST from then on; 0 = never */
+    uint64_t latency_ns;       /* additional sleep in every call on the device */
     uint64_t energy_offset_mj; /* added to the energy counter, modulo 2^64 */
     uint64_t pcie_tx_offset;   /* added to the byte counters, modulo 2^pcie_counter_bits */
     uint64_t pcie_rx_offset;
     uint64_t nvlink_tx_offset; /* added to the byte counters, modulo 2^64 */
     uint64_t nvlink_rx_offset;
     uint64_t clocks_event_reasons; /* bits added to the reported reasons */
-    uint64_t reasons_from_ns;      /* from then on */
-    uint64_t reasons_until_ns;     /* until then; 0 = indefinitely */
+    uint64_t reasons_from_ns;      /* time from which the bits are added */
+    uint64_t reasons_until_ns;     /* time until which the bits are added; 0 = indefinitely */
     uint64_t ecc_corrected; /* since the driver was loaded */
     uint64_t ecc_uncorrected;
     uint64_t unsupported[MAX_FUNCTIONS / 64];     /* bit = number of the function */
     uint64_t unsupported_fields[MAX_FIELDS / 64]; /* bit = field id */
-    uint64_t hanging[MAX_FUNCTIONS / 64];         /* these never return, until the fault is removed */
+    uint64_t hanging[MAX_FUNCTIONS / 64];         /* bit = function that hangs until the fault is removed */
     uint32_t samples;                             /* enum samples_fault */
     uint32_t pcie_counter_bits;                   /* 32 or 64; 0 = 64 */
 };
@@ -120,18 +120,18 @@ struct world_device {
     uint64_t pcie_rx_bytes_per_s;
     uint64_t nvlink_tx_bytes_per_s; /* all links together, at 100 % */
     uint64_t nvlink_rx_bytes_per_s;
-    double memory_util_factor; /* memory controller's utilisation per utilisation */
-    uint64_t high_pct_ns[N_TOTALS]; /* highest values reported so far: counters never go back */
+    double memory_util_factor; /* ratio of the memory controller's utilisation to the GPU's */
+    uint64_t high_pct_ns[N_TOTALS]; /* highest values reported so far; counters never decrease */
     uint64_t energy_high_mj;
-    uint64_t ecc_corrected_before; /* the driver was loaded last */
+    uint64_t ecc_corrected_before; /* count before the driver was last loaded */
     uint64_t ecc_uncorrected_before;
     struct world_faults faults;
 };
 
-/* A MIG instance: a GPU instance with one compute instance, which has all of it. */
+/* A MIG instance: a GPU instance whose only compute instance has all of its resources. */
 struct world_instance {
     char uuid[64];
-    char profile[24]; /* as 1g.5gb */
+    char profile[24]; /* such as 1g.5gb */
     uint32_t exists;
     uint32_t device;
     uint32_t index; /* among the instances of the device */
@@ -148,16 +148,16 @@ struct world_process {
     uint32_t pid;
     uint32_t n_points;
     uint32_t flags;
-    char application[APPLICATION_BYTES]; /* its key in the slowdown table; "": slows no other process */
-    uint64_t start_ticks; /* /proc/PID/stat, field 22; 0 = no such process, not searched for */
-    uint64_t end_ns;      /* when it ended or was found gone; 0 = not yet */
-    double factors[N_TOTALS]; /* of its share of the utilisation; that of TOTAL_BUSY is 1 */
-    double clock;             /* what is left of the greatest SM clock while it is there */
-    uint64_t reasons;         /* and the clocks event reasons that are reported for it */
+    char application[APPLICATION_BYTES]; /* key in the table of speeds; "" if it slows no other process */
+    uint64_t start_ticks; /* /proc/PID/stat, field 22; 0 = invented process, not checked in /proc */
+    uint64_t end_ns;      /* time at which its end occurred or was detected; 0 = not yet */
+    double factors[N_TOTALS]; /* multiplied by its share of the utilisation; 1 for TOTAL_BUSY */
+    double clock;             /* fraction of the maximum SM clock while the process runs */
+    uint64_t reasons;         /* clocks event reasons while the process runs */
     struct world_point points[MAX_POINTS];
 };
 
-/* Sum over all that happened before until_ns, per target. */
+/* The totals of ended processes before until_ns, by target. */
 struct world_history {
     uint64_t until_ns;
     double pct_ns[MAX_TARGETS][N_TOTALS];
@@ -168,16 +168,16 @@ struct world_xid {
     uint64_t time_ns;
     uint64_t code;
     uint32_t device;
-    uint32_t gpu_instance; /* of MIG, or 0xffffffff */
+    uint32_t gpu_instance; /* ID of the MIG GPU instance, or 0xffffffff */
 };
 
-/* How often a function was called, and the time that each call takes as it would on real hardware. */
+/* The number of calls of a function, and the time that each call takes, to imitate real hardware. */
 struct world_call {
     char name[56];
     uint64_t count;
-    uint64_t cpu_ns;      /* computing */
-    uint64_t wait_ns;     /* then sleeping */
-    uint64_t item_cpu_ns; /* computing for each value asked for, where a call takes a list of them */
+    uint64_t cpu_ns;      /* processor time */
+    uint64_t wait_ns;     /* time for which the call then sleeps */
+    uint64_t item_cpu_ns; /* processor time for each value, if the call requests a list of values */
 };
 
 struct world {
@@ -186,21 +186,21 @@ struct world {
     uint32_t size; /* of this structure */
     uint32_t n_devices;
     uint32_t n_functions;
-    uint64_t boot_ns; /* when the driver was loaded: counters start here */
+    uint64_t boot_ns; /* time at which the driver was loaded and counters started */
     uint64_t fake_now_ns;
-    uint64_t clock_step_at_ns; /* when the wall clock was set last */
-    int64_t clock_step_ns;   /* what happens since then is stamped so much later */
-    int64_t clock_before_ns; /* and what happened before so much */
+    uint64_t clock_step_at_ns; /* time at which the wall clock was last set */
+    int64_t clock_step_ns;   /* offset of timestamps since then */
+    int64_t clock_before_ns; /* offset of earlier timestamps */
     uint32_t driver_loaded;
     uint32_t folds;
-    uint32_t slots_used; /* no slot from this one on was ever used or needs a scan */
-    uint32_t driver_loads; /* how often it was loaded: earlier handles are invalid */
+    uint32_t slots_used; /* number of slots to scan; later slots were never used */
+    uint32_t driver_loads; /* number of times that the driver was loaded; earlier handles are invalid */
     uint64_t checked_alive_ns; /* CLOCK_MONOTONIC of the last scan for vanished processes */
     struct world_device devices[MAX_DEVICES];
     struct world_call calls[MAX_FUNCTIONS];
     struct world_history history[2];
     struct world_instance instances[MAX_INSTANCES];
-    uint64_t n_xids; /* ever; number i is xids[i % MAX_XIDS] */
+    uint64_t n_xids; /* number of all Xids so far; Xid i is xids[i % MAX_XIDS] */
     struct world_xid xids[MAX_XIDS];
     struct world_process processes[MAX_PROCESSES];
 };

@@ -12,11 +12,11 @@ from .world import World
 class CallTime(NamedTuple):
     """Time of one call, in µs."""
 
-    # Computing.
+    # Processor time of the call.
     cpu_us: float = 0.0
-    # Sleeping.
+    # Time for which the call sleeps.
     wait_us: float = 0.0
-    # Computing, for each value of a call that requests a list.
+    # Additional processor time for each value, if the call requests a list of values.
     item_cpu_us: float = 0.0
 
 

@@ -1,4 +1,4 @@
-"""simgpu: pretend to compute on the GPUs that CUDA would see here, by a schedule.
+"""simgpu: simulate work, by a schedule, on the GPUs that a CUDA program would see.
 
 The process registers itself in the node's world, waits, and ends; the simulated NVML reports its load.
 SIMGPU_WORLD, or SLURM_GPU_LAB_DIR and SLURMD_NODENAME, determine the path of the world. SIMGPU_DEVICES is the
@@ -41,8 +41,8 @@ DONE, NO_MEMORY, WRONG_USAGE, FAILED = 0, 1, 2, 3
 _DEFAULT_SECONDS = "10"
 # Time from the creation of a schedule to its start, so that readers find it in time even on a busy host.
 _LEAD_NS = 100_000_000
-# Time for which a stretch is visible before it begins; showing all stretches at the same time would fill the
-# world.
+# Time for which a stretch is visible before it begins. If all stretches were visible from the start, they
+# would fill the world.
 _AHEAD_NS = 10_000_000_000
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -51,7 +51,7 @@ class _Plan(NamedTuple):
     phases: list[Phase]
     activity: Activity
     mps: bool
-    # None to start as soon as readers can find the schedule.
+    # The start time; None to start as soon as readers can find the schedule.
     start_ns: int | None
 
 
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--mem-mib", metavar="MIB", help="memory on each GPU, such as 5000 or 100:5000 (default 0)"
     )
-    parser.add_argument("--seconds", metavar="S", help=f"how long (default {_DEFAULT_SECONDS})")
+    parser.add_argument("--seconds", metavar="S", help=f"duration (default {_DEFAULT_SECONDS})")
     parser.add_argument("--at", metavar="EPOCH", help="start time, common to the ranks of a job")
     parser.add_argument(
         "--activity",
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--application",
         metavar="NAME",
-        help="work that takes --seconds alone, and longer with co-runners that have a NAME on the same GPU",
+        help="work that takes --seconds alone, and longer with co-runners on the same GPU that have a NAME",
     )
     parser.add_argument(
         "--speeds",
@@ -201,7 +201,7 @@ def _check_memory(phases: Sequence[Phase], devices: Sequence[Device]) -> None:
 
 
 def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals | int | None:
-    """Work to the end and return None, or return the first signal that arrives, or the exit status."""
+    """Do the work; return None once it is done, the signal that interrupted it, or an exit status."""
     if len(devices) != 1:
         raise RequestError(f"--application: works on one GPU, and {len(devices)} are visible; see --gpus")
     (device,) = devices
@@ -241,7 +241,7 @@ def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals |
 
 
 def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals | None:
-    """Follow the schedule and return None at its end, or return the first signal that arrives earlier."""
+    """Follow the schedule; return None at its end, or the first signal that arrives earlier."""
     begun: dict[int, ProcessTruth] = {}
     ahead = stretches(work.phases)
     next_ns = work.start_ns
@@ -255,7 +255,7 @@ def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals
             _write(list(new.values()))
             begun |= new
             next_ns = points[-1].time_ns
-        # A slot is reused some time after its end, and must not be changed after that.
+        # End each slot on time: other processes reuse it some time later, and it is theirs from then on.
         moments = [truth.points[-1].time_ns for truth in begun.values()]
         if ahead and next_ns is not None:
             moments.append(next_ns - _AHEAD_NS)
@@ -286,7 +286,7 @@ def _end(
 def _begin(
     world: World, devices: Sequence[Device], phases: Sequence[Phase], start_ns: int | None, *, mps: bool
 ) -> tuple[list[int], tuple[Point, ...]]:
-    """Begin a stretch at `start_ns`, or as soon as readers can find it if that is None."""
+    """Begin a stretch at `start_ns` or, if that is None, as soon as readers can find the stretch."""
     return world.begin(
         [device.target for device in devices],
         lambda: to_points(phases, time.time_ns() + _LEAD_NS if start_ns is None else start_ns),

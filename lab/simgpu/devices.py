@@ -4,8 +4,8 @@ As in CUDA, these are the devices that the process may open, in PCI order, and t
 by index or UUID. Indices are therefore relative inside a device cgroup, and global outside of one.
 
 A process sees only one MIG instance, however many there are ("a single CUDA process can only enumerate a
-single MIG device", NVIDIA's MIG User Guide, CUDA Device Enumeration). It may open an instance if it may open
-the device files of the GPU, of the GPU instance and of the compute instance.
+single MIG device", NVIDIA's MIG User Guide, CUDA Device Enumeration). A process may open an instance if it
+may open the device files of the GPU, of the GPU instance and of the compute instance.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _may_open(path: Path | None) -> bool:
 def visible(candidates: Sequence[Device], cuda_visible_devices: str | None) -> list[Device]:
     """Return the ``candidates`` that CUDA_VISIBLE_DEVICES selects, in its order.
 
-    If it is unset (None), return all. The list ends at the first entry that names no device (``-1``,
-    ``NoDevFiles``); if a device is named twice, the result is empty.
+    If the variable is unset (None), return all candidates. The list ends at the first entry that names no
+    device (``-1``, ``NoDevFiles``); if a device is named twice, the result is empty.
     """
     if cuda_visible_devices is None:
         return _at_most_one_instance(candidates)
@@ -90,7 +90,7 @@ def _named(candidates: Sequence[Device], entry: str) -> Device | None:
 
 
 def selected(seen: Sequence[Device], request: str) -> list[Device]:
-    """Return the devices of ``--gpus``: ``all`` or CUDA ordinals such as ``0,1``."""
+    """Return the devices that ``--gpus`` selects: ``all`` or CUDA ordinals such as ``0,1``."""
     if request == "all":
         return list(seen)
     if not re.fullmatch(r"\d+(,\d+)*", request):

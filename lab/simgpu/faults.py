@@ -28,7 +28,7 @@ _OF_NONE = {"nvmlDeviceGetCount_v2", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", 
 
 
 def lose(world: World, device: int, at_ns: int | None = None) -> None:
-    """Make the device return GPU_IS_LOST, from now on or from a time of the world's clock on."""
+    """Make the device return GPU_IS_LOST from now on, or from ``at_ns`` on by the world's clock."""
     _faults(world, device).lost_at_ns = world.now_ns() if at_ns is None else at_ns
 
 
@@ -46,8 +46,7 @@ def hang(world: World, device: int, functions: Iterable[str] | None = None) -> N
     """Make exactly these functions hang when called on the device; None means all, [] restores all.
 
     Only SIGKILL ends the calling thread. Hanging calls continue once the fault is removed.
-    nvmlInitWithFlags, if named, hangs for every device. All other functions take the device or return its
-    handle.
+    nvmlInitWithFlags, if named, hangs for every device. All other functions hang only for this device.
     """
     if functions is None:
         functions = [name for name in world.calls() if name.startswith(_OF_A_DEVICE) and name not in _OF_NONE]
@@ -133,7 +132,7 @@ def xid(world: World, device: int, code: int, gpu_instance: int | None = None) -
 
 
 def mig(world: World, device: int, specs: Sequence[MigSpec]) -> None:
-    """Divide the device into other MIG instances, or none; processes on the old ones end."""
+    """Replace the MIG instances of the device; processes on the old instances end."""
     _faults(world, device)
     world.set_instances(device, specs)
 
@@ -155,7 +154,7 @@ def swap(world: World, device: int, uuid: str) -> None:
     """Replace the device with another GPU of the same kind, and reload the driver."""
     _faults(world, device)
     if any(other.uuid == uuid for other in world.devices):
-        raise RequestError(f"UUID {uuid}: is already that of a GPU of this world")
+        raise RequestError(f"UUID {uuid}: a GPU of this world already has this UUID")
     driver(world, loaded=False)
     world.content.devices[device].uuid = uuid.encode()
     driver(world, loaded=True)
@@ -210,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     action("lose", "GPU_IS_LOST from now on")
-    action("restore", "bring it back")
+    action("restore", "bring the device back")
     action("unsupported", "functions that return NOT_SUPPORTED").add_argument("functions", nargs="*")
     action("unsupported-fields", "fields that are NOT_SUPPORTED").add_argument("fields", nargs="*", type=int)
     action("hang", "functions that never return, by default all").add_argument("functions", nargs="*")
@@ -226,10 +225,10 @@ def _parser() -> argparse.ArgumentParser:
     xid = action("xid", "make the driver report an error once")
     xid.add_argument("code", type=int)
     xid.add_argument("--gpu-instance", type=int, help="the MIG instance that caused the error")
-    action("mig", "divide it into other MIG instances").add_argument(
+    action("mig", "replace the MIG instances").add_argument(
         "instances", nargs="*", type=_mig_spec, metavar="PROFILE=UUID"
     )
-    action("swap", "replace it with another GPU").add_argument("uuid")
+    action("swap", "replace the device with another GPU").add_argument("uuid")
     actions.add_parser("driver", help="make nvmlInit work or fail").add_argument(
         "state", choices=("load", "unload")
     )

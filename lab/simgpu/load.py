@@ -1,4 +1,4 @@
-"""Piecewise linear load of processes on one target, and its exact integral; lab/nvml/load.c in Python.
+"""The piecewise linear load of processes on one target, and its exact integral, as in lab/nvml/load.c.
 
 A target is a GPU or a MIG instance.
 """
@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 FULL_PCT = 100.0
-# Simpson steps over a piece in which processes request more than a full device.
+# The number of Simpson steps for a piece in which processes request more than a full device.
 _STEPS = 16
 
 
@@ -38,11 +38,11 @@ USUAL = Activity()
 class Footprint(NamedTuple):
     """The effect of a process on power, links and clock of a GPU."""
 
-    # Factor, from 0 to 1, of the process's share of the power above idle; pcie and nvlink are similar.
+    # The process's power above idle is multiplied by this factor, from 0 to 1; pcie and nvlink are similar.
     power: float = 1.0
     pcie: float = 1.0
     nvlink: float = 1.0
-    # The fraction of the maximum SM clock while the process runs; the lowest of all processes counts.
+    # The fraction of the maximum SM clock while the process runs; the lowest value of all processes applies.
     clock: float = 1.0
     # NVML's clocks event reasons while the process runs.
     reasons: int = 0
@@ -131,7 +131,7 @@ def _add_busy(lines: Sequence[tuple[Point, Point]], width: float, shares: list[f
 
 
 def _trapezium(begin: float, end: float) -> Iterator[tuple[float, float]]:
-    """Yield (x, weight): exact for straight lines."""
+    """Yield (x, weight) of the trapezoidal rule: exact for straight lines."""
     yield begin, (end - begin) / 2
     yield end, (end - begin) / 2
 

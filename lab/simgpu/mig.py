@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# The directory, next to the GPUs' device files.
+# The name of the directory of these device files, next to the device files of the GPUs.
 CAPABILITIES = "nvidia-caps"
 
 _FIRST, _PER_GPU, _PER_INSTANCE = 3, 135, 9

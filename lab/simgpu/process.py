@@ -1,4 +1,4 @@
-"""Identify a process by its number and its start time."""
+"""Identify a process by its ID and start time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _STATE, _START_TICKS = 0, 19
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when ``pid`` started, in clock ticks since boot; None if there is no such process."""
+    """Return the start time of ``pid`` in clock ticks since boot; None if there is no such process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -11,7 +11,7 @@ from .errors import RequestError
 from .layout import MAX_POINTS
 from .load import FULL, USUAL, Activity, Footprint, Point
 
-# Value at the beginning and at the end of a phase.
+# The values at the beginning and at the end of a phase.
 Ramp = tuple[float, float]
 
 _NUMBER = r"\d+(?:\.\d*)?|\.\d+"
@@ -196,12 +196,12 @@ def from_profile(name: str, seconds: float) -> list[Phase]:
 
 
 def stretches(phases: Sequence[Phase]) -> list[list[Phase]]:
-    """Split phases where activity or footprint changes, since a schedule has one of each."""
+    """Split phases where activity or footprint changes, since a schedule has only one value of each."""
     return [list(alike) for _, alike in groupby(phases, lambda phase: (phase.activity, phase.footprint))]
 
 
 def to_points(phases: Sequence[Phase], start_ns: int) -> tuple[Point, ...]:
-    """Lay the phases end to end from ``start_ns`` on; neighbours that meet share a vertex."""
+    """Convert consecutive phases to points from ``start_ns`` on; equal ends of neighbours share a vertex."""
     points: list[Point] = []
     elapsed = 0.0
     for phase in phases:

@@ -2,9 +2,10 @@
 
 The work of a job is measured in seconds: the time that it takes without co-runners. With co-runners, the job
 is slower, depending on its application and theirs; its utilisation falls with its speed, and its phases take
-longer. It ends when the work is done, or when it requests more memory than the GPU has.
+longer. The job ends when its work is done, or when it requests more memory than the GPU has.
 
-The truth contains the schedules, which end when the speed changes, and a file with the timeline of each job.
+The truth contains the schedules and a file with the timeline of each job. A schedule ends when the speed
+changes.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Work:
         return sum(phase.seconds for phase in self.phases)
 
     def left(self, done_s: float, speed: float) -> list[Phase]:
-        """Return the remaining phases after `done_s` of work, with their times at this speed."""
+        """Return the remaining phases after `done_s` of work, with their durations at this speed."""
         ends = list(accumulate(phase.seconds for phase in self.phases))
         first = min(bisect_right(ends, done_s), len(ends) - 1)
         phases = [self.phases[first].last(max(ends[first] - done_s, 1e-9)), *self.phases[first + 1 :]]
@@ -108,7 +109,7 @@ class Course:
     uuid: str
     pid: int
     began_s: float
-    # (start, co-runners, speed).
+    # Tuples of start, co-runners and speed.
     stretches: list[tuple[float, list[str], float]] = field(default_factory=list)
     ended_s: float | None = None
     # ``done``, ``out of memory``, or the name of a signal; None after SIGKILL.
@@ -116,7 +117,7 @@ class Course:
 
     @property
     def slowdown(self) -> float | None:
-        """Return the job's duration relative to that without co-runners; None unless the work was done."""
+        """Return the job's duration divided by its duration alone; None unless all work was done."""
         if self.ended_s is None or self.ended_by != "done":
             return None
         return (self.ended_s - self.began_s) / self.alone_s
@@ -151,7 +152,7 @@ class _Stretch:
 
 
 class Worker:
-    """One job that works on one GPU: `turn` is called repeatedly until it returns how the job ended."""
+    """One job on one GPU; the caller repeats `turn` until it returns how the job ended."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class Worker:
         keep: Callable[[ProcessTruth], None],
         started: int | None = None,
     ) -> None:
-        """Begin; a schedule starts ``lead_ns`` after its creation.
+        """Begin the work; each schedule starts ``lead_ns`` after its creation.
 
         ``truth_of`` creates the truth of a schedule, and ``keep`` stores it.
         """

@@ -17,7 +17,7 @@ class Profile(NamedTuple):
     slices: int
     sm_count: int
     memory_mib: int
-    # The first number that the driver gives to GPU instances of this kind.
+    # The lowest ID that the driver assigns to GPU instances of this kind.
     first_id: int
 
 
@@ -53,35 +53,35 @@ class GpuSpec:
     name: str = "NVIDIA A100-SXM4-40GB"
     minor: int = 0
     memory_mib: int = 40960
-    # Memory of the driver: part of ``used`` in MemoryInfo, ``reserved`` in MemoryInfo_v2.
+    # The driver's own memory: part of ``used`` in MemoryInfo, and ``reserved`` in MemoryInfo_v2.
     reserved_mib: int = 512
     # domain:bus:device; if None, bus numbers ascend with the NVML index, as on real nodes.
     pci_bus_id: str | None = None
     idle_w: float = 55.0
-    # Power at 100 % utilisation; between idle and this, power is linear.
+    # Power at 100 % utilisation; from idle to this limit, power increases linearly with utilisation.
     power_limit_w: float = 400.0
     idle_temperature_c: int = 32
     full_temperature_c: int = 72
     idle_sm_clock_mhz: int = 210
     max_sm_clock_mhz: int = 1410
     memory_clock_mhz: int = 1215
-    # The memory controller's utilisation, relative to the GPU's.
+    # The ratio of the memory controller's utilisation to the GPU's utilisation.
     memory_util_factor: float = 0.6
-    # At 100 %.
+    # PCIe traffic at 100 % utilisation.
     pcie_tx_bytes_per_s: int = 2_000_000_000
     pcie_rx_bytes_per_s: int = 6_000_000_000
     pcie_generation: int = 4
     pcie_width: int = 16
-    # 0 = none.
+    # The number of NVLink links; 0 for a GPU without NVLink.
     nvlink_links: int = 12
-    # As in pynvml: 4 = 3.0, 6 = 4.0, 7 = 5.0.
+    # The version as pynvml encodes it: 4 is NVLink 3.0, 6 is 4.0, 7 is 5.0.
     nvlink_version: int = 4
     # The bandwidth of one link in one direction.
     nvlink_mb_per_s: int = 25_000
-    # All links together, at 100 %.
+    # NVLink traffic of all links together at 100 % utilisation.
     nvlink_tx_bytes_per_s: int = 20_000_000_000
     nvlink_rx_bytes_per_s: int = 10_000_000_000
-    # GPU Performance Monitoring: from Hopper on.
+    # Whether the GPU has GPU Performance Monitoring, as GPUs from Hopper on do.
     gpm: bool = False
     mig_mode: int = layout.MIG_DISABLED
     # The MIG instances; if there is any, MIG is enabled.

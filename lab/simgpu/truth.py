@@ -36,9 +36,9 @@ class ProcessTruth:
     pid: int
     # Absolute wall-clock times in ns.
     points: tuple[Point, ...]
-    # None while the process runs, and also later if SIGKILL ended it.
+    # The end time; None while the process runs, and also later if SIGKILL ended the process.
     end_ns: int | None = None
-    # ``schedule``, or the name of the signal.
+    # The cause of the end: ``schedule``, or the name of the signal.
     ended_by: str | None = None
     activity: Activity = USUAL
     footprint: Footprint = FULL
@@ -49,7 +49,7 @@ class ProcessTruth:
 
     @property
     def path_name(self) -> str:
-        """Name of its file, the same at start and end."""
+        """The name of the process's file, which does not change when the process ends."""
         run = f"{self.job_id}-{self.restart}-{self.node}"
         return f"{_PREFIX}{run}-{self.pid}-{self.points[0].time_ns}-{self.uuid}.json"
 
@@ -65,7 +65,7 @@ _NOTHING = Activity(0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Usage:
-    """Means over an interval; without any process they are 0, which is a measurement."""
+    """Mean values over an interval; without any process, the values are 0, not missing."""
 
     # The job's share of the GPU's utilisation, the expected uGPUcore.
     util_pct: float
@@ -79,7 +79,7 @@ class Usage:
     processes: int
     # The GPM metrics of the job's share, as fractions.
     activity: Activity = _NOTHING
-    # The metrics of all processes, expected from GPM.
+    # The metrics of all processes together, as GPM should report them.
     device_activity: Activity = _NOTHING
 
 

@@ -1,7 +1,7 @@
-"""Register work in the world file of a simulated node, and step the node's clock. `creation` creates it.
+"""Register work in the world file of a simulated node, and step the node's clock.
 
-lab/nvml/world.h describes its layout, and which process may write which part. All writers here lock the file
-with flock(2), which the kernel releases when they end.
+`creation` creates the file. lab/nvml/world.h describes its layout, and which process may write which part.
+All writers here lock the file with flock(2); the kernel releases the lock when the writer ends.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .specs import MigSpec, instances
 Points = TypeVar("Points", bound=Sequence[Point])
 
 _SIZE = ctypes.sizeof(layout.WorldStruct)
-# Processes that ended earlier are added to the history, since the sample rings cover 20 s.
+# Processes are moved to the history this long after their end, since the sample rings cover 20 s.
 _FOLD_AFTER_NS = 25_000_000_000
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU or MIG instance of a world, as far as simgpu needs it."""
+    """The properties of a GPU or MIG instance that simgpu needs."""
 
     # NVML's index of the GPU.
     index: int
@@ -96,8 +96,8 @@ class World:
         """Step the wall clock: from now on, NVML's timestamps are later, or earlier, by ``by_ns``.
 
         The step also applies to processes with lab/nvml/wallclock.c preloaded. Schedules, truth and
-        ``now_ns`` continue. Only the last two steps are stored; timestamps from before the first one are as
-        between the two.
+        ``now_ns`` continue. Only the last two steps are stored; earlier timestamps are computed as for times
+        between these two.
         """
         # In this order of writes, no reader computes a timestamp from a clock that never existed.
         self.content.clock_before_ns = self.content.clock_step_ns
@@ -168,9 +168,9 @@ class World:
     ) -> int:
         """Register a process with its schedule on a target, and return its slot.
 
-        The target of a GPU is its NVML index, and that of a MIG instance is in ``instances``. ``started`` is
-        the start time of the process in ticks, read from /proc if None. With 0, the process need not exist,
-        so that tests can invent processes.
+        The target of a GPU is its NVML index; ``instances`` lists the targets of MIG instances. ``started``
+        is the start time of the process in ticks, read from /proc if None. If it is 0, the process need not
+        exist, so that tests can invent processes.
         """
         (slot,), _ = self.begin(
             [target], lambda: points, pid, started, activity=activity, footprint=footprint, mps=mps
@@ -229,8 +229,8 @@ class World:
     def co_runners(self, target: int, pid: int) -> tuple[str, ...]:
         """Return the sorted applications of all other processes on a target.
 
-        They include processes that are about to begin, and those whose end has not been recorded. A process
-        that changes its schedule has two schedules for a moment, and counts once.
+        The result includes processes that are about to begin, and processes whose end has not been recorded.
+        A process that changes its schedule has two schedules for a moment, but counts only once.
         """
         with self.locked():
             self._end_vanished()
@@ -260,7 +260,7 @@ class World:
             return is_out
 
     def set_instances(self, device: int, specs: Sequence[MigSpec]) -> None:
-        """Replace the MIG instances of a device; the processes on the old ones vanish."""
+        """Replace the MIG instances of a device; the processes on the old instances are removed."""
         new = instances(specs, device)
         with self.locked():
             now_ns = self.now_ns()

@@ -1,8 +1,7 @@
 """`python packaging/completion DIRECTORY`: write the completion scripts for bash, zsh and fish.
 
-Click generates the scripts, which call `slurm-gpu` for each completion, so they are never outdated. Unlike
-with
-`eval "$(…)"` in a profile, starting a shell does not call `slurm-gpu`.
+Click generates the scripts, which call `slurm-gpu` for each completion, so they are never outdated. Starting
+a shell does not call `slurm-gpu`, unlike `eval "$(…)"` in a profile.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def main(directory: Path) -> None:
         make = get_completion_class(shell)
         assert make is not None, shell
         script = make(cli, {}, _NAME, _VARIABLE).source()
-        # The help of a command may have commas, too.
+        # The help of a command may also contain commas.
         script = script.replace('string split "," $completion', 'string split --max 1 "," $completion')
         (directory / name).write_text(script, "utf-8")
 

@@ -61,7 +61,7 @@ def _overview(context: click.Context, version: str, date: str) -> ManPage:
 
 
 def _fill(page: ManPage, context: click.Context) -> None:
-    """Return the description and the options of a command and, if it is a group, of its commands."""
+    """Add the description and the options of a command and, if it is a group, of its commands."""
     page.add("SYNOPSIS", *(_synopsis(each) for each in _called(context)))
     page.add("DESCRIPTION", _help(context.command))
     inner = list(_subcommands(context))
@@ -108,7 +108,7 @@ def _synopsis(context: click.Context) -> nodes.paragraph:
 
 def _help(command: click.Command) -> list[nodes.Node]:
     text = inspect.cleandoc(command.help or "").partition("\f")[0]
-    # Click's own mark: the lines of this paragraph are not wrapped.
+    # Click does not wrap the lines of a paragraph that begins with a backspace.
     found: list[nodes.Node] = []
     for part in text.split("\n\n"):
         found += [literal(part[2:].strip("\n"))] if part.startswith("\b\n") else paragraphs(part)

@@ -18,7 +18,7 @@ from slurm_gpu.node.main import make_parser as gpud_parser
 
 _EXIT_STATUS = (
     ("0", "The daemon was stopped, or its command succeeded."),
-    ("2", "Invalid usage or file. systemd does not restart it."),
+    ("2", "Invalid usage or file. systemd does not restart the daemon."),
     ("3", "Slurm, the database, MUNGE, NVML or another external component failed."),
 )
 _SITE_FILE = ("/etc/slurm-gpu/slurm-gpu.yaml", "The site file: see `slurm-gpu.yaml`(5).")
@@ -101,9 +101,8 @@ def _daemons() -> Iterator[_Daemon]:
         "read Slurm's queue for job_submit.lua",
         """Runs on each host of slurmctld, as SlurmUser. It reads slurmctld's queue once a second, or less
         often if slurmctld is slow or the queue is long, and writes a snapshot with the use of each user. The
-        policy's job_submit.lua reads the snapshot, so that slurmctld does not sum up the queue at each
-        submission. Limits on GPU-hours require the daemon. Without a snapshot, the script reads the queue
-        itself.""",
+        policy's job_submit.lua reads the snapshot instead of the whole queue at each submission. Limits on
+        GPU-hours require the daemon. Without a snapshot, the script reads the queue itself.""",
         (
             ("/run/slurm-gpu/snapshot.txt", "The snapshot for job_submit.lua."),
             ("/run/slurm-gpu/decisions.log", "Decisions of job_submit.lua, written by slurmctld."),
@@ -114,9 +113,9 @@ def _daemons() -> Iterator[_Daemon]:
     yield _Daemon(
         gpuweb_parser(),
         "show every GPU of a cluster and every job",
-        """Runs on one host that reaches slurm-gpudbd, as its own system user. It reads slurm-gpudbd every few
-        seconds and shows the whole cluster, with a square for each GPU, and every job, in a browser and to
-        programs over HTTP. Users see full details of their own jobs and the occupancy by other users' jobs;
+        """Runs on one host that reaches slurm-gpudbd, as its own system user. It queries slurm-gpudbd every
+        few seconds. Its web pages and its HTTP API show the whole cluster, with a square for each GPU, and
+        every job. Users see full details of their own jobs and the occupancy by other users' jobs;
         operators see everything. While slurm-gpudbd is down, slurm-gpuweb shows the last data with their age.
         /openapi.json describes the API.""",
         (("/etc/slurm-gpu/slurm-gpuweb.yaml", "Its address and sign-in: see `slurm-gpuweb.yaml`(5)."),),

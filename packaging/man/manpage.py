@@ -68,7 +68,7 @@ def paragraph(text: str) -> nodes.paragraph:
 
 
 def paragraphs(text: str) -> list[nodes.Node]:
-    """Return running text with paragraphs."""
+    """Return running text, split into paragraphs."""
     return [paragraph(part) for part in re.split(r"\n\s*\n", text.strip()) if part]
 
 

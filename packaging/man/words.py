@@ -1,4 +1,4 @@
-"""Fixed texts of the manual pages."""
+"""Define fixed texts of the manual pages."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 -- requires: amounts, calendar, judge, remedy, state, wording
--- The last lines of a refusal: a command that would be accepted, or a way to make the job fit.
+-- Writes the last lines of a refusal: a command that would be accepted, or a way to make the job fit.
 local _, lib = ...
 local wrap, width, WIDTH = lib.wording.wrap, lib.wording.width, lib.wording.WIDTH
 
@@ -18,7 +18,8 @@ local function add_command(lines, opening, command)
   lines[#lines + 1] = opening .. " " .. command
 end
 
--- Adds the suggested command. If its job would borrow GPUs, also adds a command that borrows none, or a note.
+-- Adds the suggested command. If the suggested job would borrow GPUs, also adds a command that borrows no GPUs, or a
+-- note.
 local function add_remedy(lines, opening, found)
   local without = #found.without > 0 and " without " .. table.concat(found.without, " and ") or ""
   add_command(lines, opening .. without .. ":", found.command)
@@ -66,7 +67,7 @@ end
 local function add_room(lines, job, state, findings)
   for _, finding in ipairs(findings) do
     if finding.retry_s then
-      -- Slurm may have refused jobs that the script accepted, but the queue does not show this yet.
+      -- Slurm may have refused jobs that the script accepted; the queue does not show such refusals yet.
       local text = "Jobs that were just submitted count before they appear in the queue. If Slurm refused them, try "
       local rest = string.format("again in %.0f s; otherwise wait for a job to %s.", finding.retry_s, event_of(finding))
       wrap(lines, text .. rest, "  ")
@@ -149,7 +150,7 @@ local function add_other_hours(lines, job, state, findings)
   if begin_s then
     add_command(lines, "  To run at other hours:", "--begin=" .. calendar.shown(begin_s):gsub(" ", "T"))
   end
-  local minutes = math.floor((first_s - math.max(job.begin_s, job.now + 60)) / 60) -- a minute to type the option
+  local minutes = math.floor((first_s - math.max(job.begin_s, job.now + 60)) / 60) -- allows a minute to type the option
   if minutes >= 1 and lib.judge.objections(lib.judge.instead(job, state, { time_limit = minutes })) == nil then
     add_command(lines, "  To end before these hours:", "--time=" .. lib.amounts.format_time(minutes * 60))
   end
@@ -158,6 +159,6 @@ end
 return function(lines, job, state, findings)
   if job.record == nil then
     add_smaller(lines, job, state, findings)
-    pcall(add_other_hours, lines, job, state, findings) -- the refusal itself is still shown if this fails
+    pcall(add_other_hours, lines, job, state, findings) -- an error here must not suppress the refusal
   end
 end

@@ -1,6 +1,6 @@
 -- requires: judge, reading, stages, state
--- A cache of decisions. Users submit many identical jobs; a job that is identical to an accepted one is accepted
--- without a judgement.
+-- Caches decisions. Users submit many identical jobs; a job that is identical to an accepted job is accepted without a
+-- judgement.
 --
 -- With 10,000 queued jobs and a script that does nothing, slurmctld spends 0.9 to 1.5 ms of CPU time on a
 -- submission. A judgement takes 0.14 to 0.28 ms, a hit 0.04 to 0.08 ms (bench/submit.py, medians of two runs).
@@ -10,20 +10,20 @@
 -- that apply to it. Invariants:
 --
 -- 1. Only new jobs that were accepted without a finding, a message or a queue error are cached.
--- 2. A judgement depends only on its key, the policy, the sums and, if a rule depends on the clock, the current
---    second. A lookup compares the key and the second, and evaluates the sums again. A module that depends on more
---    has a function `again(job, state)`; an unknown module without one disables the cache.
+-- 2. A judgement depends only on its key, the policy, the sums and, if a rule depends on the clock, the current second.
+--    A lookup compares the key and the second, and evaluates the sums again. A module that depends on more values has a
+--    function `again(job, state)`; an unknown module without this function disables the cache.
 -- 3. Any difference or error is a miss; the job is then judged in full.
 -- 4. The cache has at most MOST_LEAVES leaves, is emptied every KEPT_S seconds, and is empty when the script is
 --    loaded.
 -- 5. References to Slurm's job_desc and partitions are dropped at the end of the call.
 -- 6. The cache is disabled while the function `slurm_gpu_considered` is set, because every judgement must call it.
 --
--- The keys form a tree. A question names a value that the judgement read; the answer is that value. A node has a
--- list of `questions` to which all its jobs gave the same `answers`. Both lists are flat, because memory accesses
--- take longer than comparisons. A node ends with a `leaf`, or with a `question` that its jobs answered differently.
--- Then `by_answer` has the next node for each answer, and `unset` the one for nil. `fields` has the questions about
--- fields of job_desc, and false for other questions.
+-- The keys form a tree. A question names a value that the judgement read; the answer is that value. A node has a list
+-- of `questions` to which all its jobs gave the same `answers`. Both lists are flat, because memory accesses take
+-- longer than comparisons. A node ends with a `leaf`, or with a `question` that its jobs answered differently. After a
+-- question, `by_answer` has the next node for each answer, and `unset` has the next node for nil. `fields` has the
+-- questions about fields of job_desc, and false for other questions.
 local policy, lib = ...
 local again = {}
 
@@ -31,11 +31,11 @@ local again = {}
 local MOST_LEAVES = 500
 -- Maximum length of an answer in bytes; jobs with longer answers are not cached.
 local LONGEST_ANSWER = 1000
--- Seconds after which the cache is emptied: values that are not compared, such as a user's name, may change.
+-- Seconds after which the cache is emptied, because values that are not compared, such as a user's name, may change.
 local KEPT_S = 600
 
--- Stages that depend on sums and the clock only through `checks`. Any other stage needs a function
--- `again(job, state)` that returns whether the stage would still find nothing; without it, the cache is disabled.
+-- Stages that depend on sums and the clock only through `checks`. Any other stage needs a function `again(job, state)`
+-- that returns whether the stage would still find nothing; without this function, the cache is disabled.
 local KNOWN = {}
 for _, name in ipairs({ "job", "lending", "state", "limits", "bundles" }) do
   KNOWN[lib[name] or name] = true
@@ -67,7 +67,7 @@ local function forget()
   roots, n_leaves = {}, 0
 end
 
--- Returns the root of the tree for a kind of job and a submitter; nil if there is none.
+-- Returns the root of the tree for a kind of job and a submitter; nil if there is no tree.
 local function root_of(kind, submit_uid)
   local kinds = roots[kind]
   return kinds and kinds[submit_uid]
@@ -80,7 +80,7 @@ local function following(node, value)
   return node.by_answer[value]
 end
 
--- Returns the leaf that matches a job's answers; nil if there is none.
+-- Returns the leaf that matches a job's answers; nil if no leaf matches.
 local function leaf_of(node, desc, parts)
   while node do
     local fields, answers = node.fields, node.answers
@@ -122,7 +122,7 @@ local function left_of(check, job, state)
     if check.summed_in ~= number then
       local own, reported = lib.state.sums(state, check.rule, job)
       check.own, check.reported = own or NONE, reported or NONE
-      check.summed_in = own and number -- a user who has no sums yet may get them later
+      check.summed_in = own and number -- a user without sums may get some later
     end
     used = (check.own[check.sum] or 0) + (check.reported[check.sum] or 0)
     used = used > 0 and used or 0
@@ -134,8 +134,8 @@ local function left_of(check, job, state)
   return fits, check.bound > 0 and left / check.bound or 0
 end
 
--- Returns the limits that apply to a job, in order. Merges adjacent limits that depend only on the job into the
--- nearest one, with the fraction of it that is left.
+-- Returns the limits that apply to a job, in order. Merges adjacent limits that depend only on the job into the limit
+-- with the smallest fraction left.
 local function compress(checks)
   local kept = {}
   for _, check in ipairs(checks) do
@@ -144,7 +144,7 @@ local function compress(checks)
     else
       local left, last = check.bound > 0 and check.bound / check.bound or 0, kept[#kept]
       local before = last and last.left
-      if not (before and before <= left) then -- inf / inf (no limit) is NaN: neither limit is nearer
+      if not (before and before <= left) then -- inf / inf (no limit) is NaN, which no comparison satisfies
         kept[#kept + (before and left < before and 0 or 1)] = { rule = check.rule, left = left }
       end
     end
@@ -184,13 +184,13 @@ local function find(state, kind, desc, parts, submit_uid, now, up)
   return known
 end
 
--- Returns whether the cache may be used; with `slurm_gpu_considered`, every job must be judged.
+-- Returns whether the cache may be used; if `slurm_gpu_considered` is set, every job must be judged.
 local function is_enabled()
   return usable and slurm_gpu_considered == nil
 end
 
--- Returns the cached job that is identical to this one, with this one's job_desc, if it would still be accepted.
--- Returns nil if the job must be judged.
+-- Returns the cached job that is identical to the new job, with the new job_desc, if it would still be accepted.
+-- Returns nil if the new job must be judged.
 function again.find(state, ...)
   if not is_enabled() then
     return nil
@@ -210,7 +210,7 @@ local function stretch(questions, answers, first, last)
     node.answers[at] = false
   end
   for at = 1, last - first + 1 do
-    node.answers[at] = answers[first + at - 1] -- Lua keeps a filled list as an array, even with nils
+    node.answers[at] = answers[first + at - 1] -- Lua stores a filled list as an array, even with nils
   end
   return node
 end
@@ -223,7 +223,7 @@ local function set_following(node, value, other)
   end
 end
 
--- Splits a node at a question to which a job has another answer.
+-- Splits a node at a question to which a job has a different answer.
 local function split(node, at)
   local questions, answers = node.questions, node.answers
   local before, after = stretch(questions, answers, 1, at - 1), stretch(questions, answers, at + 1, #questions)
@@ -233,8 +233,8 @@ local function split(node, at)
   set_following(node, answers[at], after)
 end
 
--- Returns how many leading questions of a node have the same answers in `answers` from index `first` on. Returns
--- nil if the questions themselves differ: they then depend on more than the answers.
+-- Returns how many leading questions of a node have the same answers in `answers` from index `first` on. Returns nil if
+-- the questions differ, because they then depend on more than the earlier answers.
 local function alike(node, questions, answers, first)
   for at = 1, #node.questions do
     local index = first + at - 1

@@ -1,9 +1,9 @@
--- Parses and formats Slurm's amounts: numbers that may be unset, GPUs in TRES strings, tasks in array expressions.
--- Pure functions; Lua 5.1 to 5.4.
+-- Parses and formats Slurm's amounts: numbers that may be unset, GPUs in TRES strings, tasks in array expressions. All
+-- functions are pure, and work in Lua 5.1 to 5.4.
 local policy = ...
 local amounts = {}
 
--- Slurm represents an unset number by the second largest value of its width, and "no limit" by the largest.
+-- Slurm represents an unset number by the second largest value of its integer type, and "no limit" by the largest.
 local UNSET_32, UNLIMITED_32, UNSET_16 = 4294967294, 4294967295, 65534
 
 -- Returns a 32-bit field as a number; nil if it is unset, math.huge if it is unlimited.
@@ -36,7 +36,7 @@ local function parse_tres(text)
       local unreadable = false
       if digits == nil then
         kind, digits, suffix = rest, "1", ""
-        -- Slurm reads "+8" and "1kb" as counts too; a MIG profile such as "3g.20gb" is a type.
+        -- Slurm also accepts "+8" and "1kb" as counts; a MIG profile such as "3g.20gb" is a type.
         local name_of_type = rest:sub(2)
         unreadable = rest ~= ""
           and (name_of_type:find("[^%w_.-]") or name_of_type:find("^%-") or name_of_type:find("^%d%w*$")) ~= nil
@@ -53,12 +53,12 @@ local function parse_tres(text)
   return items
 end
 
--- Results are cached, because jobs repeat the same requests. Callers must not change them.
+-- Results are cached, because jobs repeat the same requests. Callers must not change a result.
 local MOST_PARSED = 1000
 local parsed, n_parsed = {}, 0
 
--- Maximum lengths in bytes; parsing longer texts would delay slurmctld and fill its memory. An array expression may
--- be as long as one argument of a command line.
+-- Maximum lengths of texts in bytes; parsing longer texts would delay slurmctld and fill its memory. An array
+-- expression may be as long as one argument of a command line.
 local LONGEST_TRES, LONGEST_ARRAY = 1000, 131072
 local TOO_LONG = { { unreadable = true, name = "gpu", count = 0.0 } }
 
@@ -80,7 +80,7 @@ end
 -- Converts counts of GPUs, shards and MPS to thousandths of a GPU. A GPU has 100 MPS unless the
 -- cluster's nodes define another number.
 local function mgpu(gpus, shards, mps)
-  -- Multiply as floats: from Lua 5.3 on, math.floor returns integers, whose products wrap around.
+  -- Multiply floats: from Lua 5.3 on, math.floor returns integers, and products of integers wrap around.
   local sum = gpus * 1000.0 + math.floor(mps * 1000 / (policy.mps_per_gpu or 100) + 0.5)
   if policy.shards_per_gpu then
     sum = sum + math.floor(shards * 1000 / policy.shards_per_gpu + 0.5)
@@ -88,8 +88,8 @@ local function mgpu(gpus, shards, mps)
   return sum
 end
 
--- Returns whether an item counts. `only` is nil to count all items, or {type = a100, untyped = whether items without
--- a type may be of that type}.
+-- Returns whether an item counts. If `only` is nil, all items count. Otherwise, `only` is {type = a100, untyped =
+-- whether items without a type may be of that type}.
 local function counts(item, only)
   if only == nil then
     return true
@@ -115,8 +115,8 @@ function amounts.requested_mgpu(text, times, only, least)
   return mgpu(sum.gpu, sum.shard, sum.mps)
 end
 
--- Returns the GPUs, in thousandths, in a total that Slurm printed ("cpu=4,gres/gpu=2,gres/gpu:a100=2"); nil if it
--- lists no GPUs. The untyped count includes the typed counts.
+-- Returns the GPUs, in thousandths, in a total that Slurm printed ("cpu=4,gres/gpu=2,gres/gpu:a100=2"); nil if the
+-- total lists no GPUs. The untyped count includes the typed counts.
 function amounts.total_mgpu(text, only)
   local plain, typed, wanted, any = {}, {}, {}, false
   for _, item in ipairs(amounts.parse_tres(text)) do
@@ -146,12 +146,12 @@ function amounts.total_host(text)
   return tonumber(cpus), tonumber(memory) and tonumber(memory) * TO_MIB[unit]
 end
 
--- Returns the MiB in a field of job_desc or of a record; nil if it is unset (in Slurm, a value near 2^64).
+-- Returns the MiB in a field of job_desc or of a record; nil if the field is unset (in Slurm, a value near 2^64).
 function amounts.mib(value)
   return type(value) == "number" and value < 1e12 and value + 0.0 or nil
 end
 
--- Returns the amount per GPU in "gres:gpu:8" or "gpu:16384"; nil if there is none.
+-- Returns the amount per GPU in "gres:gpu:8" or "gpu:16384"; nil if the text has no amount.
 function amounts.per_gpu(text)
   local most
   for _, item in ipairs(type(text) == "string" and amounts.parse_tres(text) or {}) do
@@ -171,25 +171,26 @@ function amounts.least_nodes(request)
   return nodes
 end
 
--- Returns the maximum number of nodes that a request sets; nil if it sets none.
+-- Returns the maximum number of nodes that a request sets; nil if it sets no maximum.
 function amounts.most_nodes(request)
   local most = request.most_nodes or 0 -- 0 in records
   return most > 0 and math.min(most, UNLIMITED_32) or nil
 end
 
--- Returns the number of nodes for which a request is counted. For a range such as 1-3, this is the maximum, since
--- Slurm allocates as many nodes as it can. Without a maximum, it is the number that the tasks need (nodes.lua).
+-- Returns the number of nodes for which a request is counted. For a range such as 1-3, the maximum counts, because
+-- Slurm allocates as many nodes as it can. Without a maximum, the number of nodes that the tasks need counts
+-- (nodes.lua).
 function amounts.counted_nodes(request)
   local most = amounts.most_nodes(request) or request.needed_nodes or 1
   return math.max(amounts.least_nodes(request), most) + 0.0
 end
 
--- Returns the CPUs of one task; they are all on one node.
+-- Returns the number of CPUs of one task; all CPUs of a task are on one node.
 function amounts.cpus_of_task(request)
   return math.max(request.cpus_per_task or 1, 1)
 end
 
--- Returns the number of tasks of a request. By default, Slurm starts one task on each node. From 24.11 on, it also
+-- Returns the number of tasks of a request. By default, Slurm starts one task on each node. From 24.11 on, Slurm also
 -- derives the tasks from the CPUs if the number of GPUs depends on the tasks.
 function amounts.counted_tasks(request)
   if request.tasks then
@@ -222,16 +223,16 @@ local function typed_mgpu(request, times, only)
   return sum * 1000
 end
 
--- Returns the GPUs, in thousandths, for which a request is counted: on the most nodes that it allows or, without a
--- maximum, on the fewest that satisfy it. The TRES strings (per_job, per_node, per_socket, per_task) and numbers
--- (nodes, most_nodes, needed_nodes, tasks, tasks_per_node, tasks_per_gpu, sockets) of the request may be nil. The
--- second result is the form that decides ("per_job" …), or nil. The third is the most GPUs on one node, if the
--- request limits them. `only` restricts the count to one GPU type.
+-- Returns the GPUs, in thousandths, for which a request is counted: on the maximum number of nodes or, without a
+-- maximum, on the fewest nodes that satisfy the request. The TRES strings (per_job, per_node, per_socket, per_task) and
+-- numbers (nodes, most_nodes, needed_nodes, tasks, tasks_per_node, tasks_per_gpu, sockets) of the request may be nil.
+-- The second result is the form of the request that determines the count ("per_job" …), or nil. The third result is the
+-- maximum number of GPUs on one node, if the request limits it. `only` restricts the count to one GPU type.
 function amounts.counted_mgpu(request, only)
   local nodes = amounts.counted_nodes(request)
   local tasks = amounts.counted_tasks(request)
   local times = { -- form, factor for all nodes, factor for one node, minimum
-    { "per_job", 1, nil, nodes }, -- from 24.11 on, each node gets at least one
+    { "per_job", 1, nil, nodes }, -- from 24.11 on, each node gets at least one GPU
     { "per_node", nodes, 1 },
     { "per_task", tasks, (request.tasks_per_node or 0) > 0 and request.tasks_per_node },
     { "per_socket", nodes * math.max(request.sockets or 1, 1), math.max(request.sockets or 1, 1) },
@@ -297,7 +298,7 @@ local function range_size(range)
   return math.floor((range[2] - range[1]) / range[3]) + 1.0
 end
 
--- Returns the first TRES string of a request that cannot be parsed; nil if there is none.
+-- Returns the first TRES string of a request that cannot be parsed; nil if all can be parsed.
 function amounts.unreadable(request)
   local forms = { "per_job", "per_node", "per_task", "per_socket", "cpus_per_tres", "mem_per_tres" }
   for _, form in ipairs(forms) do
@@ -321,7 +322,7 @@ function amounts.array_tasks(text)
     sum = sum + range_size(range) -- a float, because sums of integers could wrap around
   end
   if #ranges == 1 or sum > 10000 then
-    return sum -- counting each index of more tasks would delay slurmctld
+    return sum -- counting the indexes of more tasks one by one would delay slurmctld
   end
   local seen, distinct = {}, 0
   for _, range in ipairs(ranges) do
@@ -334,8 +335,8 @@ function amounts.array_tasks(text)
   return distinct
 end
 
--- Returns an expression for the first `count` tasks of an array expression. If it is too long for a line, returns
--- one for as many tasks from index 0 on.
+-- Returns an expression for the first `count` tasks of an array expression. If that expression is too long for a line,
+-- returns an expression for the same number of tasks from index 0 on.
 function amounts.first_tasks(text, count)
   local ranges, throttle = parse_array(text)
   if ranges == nil then
@@ -364,7 +365,7 @@ function amounts.format_mgpu(value)
   return (string.format("%.3f", value / 1000):gsub("0+$", ""):gsub("%.$", ""))
 end
 
--- Formats MiB as sbatch accepts them: "64G", "1500M".
+-- Formats MiB in the notation of sbatch: "64G", "1500M".
 function amounts.format_mib(value)
   if value == math.huge then
     return "UNLIMITED"
@@ -382,7 +383,7 @@ function amounts.format_number(value)
   return (string.format("%.3f", value):gsub("0+$", ""):gsub("%.$", ""))
 end
 
--- Formats seconds as sbatch accepts them: "7-00:00:00", "04:00:00".
+-- Formats seconds in the notation of sbatch: "7-00:00:00", "04:00:00".
 function amounts.format_time(seconds)
   if seconds == math.huge then
     return "UNLIMITED"

@@ -1,10 +1,10 @@
 -- requires: amounts, fit, measures, wording
--- Compares the CPUs and memory of a job with its bundle, and returns findings as limits.lua does. An update is
--- checked only if it raises these amounts, reduces the job's GPUs, or changes its partition.
+-- Compares the CPUs and memory of a job with its bundle, and returns findings as limits.lua does. An update is checked
+-- only if it raises the CPUs or memory, reduces the job's GPUs, or changes its partition.
 local policy, lib = ...
 local amounts = lib.amounts
 
--- Returns the rule for findings about a bundle. With `mode: fit`, jobs that exceed the bundle only get a warning.
+-- Returns the rule for findings about a bundle. With `mode: fit`, a job that exceeds the bundle only causes a warning.
 local function as_rule(bundle)
   return {
     id = "bundle." .. bundle.name,

@@ -2,7 +2,8 @@
 local policy = ...
 local calendar = {}
 
--- Returns the site's UTC offset at a time, in seconds. Entries of policy.utc_offsets are sorted; the last has no end.
+-- Returns the site's UTC offset at a time, in seconds. Entries of policy.utc_offsets are sorted; the last entry applies
+-- indefinitely.
 local function offset_at(second)
   local offset = 0
   for _, entry in ipairs(policy.utc_offsets or {}) do
@@ -35,11 +36,11 @@ end
 
 local DAY_S, WEEK_S = 86400, 604800
 
--- Does the work of `calendar.overlap` for a period with one UTC offset.
+-- Computes `calendar.overlap` for a period with one UTC offset.
 local function overlap_at(when, begin_s, end_s, offset_s)
   local first, last = begin_s + offset_s, end_s + offset_s
   local monday = math.floor((first + 3 * DAY_S) / WEEK_S) * WEEK_S - 3 * DAY_S
-  for day = -1, 13 do -- from the hours that began on the Sunday before to those of the following week
+  for day = -1, 13 do -- covers hours from the preceding Sunday to the end of the following week
     local from_s, to_s = monday + day * DAY_S + when.from_min * 60, monday + day * DAY_S + when.to_min * 60
     if when.days[day % 7 + 1] and from_s < last and to_s > first then
       return math.max(from_s, first) - offset_s, to_s - offset_s
@@ -65,8 +66,8 @@ function calendar.overlap(when, begin_s, end_s)
   return nil
 end
 
--- Returns the first begin time from `begin_s` on for which a run of this length does not overlap these hours; nil if it
--- is not found in 32 steps.
+-- Returns the first begin time from `begin_s` on for which a run of this length does not overlap these hours; nil if 32
+-- steps do not find one.
 function calendar.free_from(whens, begin_s, length_s)
   for _ = 1, 32 do
     local before_s = begin_s

@@ -1,5 +1,6 @@
--- Loads a site's own job_submit.lua, and calls it before or after ours. The site's script has its own globals, so its
--- two functions do not replace ours, but it shares `slurm` and the Lua library. It loads if slurmctld would load it.
+-- Loads a site's own job_submit.lua, and calls it before or after the policy. The site's script has its own globals, so
+-- its two functions do not replace those of slurm-gpu, but it shares `slurm` and the Lua library. The script is loaded
+-- under the same conditions as in slurmctld.
 local policy = ...
 local chain = {}
 
@@ -23,7 +24,8 @@ local function load_file(path)
   if code ~= slurm.SUCCESS then
     error(string.format("%s returned %g, not slurm.SUCCESS, when it was loaded", path, code), 0)
   end
-  -- Keep the functions now: a file that the script runs may define them in _G, where ours replace them later.
+  -- Keep the functions now: a file that the script runs may define them in _G, where slurm-gpu's functions replace them
+  -- later.
   local functions = {}
   for _, name in ipairs({ "slurm_job_submit", "slurm_job_modify" }) do
     functions[name] = own[name]
@@ -46,7 +48,7 @@ end
 
 local sites = { before = loaded(policy.chain_before), after = loaded(policy.chain_after) }
 
--- Whether the site has a script.
+-- Whether the site has a script of its own.
 chain.present = sites.before ~= nil or sites.after ~= nil
 
 -- Calls a function of the site's script for `place` ("before" or "after"), and returns its code; SUCCESS if there is

@@ -1,5 +1,5 @@
--- Reads the machine's uptime, which is finer than the whole seconds of os.time and is never set back. On the same
--- host, slurm-gpuctld stamps its snapshots with the uptime.
+-- Reads the machine's uptime, which is finer than the whole seconds of os.time and is never set back. On the same host,
+-- slurm-gpuctld adds the uptime to its snapshots.
 local clock = {}
 
 local UPTIME, BOOT_ID = "/proc/uptime", "/proc/sys/kernel/random/boot_id"
@@ -16,7 +16,7 @@ end
 -- The ID of this boot; nil if it cannot be read. Uptimes can be compared only within one boot.
 clock.boot = first_line(BOOT_ID)
 
--- The file stays open and unbuffered: each sample then reads only the number, which takes a third of the time.
+-- The file stays open and unbuffered. Each call then reads only the number, in a third of the time.
 local file = clock.boot and io.open(UPTIME, "r")
 local length = 0
 if file then
@@ -36,7 +36,7 @@ function clock.uptime()
     return nil
   end
   local text = length > 0 and read(length)
-  if not (text and text:byte(length) == SPACE) then -- the number grows by a digit occasionally
+  if not (text and text:byte(length) == SPACE) then -- the number of digits has grown
     text = read(64)
     text = text and text:match("^%d+%.%d%d ")
     length = text and #text or 0

@@ -1,11 +1,12 @@
 -- requires: fit, size
--- The conditions of a rule on single jobs (`jobs:`). A rule applies to each job that may meet all of them.
+-- Evaluates the conditions of a rule on single jobs (`jobs:`). A rule applies to each job that may meet all its
+-- conditions.
 local _, lib = ...
 local conditions = {}
 
 local NONE = {}
 
--- Whether a job may have GPUs of one of these types.
+-- Returns whether a job may have GPUs of one of these types.
 local function may_have(types, request, partition)
   local named, items = lib.fit.named_types(request)
   for _, kind in ipairs(named) do
@@ -25,7 +26,7 @@ local function may_have(types, request, partition)
   return false
 end
 
--- Whether each amount of a size that a limit names passes the comparison; unknown amounts pass.
+-- Returns whether all amounts of a size for which there are limits pass the comparison; unknown amounts pass.
 local function compare(limits, size, walltime_s, fits)
   local amounts = { mgpu = size.mgpu, nodes = size.nodes, walltime_s = walltime_s }
   for key, limit in pairs(limits) do
@@ -54,7 +55,7 @@ local function hold(jobs, most, least, job, gpus, at_any_size)
     and compare(jobs.at_most, least, job.walltime_s, stays_within)
 end
 
--- Whether a job may meet the conditions, except minimums if `at_any_size` is true.
+-- Returns whether a job may meet the conditions, except minimums if `at_any_size` is true.
 function conditions.hold(jobs, job, at_any_size)
   return hold(jobs, job.size, job.least or job.size, job, job.request, at_any_size)
 end
@@ -70,7 +71,7 @@ function conditions.bound(jobs, job, bounds)
   end
 end
 
--- Whether an updated job may have met the conditions before.
+-- Returns whether an updated job may have met the conditions before.
 function conditions.held(jobs, job)
   return hold(jobs, job.was, job.was_least or job.was, job.past, job.past.gpus)
 end

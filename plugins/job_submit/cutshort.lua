@@ -1,8 +1,8 @@
 -- requires: calendar, reserved, wording
--- The message about a job that Slurm may run in a reservation that ends before the job's time limit.
+-- Writes the message about a job that Slurm may run in a reservation that ends before the job's time limit.
 local _, lib = ...
 
--- Formats seconds as --time accepts them: "10:00:00", or "2-00:00:00" for a day or more.
+-- Formats seconds in the notation of --time: "10:00:00", or "2-00:00:00" for a day or more.
 local function time_of(seconds)
   local minutes = math.floor(seconds / 60)
   local days = math.floor(minutes / 1440)
@@ -16,7 +16,7 @@ return function(lines, one, job)
   local text = "Slurm may run this job in your reservation %s, which ends %s. The job %s, so Slurm may end it when the "
     .. "reservation ends."
   lib.wording.wrap(lines, string.format(text, one.name, lib.calendar.shown(one.ends_s), limit), "")
-  local left_s = one.ends_s - job.now - 60 -- a minute to type the option
+  local left_s = one.ends_s - job.now - 60 -- allows a minute to type the option
   if left_s >= 60 then
     lines[#lines + 1] = "  To finish in time: --time=" .. time_of(left_s)
   end

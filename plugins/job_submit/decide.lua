@@ -5,7 +5,7 @@ local decide = {}
 
 local wrap, ledger, decisions = lib.wording.wrap, lib.ledger, lib.decisions
 
--- By rule ID, the percent-encoded ID for AdminComment, where spaces separate fields.
+-- The percent-encoded ID of each rule, for AdminComment, in which spaces separate fields.
 local noted = {}
 for _, rule in ipairs(policy.rules) do
   noted[rule.id] = lib.snapshot.encode(rule.id)
@@ -19,7 +19,7 @@ local function say(text)
   slurm.log_user("%s", text)
 end
 
--- Adds the numbers of a finding. The rule and its reason come first, unless the previous finding has the same rule.
+-- Adds the amounts of a finding. The rule and its reason come first, unless the previous finding has the same rule.
 local function explain_finding(lines, finding, job, before)
   local rule = finding.rule
   if before == nil or before.rule.id ~= rule.id then
@@ -59,7 +59,7 @@ local function explain_finding(lines, finding, job, before)
   end
   if finding.command then
     wrap(lines, finding.opening, "  ")
-    lines[#lines + 1] = "    " .. finding.command -- users copy it: never wrapped
+    lines[#lines + 1] = "    " .. finding.command -- never wrapped, because users copy it
   end
   if finding.label == "time limit" and job.walltime_from then
     wrap(lines, "Without --time, the job gets the default time limit of partition " .. job.walltime_from .. ".", "  ")
@@ -84,7 +84,7 @@ local function growth_of(job)
   return growth
 end
 
--- Sends the owner a message about sharing GPUs, if there is one, and returns the job's field for AdminComment.
+-- Sends the owner any message about sharing GPUs, and returns the job's field for AdminComment.
 function decide.share(job)
   local share, lines = job.share, {}
   lib.shared(lines, share)
@@ -134,7 +134,7 @@ function decide.accept(job, state)
   local qos = job.qos:find(",", 1, true) and not job.qos:find("%s") and " q=" .. job.qos or ""
   local loan = job.loan and job.loan.always and " l=" .. table.concat(job.loan.owners, ",") or ""
   local nearest = job.nearest_rule and " r=" .. noted[job.nearest_rule] or ""
-  -- Zones are recorded only if a constraint was written; slurm-gpuctld relies on this.
+  -- slurm-gpuctld requires that zones are recorded only if a constraint was written.
   local zones = job.writes.features
       and (job.order and " o=" .. table.concat(job.order, ",") or " z=" .. job.place.text)
     or ""
@@ -195,7 +195,7 @@ function decide.run(job, state)
     local token = ledger.next_token(state)
     for _, rule in ipairs(job.class.rules) do
       if not lib.scopes.counted(rule, job) then
-        -- The job enters a sum that did not count it. Other sums count it twice until the next table.
+        -- The job enters a sum that did not include it before. Other sums count the job twice until the next table.
         growth = job.sum
       end
     end

@@ -3,10 +3,10 @@
 local policy, lib = ...
 local decisions = {}
 
--- The file is kept open for at most one second, so that few lines are written to the old file after a rename.
+-- The file is kept open for at most one second. Few lines are therefore written to the old file after a rename.
 local file, size, opened_at = nil, 0, nil
 
--- Whether the last line may be incomplete, as on a full file system: the next line must not continue it.
+-- Whether the last line may be incomplete, for example on a full file system; the next line must not continue it.
 local torn = false
 
 local function encode(value)
@@ -78,7 +78,7 @@ local function types_text(sum)
   return #types > 0 and table.concat(types, ",") or nil
 end
 
--- Returns the fields for the owner, account, QOS and partition of a job, which all jobs of a class share.
+-- Returns the fields for the owner, account, QOS and partition of a job; all jobs of a class share these fields.
 local function owner_text(job)
   local class = job.class
   if class.owner_text == nil then
@@ -135,10 +135,10 @@ local function text_of(job, sum)
   return table.concat(fields, " ")
 end
 
--- The text with which all lines of one second begin, and that second.
+-- The text at the beginning of all lines of one second, and that second.
 local opening, opening_of
 
--- Logs a decision. `sum` has the amounts that the job adds, which are the same in each line about one job.
+-- Logs a decision. `sum` has the amounts that the job adds; they are the same in each line about one job.
 function decisions.record(job, state, verdict, token, sum)
   if opening_of ~= job.now then
     opening, opening_of = string.format("slurm-gpu/1 %.0f ", job.now), job.now

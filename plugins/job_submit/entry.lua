@@ -1,6 +1,6 @@
 -- requires: again, chain, clock, decide, het, job, state
--- Defines the two functions that Slurm calls. They catch every error and apply the policy's on_error. If the script
--- raised an error, Slurm 25.11 and earlier would accept the job, and Slurm 26.05 and later would refuse it.
+-- Defines the two functions that Slurm calls. Both functions catch every error and apply the policy's on_error. If the
+-- script raised an error, Slurm 25.11 and earlier would accept the job, and Slurm 26.05 and later would refuse it.
 local policy, lib = ...
 
 local state = lib.state.new()
@@ -11,21 +11,22 @@ for _, rule in ipairs(policy.rules) do
   deny_on_error = deny_on_error or (rule.mode == "enforce" and rule.on_error == "deny")
 end
 
--- The job of the current decision, once known. If the decision fails, `protected` applies the on_error of its rules.
+-- The job of the current decision, once known. If the decision fails, `protected` applies the on_error of the job's
+-- rules.
 local current
 
 local function judge(job)
   current = job
   local code = lib.decide.run(lib.again.judge(job, state), state)
-  job.desc, job.parts = nil, nil -- they are Slurm's, and valid only during this call
+  job.desc, job.parts = nil, nil -- Slurm's values are valid only during this call
   if code == slurm.SUCCESS and not lib.decide.has_message then
     lib.again.keep(job)
   end
   return code
 end
 
--- Decides on a new job. Creates no table for a job that is identical to an earlier one: tables cause garbage
--- collections, which delay slurmctld because they visit every job in slurm.jobs.
+-- Decides on a new job. Creates no table for a job that is identical to an earlier job: tables cause garbage
+-- collections, which delay slurmctld because a collection visits every job in slurm.jobs.
 local function decide(desc, parts, submit_uid, now, up, queue_error)
   local kind = lib.job.kind_of(desc, state)
   local het = lib.het.earlier(desc, state)
@@ -52,7 +53,7 @@ end
 local function protected(ask, ...)
   local fine, result = pcall(ask, ...)
   local job = current
-  current = nil -- it may still refer to Slurm's job_desc
+  current = nil -- the last job may still refer to Slurm's job_desc
   if fine and type(result) == "number" then
     return result
   end
@@ -92,7 +93,7 @@ local function ask_in_order(ours, name, ...)
   return slurm.SUCCESS
 end
 
--- Every call reads the queue first: the table is safe to read only in the call that received it.
+-- Every call reads the queue first: the table of jobs is safe to read only in the call that received it.
 local refresh = lib.state.refresh
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
@@ -113,7 +114,7 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
   pcall(function()
     lib.state.forget(state, job_rec.job_id)
   end)
-  -- Only updates by the job's owner are checked: Slurm allows others only to operators, who may exceed limits.
+  -- Only updates by the job's owner are checked: all other updates come from operators, who may exceed limits.
   local by_owner = modify_uid ~= 0 and modify_uid ~= policy.slurm_user_uid and modify_uid == job_rec.user_id
   return ask_in_order(function()
     return by_owner
@@ -130,9 +131,9 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
   end, "slurm_job_modify", job_desc, job_rec, part_list, modify_uid)
 end
 
--- A starting slurmctld loads the script before it recovers its jobs. It stamps the empty table and the recovery in
--- whole seconds, and treats the table as current if the stamps are equal. The script therefore waits for the next
--- second, also on a reload while slurmctld has no jobs.
+-- A starting slurmctld loads the script before it recovers its jobs. slurmctld stamps the empty table and the recovery
+-- in whole seconds, and treats the table as current if the stamps are equal. The script therefore waits for the next
+-- second, also when it is reloaded while slurmctld has no jobs.
 local function outlast_this_second()
   local comm = io.open("/proc/self/comm", "r")
   local name = comm and comm:read("*l")

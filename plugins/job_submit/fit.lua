@@ -1,5 +1,5 @@
 -- requires: amounts, size
--- Finds the bundle that a job belongs to, and the CPUs and memory that `mode: fit` adds to a job that requests none.
+-- Finds the bundle that a job belongs to, and the CPUs and memory that `mode: fit` adds if a job does not request them.
 local policy, lib = ...
 local amounts = lib.amounts
 local fit = {}
@@ -53,7 +53,7 @@ local function type_matches(bundle, request, partitions)
   return false
 end
 
--- Returns the first bundle that the job belongs to; nil if there is none.
+-- Returns the first bundle that the job belongs to; nil if it belongs to no bundle.
 function fit.bundle_of(job)
   for _, bundle in ipairs(policy.bundles or {}) do
     if
@@ -94,7 +94,7 @@ local function prefix(request)
   return "gres:"
 end
 
--- Returns the values to write to job_desc, {} if there are none, and changes job.request accordingly.
+-- Returns the values to write to job_desc ({} for no changes), and changes job.request accordingly.
 function fit.fill(job, bundle)
   local writes, request = {}, job.request
   if bundle.mode ~= "fit" or job.mgpu == 0 then

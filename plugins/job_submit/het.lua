@@ -1,9 +1,9 @@
 -- requires: amounts
--- The components of a het job count together for limits on one job. Slurm submits them one after the other.
+-- Counts the components of a het job together for limits on one job. Slurm submits the components one after the other.
 local policy, lib = ...
 local het = {}
 
--- Whether a rule has such limits.
+-- Whether a rule has limits for which components count together.
 local matters = #policy.rules > 0
 
 -- Returns the amounts of the earlier components of a het job, by rule and limit; nil for other jobs. slurmctld may submit
@@ -17,7 +17,7 @@ function het.earlier(desc, state)
   return { uid = desc.user_id, sums = before or {} }
 end
 
--- Returns the amount of the earlier components of a job, and adds that of the job.
+-- Returns the amount of the earlier components of a job, and adds the amount of the job.
 function het.count(job, rule, limit, requested)
   local place = rule.id .. " " .. limit.key
   local before = job.het.sums[place] or 0
@@ -26,7 +26,7 @@ function het.count(job, rule, limit, requested)
   return before
 end
 
--- Remembers the amounts of an accepted component for those that follow.
+-- Stores the amounts of an accepted component for the components that follow.
 function het.accept(job, state)
   if job.het then
     state.het[job.het.uid] = job.het_sums or job.het.sums

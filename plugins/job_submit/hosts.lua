@@ -1,7 +1,7 @@
--- Parses Slurm's hostlists, such as n[1-3,7],login. Pure functions.
+-- Parses Slurm's hostlists, such as n[1-3,7],login. All functions are pure.
 local hosts = {}
 
--- Maximum number of names that are expanded, since users may submit any text.
+-- Maximum number of names that are expanded, because users may submit any text.
 local MOST = 10000
 
 -- Adds the names of one item. Returns false for too many names and unsupported items, such as several brackets.

@@ -27,8 +27,8 @@ local function default_walltime(parts, names)
   return longest and longest * 60, from
 end
 
--- Returns whether the job is exclusive: Slurm then gives it all GPUs and CPUs of its nodes, requested or not. The
--- second result is whether only the job's own request makes it exclusive.
+-- Returns whether the job is exclusive: Slurm gives an exclusive job all GPUs and CPUs of its nodes, requested or not.
+-- The second result is whether only the job's own request makes it exclusive.
 local function whole_nodes(shared, parts, names)
   local every, any = names ~= "", false
   for name in string.gmatch(names, "[^,]+") do
@@ -38,7 +38,8 @@ local function whole_nodes(shared, parts, names)
   return names ~= "" and (shared == 0 or every), shared == 0 and not any
 end
 
--- Whether a rule distinguishes jobs with and without a script. If not, the script is not read: reading copies it.
+-- Whether a rule distinguishes jobs with and without a script. If not, the script is not read, because reading copies
+-- it.
 local kinds_matter = false
 -- Whether a rule depends on when a job may run.
 local runs_matter = false
@@ -48,7 +49,7 @@ for _, rule in ipairs(policy.rules) do
 end
 
 -- Returns "interactive" for a new job without a script if a rule distinguishes such jobs, otherwise "batch". Only the
--- first component of a het job has the script; Slurm submits the others directly after it.
+-- first component of a het job has the script; Slurm submits the other components directly after it.
 function job_module.kind_of(desc, state)
   if not kinds_matter then
     return "batch"
@@ -78,14 +79,15 @@ local function interactive_command(desc)
 end
 
 -- Returns the user's QOS if there is only one; else nil. Slurm assigns this QOS to a job without a QOS if the user has
--- no default. From 24.11 on, job_desc contains it.
+-- no default QOS. From 24.11 on, job_desc contains this QOS.
 local function only_qos(desc)
   local names = text(desc.assoc_qos)
   return names and not names:find(",", 1, true) and names or nil
 end
 
 -- Returns the number of nodes that a node list and the counts in a constraint such as [a*1&b*2] require; 0 for none.
--- sbatch also writes it to min_nodes; other clients do not. The second result is a node list that cannot be parsed.
+-- sbatch also writes this number to min_nodes; other clients do not. The second result is a node list that cannot be
+-- parsed.
 local function named_nodes(desc)
   local list, counts = text(desc.req_nodes), text(desc.features)
   local listed, sum = lib.hosts.set(list or ""), 0
@@ -99,24 +101,25 @@ local function named_nodes(desc)
   return math.max(names, sum), not listed and list or nil
 end
 
--- The stage: adds the fields that are listed above.
+-- Runs the stage: adds the fields that are listed above.
 function job_module.run(job, state)
   local desc, record, parts = job.desc, job.record or {}, job.parts or {}
-  -- The job_desc of an update has only the fields that change; the others come from the record.
+  -- The job_desc of an update has only the fields that change; the other fields come from the record.
   local function merged(name)
     return text(desc[name]) or text(record[name])
   end
   local function number(name)
     return amounts.u32(desc[name]) or amounts.u32(record[name])
   end
-  -- For each field that is read, Slurm searches a hundred names. A field that matters only if another is set is
-  -- therefore read only then.
+  -- For each field that is read, Slurm searches a hundred names. A field that matters only if another field is set is
+  -- therefore read only in that case.
   local per_socket, tasks = merged("tres_per_socket"), amounts.u32(desc.num_tasks)
   tasks = tasks ~= 0 and tasks or nil
 
   job.uid = job.record and record.user_id or desc.user_id
   job.user = text(desc.user_name)
-  -- Returns the command that the user typed; nil if unclear. Called only for messages: reading the script copies it.
+  -- Returns the command that the user typed; nil if unclear. Called only for messages, because reading the script
+  -- copies it.
   job.command = function()
     if text(desc.script) then
       return "sbatch"
@@ -173,7 +176,7 @@ function job_module.run(job, state)
     request.tasks_per_gpu = amounts.u16(desc.ntasks_per_tres)
   end
   if job.record and tasks then
-    request.cpus = math.max(request.cpus or 0, tasks * amounts.cpus_of_task(request)) -- Slurm raises them
+    request.cpus = math.max(request.cpus or 0, tasks * amounts.cpus_of_task(request)) -- Slurm raises the CPUs
   end
   if lib.nodes.most(request) > 1 then
     request.tasks_per_core = amounts.u16(desc.ntasks_per_core)
@@ -234,7 +237,7 @@ function job_module.run(job, state)
     job.walltime_s, job.walltime_from = default_walltime(parts, job.partition)
   end
   if job.past and job.past.walltime_s == nil then
-    job.past.walltime_s = default_walltime(parts, job.past.partition) -- differs between partitions
+    job.past.walltime_s = default_walltime(parts, job.past.partition) -- the default differs between partitions
   end
 end
 

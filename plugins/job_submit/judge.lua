@@ -1,5 +1,5 @@
 -- requires: stages
--- Runs the stages on a job, and on variants of it.
+-- Runs the stages on a job, and on variants of the job.
 local _, lib = ...
 local judge = {}
 
@@ -15,7 +15,7 @@ function judge.run(job, state)
   return job
 end
 
--- Returns the enforced findings by key; nil if there are none.
+-- Returns the enforced findings by key; nil if nothing is enforced.
 function judge.objections(job)
   local wrong
   for _, finding in ipairs(job.findings) do

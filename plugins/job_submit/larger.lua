@@ -1,6 +1,6 @@
 -- requires: amounts, shapes, size
--- A list of steps, as in smaller.lua. Each step raises one amount of a job to the enforced minimum, which is in
--- job.room under the key of the limit.
+-- Lists steps, as smaller.lua does. Each step raises one amount of a job to the enforced minimum, which is in job.room
+-- under the key of the limit.
 local _, lib = ...
 local amounts = lib.amounts
 
@@ -12,7 +12,7 @@ local function whole(value)
   return string.format("%.0f", up(value))
 end
 
--- Returns the only GPU item of a request and its form; nil if the request has none, or several items.
+-- Returns the only GPU item of a request and its form; nil if the request has no item or several items.
 local function single_item(request)
   local items, forms, single = lib.shapes.items(request)
   local form = next(items)
@@ -101,7 +101,7 @@ local function more_nodes(job, wrong)
   local nodes = job.room["at_least:nodes"]
   local options = on_nodes(job.request, nodes)
   local item, form = single_item(job.request)
-  if form == "per_job" and item.count < nodes then -- each node has a GPU
+  if form == "per_job" and item.count < nodes then -- each node must have a GPU
     options[#options + 1] = lib.shapes.option(form, item, up(nodes))
   end
   return options
@@ -116,8 +116,8 @@ local function requests_gpus(job)
   return job.mgpu > 0 and job.form ~= "whole_nodes" and not lib.size.only_parts(job.request)
 end
 
--- Returns the larger of the minimums of an amount and of this amount per GPU, and whether the job violates the
--- latter; nil if it violates neither.
+-- Returns the larger of two minimums, on an amount and on this amount per GPU, and whether the job violates the minimum
+-- per GPU; nil if it violates neither.
 local function needed(job, wrong, key)
   local of_job, per_gpu = "at_least:" .. key, "at_least:" .. key .. "_per_gpu"
   if wrong[of_job] == nil and wrong[per_gpu] == nil then

@@ -1,5 +1,5 @@
 -- requires: amounts, size, update
--- Computes the amounts that are compared with minimums: those of a job on the fewest nodes that it allows.
+-- Computes the amounts that are compared with minimums: the amounts of a job on the fewest nodes that it allows.
 local policy, lib = ...
 local amounts = lib.amounts
 local least = {}
@@ -13,7 +13,7 @@ for _, rule in ipairs(policy.rules) do
   end
 end
 
--- Returns the same request or record, but with the fewest nodes.
+-- Returns a request or record with the fewest nodes that it allows.
 local function on_fewest(request)
   return setmetatable({ most_nodes = 1, max_nodes = 1 }, { __index = request })
 end
@@ -44,8 +44,8 @@ local function on_each_node(request, partitions)
   return request.whole_nodes and math.max(found, (lib.size.of_whole_node(partitions))) or found
 end
 
--- Adds to a job: least (a size) and on_each_node; for an update, also was_least and past.on_each_node. `memory` is
--- the memory request of an update, and `had_whole` is whether the job was exclusive before the update.
+-- Adds to a job: least (a size) and on_each_node; for an update, also was_least and past.on_each_node. `memory` is the
+-- memory request of an update; `had_whole` means that the job was exclusive before the update.
 function least.measure(job, parts, memory, had_whole)
   local request, record = job.request, job.record
   job.on_each_node = on_each_node(request, job.partition)

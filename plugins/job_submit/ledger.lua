@@ -1,18 +1,18 @@
 -- requires: remembered, snapshot, sums
--- Counts admissions (accepted jobs and updates) that neither slurm.jobs nor a snapshot shows yet.
+-- Counts admissions (accepted jobs and updates) that neither slurm.jobs nor a snapshot contains yet.
 --
 -- state.ledger maps a token to {at, up, claim}: the second of the decision, the uptime at that moment (nil if it cannot
 -- be read), and the claim. A claim {class, sum} contains the job's class and the amounts that the job adds. Thousands
 -- of identical jobs share one claim. An admission may also have `missed` (the age in seconds at which a snapshot lacked
 -- it), `shown` (a table contains it) or `saved` (slurmctld's saved state contains it). Entries have few fields because
--- a Lua table with up to four takes half the memory of one with five.
+-- a Lua table with up to four fields takes half the memory of a table with five.
 local _, lib = ...
 local ledger = {}
 
--- Seconds after which a table, or a snapshot without uptime, must show an admission; slurmctld's delay is added.
+-- Seconds after which a table, or a snapshot without uptime, must contain an admission; slurmctld's delay is added.
 ledger.SETTLE_S = 2
--- Seconds after which a snapshot with uptime must show an admission. slurmctld's delay and the duration of the query
--- are added. For example, a scheduler that holds slurmctld's lock delays both.
+-- Seconds after which a snapshot with uptime must contain an admission. slurmctld's delay and the duration of the query
+-- are added. For example, a scheduler that holds slurmctld's lock delays both the job and the query.
 local MARGIN_S = 0.7
 -- Seconds without a new table after which slurmctld's saved state is searched.
 ledger.QUIET_S = 10
@@ -34,7 +34,7 @@ local function distinct_prefix()
   return seed
 end
 
--- Returns the fields of the state for admissions, with their values in a newly loaded script.
+-- Returns the fields of the state that concern admissions, with their values in a newly loaded script.
 function ledger.new()
   return {
     ledger = {},
@@ -75,7 +75,7 @@ function ledger.note_delay(state, seconds, now)
   end
 end
 
--- Returns whether a snapshot that lacks an admission is late enough to show it: the admission then led to no job.
+-- Returns whether a snapshot that lacks an admission is late enough to contain it; if so, the admission led to no job.
 local function is_settled(state, entry, snapshot)
   if entry.up and snapshot.began then
     return snapshot.began - entry.up >= MARGIN_S + snapshot.took + state.delay
@@ -84,7 +84,7 @@ local function is_settled(state, entry, snapshot)
 end
 
 -- Estimates slurmctld's delay from a job that appears late in a snapshot: at least the job's age in the last snapshot
--- that lacked it. The job's stamps in whole seconds give another estimate, with an error of up to one second.
+-- that lacked it. The time stamps of the job give another estimate, with an error of up to one second.
 local function learn_delay(state, entry, inserted, snapshot, now)
   local fine = entry.up ~= nil and snapshot.began ~= nil
   ledger.note_delay(state, math.max(entry.missed or 0, inserted - entry.at - (fine and 1 or 0)), now)
@@ -99,7 +99,7 @@ local function drop_seen(state, snapshot, oldest, now)
       state.ledger[token] = nil
     end
     if inserted < oldest - 1 and snapshot.began then
-      return -- the rest are older
+      return -- the remaining entries are older
     end
   end
 end
@@ -132,9 +132,10 @@ function ledger.forget_delay(state, now)
   end
 end
 
--- Drops admissions that led to no job, while Slurm builds no new table. A job that is inserted in the second of the
--- last table causes no new table: Slurm builds the next one when another job changes, which may take hours on a quiet
--- cluster. slurmctld saves its jobs with their AdminComment within seconds, so the saved state is searched.
+-- Drops admissions that led to no job, for the time in which Slurm builds no new table. A job that is inserted in the
+-- second of the last table causes no new table: Slurm builds the next table when another job changes, which may take
+-- hours on a quiet cluster. slurmctld saves its jobs with their AdminComment within seconds, so this function searches
+-- the saved state.
 function ledger.expire(state, now)
   if now == state.expired_at then
     return
@@ -175,8 +176,8 @@ local function left_of(state, entry, now)
   return lasts + state.delay - (now - entry.at)
 end
 
--- Returns the part of the use counted together with a job that neither a table nor a snapshot shows yet, by measure. The
--- second result is the seconds after which this part stops counting if Slurm refused those jobs.
+-- Returns, by measure, the use of other jobs that count together with a job but are in no table or snapshot yet. The
+-- second result is the number of seconds after which this use stops counting if Slurm refused those jobs.
 function ledger.just_submitted(state, rule, job)
   local sum, left_s = {}, 1
   for _, entry in pairs(state.ledger) do
@@ -190,7 +191,7 @@ function ledger.just_submitted(state, rule, job)
   return sum, left_s
 end
 
--- The GPU-hours of admissions that a snapshot lacks and that a hard rule counts together with a job.
+-- Returns the GPU-hours of admissions that are not in a snapshot and that a hard rule counts together with a job.
 function ledger.committed(state, rule, job, snapshot)
   local sum, surely_seen_s = 0, snapshot.as_of - ledger.SETTLE_S - state.delay
   if snapshot.tokens == nil then

@@ -1,12 +1,12 @@
 -- requires: amounts
 -- Chooses the GPUs on which a job runs: its group's own GPUs, GPUs without an owner, or borrowed GPUs. The choice is a
--- QOS, by which Slurm counts, and does not depend on current use. Adds to job: loan = {owners, qos, within_s, always,
--- own_mgpu, cancelled}. `always`: the job can run only on borrowed GPUs. `own_mgpu`, set only if the job named no QOS,
--- is the number of its group's own GPUs. `cancelled` is the reason why Slurm cancels the job when owners reclaim the
--- GPUs; nil if Slurm requeues it.
+-- QOS, because Slurm counts GPUs by QOS, and does not depend on current use. Adds to job: loan = {owners, qos,
+-- within_s, always, own_mgpu, cancelled}. `always`: the job can run only on borrowed GPUs. `own_mgpu`, set only if the
+-- job named no QOS, is the number of its group's own GPUs. `cancelled` is the reason why Slurm cancels the job when
+-- owners reclaim the GPUs; nil if Slurm requeues it.
 --
--- A job that names a QOS keeps it. Any other job with GPUs gets the first of the three that is large enough. By naming
--- a QOS, users choose to wait for their own GPUs, or to borrow GPUs and risk a requeue.
+-- A job that names a QOS runs in that QOS. Any other job with GPUs gets the first of these three sets of GPUs that is
+-- large enough. By naming a QOS, users choose to wait for their own GPUs, or to borrow GPUs and risk a requeue.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -27,8 +27,8 @@ for _, owner in ipairs(lending and lending.owners or {}) do
   loan.within_s = math.max(loan.within_s, owner.return_within_s)
 end
 
--- Returns the QOS for a job that names none; nil for its default QOS. If the job has to borrow, the second result is
--- its group's own GPUs, in thousandths.
+-- Returns the QOS for a job that names no QOS; nil for its default QOS. If the job has to borrow, the second result is
+-- the number of its group's own GPUs, in thousandths.
 local function qos_for(job)
   local home = homes[job.account]
   if job.mgpu == 0 then
@@ -42,7 +42,7 @@ local function qos_for(job)
 end
 
 -- Returns the loan of a job in a QOS; nil if the QOS lends no GPUs. From Slurm 24.11 on, a job may name several QOS,
--- joined by commas, and runs in the first that accepts it.
+-- separated by commas, and runs in the first QOS that accepts it.
 local function loan_in(names)
   local found, seen, always = nil, {}, true
   for name in names:gmatch("[^,]+") do
@@ -79,7 +79,7 @@ end
 
 return function(job)
   if lending == nil or job.record then
-    return {} -- Slurm does not change the QOS of a running job, and counts a pending one by its new QOS
+    return {} -- Slurm does not change the QOS of a running job, and counts a pending job by its new QOS
   end
   local asked, own_mgpu = job.desc.qos, nil
   if type(asked) ~= "string" or asked == "" then

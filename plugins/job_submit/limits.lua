@@ -1,17 +1,16 @@
 -- requires: amounts, conditions, fit, het, ledger, measures, mostnodes, options, scopes, state, wording
 -- Finds the limits that a job would exceed, and the minimums that it does not reach. A finding is {rule, key, sum (the
--- measure), label, used, recent, limit or least or allowed, requested, mode}, with amounts as text. It is {rule, key,
--- error} if a rule could not be evaluated. `allowed` lists the set `names`.
--- `recent` is the part of `used` that was just submitted. If the job would fit without this part, `retry_s` is the
--- number of seconds after which the part stops counting if Slurm refused those jobs.
--- Also sets job.room: the amounts that would be accepted and the minimums, by the key of the limit. If job.checks is a
--- list, each limit that applies to the job is appended to it: {rule, sum or hours (the sum to which the job adds), bound,
--- requested}. May write max_nodes.
+-- measure), label, used, recent, limit or least or allowed, requested, mode}, with amounts as text. If a rule could not
+-- be evaluated, the finding is {rule, key, error}. `allowed` lists the allowed names. `recent` is the part of `used`
+-- that was just submitted. If the job would fit without this part, `retry_s` is the number of seconds after which the
+-- part stops counting, in case Slurm refused those jobs. Also sets job.room: the amounts that would be accepted and the
+-- minimums, by the key of the limit. If job.checks is a list, the module appends each limit that applies to the job:
+-- {rule, sum or hours (the sum to which the job adds), bound, requested}. The module may write max_nodes.
 local policy, lib = ...
 local amounts = lib.amounts
 
 local limits_by_rule = {}
--- By rule, the limits that a job could exceed by using more nodes; and whether any rule has such a limit.
+-- The limits, by rule, that a job could exceed by using more nodes; and whether any rule has such a limit.
 local bound_by_rule, any_bound = {}, false
 for _, rule in ipairs(policy.rules) do
   limits_by_rule[rule], bound_by_rule[rule] = lib.measures.of_rule(rule), {}
@@ -22,7 +21,7 @@ for _, rule in ipairs(policy.rules) do
   any_bound = any_bound or (rule.jobs ~= nil and rule.mode == "enforce")
 end
 
--- Returns the user's exception, whose limits replace those of the rule; nil if none is in force.
+-- Returns the user's exception, whose limits replace those of the rule; nil if no exception is in force.
 local function exception_for(rule, job)
   local exception = rule.exceptions and rule.exceptions[job.uid]
   return exception and lib.scopes.is_current(exception, job.now) and exception or nil
@@ -61,7 +60,7 @@ local function check(rule, limit, steps, job, state, room)
     requested = job.sum[limit.sum] or 0
     local before = lib.scopes.counted(rule, job) and job.counted.sum[limit.sum] or 0
     if was_bound and requested <= before then
-      return nil -- an update that does not request more
+      return nil -- an update that does not increase the request
     end
     used = math.max(lib.state.used(state, rule, limit.sum, job) - before, 0)
   else
@@ -173,7 +172,7 @@ end
 
 local LABELS = { partitions = "partition", gpu_types = "GPU type", qos = "QOS" }
 
--- Checks the partitions, GPU types or QOS of a job against those that a rule allows.
+-- Checks whether a rule allows the partitions, GPU types or QOS of a job.
 local function check_names(rule, key, names, job)
   local wrong
   local field = key == "qos" and "qos" or "partition"
@@ -268,7 +267,7 @@ local function check_shards(job, room)
   return nil
 end
 
--- A request that cannot be parsed cannot be compared with a limit. Slurm accepts more spellings than this script.
+-- A request that this script cannot parse cannot be compared with a limit. Slurm accepts more spellings.
 local PLAIN = {
   id = "plain-numbers",
   mode = "enforce",

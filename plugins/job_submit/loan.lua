@@ -1,5 +1,5 @@
 -- requires: amounts, wording
--- The message about a job that borrows GPUs.
+-- Writes the message about a job that borrows GPUs.
 local policy, lib = ...
 local amounts = lib.amounts
 

@@ -11,7 +11,7 @@ local function number(name)
   end
 end
 
--- Returns the GPUs for a limit on running jobs; nil for parts of GPUs, which Slurm does not count there.
+-- Returns the GPUs for a limit on running jobs; nil for parts of GPUs, which Slurm does not count toward such limits.
 local function gpus_running(size, job)
   return not (job.request and lib.size.only_parts(job.request)) and size.mgpu or nil
 end
@@ -21,20 +21,20 @@ local function gpus_running_of_type(size, kind, job)
   return job.request and amounts.counted_mgpu(job.request, { type = kind }) or size.types[kind]
 end
 
--- Like `number`, but only for jobs with GPUs.
+-- Like `number`, but the function returns a number only for jobs with GPUs.
 local function number_with_gpus(name)
   return function(size)
     return size.mgpu > 0 and size[name] or nil
   end
 end
 
--- A job without GPUs uses no GPU-hours, whatever its time limit.
+-- A job without GPUs uses no GPU-hours, regardless of its time limit.
 local function gpu_hours(size, job, tasks)
   return size.mgpu > 0 and size.mgpu / 1000 * (tasks or 1) * (job.walltime_s or 0) / 3600 or 0
 end
 
 -- Returns the value of a limit for a job of this size: a single number, or the limit of the last step {mgpu, limit}
--- that the job's GPUs reach; nil if they reach none.
+-- that the job's GPUs reach; nil if they reach no step.
 function measures.reached(value, size)
   if type(value) ~= "table" then
     return value
@@ -48,11 +48,11 @@ function measures.reached(value, size)
   return reached
 end
 
--- One entry per limit, in the order in which messages list them. `of` measures a size, given its job (or job.past for
--- the size before an update), and returns nil if the limit does not apply to the job. `sum` names the measure of a
--- limit on the sum over the rule's jobs. Limits on running jobs are compared with the job alone: a job that exceeds one
--- by itself would never start, while other jobs only make it wait. `bound` converts the rule's number into the limit of
--- one job. The limit of one GPU type (gpus:a100) or period (gpu_hours:week) is derived from the entry for all of them.
+-- Limits in the order in which messages list them. `of` measures a size, given its job (or job.past for the size before
+-- an update), and returns nil if the limit does not apply to the job. `sum` names the measure of a limit on the sum
+-- over the rule's jobs. Limits on running jobs are compared with the job alone: a job that alone exceeds such a limit
+-- would never start, while other jobs only make it wait. `bound` converts the rule's number into the limit of one job.
+-- The limit of one GPU type (gpus:a100) or period (gpu_hours:week) is derived from the entry for all types or periods.
 -- `minimum` has the fields that differ for a minimum (at_least:gpus), which is measured on job.least.
 local LIMITS = {
   {
@@ -110,7 +110,7 @@ local LIMITS = {
     text = amounts.format_number,
     of = number_with_gpus("cpus"),
     bound = function(value, size)
-      return math.ceil(value * size.mgpu / 1000 - 1e-9) -- part of a GPU may have a whole CPU
+      return math.ceil(value * size.mgpu / 1000 - 1e-9) -- a part of a GPU may have a whole CPU
     end,
     shown = function(value, size)
       return amounts.format_number(value * 1000 / size.mgpu)
@@ -152,7 +152,7 @@ local LIMITS = {
   { key = "gpu_hours", label = "GPU-hours of one job", text = amounts.format_number, of = gpu_hours },
 }
 
--- The limits for which the components of a het job count together: `adds`.
+-- Keys of the limits for which the components of a het job count together.
 local ADDED = {
   gpus = true,
   nodes = true,
@@ -170,23 +170,23 @@ for _, limit in ipairs(LIMITS) do
   limit.adds = ADDED[limit.key]
 end
 
--- The present period of a limit on GPU-hours, in words.
+-- Returns the current period of a limit on GPU-hours, in words.
 local function period_text(period)
   local days = period:match("^(%d+)d$")
   return days and "in " .. days .. " days" or period == "day" and "today" or "this " .. period
 end
 
--- The longest time limit that hard limits count, in seconds: that of a job without a time limit.
+-- The longest time limit that hard limits count, in seconds; jobs without a time limit count with this value.
 local MOST_S = 365 * 86400
 
--- Whether a rule counts the GPU-hours that jobs may still use.
+-- Whether any rule counts the GPU-hours that jobs may still use.
 local commits = false
 for _, rule in ipairs(policy.rules) do
   commits = commits or rule.hard == true
 end
 
--- Returns the amounts that a job of this size adds to sums, by measure. `gpu_h` are the GPU-hours that it may use,
--- which hard limits count until it ends.
+-- Returns the amounts that a job of this size adds to sums, by measure. `gpu_h` is the number of GPU-hours that the job
+-- may use; hard limits count them until the job ends.
 function measures.vector(size, walltime_s, tasks, is_pending)
   local vector = lib.size.vector(size, tasks, is_pending)
   if commits then
@@ -202,7 +202,7 @@ local function copy(limit, found)
   return found
 end
 
--- Returns the limit on one GPU type, or the limit on GPU-hours in one period, which counts all tasks of an array.
+-- Returns the limit on one GPU type, or the limit on GPU-hours in one period. The latter counts all tasks of an array.
 local function of_part(limit, part, is_hard)
   local found = copy(limit, {})
   found.key = limit.key .. ":" .. part
@@ -259,8 +259,8 @@ function measures.of_rule(rule)
   return found
 end
 
--- Returns whether every limit that applies to this job is reported: only `slurm-gpu explain` sets
--- slurm_gpu_considered. Jobs that are judged only to find a command to suggest are not reported.
+-- Returns whether every limit that applies to this job is reported. Only `slurm-gpu explain` sets slurm_gpu_considered.
+-- Jobs that are judged only to find a command to suggest are not reported.
 function measures.are_reported(job)
   return slurm_gpu_considered ~= nil and not job.quiet
 end

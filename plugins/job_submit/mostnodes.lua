@@ -1,6 +1,6 @@
 -- requires: amounts, measures, nodes, size
--- Sets the maximum number of nodes of a job that sets none itself. Otherwise, Slurm could exceed an enforced limit by
--- using more nodes than were counted.
+-- Sets the maximum number of nodes of a job that sets no maximum itself. Otherwise, Slurm could exceed an enforced
+-- limit by using more nodes than were counted.
 local _, lib = ...
 local amounts = lib.amounts
 local mostnodes = {}
@@ -10,13 +10,14 @@ local SPREAD_JOB = 256 -- in bitflags
 -- Limits that a job could exceed by using more nodes. Slurm itself enforces limits on running jobs.
 local KEYS = { nodes = true, gpus = true, gpus_total = true, gpus_pending = true, gpu_hours = true }
 
--- Returns whether a limit is one of KEYS and its rule is enforced.
+-- Returns whether the key of a limit is in KEYS and its rule is enforced.
 function mostnodes.is_bound(rule, limit)
   return rule.mode == "enforce" and KEYS[limit.key:match("^[^:]+")] or false
 end
 
 -- Returns two numbers: the most nodes that Slurm may use for the tasks of a job, and for its tasks and GPUs. Returns
--- nil if the latter does not exceed the counted nodes, if the job sets its own maximum, or if it already runs.
+-- nil if the second number does not exceed the counted nodes, if the job sets its own maximum, or if the job already
+-- runs.
 function mostnodes.possible(job)
   if amounts.most_nodes(job.request) or (job.record and job.record.job_state % 256 ~= 0) then
     return nil

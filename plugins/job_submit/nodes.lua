@@ -1,22 +1,22 @@
 -- requires: amounts
--- Computes how many nodes Slurm needs for a job that does not limit their number. This depends on the CPUs of the
--- request, which sbatch derives from the tasks; with --overcommit, there are fewer CPUs. Pure functions.
+-- Computes how many nodes Slurm needs for a job that does not limit their number. The number depends on the CPUs of the
+-- request. sbatch derives them from the tasks; with --overcommit, there are fewer CPUs. All functions are pure.
 local policy, lib = ...
 local amounts = lib.amounts
 local nodes = {}
 
--- The number of CPU groups in a request; all CPUs of a group must be on one node.
+-- Returns the number of CPU groups in a request; all CPUs of a group must be on one node.
 local function groups_of(request)
   local each = amounts.cpus_of_task(request)
   return request.cpus and math.ceil(request.cpus / each) or request.tasks or 1
 end
 
--- The maximum number of nodes that Slurm may use for a request: each gets a task or a CPU group.
+-- Returns the maximum number of nodes that Slurm may use for a request; each node gets a task or a CPU group.
 function nodes.most(request)
   return math.max(groups_of(request), request.tasks or 1, 1)
 end
 
--- The minimum number of GPUs on each node of a job.
+-- Returns the minimum number of GPUs on each node of a job.
 local function least_gpus(request)
   local least = request.tasks_per_gpu and 1 or 0
   for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
@@ -29,7 +29,7 @@ local function least_gpus(request)
   return least
 end
 
--- The memory per CPU of a request; nil if its memory does not depend on CPUs.
+-- Returns the memory per CPU of a request; nil if its memory does not depend on CPUs.
 local function mib_per_cpu(request, part, gpus)
   local defaults = policy.default_mib or {}
   if request.mib_per_cpu then
@@ -41,13 +41,13 @@ local function mib_per_cpu(request, part, gpus)
   return own and own > 0 and own or defaults.per_cpu
 end
 
--- The limit for `n` parts of a node if each part allows `each`: infinite if `each` is unset (nil or 0), 0 if `n` is
--- unknown.
+-- Returns the limit for `n` parts of a node if each part allows `each`: infinite if `each` is unset (nil or 0), 0 if
+-- `n` is unknown.
 local function in_all(n, each)
   return (each or 0) > 0 and (n or 0) * each or math.huge
 end
 
--- The number of CPU groups that fit on a node.
+-- Returns the number of CPU groups that fit on a node.
 local function capacity(node, request, most_cpus, per_cpu)
   local cpus = math.min(node.cpus, most_cpus, in_all(node.cores, request.threads_per_core))
   if per_cpu and node.mib then
@@ -61,8 +61,8 @@ local function capacity(node, request, most_cpus, per_cpu)
   )
 end
 
--- The number of nodes that a request needs in one partition if its largest nodes are free. Second result: the number of
--- kinds of nodes that the request may use there; 0 if these nodes do not suffice.
+-- Returns the number of nodes that a request needs in one partition if the largest nodes there are free. The second
+-- result is the number of kinds of nodes that the request may use there; 0 if these nodes do not suffice.
 local function needed_in(name, request, part)
   local gpus, kinds = least_gpus(request), {}
   local most_cpus, per_cpu = amounts.u32(part.max_cpus_per_node) or math.huge, mib_per_cpu(request, part, gpus)
@@ -86,9 +86,9 @@ local function needed_in(name, request, part)
   return math.max(needed, 1), 0
 end
 
--- The number of nodes that a request needs in the partition where it needs the most; 1 if the request limits it. Second
--- result: the largest number of kinds of nodes that the request may use in a partition; 0 if the nodes of any partition
--- are unknown or too few.
+-- Returns the number of nodes that a request needs in the partition where it needs the most; 1 if the request limits
+-- the number of nodes. The second result is the largest number of kinds of nodes that the request may use in a
+-- partition; 0 if the nodes of any partition are unknown or too few.
 function nodes.needed(request, partitions, parts)
   if groups_of(request) <= 1 or amounts.most_nodes(request) then
     return 1, 1

@@ -1,8 +1,9 @@
 -- requires: amounts, fit
--- The options that rules can require or forbid, in the order of messages. An option is listed only if commands without
--- it leave its fields unset. `named` returns true if a job_desc has the option, false if it clears the option, and nil
--- if the fields are unset. `value` returns the value that a job has without the option (true if the option takes none).
--- `unset` has the fields of a job_desc without the option. Options with `is_new_only` are not checked in updates.
+-- Lists the options that rules can require or forbid, in the order of messages. An option is listed only if commands
+-- without the option leave its fields unset. `named` returns true if a job_desc has the option, false if it clears the
+-- option, and nil if the fields are unset. `value` returns the value that a job has without the option (true if the
+-- option takes no value). `unset` has the fields of a job_desc without the option. Options with `is_new_only` are not
+-- checked in updates.
 local _, lib = ...
 local amounts = lib.amounts
 local UNSET_32, UNSET_16 = 4294967294, 65534
@@ -28,8 +29,8 @@ local function current(field)
   end
 end
 
--- Whether the GPUs of a job_desc have a type: all of them if a rule requires types, any of them if it forbids types.
--- Returns nil without GPUs.
+-- Returns whether the GPUs of a job_desc have a type: all of them if a rule requires types, any of them if it forbids
+-- types. Returns nil for a job_desc without GPUs.
 local function gpu_type(desc, need)
   local _, items = lib.fit.named_types({
     per_job = desc.tres_per_job,

@@ -1,20 +1,20 @@
 -- requires: amounts, reserved, size, zones
 -- Keeps all nodes of a distributed job in one zone, and sets the order of node types for a job on one node. Handles
--- only jobs with GPUs that certainly need several nodes, or certainly only one.
--- Adds to job: place_key (the lines about placement in the snapshot) and place. This is {mode, zones = list of {name,
--- score}, best first, features = the constraint with these zones}, or {mode, why} if the job is left unchanged. Both
--- also have `text` for the log. A job on one node gets `order` instead: the features to try, in order, if written.
+-- only jobs with GPUs that certainly need several nodes, or certainly need only one node. Adds to job: place_key (the
+-- lines about placement in the snapshot) and place. `place` is {mode, zones = list of {name, score}, best first,
+-- features = the constraint with these zones}, or {mode, why} if the job is left unchanged. In both cases, `place` also
+-- has `text` for the log. A job on one node gets `order` instead: the features to try, in order, if they are written.
 --
 -- Placement must never cause a refusal. Slurm refuses a constraint that it cannot parse, and a job that can never run
 -- in any of the zones named. Jobs with options that are not modelled here are therefore left unchanged.
 local policy, lib = ...
 local amounts = lib.amounts
 
--- Fields that select nodes or require properties of nodes that are not modelled here, with the word for the log.
+-- Fields that select nodes or require properties of nodes that are not modelled here, with the log word of each field.
 local TEXTS = {
   { "req_nodes", "nodelist" },
   { "exc_nodes", "exclude" },
-  { "prefer", "prefer" }, -- Slurm uses it instead of the constraint
+  { "prefer", "prefer" }, -- Slurm uses --prefer instead of the constraint
   { "reservation", "reservation" },
   { "batch_features", "batch" },
   { "tres_per_socket", "sockets" },
@@ -29,7 +29,7 @@ local NUMBERS = {
   { "pn_min_tmp_disk", "tmp", amounts.u32 },
   { "contiguous", "contiguous", amounts.u16 },
 }
--- Numbers that count as set even if they are 0: the first component of a het job has the number 0.
+-- Numeric fields that count as set even if they are 0: the first component of a het job has the number 0.
 local AT_ZERO = { het_job_offset = true }
 
 -- Returns why a job is left unchanged; nil if it is placed.
@@ -49,7 +49,7 @@ local function peculiar(desc)
   return nil
 end
 
--- The job's size on the fewest nodes that it may get, where each node has the largest share.
+-- Returns the job's size on the fewest nodes that it may get, where each node has the largest share.
 local function size_on(job, nodes)
   local request = job.request
   if (request.most_nodes or 1) <= nodes then
@@ -63,7 +63,7 @@ local function size_on(job, nodes)
   return lib.size.of_request(fewest, job.partition, job.parts)
 end
 
--- Adds to `share` what one form of a request needs on a node; returns false if it requests more than GPUs and CPUs.
+-- Adds to `share` the amounts that one form of a request needs on a node; returns false for GRES other than GPUs.
 local function add_form(share, text, times)
   local items, n_pieces = amounts.parse_tres(text), 0
   for _, item in ipairs(items) do
@@ -83,8 +83,8 @@ local function add_form(share, text, times)
   return n_pieces == #items
 end
 
--- The amounts that a job on `nodes` nodes needs on one of them: {gpus, types, cpus, mib}; nil if the job requests GRES
--- other than GPUs.
+-- Returns the amounts that a job on `nodes` nodes needs on one of them: {gpus, types, cpus, mib}; nil if the job
+-- requests GRES other than GPUs.
 local function share_of(job, nodes)
   local request, size = job.request, size_on(job, nodes)
   local function each(amount)
@@ -104,7 +104,7 @@ local function share_of(job, nodes)
   return share
 end
 
--- The number of nodes that a job certainly needs, and the number that counts for limits, which may be larger.
+-- Returns the number of nodes that a job certainly needs, and the number that counts for limits, which may be larger.
 local function nodes_of(job, found)
   local least, most_gpus = amounts.least_nodes(job.request), 0
   for partition in job.partition:gmatch("[^,]+") do
@@ -116,7 +116,7 @@ local function nodes_of(job, found)
   return least, math.max(amounts.counted_nodes(job.request), least)
 end
 
--- Whether a job may need several nodes; this check does not read the zones.
+-- Returns whether a job may need several nodes; this check does not read the zones.
 local function may_be_distributed(job)
   if job.mgpu <= 1000 or job.record or job.quiet then
     return false
@@ -132,7 +132,7 @@ local function may_be_distributed(job)
   return false
 end
 
--- Whether the snapshot lists nodes with GPUs in each of the job's partitions; other jobs are not placed.
+-- Returns whether the snapshot lists nodes with GPUs in each of the job's partitions; other jobs are not placed.
 local function is_managed(job, found)
   for partition in job.partition:gmatch("[^,]+") do
     if found.pools[partition] == nil then
@@ -142,7 +142,7 @@ local function is_managed(job, found)
   return job.partition ~= ""
 end
 
--- Whether a new job certainly runs on one node and shares it with others.
+-- Returns whether a new job certainly runs on one node and shares it with others.
 local function is_on_one_node(job)
   local request = job.request
   if job.mgpu == 0 or job.record or job.quiet or request.whole_nodes or amounts.counted_nodes(request) > 1 then
@@ -154,9 +154,9 @@ local function is_on_one_node(job)
   return tasks <= 1 and (job.form == "per_node" or job.form == "per_job" and job.mgpu <= 1000)
 end
 
--- The features that a job on one node tries, in order; nil if the job is left unchanged. Every node with GPUs has one
--- of them, so the constraint excludes no node. A job with its own constraint is left unchanged because Slurm's backfill
--- would ignore that constraint if it were combined with this one.
+-- Returns the features that a job on one node tries, in order; nil if the job is left unchanged. Every node with GPUs
+-- has one of them, so the constraint excludes no node. A job with its own constraint is left unchanged, because Slurm's
+-- backfill would ignore the constraint if it were combined with these features.
 local function order_of(job, found)
   local desc, request = job.desc, job.request
   if (type(desc.features) == "string" and desc.features ~= "") or peculiar(desc) then
@@ -227,7 +227,7 @@ local function place_of(job, found, state)
   return place
 end
 
--- "zone1:812,zone2:350" for the log and the job's AdminComment.
+-- Formats zones as "zone1:812,zone2:350" for the log and the job's AdminComment.
 local function text_of(place)
   if place.why then
     return "-:" .. place.why
@@ -256,7 +256,7 @@ local function run(job, state)
   job.place = found and place_of(job, found, state) or nil
   if job.place then
     job.place.text = text_of(job.place)
-    if slurm_gpu_placed then -- set by `slurm-gpu explain` only
+    if slurm_gpu_placed then -- only `slurm-gpu explain` sets this function
       slurm_gpu_placed(found.mode .. ":" .. job.place.text, job.place.features or "")
     end
     if job.place.features and found.mode == "enforce" then
@@ -266,7 +266,8 @@ local function run(job, state)
   return {}
 end
 
--- Whether an equal job would get the same placement: true if the lines about placement in the snapshot are unchanged.
+-- Returns whether an equal job would get the same placement: true if the lines about placement in the snapshot are
+-- unchanged.
 local function again(job, state)
   return job.place_key == nil or job.place_key == (lib.zones.table_of(state.snapshot))
 end

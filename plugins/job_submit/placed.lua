@@ -1,6 +1,6 @@
 -- requires: wording
--- The message about the zones of a distributed job: the constraint to use (mode `advise`), or why zones cannot be added
--- to the job's own constraint.
+-- Writes the message about the zones of a distributed job: the constraint to use (mode `advise`), or the reason why
+-- zones cannot be added to the job's own constraint.
 local _, lib = ...
 
 local UNCHANGED = {

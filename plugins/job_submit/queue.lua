@@ -1,8 +1,8 @@
 -- requires: amounts, ledger, size, sums
--- Sums over slurm.jobs, which is read if no snapshot is valid or if a rule sums over one kind of job.
+-- Computes sums over slurm.jobs, which is read if no snapshot is valid or if a rule sums over one kind of job.
 --
--- The table contains raw pointers to job records, which are valid only in the call for which Slurm built it. It is
--- therefore read once, in that call, and only computed values are kept.
+-- The table contains raw pointers to job records, which are valid only in the call for which Slurm built it. The table
+-- is therefore read once, in that call, and only computed values are kept.
 local _, lib = ...
 local amounts = lib.amounts
 local queue = {}
@@ -12,21 +12,21 @@ local TOKEN = "slurm%-gpu/1 t=(%w+)"
 -- The description that all ended jobs share.
 local ENDED = { base = -1 }
 
--- Returns the kind of a job, which was recorded in its AdminComment at submission.
+-- Returns the kind of a job, as recorded in its AdminComment at submission.
 function queue.kind_of(record)
   local comment = record.admin_comment
   return comment and string.find(comment, "slurm%-gpu/1 t=%w+ k=i") and "interactive" or "batch"
 end
 
--- Whether a job is exclusive, which was recorded in its AdminComment at submission: no other field shows it.
+-- Returns whether a job is exclusive, as recorded in its AdminComment at submission. No other field shows this.
 function queue.has_whole_nodes(record)
   local comment = record.admin_comment
   return comment ~= nil and string.find(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? w=1") ~= nil
 end
 
--- The QOS in which a job runs or may start. The record of a pending job with several QOS has only the one that Slurm
--- tried last; the script recorded all of them at submission. The recorded QOS apply only if they include the last one;
--- after an update to another QOS, they do not.
+-- Returns the QOS in which a job runs or may start. The record of a pending job with several QOS has only the QOS that
+-- Slurm tried last; the script recorded all QOS at submission. The recorded QOS apply only if they include the QOS in
+-- the record; after an update to another QOS, they do not.
 function queue.qos_of(record, base)
   local qos, comment = string.lower(record.qos or ""), record.admin_comment
   local noted = base == 0 and comment and string.match(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? ?w?=?1? q=(%S+)")
@@ -36,7 +36,7 @@ function queue.qos_of(record, base)
   return qos
 end
 
--- Describes a job record by values that change only with its state. `each` has the amounts of one task.
+-- Describes a job record by values that change only with the job's state. `each` has the amounts of one task.
 function queue.describe(state, record, base)
   local tasks = amounts.u32(record.array_task_cnt)
   local class = {
@@ -74,13 +74,13 @@ local function settle(state, record, now)
   end
 end
 
--- Counts admissions that the table may not show yet, and drops those that it would show by now.
+-- Counts admissions that the table may not contain yet, and drops admissions that it would contain by now.
 local function count_admissions(state, now)
   for token, entry in pairs(state.ledger) do
     entry.at = math.min(entry.at, now) -- the clock may have been set back
     local age = now - entry.at
     if entry.shown then
-      -- The entry is kept for as long as a snapshot may be older than this table.
+      -- The entry is kept while a snapshot may be older than this table.
       if age >= lib.ledger.REMEMBER_S then
         state.ledger[token] = nil
       end
@@ -144,7 +144,7 @@ function queue.read(state, jobs, now)
   state.whole = true
 end
 
--- Whether a table has more jobs than `most`.
+-- Returns whether a table has more jobs than `most`.
 function queue.longer_than(jobs, most)
   local length = 0
   for _ in pairs(jobs) do

@@ -1,14 +1,15 @@
--- Records which fields of job_desc and of partitions a judgement reads, in order, with their values. These are the keys
--- of the decision cache (again.lua). A question is the name of a field of job_desc, or {kind, name, field}.
+-- Records which fields of job_desc and of partitions a judgement reads, in order, with their values. The fields and
+-- values are the keys of the decision cache (again.lua). A question is the name of a field of job_desc, or {kind, name,
+-- field}.
 local reading = {}
 
 local PART, FIELD, DEFAULT = "partition", "field of a partition", "default partition"
 
--- Fields that are not recorded, because they depend on another field and are expensive to read: a user's name is looked
--- up by uid.
+-- Fields that are not recorded, because they depend on another field and are expensive to read. For example, Slurm
+-- looks up a user's name by uid.
 local IMPLIED = { user_name = true }
 
--- The key under which a stand-in for the partitions keeps the real ones.
+-- The key under which a stand-in for the partitions stores the real partitions.
 local BEHIND = {}
 
 -- The current recording: the real job_desc, the questions and answers, their number, and the fields recorded so far.
@@ -79,7 +80,7 @@ local function default_of(parts)
   return nil
 end
 
--- The default partition, which jobs without --partition get; nil if there is none.
+-- Returns the default partition for jobs without --partition; nil if the cluster has no default partition.
 function reading.default_partition(parts)
   local behind = rawget(parts, BEHIND)
   if behind == nil then
@@ -88,7 +89,7 @@ function reading.default_partition(parts)
   return note({ kind = DEFAULT }, default_of(behind))
 end
 
--- The answer to a question about these partitions.
+-- Returns the answer to a question about these partitions.
 function reading.answer(question, parts)
   if question.kind == DEFAULT then
     return default_of(parts)
@@ -100,7 +101,7 @@ function reading.answer(question, parts)
   return part[question.field]
 end
 
--- Whether two questions are the same.
+-- Returns whether two questions are the same.
 function reading.same(one, other)
   if type(one) == "string" or type(other) == "string" then
     return one == other

@@ -1,13 +1,13 @@
 -- requires: judge, larger, options, shapes, smaller
--- Finds one command that would be accepted, in the form that the job used. Each step changes one aspect of the job,
--- which is then judged again. Only a command whose job is accepted in the end is suggested.
+-- Finds one command that would be accepted, in the form that the job used. Each step changes one aspect of the job, and
+-- the job is judged again. Only a command whose job is accepted in the end is suggested.
 local policy, lib = ...
 
 local function whole(value)
   return string.format("%.0f", value)
 end
 
--- By option that a step may return, the fields of job_desc as sbatch would set them.
+-- Maps each option that a step may return to the fields of job_desc that sbatch would set.
 local FIELDS = {
   ["--partition"] = function(value)
     return { partition = value }
@@ -99,7 +99,7 @@ local function apply(fields, options, name, job)
   end
 end
 
--- By option that may be left out, the fields of job_desc without it.
+-- Maps each option that may be left out to the fields of job_desc without the option.
 local WITHOUT = {}
 -- Combinations of options to leave out if a job names too many nodes, in the order in which they are tried.
 local NAMING_NODES = { { "--nodelist" }, { "--constraint" }, { "--nodelist", "--constraint" } }
@@ -125,8 +125,8 @@ for _, option in ipairs(lib.options) do
   end
 end
 
--- Returns another job of the same kind, without the options `left_out`, that would be accepted now; nil if there is
--- none. With `own_mgpu`, the job must not borrow GPUs; a job that would is reduced to this many.
+-- Returns another job of the same kind, without the options `left_out`, that would be accepted now; nil if there is no
+-- such job. With `own_mgpu`, the job must not borrow GPUs; a job that would borrow GPUs is reduced to this number.
 local function changed_job(job, judge, left_out, own_mgpu)
   local order, options, fields, without = {}, {}, {}, {}
   local function leave_out(name)
@@ -187,7 +187,7 @@ local function changed_job(job, judge, left_out, own_mgpu)
   return { command = text, without = without, loan = current.loan }
 end
 
--- The same, but keeps the job's node list and constraint if possible.
+-- Calls `changed_job`, and keeps the job's node list and constraint if possible.
 local function with_its_nodes(job, judge, own_mgpu)
   local found = changed_job(job, judge, {}, own_mgpu)
   for _, names in ipairs(job.request.named_nodes > 1 and NAMING_NODES or {}) do
@@ -197,8 +197,8 @@ local function with_its_nodes(job, judge, own_mgpu)
 end
 
 -- Returns another job that would be accepted now: {command, without = options that the command must not have, loan};
--- nil if there is none. If that job would borrow GPUs, its `own` is a third job, which borrows none. `judge` judges the
--- job with changed fields of job_desc.
+-- nil if there is no such job. If that job would borrow GPUs, its `own` is a third job, which borrows no GPUs. `judge`
+-- judges the job with changed fields of job_desc.
 return function(job, judge)
   local found = with_its_nodes(job, judge)
   local loan = (found or job).loan

@@ -12,8 +12,8 @@ local function decode(value)
   end))
 end
 
--- Adds the GPUs of each counted type. A line without `types` comes from a script that counted no types, so its GPUs may
--- be of any type.
+-- Adds the GPUs of each counted type. A line without `types` was written by a script that counted no types, so its GPUs
+-- may be of any type.
 local function add_types(sum, text)
   for kind in pairs(lib.size.watched) do
     sum["mgpu:" .. kind] = text and 0 or sum.mgpu
@@ -23,7 +23,7 @@ local function add_types(sum, text)
   end
 end
 
--- Admissions of the last `seconds`: token → {at, uid, account, qos, partition, kind, sum}.
+-- Returns the admissions of the last `seconds`: token → {at, uid, account, qos, partition, kind, sum}.
 function remembered.admissions(now, seconds)
   local found = {}
   local log = io.open(policy.decisions_log, "r")
@@ -62,8 +62,8 @@ function remembered.admissions(now, seconds)
   return found
 end
 
--- For a missing job_state: whether slurmctld uses this directory but has not saved a job yet. It writes the cluster's
--- name there at its first start.
+-- Returns, for a missing job_state, whether slurmctld uses the directory but has not saved a job yet. slurmctld writes
+-- the cluster's name to the directory at its first start.
 local function never_had_a_job()
   local name = io.open((policy.job_state:gsub("[^/]+$", "clustername")), "r")
   if name then
@@ -72,7 +72,7 @@ local function never_had_a_job()
   return name ~= nil
 end
 
--- The text of slurmctld's saved jobs; nil if it cannot be read or is too long.
+-- Returns the text of slurmctld's saved jobs; nil if it cannot be read or is too long.
 function remembered.saved_jobs()
   if not policy.job_state then
     return nil

@@ -1,17 +1,17 @@
 -- requires: amounts, measures, reserved, snapshot
 -- Finds large jobs without a reservation, and returns findings as limits.lua does. A job passes if it names a
--- reservation or if its user has one that is large enough. All jobs pass while the snapshot has no lines about
--- reservations. Adds to job: reserve_key = these lines; has_reserved = whether the user has any reservation;
+-- reservation or if its user has a reservation that is large enough. All jobs pass while the snapshot has no lines
+-- about reservations. Adds to job: reserve_key = these lines; has_reserved = whether the user has any reservation;
 -- cut_short = the user's reservation in which the job runs and which ends before the job.
 local _, lib = ...
 local amounts = lib.amounts
 
--- The value of --reservation; nil without it.
+-- Returns the value of --reservation; nil without this option.
 local function named(desc)
   return type(desc.reservation) == "string" and desc.reservation ~= "" and desc.reservation or nil
 end
 
--- The command that requests a reservation for this job.
+-- Returns the command that requests a reservation for this job.
 local function request_of(job)
   local seconds = job.walltime_s or math.huge
   local time = "1d"
@@ -36,7 +36,7 @@ local function request_of(job)
   return table.concat(words, " ")
 end
 
--- The rule, in the form of the policy's rules.
+-- Returns the rule, in the form of the policy's rules.
 local function rule_of(found)
   local from = amounts.format_mgpu(found.mgpu)
   return {
@@ -68,12 +68,12 @@ local function finding_of(job, found, user)
   }
 end
 
--- Whether a job satisfies the rule.
+-- Returns whether a job satisfies the rule.
 local function satisfies(job, found, user)
   if job.mgpu <= 0 or job.mgpu < found.mgpu or named(job.desc) then
     return true
   elseif job.record and job.mgpu <= job.was.mgpu and job.desc.reservation ~= "" then
-    return true -- an update that neither requests more GPUs nor clears the reservation
+    return true -- the update neither requests more GPUs nor clears the reservation
   end
   return user ~= nil and lib.reserved.holds(found, job, user)
 end
@@ -96,8 +96,8 @@ local function run(job, state)
   return fine and {} or { finding_of(job, found, user) }
 end
 
--- Whether an equal job would get the same findings: true if the lines about reservations are unchanged and its user has
--- no reservation. Otherwise, the findings depend on the second of submission.
+-- Returns whether an equal job would get the same findings: true if the lines about reservations are unchanged and
+-- its user has no reservation. Otherwise, the findings depend on the second of submission.
 local function again(job, state)
   return not job.has_reserved
     and (job.reserve_key == nil or job.reserve_key == (lib.reserved.table_of(state.snapshot)))

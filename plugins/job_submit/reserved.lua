@@ -1,5 +1,6 @@
 -- requires: amounts, hosts
--- Reads reservations from slurm-gpuctld's snapshot: the job size that requires one, and the users' reservations.
+-- Reads reservations from slurm-gpuctld's snapshot: the job size that requires a reservation, and the users'
+-- reservations.
 local _, lib = ...
 local reserved = {}
 
@@ -11,7 +12,7 @@ end
 
 local FOLLOWING = { "\ncolocation ", "\nplacement ", "\nend " }
 
--- The lines about reservations, which are contiguous; "" without any.
+-- Returns the lines about reservations, which are contiguous; "" if there are no such lines.
 local function section(body)
   local at = body:find("\nreserve ", 1, true)
   for _, ending in ipairs(at and FOLLOWING or {}) do
@@ -47,9 +48,9 @@ local function parse(text)
   return found
 end
 
--- Returns the lines about reservations, and their contents (nil without such lines): {mode, mgpu, held = {user → list of
--- {account, partition, mgpu, name, begins_s, ends_s, nodes}}}. Jobs of the size `mgpu` require a reservation; infinite
--- if none is required.
+-- Returns the lines about reservations, and their contents (nil without such lines): {mode, mgpu, held = {user → list
+-- of {account, partition, mgpu, name, begins_s, ends_s, nodes}}}. Jobs with at least `mgpu` GPUs (in thousandths)
+-- require a reservation; the size is infinite if no job requires one.
 function reserved.table_of(snapshot)
   if snapshot == nil then
     return "", nil
@@ -60,13 +61,13 @@ function reserved.table_of(snapshot)
   return snapshot.reserve_text, snapshot.reserve
 end
 
--- Whether Slurm runs a job in this reservation of its user, regardless of their sizes.
+-- Returns whether Slurm runs a job in this reservation of its user, regardless of the sizes of job and reservation.
 local function draws(one, job)
   local at_partition = ("," .. job.partition .. ","):find("," .. one.partition .. ",", 1, true)
   return one.account == job.account and at_partition ~= nil
 end
 
--- Whether a job fits a reservation of its user in which Slurm runs it without --reservation.
+-- Returns whether a job fits a reservation of its user in which Slurm runs it without --reservation.
 function reserved.holds(found, job, user)
   for _, one in ipairs(found.held[user] or {}) do
     if draws(one, job) and job.mgpu <= one.mgpu then
@@ -76,7 +77,8 @@ function reserved.holds(found, job, user)
   return false
 end
 
--- The user's largest reservation that Slurm would use for the job but that has too few GPUs; nil if there is none.
+-- Returns the user's largest reservation that Slurm would use for the job but that has too few GPUs; nil if there is no
+-- such reservation.
 function reserved.too_small(found, job, user)
   local largest
   for _, one in ipairs(found.held[user] or {}) do
@@ -91,7 +93,8 @@ local function names_of(value)
   return type(value) == "string" and value ~= "" and lib.hosts.set(value) or nil
 end
 
--- Whether --nodelist and --exclude allow the nodes of a reservation; lists that cannot be parsed allow all nodes.
+-- Returns whether --nodelist and --exclude allow the nodes of a reservation; lists that cannot be parsed allow all
+-- nodes.
 local function may_enter(one, desc)
   local nodes, wanted, left_out = lib.hosts.set(one.nodes), names_of(desc.req_nodes), names_of(desc.exc_nodes)
   if nodes == nil then
@@ -100,9 +103,9 @@ local function may_enter(one, desc)
   return not (left_out and lib.hosts.within(nodes, left_out)) and not (wanted and not lib.hosts.within(wanted, nodes))
 end
 
--- The user's current reservation in which the job runs and which ends before the job's time limit; the first to end if
--- there are several, nil if there is none. Slurm ignores the time limit in such reservations. `named` is the value of
--- --reservation.
+-- Returns the user's current reservation in which the job runs and which ends before the job's time limit; the first to
+-- end if there are several, nil if there are none. Slurm ignores the time limit in such reservations. `named` is the
+-- value of --reservation.
 function reserved.ends_before(found, job, user, named)
   local first
   local from_s = math.max(job.now, lib.amounts.u32(job.desc.begin_time) or 0)

@@ -1,22 +1,22 @@
 -- requires: calendar, conditions
--- The scopes of rules: which jobs they sum over, and when they apply.
+-- Defines the scopes of rules: the jobs over which a rule sums, and the times at which it applies.
 local policy, lib = ...
 
--- A scope is all jobs of a group, or only its jobs of one kind. rule.scope is the key of a rule's scope.
+-- A scope consists of all jobs of a group, or only of its jobs of one kind. rule.scope is the key of a rule's scope.
 local scopes = { sums_by_kind = false }
 
 local NONE = {}
 
--- Longer names match no wildcard, since a user can submit a name of any length.
+-- Maximum length of names that are compared with wildcards, because a user can submit a name of any length.
 local LONGEST = 255
 
--- The Lua pattern for a name in which * stands for any characters and ? for one (in UTF-8).
+-- Returns the Lua pattern for a name in which * matches any characters and ? matches one character (in UTF-8).
 local function pattern_of(name)
   local escaped = name:gsub("[^%w*?]", "%%%0"):gsub("%*", ".*"):gsub("%?", "[^\128-\191][\128-\191]*")
   return "^" .. escaped .. "$"
 end
 
--- By set of names, the patterns for its names with wildcards; a set without wildcards has no entry.
+-- Maps each set of names to the patterns for its names with wildcards; a set without wildcards has no entry.
 local patterns = {}
 
 for _, group in ipairs(policy.groups) do
@@ -30,7 +30,7 @@ for _, group in ipairs(policy.groups) do
   end
 end
 
--- Whether a name is in a set of names or matches one with wildcards; true if the set is nil.
+-- Returns whether a name is in a set of names or matches a wildcard in the set; true if the set is nil.
 local function is_among(names, name)
   if names == nil or names[name] then
     return true
@@ -44,7 +44,7 @@ local function is_among(names, name)
   return false
 end
 
--- Whether a group may contain jobs of an account. Wildcards are not compared: they may match any account.
+-- Returns whether a group may contain jobs of an account. Wildcards are not compared: they may match any account.
 local function may_have(group, account)
   for _, index in ipairs(group.all_of or NONE) do
     if not may_have(policy.groups[index], account) then
@@ -69,8 +69,8 @@ for _, group in ipairs(policy.groups) do
   end
 end
 
--- By account, the rules whose groups may contain its jobs; computed for its first job. Accounts that no group names
--- share the key "".
+-- The rules, by account, whose groups may contain jobs of the account; computed for the first job of each account.
+-- Accounts that no group names share the key "".
 local rules_of = {}
 
 local function rules_for(account)
@@ -88,14 +88,14 @@ local function rules_for(account)
   return rules
 end
 
--- Whether a job matches the users and accounts of a group.
+-- Returns whether a job matches the users and accounts of a group.
 function scopes.holds(group, uid, account)
   return (group.uids == nil or group.uids[uid])
     and (group.member_uids == nil or group.member_uids[uid])
     and is_among(group.accounts, account)
 end
 
--- Whether a job that starts in one QOS and one partition matches all conditions of a group.
+-- Returns whether a job that starts in one QOS and one partition matches all conditions of a group.
 local function holds_in(group, job, qos, partition)
   if
     not (scopes.holds(group, job.uid, job.account) and is_among(group.qos, qos) and is_among(group.partitions, partition))
@@ -123,7 +123,7 @@ local function split(names)
   return #found > 0 and found or { "" }
 end
 
--- Each pair of a QOS and a partition in which a job may start.
+-- Returns each pair of a QOS and a partition in which a job may start.
 local function places_of(job)
   local places, partitions = {}, split(job.partition)
   for _, qos in ipairs(split(job.qos)) do
@@ -134,7 +134,8 @@ local function places_of(job)
   return places
 end
 
--- Whether a job matches all conditions of a group in any of these places (by default, all places where it may start).
+-- Returns whether a job matches all conditions of a group in any of these places (by default, all places where the job
+-- may start).
 function scopes.holds_all(group, job, places)
   for _, place in ipairs(places or places_of(job)) do
     if holds_in(group, job, place.qos, place.partition) then
@@ -144,8 +145,8 @@ function scopes.holds_all(group, job, places)
   return false
 end
 
--- The scopes of a job, as a set, and their rules, in order. A job with several partitions or, from Slurm 24.11 on,
--- several QOS may start in any of them. It therefore belongs to the scopes of each.
+-- Returns the scopes of a job, as a set, and their rules, in order. A job with several partitions or, from Slurm 24.11
+-- on, several QOS may start in any of them. The job therefore belongs to the scopes of each.
 function scopes.matching(job)
   local found, rules, places = {}, {}, places_of(job)
   for _, rule in ipairs(rules_for(job.account)) do
@@ -157,18 +158,19 @@ function scopes.matching(job)
   return found, rules
 end
 
--- Whether a group or an exception applies at this moment.
+-- Returns whether a group or an exception applies at this moment.
 function scopes.is_current(dated, now)
   return (dated.from_s or 0) <= now and now < (dated.until_s or math.huge)
 end
 
--- Whether a rule with `at: run` applies to a job that runs from its earliest start until this time limit.
+-- Returns whether a rule with `at: run` applies to a job that runs from its earliest start until this time limit.
 local function overlaps(rule, job, walltime_s)
   return lib.calendar.overlap(rule.when, job.begin_s, job.begin_s + (walltime_s or math.huge)) ~= nil
 end
 
--- Whether a rule applies to a job, by its conditions and by its time of submission. With `at: run`, the time in which it
--- may run decides. With `at_any_size`, returns whether the rule could apply to a larger job.
+-- Returns whether a rule applies to a job, by its conditions and the job's time of submission. For a rule with `at:
+-- run`, the time in which the job may run decides. With `at_any_size`, returns whether the rule could apply to a larger
+-- job.
 function scopes.in_force(rule, job, at_any_size)
   if not scopes.is_current(policy.groups[rule.group], job.now) then
     return false
@@ -182,12 +184,13 @@ function scopes.in_force(rule, job, at_any_size)
   return lib.calendar.holds(rule.when, job.now)
 end
 
--- Whether a rule already counted a job before its update.
+-- Returns whether a rule already counted a job before its update.
 function scopes.counted(rule, job)
   return job.counted.scopes[rule.scope] and (rule.per ~= "account" or job.account == job.past.account)
 end
 
--- Whether a rule that applies to an updated job also applied before the update. Slurm does not show the old StartTime.
+-- Returns whether a rule that applies to an updated job also applied before the update. Slurm does not show the old
+-- StartTime.
 function scopes.was_bound(rule, job)
   if not scopes.counted(rule, job) or (rule.jobs and not lib.conditions.held(rule.jobs, job)) then
     return false

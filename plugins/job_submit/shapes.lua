@@ -1,5 +1,5 @@
 -- requires: amounts
--- Builds options for a smaller request, in the form that the job used. Pure functions.
+-- Builds options for a smaller request, in the form that the job used. All functions are pure.
 local policy, lib = ...
 local amounts = lib.amounts
 local shapes = {}
@@ -23,7 +23,7 @@ local OPTIONS = {
   per_socket = "--gpus-per-socket=",
 }
 
--- The option that requests `count` of an item; `several` is whether the request also has another form.
+-- Returns the option that requests `count` of an item; `several` means that the request also has another form.
 function shapes.option(form, item, count, several)
   if form == "per_node" and not several then
     return "--gres=" .. item.name .. ":" .. typed(item, count)
@@ -43,7 +43,7 @@ function shapes.items(request)
   return items, forms, single
 end
 
--- Options for `wanted` nodes, and for the tasks that still fit on them.
+-- Returns options for `wanted` nodes, and for the tasks that still fit on them.
 function shapes.fewer_nodes(request, wanted)
   local options = { string.format("--nodes=%.0f", wanted) }
   local tasks, per_node, needed = request.tasks, request.tasks_per_node, request.needed_nodes or 1
@@ -60,7 +60,8 @@ function shapes.fewer_nodes(request, wanted)
   return options
 end
 
--- Options for at most `cap` thousandths of a GPU per job, on no more nodes than GPUs; nil if not even one GPU fits.
+-- Returns options for at most `cap` thousandths of a GPU per job, on no more nodes than GPUs; nil if not even one GPU
+-- fits.
 function shapes.per_job(request, cap)
   local items = amounts.parse_tres(request.per_job or "")
   local count = math.floor(cap / 1000)
@@ -72,7 +73,8 @@ function shapes.per_job(request, cap)
   return options
 end
 
--- The same for GPUs per node: first fewer nodes, but at least those that the job names, then fewer GPUs on each node.
+-- Like `per_job`, for GPUs per node: first reduces the nodes to at least those that the job names, then the GPUs on
+-- each node.
 local function per_node(request, cap, room)
   local items = amounts.parse_tres(request.per_node)
   local item = items[1]
@@ -82,7 +84,7 @@ local function per_node(request, cap, room)
     return nil
   end
   local nodes = amounts.counted_nodes(request)
-  -- Sums are rounded once, as in requested_mgpu; otherwise rounding could make the suggested request too large.
+  -- Each sum is rounded once, as in requested_mgpu; otherwise rounding could make the suggested request too large.
   local function sum(times)
     return math.floor(times * unit + 0.5)
   end
@@ -103,7 +105,7 @@ local function per_node(request, cap, room)
   return options
 end
 
--- The same for GPUs per task: first fewer tasks, then fewer GPUs for a single task.
+-- Like `per_job`, for GPUs per task: first reduces the tasks, then the GPUs of a single task.
 local function per_task(request, cap)
   local items = amounts.parse_tres(request.per_task)
   if #items > 1 or items[1].name ~= "gpu" then
@@ -126,7 +128,7 @@ local function per_task(request, cap)
   return options
 end
 
--- The same for GPUs per socket: first fewer nodes, then fewer GPUs on each socket, then fewer sockets.
+-- Like `per_job`, for GPUs per socket: first reduces the nodes, then the GPUs on each socket, then the sockets.
 local function per_socket(request, cap)
   local items = amounts.parse_tres(request.per_socket)
   if #items > 1 or items[1].name ~= "gpu" then
@@ -155,8 +157,9 @@ local function tasks_per_node(request)
   return tasks and tasks > 0 and tasks or nil
 end
 
--- The same for several forms at once. Slurm requires that they agree: the job's GPUs are the nodes times the GPUs per
--- node, and the tasks times the GPUs per task. First fewer nodes or tasks, then fewer GPUs for a single node or task.
+-- Like `per_job`, for several forms at once. Slurm requires that the forms agree: the job's GPUs are the nodes times
+-- the GPUs per node, and the tasks times the GPUs per task. First reduces the nodes or tasks, then the GPUs of a single
+-- node or task.
 local function in_step(request, cap, items)
   local job, node, task = items.per_job, items.per_node, items.per_task
   local room = math.floor(cap / 1000)
@@ -215,12 +218,12 @@ local function in_step(request, cap, items)
   return options
 end
 
--- Whether the count of `part` divides that of `whole`; true if either is missing.
+-- Returns whether the count of `part` divides the count of `whole`; true if either is missing.
 local function divides(part, whole)
   return part == nil or whole == nil or (part.count > 0 and whole.count > 0 and whole.count % part.count == 0)
 end
 
--- Whether the forms of a request agree; otherwise Slurm refuses it.
+-- Returns whether the forms of a request agree; otherwise Slurm refuses the request.
 function shapes.even(request)
   local items, _, single = shapes.items(request)
   if not single then
@@ -241,7 +244,7 @@ function shapes.even(request)
   return not node_tasks or node_tasks == node.count / task.count
 end
 
--- The same for a request with tasks per GPU: fewer tasks, whose number determines the number of GPUs.
+-- Like `per_job`, for a request with tasks per GPU: reduces the tasks, whose number determines the number of GPUs.
 local function tasks_per_gpu(request, cap)
   local gpus = math.floor(cap / 1000)
   return gpus >= 1 and { string.format("--ntasks=%.0f", gpus * request.tasks_per_gpu) } or nil
@@ -255,8 +258,8 @@ local SHAPES = {
   tasks_per_gpu = tasks_per_gpu,
 }
 
--- Options that reduce a request of this form to at most `cap` thousandths of a GPU; nil if nothing fits or if the form
--- cannot be reduced.
+-- Returns options that reduce a request of this form to at most `cap` thousandths of a GPU; nil if nothing fits or if
+-- the form cannot be reduced.
 function shapes.fit(request, form, cap, room)
   local items, forms, single = shapes.items(request)
   if forms > 1 then

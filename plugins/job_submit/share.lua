@@ -1,14 +1,15 @@
 -- requires: amounts, scopes, snapshot
--- Decides which jobs share a GPU, and how many shards each gets. The snapshot lists the number of shards by job key
--- (snapshot.lua). slurm-gpuctld chooses a job's co-runners and its start time, which is the begin time at the latest.
--- Adds to job: share = {mode, key, text = the text for the log, why = the reason if the job does not share}. If the job
--- shares, this also has {shards, of, max_wait_s, environment = names of variables to empty}.
+-- Decides which jobs share a GPU, and how many shards each job gets. The snapshot lists the number of shards by job key
+-- (snapshot.lua). slurm-gpuctld chooses a job's co-runners and its start time; the job starts at its begin time at the
+-- latest. Adds to job: share = {mode, key, text = the text for the log, why = the reason if the job does not share}. If
+-- the job shares a GPU, `share` also has {shards, of, max_wait_s, environment = names of variables to empty}.
 local policy, lib = ...
 local amounts = lib.amounts
 local sharing = policy.colocation
 
--- Variables from which srun inside the job reads its GPU request. They are emptied because srun would otherwise request
--- whole GPUs. The variables for CPUs and memory per GPU cannot be empty, so jobs with these options do not share.
+-- Variables from which srun inside the job reads its GPU request. These variables are emptied because srun would
+-- otherwise request whole GPUs. The variables for CPUs and memory per GPU cannot be empty, so jobs with these options
+-- do not share a GPU.
 local GPU_VARIABLES = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE" }
 local LONGEST_KEY = 80
 
@@ -22,7 +23,8 @@ local function of_groups(indexes, job)
   return false
 end
 
--- Whether the comment requests sharing, and the NAME in `share=NAME`, if any. `share=` is the same as `share`.
+-- Returns whether the comment requests sharing, and the NAME in `share=NAME`, if any. The comment `share=` is the same
+-- as `share`.
 local function asked_for(desc)
   local comment = desc.comment
   if type(comment) ~= "string" then
@@ -52,12 +54,12 @@ local function set(value)
   return type(value) == "string" and value ~= ""
 end
 
--- Whether a time is set and in the future.
+-- Returns whether a time is set and in the future.
 local function later(value, now)
   return type(value) == "number" and value < 2 ^ 32 - 2 and value > now
 end
 
--- Whether a job requests exactly one whole GPU, per job or per node. Second result: the type.
+-- Returns whether a job requests exactly one whole GPU, per job or per node. The second result is the type.
 local function asks_one_gpu(request)
   if request.per_task or request.per_socket or (request.per_job and request.per_node) then
     return false
@@ -67,7 +69,7 @@ local function asks_one_gpu(request)
   return #items == 1 and not text:find(",", 1, true) and not items[1].unreadable and items[1].name == "gpu" and items[1].count == 1, items[1] and items[1].type
 end
 
--- Whether these partitions have only GPUs of this type. A request for shards cannot name a type.
+-- Returns whether these partitions have only GPUs of this type. A request for shards cannot name a type.
 local function is_only_type(kind, partitions)
   for name in string.gmatch(partitions, "[^,]+") do
     for other in pairs(policy.partition_gpu_types and policy.partition_gpu_types[name] or {}) do
@@ -79,7 +81,8 @@ local function is_only_type(kind, partitions)
   return true
 end
 
--- Whether a job can be requeued if it slows down a co-runner, or if it runs out of memory next to one.
+-- Returns whether a job can be requeued if it slows down a co-runner, or if it runs out of memory because of a
+-- co-runner.
 local function may_be_requeued(desc)
   local requeue = amounts.u16(desc.requeue)
   if requeue == nil then
@@ -88,7 +91,7 @@ local function may_be_requeued(desc)
   return requeue ~= 0
 end
 
--- Returns why a job cannot share a GPU, however little of it the job needs; nil if it can.
+-- Returns why a job cannot share a GPU, even if it needs only a small part; nil if it can.
 local function unfit(job)
   local desc, request = job.desc, job.request
   local one, kind = asks_one_gpu(request)
@@ -124,8 +127,8 @@ local function unfit(job)
   return nil
 end
 
--- Sets the fields to write into a job that shares: shards instead of its GPU. CPUs and memory that Slurm or a bundle
--- would add per GPU are requested per node or task.
+-- Sets the fields to write into a job that shares a GPU: shards instead of its GPU. CPUs and memory that Slurm or a
+-- bundle would add per GPU are requested per node or task.
 local function writes_of(job, shards)
   local request, writes = job.request, job.writes
   local prefix = (request.per_job or request.per_node):match("gres[:/]") or "gres:"
@@ -199,7 +202,7 @@ local function run(job, state)
   return {}
 end
 
--- Jobs that share, or were considered for it, are never cached: each gets its own begin time.
+-- Jobs that share a GPU, or that were considered for sharing, are never cached: each gets its own begin time.
 local function again(job)
   return job.share == nil
 end

@@ -1,5 +1,5 @@
 -- requires: wording
--- The message about a job that may share a GPU.
+-- Writes the message about a job that may share a GPU.
 local policy, lib = ...
 
 local KEEPS = {

@@ -1,12 +1,12 @@
 -- requires: amounts, nodes
 -- Computes the size of a job (of one task of an array) from a request or a record of slurm.jobs. A size is {mgpu, form,
--- node_mgpu = the most that the request allows on one node, nil if it does not limit this, types = {a100 = mgpu}, cpus,
--- mib, nodes, tasks}. Pure functions.
+-- node_mgpu = the most GPUs that the request allows on one node, nil without a limit, types = {a100 = mgpu}, cpus, mib,
+-- nodes, tasks}. All functions are pure.
 local policy, lib = ...
 local amounts = lib.amounts
 local size = {}
 
--- GPU types with a limit of their own: only these are counted separately.
+-- GPU types with a limit of their own; only GPUs of these types are counted separately.
 size.watched = {}
 -- Whether a rule limits pending jobs alone.
 size.counts_pending = false
@@ -26,7 +26,8 @@ for _, rule in ipairs(policy.rules) do
   end
 end
 
--- The smallest amount on any node of these partitions, from a table such as policy.partition_gpus; 0 if unknown.
+-- Returns the smallest amount on any node of these partitions, from a table such as policy.partition_gpus; 0 if
+-- unknown.
 local function least_of(per_partition, partitions)
   local least
   for name in string.gmatch(partitions, "[^,]+") do
@@ -35,7 +36,7 @@ local function least_of(per_partition, partitions)
   return least or 0
 end
 
--- Whether GPUs requested without a type may be of this type, in one of the partitions.
+-- Returns whether GPUs requested without a type may be of this type, in one of the partitions.
 function size.may_be(kind, partitions)
   for name in string.gmatch(partitions, "[^,]+") do
     local types = policy.partition_gpu_types and policy.partition_gpu_types[name]
@@ -54,7 +55,8 @@ local function types_of(partitions, count)
   return types
 end
 
--- The minimum numbers of GPUs, in thousandths, and CPUs that an exclusive job gets with each node; 0 if unknown.
+-- Returns the minimum numbers of GPUs, in thousandths, and CPUs that an exclusive job gets with each node; 0 if
+-- unknown.
 function size.of_whole_node(partitions)
   return 1000 * least_of(policy.partition_gpus, partitions), least_of(policy.partition_cpus, partitions)
 end
@@ -73,7 +75,8 @@ local function cpus_of(request, found, partitions)
   return cpus
 end
 
--- Whether a request is only for parts of GPUs (shards, MPS). Slurm's defaults per GPU do not apply to such requests.
+-- Returns whether a request asks only for parts of GPUs (shards, MPS). Slurm's defaults per GPU do not apply to such
+-- requests.
 function size.only_parts(request)
   local parts = false
   for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
@@ -87,7 +90,8 @@ function size.only_parts(request)
   return parts
 end
 
--- The memory that Slurm gives a job that requests none: the partition's default or, without one, that of slurm.conf.
+-- Returns the memory that Slurm gives a job that requests no memory: the default of the partition or, if the partition
+-- has none, of slurm.conf.
 local function default_mib(request, found, partitions, parts)
   local defaults = policy.default_mib or {}
   -- Slurm's default per GPU does not apply to GPUs that a job gets only with its exclusive nodes.
@@ -115,8 +119,8 @@ local function default_mib(request, found, partitions, parts)
   return least or 0
 end
 
--- The memory of a request by its fields mib_per_node, mib_per_cpu, mib_per_gpu and mib_in_all (MiB or nil). If
--- mib_per_node is 0, the request is for all memory of each node.
+-- Returns the memory of a request by its fields mib_per_node, mib_per_cpu, mib_per_gpu and mib_in_all (MiB or nil). If
+-- mib_per_node is 0, the job requests all memory of each node.
 local function mib_of(request, found, partitions, parts)
   local most
   local function at_least(mib)
@@ -138,9 +142,9 @@ local function mib_of(request, found, partitions, parts)
   return most or default_mib(request, found, partitions, parts)
 end
 
--- The size of a request in these partitions. `before` is the earlier size of a job whose update changes neither its GPU
--- request nor its nodes. Such a job keeps at least these GPUs, unless it got them with exclusive nodes, which may
--- differ in other partitions. Sets needed_nodes of the request.
+-- Returns the size of a request in these partitions. `before` is the earlier size of a job whose update changes neither
+-- its GPU request nor its nodes. Such a job keeps at least these GPUs, unless it got them with exclusive nodes, which
+-- may differ in other partitions. Also sets needed_nodes of the request.
 function size.of_request(request, partitions, parts, before)
   before = before and before.form ~= "whole_nodes" and before or nil
   request.needed_nodes = lib.nodes.needed(request, partitions, parts)
@@ -163,12 +167,13 @@ function size.of_request(request, partitions, parts, before)
   return found
 end
 
--- The maximum number of GPUs that a job may get on one node. Without a number per node, Slurm may place all on one.
+-- Returns the maximum number of GPUs that a job may get on one node. Without a number per node, Slurm may place all
+-- GPUs on one node.
 function size.gpus_per_node(found)
   return math.min(found.mgpu, found.node_mgpu or math.huge) / 1000
 end
 
--- The same size in other partitions, for a job that names no GPU type.
+-- Returns the size of a job in other partitions; the job must not name a GPU type.
 function size.moved(found, partitions)
   local moved = {}
   for name, value in pairs(found) do
@@ -180,9 +185,9 @@ function size.moved(found, partitions)
   return moved
 end
 
--- The memory request in a pending job's record. Slurm writes its defaults into the same fields. If it writes its
--- default per GPU, which has no "gres", it writes no other default. Its default per CPU cannot be distinguished from a
--- request. --mem=0 appears only in the printed total.
+-- Returns the memory request in a pending job's record. Slurm writes its defaults into the same fields. If Slurm writes
+-- its default per GPU, which has no "gres", it writes no other default. Slurm's default per CPU cannot be distinguished
+-- from a request. --mem=0 appears only in the printed total.
 function size.memory_of_record(record)
   local per_tres = type(record.mem_per_tres) == "string" and record.mem_per_tres or ""
   local per_gpu = amounts.per_gpu(per_tres)
@@ -202,9 +207,9 @@ function size.memory_of_record(record)
   return { mib_per_cpu = not per_gpu and per_cpu or nil, mib_per_gpu = per_gpu, mib_in_all = in_all }
 end
 
--- The size of a job in slurm.jobs: its allocation if it is running, otherwise its request. Slurm does not update its
--- printed total of a pending job with the job, so this total is used only for forms that require the number of tasks or
--- sockets. `whole_nodes` is whether the job is exclusive, which no field of its record shows.
+-- Returns the size of a job in slurm.jobs: its allocation if it is running, otherwise its request. Slurm does not
+-- update the printed total of a pending job when the job is updated, so this total is used only for forms that require
+-- the number of tasks or sockets. `whole_nodes` means that the job is exclusive; no field of its record shows this.
 function size.of_record(record, running, whole_nodes)
   local partitions = record.partition or ""
   local request = {
@@ -268,7 +273,7 @@ function size.add_pending(vector)
   end
 end
 
--- The amounts of `tasks` jobs of a size, by measure.
+-- Returns the amounts of `tasks` jobs of a size, by measure.
 function size.vector(found, tasks, is_pending)
   local vector = { jobs = tasks, mgpu = found.mgpu * tasks, cpus = found.cpus * tasks, mib = found.mib * tasks }
   for kind, mgpu in pairs(found.types) do

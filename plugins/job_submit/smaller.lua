@@ -1,6 +1,6 @@
 -- requires: amounts, fit, shapes, size
--- A list of steps, each of which reduces one aspect of a job, in the form that the job used. A step is a pure function
--- of the job and its findings by key; job.room has, by key of the limit, the amounts that enforced limits leave. A step
+-- Lists steps, each of which reduces one aspect of a job, in the form that the job used. A step is a pure function of
+-- the job and its findings by key; job.room has, by key of the limit, the amounts that enforced limits leave. A step
 -- returns nil if its aspect violates no limit, false if no option helps, or a list of options. The second result, if
 -- any, is an option that the command must not have.
 local policy, lib = ...
@@ -10,7 +10,7 @@ local function whole(value)
   return string.format("%.0f", value)
 end
 
--- Picks an allowed name, preferably one that the job named; nil if none is known to exist.
+-- Picks an allowed name, preferably one that the job named; nil if no allowed name is known to exist.
 local function pick(allowed, named, exists)
   local names = {}
   for name in pairs(allowed) do
@@ -52,13 +52,13 @@ local function partition_exists(job, name)
   return job.parts and job.parts[name] ~= nil
 end
 
--- Whether the user may use a QOS; true if Slurm does not show the user's QOS.
+-- Returns whether the user may use a QOS; true if Slurm does not show the user's QOS.
 local function may_have_qos(job, name)
   local names = job.desc.assoc_qos
   return type(names) ~= "string" or names == "" or ("," .. names .. ","):find("," .. name .. ",", 1, true) ~= nil
 end
 
--- The GPU types of partitions, as a set.
+-- Returns the GPU types of partitions, as a set.
 local function types_of(partitions)
   local types = {}
   for name in string.gmatch(partitions, "[^,]+") do
@@ -69,7 +69,7 @@ local function types_of(partitions)
   return types
 end
 
--- The smallest amount that these limits leave.
+-- Returns the smallest amount that these limits leave.
 local function least(room, ...)
   local cap = math.huge
   for _, key in ipairs({ ... }) do
@@ -78,7 +78,7 @@ local function least(room, ...)
   return cap
 end
 
--- The maximum number of GPUs for the job or for one array task of it, in thousandths.
+-- Returns the maximum number of GPUs for the job or for one array task of it, in thousandths.
 local function gpu_cap(job)
   local room = job.room
   local cap = least(room, "gpus", "gpus_total", "gpus_running", "gpus_pending")
@@ -92,7 +92,7 @@ local function gpu_cap(job)
 end
 
 -- GPUs without a type count for each type that they may have. If the limit on one of these types is too low, returns
--- the set of types whose limits leave the most GPUs, if that is more than without a type; otherwise {}.
+-- the set of types whose limits leave the most GPUs. Returns {} if a request without a type leaves as many.
 local function types_with_room(job)
   local names, lacks, most = {}, false, math.max(gpu_cap(job) + 1, 1000)
   for partition in string.gmatch(policy.partition_gpu_types and job.partition or "", "[^,]+") do
@@ -112,7 +112,7 @@ local function types_with_room(job)
   return lacks and names or {}
 end
 
--- Options that give all GPUs of the job this type; nil if there are none.
+-- Returns options that give all GPUs of the job this type; nil if there are no such options.
 local function of_type(job, kind)
   local items, forms, single = lib.shapes.items(job.request)
   if forms == 0 or not single then
@@ -148,7 +148,7 @@ local function another_type(job, wrong)
   return kind and of_type(job, kind) or nil
 end
 
--- For an exclusive job: fewer nodes, or no --exclusive if that does not help.
+-- Reduces the nodes of an exclusive job, or removes --exclusive if fewer nodes do not help.
 local function fewer_whole_nodes(job, wrong)
   local request, size, cap = job.request, job.size, gpu_cap(job)
   local mgpu_each, cpus_each = lib.size.of_whole_node(job.partition)
@@ -177,7 +177,7 @@ local function fewer_whole_nodes(job, wrong)
   if not job.asked_whole_nodes then
     return false
   end
-  -- If the job got its GPUs only because its nodes were exclusive, it must now request GPUs.
+  -- A job that got GPUs only because its nodes were exclusive must now request GPUs.
   local instead = shared.form == nil and lib.shapes.per_job(request, math.min(cap, size.mgpu))
   return instead or {}, "--exclusive"
 end
@@ -190,8 +190,8 @@ local function fewer_gpus(job, wrong)
   return nil
 end
 
--- Options for the GPUs of at most `most` nodes or tasks (`form`), if the job requests GPUs both per job and in this
--- form; otherwise nil.
+-- Returns options for the GPUs of at most `most` nodes or tasks (`form`), if the job requests GPUs both per job and
+-- in this form; otherwise nil.
 local function gpus_of(job, form, most)
   local items = lib.shapes.items(job.request)
   if items.per_job == nil or items[form] == nil then
@@ -206,7 +206,7 @@ local function fewer_gpus_per_node(job)
     return nil
   end
   local _, forms = lib.shapes.items(request)
-  if job.form == "per_node" and forms == 1 then -- keeps the number of nodes
+  if job.form == "per_node" and forms == 1 then -- this keeps the number of nodes
     request = setmetatable({ nodes = 1, most_nodes = 1, tasks = 1, named_nodes = 1 }, { __index = request })
   end
   return lib.shapes.fit(request, job.form, most * 1000, job.room) or false
@@ -261,7 +261,7 @@ local function less_memory(job)
   return each >= 1 and { option .. amounts.format_mib(each) } or false
 end
 
--- Each task of an array adds to the sums of these limits.
+-- Reduces the tasks of an array, because each task adds to the sums of these limits.
 local function fewer_array_tasks(job)
   local room = job.room
   local most = least(room, "array_tasks", "jobs_total", "jobs_pending")

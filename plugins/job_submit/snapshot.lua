@@ -1,6 +1,7 @@
 -- requires: clock, size
--- Reads slurm-gpuctld's snapshot.txt: sums over running and pending jobs, with which decisions need not scan the queue.
--- The file is data and is never executed. Each call reads the header; the body is read once per generation.
+-- Reads slurm-gpuctld's snapshot.txt. The snapshot contains sums over running and pending jobs, so decisions need not
+-- scan the queue. The file is data and is never executed. Each call reads the header; the body is read once per
+-- generation.
 local policy, lib = ...
 local snapshot = {}
 
@@ -33,7 +34,7 @@ local function read_body(file, generation, as_of)
   return {
     generation = generation,
     as_of = as_of,
-    began = here and tonumber(began) or nil, -- uptime at the query of slurmctld; nil if from another boot
+    began = here and tonumber(began) or nil, -- uptime at the query of slurmctld; nil if it is from another boot
     took = here and tonumber(took) or nil, -- duration of the query
     body = body,
     groups = body:match("\ngroups (%S+)"),
@@ -42,9 +43,10 @@ local function read_body(file, generation, as_of)
   }
 end
 
--- Returns the valid snapshot, nil if there is none; `last` is the result of the last call. Second result: the problem
--- with an existing file. A snapshot with the groups of another policy is not reported as a problem, because this state
--- lasts only for a moment after `policy apply`. Third result: the reason if there is no file.
+-- Returns the valid snapshot, or nil if no snapshot is valid; `last` is the result of the last call. The second result
+-- is the problem with an existing file. A snapshot with the groups of another policy is not reported as a problem,
+-- because snapshots have other groups only for a moment after `policy apply`. The third result is the reason if there
+-- is no file.
 function snapshot.read(last, now)
   if not policy.snapshot then
     return nil
@@ -72,7 +74,7 @@ function snapshot.read(last, now)
   return found, problem and policy.snapshot .. " " .. problem
 end
 
--- The numbers in one `use` line by key; {} if there is no such line, which means that nothing is used.
+-- Returns the numbers in one `use` line by key; {} if there is no such line, because then nothing is used.
 local function fields_of(found, key)
   local fields = {}
   local at = found.body:find("\nuse " .. key .. " ", 1, true)
@@ -84,8 +86,9 @@ local function fields_of(found, key)
   return fields
 end
 
--- Use of a group, or of the jobs in it of one user or account (`name`): {jobs, mgpu, cpus, mib, mgpu:TYPE …, gpu_h_week …, last_pend = the id
--- of the user's youngest pending job}. GPUs whose type is not known yet count for every type.
+-- Returns the use of a group, or of the group's jobs of one user or account (`name`): {jobs, mgpu, cpus, mib, mgpu:TYPE
+-- …, gpu_h_week …, last_pend = the id of the user's youngest pending job}. GPUs of a type that is not yet known count
+-- for every type.
 function snapshot.use(found, group, per, name)
   local place = per .. ":" .. name .. "@" .. group -- groups have no @ in their names
   local use = found.uses[place]
@@ -120,13 +123,14 @@ function snapshot.use(found, group, per, name)
   return use
 end
 
--- Whether a snapshot has the GPU-hours of a period.
+-- Returns whether a snapshot has the GPU-hours of a period.
 function snapshot.has_hours(found, period)
   return found.hours ~= nil and found.hours:find(" " .. period .. "=", 1, true) ~= nil
 end
 
 -- Iterates over the tokens of admissions that the snapshot counts, the latest first, each with the second in which
--- slurmctld inserted the job. Their lines are contiguous, so the much longer lines of users are searched only once.
+-- slurmctld inserted the job. The lines with tokens are contiguous, so the much longer lines of users are searched only
+-- once.
 function snapshot.seen(found)
   local body = found.body
   local at = body:find("\nseen ", 1, true)
@@ -151,7 +155,7 @@ function snapshot.shares(found, key)
   return tonumber(of), tonumber(shards)
 end
 
--- The name of a user, which is not part of an update; nil if the user has no jobs.
+-- Returns the name of a user; nil if the user has no jobs. The job_desc of an update does not contain the name.
 function snapshot.user_name(found, uid)
   local name = found.body:match(string.format("\nuser (%%S+) %.0f\n", uid))
   return name and decode(name)

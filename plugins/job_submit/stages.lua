@@ -1,5 +1,6 @@
 -- requires: bundles, job, lending, limits, place, reserve, share, state, urgent
--- The modules that judge each job, in order. Each may read the fields that earlier modules added to the job.
+-- Lists the modules that judge each job, in order. Each module may read the fields that earlier modules added to the
+-- job.
 local _, lib = ...
 
 return {

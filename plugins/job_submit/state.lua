@@ -1,14 +1,15 @@
 -- requires: ledger, measures, queue, scopes, snapshot, sums
--- Current use by group and user: from slurm.jobs or a snapshot, and from jobs accepted since.
+-- Computes the current use by group and user, from slurm.jobs or a snapshot, and from jobs that were accepted later.
 --
 -- Slurm rebuilds slurm.jobs only when its whole-second stamp of the last job change advances, so the table may lack
 -- jobs of the current second. The check and the insertion of a job are never atomic either. The ledger therefore counts
--- every admission from the moment of the decision. An admission stops counting when a table shows the job (by the token
--- in its AdminComment), or still lacks it when it would have to show it: the job was --test-only, or Slurm refused it.
--- Admissions are also written to decisions.log, from which the ledger is rebuilt when the script is loaded again.
+-- every admission from the moment of the decision. An admission stops counting when a table contains the job (by the
+-- token in its AdminComment). An admission also stops counting when a table that must contain the job does not: the job
+-- was --test-only, or Slurm refused it. Admissions are also written to decisions.log, from which the ledger is rebuilt
+-- when the script is loaded again.
 --
 -- If slurm-gpuctld writes a snapshot, the sums in the snapshot replace the table. The ledger works in the same way: an
--- admission counts until a snapshot contains its token, or still lacks the token when it would have to contain it.
+-- admission counts until a snapshot contains its token, or until a snapshot that must contain the token does not.
 local policy, lib = ...
 local state_module = {}
 
@@ -18,7 +19,8 @@ local MOST_JOBS = 20000
 -- Minimum number of seconds between two reads of the snapshot file.
 local REREAD_S = 0.05
 
--- Starts to use the sums of a new snapshot; state.use then counts only jobs that the snapshot does not contain yet.
+-- Starts to use the sums of a new snapshot; from then on, state.use counts only jobs that the snapshot does not
+-- contain.
 local function read_snapshot(state, snapshot, now)
   local before = state.counted
   if before and before.began and snapshot.began then
@@ -31,8 +33,8 @@ local function read_snapshot(state, snapshot, now)
   lib.ledger.compare(state, snapshot, now)
 end
 
--- The valid snapshot, and the problem with the file. Reads the file again after REREAD_S, or always if the uptime is
--- unknown.
+-- Returns the valid snapshot, and the problem with the file. Reads the file again after REREAD_S, or always if the
+-- uptime is unknown.
 local function current_snapshot(state, now, up)
   local since = up and state.read_at and up - state.read_at
   if not (since and since >= 0 and since < REREAD_S) then
@@ -42,7 +44,7 @@ local function current_snapshot(state, now, up)
   return state.snapshot, state.problem
 end
 
--- Logs one line when the queue is counted because no snapshot is valid, and one when a snapshot is valid again.
+-- Logs one line when the queue is counted because no snapshot is valid, and another when a snapshot is valid again.
 local function complain(state, reason)
   if state.complained ~= (reason ~= nil) then
     state.complained = reason ~= nil
@@ -51,10 +53,10 @@ local function complain(state, reason)
   end
 end
 
--- The state of a newly loaded script.
+-- Returns the state of a newly loaded script.
 function state_module.new()
   local state = {
-    jobs = nil, -- The table of the last call, kept only to recognize a new one.
+    jobs = nil, -- The table of the last call, stored only to recognize a new table.
     counting = nil, -- "table" or "snapshot": the source of the sums.
     counted = nil, -- The snapshot whose sums are in use.
     snapshot = nil, -- The valid snapshot, for values that no table has.
@@ -65,11 +67,11 @@ function state_module.new()
     up = nil, -- The uptime of this call.
     gap = 1, -- Seconds between the last two snapshots.
     whole = false, -- Whether the last table could be read.
-    known = {}, -- By job ID, descriptions (queue.lua).
+    known = {}, -- Descriptions of jobs by job ID (queue.lua).
     classes = {},
     use = lib.sums.fresh(),
-    het = {}, -- By uid, the amounts of the accepted components of the last het job.
-    het_kind = {}, -- By uid, the kind of the het job whose components follow.
+    het = {}, -- Amounts of the accepted components of the last het job, by uid.
+    het_kind = {}, -- The kind of the het job whose components follow, by uid.
     restored = false,
   }
   for name, value in pairs(lib.ledger.new()) do
@@ -92,7 +94,7 @@ function state_module.refresh(state, now, up)
     end
   end
   local snapshot, problem = current_snapshot(state, now, up)
-  -- The snapshot does not distinguish kinds: for sums over one kind, the table is read instead.
+  -- The snapshot does not distinguish kinds of jobs. For sums over one kind, the table is read instead.
   if snapshot and not lib.scopes.sums_by_kind then
     if state.counting ~= "snapshot" or state.counted ~= snapshot then
       read_snapshot(state, snapshot, now)
@@ -113,7 +115,7 @@ function state_module.refresh(state, now, up)
   end
 end
 
--- The sums in a snapshot over the jobs that a rule counts together with a job; nil if its user is not known.
+-- Returns the sums in a snapshot over the jobs that a rule counts together with a job; nil if its user is not known.
 local function reported_of(snapshot, rule, job)
   local name = rule.per == "account" and job.account or ""
   if rule.per == "user" then
@@ -122,21 +124,21 @@ local function reported_of(snapshot, rule, job)
   return name and lib.snapshot.use(snapshot, policy.groups[rule.group].name, rule.per, name)
 end
 
--- The use by the jobs that a rule counts together with a job, as two tables by measure: jobs counted here, and jobs in
--- the snapshot; nil for none.
+-- Returns the use by the jobs that a rule counts together with a job, as two tables by measure: jobs counted here,
+-- and jobs in the snapshot; nil for none.
 function state_module.sums(state, rule, job)
   local own = lib.sums.of(state, rule, job)
   return own, state.counting == "snapshot" and reported_of(state.counted, rule, job) or nil
 end
 
--- The same for one measure, as a number.
+-- Returns the use by the jobs that a rule counts together with a job, in one measure.
 function state_module.used(state, rule, measure, job)
   local own, reported = state_module.sums(state, rule, job)
   return (own and own[measure] or 0) + (reported and reported[measure] or 0)
 end
 
--- GPU-hours used in the current period and, if the rule is hard, those that pending and running jobs may still use;
--- raises an error if the snapshot does not have them.
+-- Returns GPU-hours used in the current period and, if the rule is hard, those that pending and running jobs may
+-- still use; raises an error if the snapshot does not have them.
 function state_module.gpu_hours(state, rule, period, job)
   local snapshot = state.snapshot
   if not (snapshot and lib.snapshot.has_hours(snapshot, period)) then
@@ -158,8 +160,8 @@ function state_module.forget(state, job_id)
   state.known[string.format("%.0f", job_id)] = nil
 end
 
--- The youngest pending job of a job's user that counts for a rule, in this measure; nil if none is known. It may be of
--- another account.
+-- Returns the youngest pending job of a job's user that counts for a rule, in this measure; nil if none is known. The
+-- job may be of another account.
 function state_module.youngest_pending(state, rule, measure, job)
   if rule.per == "account" then
     return nil
@@ -182,7 +184,7 @@ function state_module.youngest_pending(state, rule, measure, job)
   return youngest
 end
 
--- The stage: finds the job's class, and the amounts that are already counted for an updated job.
+-- Runs the stage: finds the job's class, and the amounts that are already counted for an updated job.
 function state_module.run(job, state)
   job.class = lib.sums.classify(state, job)
   job.on_error_deny = false

@@ -1,5 +1,5 @@
 -- requires: measures, scopes, size
--- Sums over jobs: classes of jobs that no rule distinguishes, and the use of each scope and of each user in it.
+-- Computes sums over jobs: classes of jobs that no rule distinguishes, and the use of each scope and of its users.
 local policy, lib = ...
 local sums = {}
 
@@ -19,12 +19,12 @@ function sums.add(into, vector, times)
   end
 end
 
--- The key of the jobs over which a rule sums: those of a user or of an account, or all jobs of its group.
+-- Returns the key of the jobs over which a rule sums: the jobs of a user or of an account, or all jobs of its group.
 local function owner(per, class)
   return per == "user" and class.uid or per == "account" and class.account or ""
 end
 
--- Whether a rule sums over the jobs of both classes together.
+-- Returns whether a rule sums over the jobs of both classes together.
 function sums.are_summed(rule, class, other)
   return owner(rule.per, class) == owner(rule.per, other)
 end
@@ -43,14 +43,14 @@ end
 
 local n_fresh = 0
 
--- Returns empty sums; a scope gets {group, user, account} when a first job counts there, each with sums by `owner`.
--- References to these are valid until sums with another number replace them.
+-- Returns empty sums. A scope gets {group, user, account} when its first job is counted, each with sums by `owner`.
+-- References to sums are valid until sums with another number replace them.
 function sums.fresh()
   n_fresh = n_fresh + 1
   return { number = n_fresh }
 end
 
--- By scope, the measures that its rules sum over the whole group, each user and each account.
+-- The measures, by scope, that rules sum over the whole group, each user and each account.
 local wanted
 
 local function find_wanted()
@@ -77,7 +77,8 @@ local function add_some(into, vector, times, measures)
   end
 end
 
--- The sums in which a class counts, as a flat list: after each sum come the measures in it that some rule needs.
+-- Returns the sums in which a class counts, as a flat list. Each sum is followed by the measures that some rule needs
+-- from it.
 local function places_of(state, class)
   wanted = wanted or find_wanted()
   local places = {}
@@ -96,7 +97,7 @@ local function places_of(state, class)
   return places
 end
 
--- The sums of a rule that contain a class of jobs; nil if no job counts there.
+-- Returns the sums of a rule that contain a class of jobs; nil if the sums contain no job.
 function sums.of(state, rule, class)
   local use = state.use[rule.scope]
   return use and use[rule.per][owner(rule.per, class)]

@@ -1,5 +1,5 @@
 -- requires: amounts, fit, nodes, queue, size
--- Computes a job after an update, whose job_desc has only the fields that change. Pure functions.
+-- Computes a job after an update. The job_desc of an update has only the fields that change. All functions are pure.
 local _, lib = ...
 local amounts = lib.amounts
 local update = {}
@@ -8,7 +8,7 @@ local function text(value)
   return type(value) == "string" and value ~= ""
 end
 
--- Whether an update may change the job's GPUs, and whether it may change the job's size at all.
+-- Returns whether an update may change the job's GPUs, and whether it may change the job's size at all.
 local function touched(desc, memory)
   local regrouped = text(desc.tres_per_job)
     or text(desc.tres_per_node)
@@ -29,7 +29,7 @@ local function touched(desc, memory)
   return regrouped, resized
 end
 
--- The memory request of a job whose update does not change it.
+-- Returns the memory request of a job whose update does not change the memory.
 local function memory_of(record, was)
   local memory = lib.size.memory_of_record(record)
   local by_gpu = (memory.mib_per_gpu or 0) * was.mgpu / 1000
@@ -44,8 +44,8 @@ local function types_of(request)
   return table.concat(lib.fit.named_types(request), ",")
 end
 
--- The job's values before the update, except for its size: {tasks, is_array, walltime_s, account, partition, qos,
--- gpus (as requested), types}.
+-- Returns the job's values before the update, except for its size: {tasks, is_array, walltime_s, account, partition,
+-- qos, gpus (as requested), types}.
 function update.past(job)
   local record = job.record
   local minutes = amounts.u32(record.time_limit)
@@ -67,7 +67,8 @@ function update.past(job)
   }
 end
 
--- The size of the job after the update; `memory` is the memory request of the update. Completes job.request.
+-- Returns the size of the job after the update; `memory` is the memory request of the update. Also completes
+-- job.request.
 function update.size(job, parts, memory)
   local was, moves = job.was, job.partition ~= job.past.partition
   local regrouped, resized = touched(job.desc, memory)

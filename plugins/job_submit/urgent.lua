@@ -1,7 +1,7 @@
 -- requires: scopes
--- Checks urgent jobs: only some users may use their QOS, and each job needs a reason. Slurm limits how many run at once
--- (GrpJobs of the QOS). Their SiteFactor ranks them above all other jobs. Adds to job: urgent = the reason of a new job
--- that names the QOS ("" without a reason).
+-- Checks urgent jobs: only some users may use the urgent QOS, and each urgent job needs a reason. Slurm limits how many
+-- urgent jobs run at once (GrpJobs of the QOS). The SiteFactor of urgent jobs ranks them above all other jobs. Adds to
+-- job: urgent = the reason of a new job that names the QOS ("" without a reason).
 local policy, lib = ...
 local urgent = policy.urgent
 
@@ -29,7 +29,8 @@ local function finding(key, text)
   return { rule = rule, key = key, mode = "enforce", label = "", text = text }
 end
 
--- Whether these names include the urgent QOS. From 24.11 on, Slurm accepts several names, separated by commas.
+-- Returns whether these names include the urgent QOS. From 24.11 on, Slurm accepts several names, separated by
+-- commas.
 local function has_it(qos)
   return ("," .. string.lower(qos) .. ","):find("," .. urgent.qos .. ",", 1, true) ~= nil
 end

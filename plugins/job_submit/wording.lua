@@ -1,14 +1,14 @@
--- Formats messages as lines that fit a terminal. Pure functions.
+-- Formats messages as lines that fit a terminal. All functions are pure.
 local wording = {}
 
 wording.WIDTH = 85 -- with the prefix "sbatch: error: ", a line has at most 100 characters
 
--- The number of characters in UTF-8, not of bytes.
+-- Returns the number of characters of a UTF-8 text, not of bytes.
 function wording.width(text)
   return #(text:gsub("[\128-\191]", ""))
 end
 
--- Wraps a text at spaces and appends its lines; those after the first are indented.
+-- Wraps a text at spaces and appends its lines; lines after the first are indented.
 function wording.wrap(lines, text, indent)
   local line = indent
   for word in text:gmatch("%S+") do
@@ -21,7 +21,7 @@ function wording.wrap(lines, text, indent)
   lines[#lines + 1] = line
 end
 
--- The names of a set, sorted: "a, b".
+-- Returns the names of a set, sorted: "a, b".
 function wording.names(set)
   local names = {}
   for name in pairs(set) do

@@ -33,14 +33,14 @@ local function names_of(text)
   return found
 end
 
--- The lines about placement, which are contiguous and the last in a snapshot; "" if there are none.
+-- Returns the lines about placement, which are contiguous and the last in a snapshot; "" if there are no such lines.
 local function section(snapshot)
   local body = snapshot.body
   local at = body:find("\nplacement ", 1, true)
   return at and body:sub(at, (body:find("\nend ", at, true))) or ""
 end
 
--- The pools that were parsed last. A new snapshot comes every second, but nodes rarely change, and parsing a thousand
+-- The pools that were parsed last. A new snapshot arrives every second, but nodes rarely change, and parsing a thousand
 -- different nodes would delay slurmctld.
 local last = { text = "", pools = {}, most_gpus = {} }
 
@@ -86,8 +86,8 @@ local function coarse(number)
   return math.floor(number / step) * step
 end
 
--- The features of nodes in the order in which a job on one node tries them; nil if jobs of this size have no order, or
--- if nodes of the partitions lack features.
+-- Returns the features of nodes in the order in which a job on one node tries them; nil if jobs of this size have no
+-- order, or if nodes of the partitions lack features.
 function zones.ordered(found, partitions, mgpu, cpus, mib)
   local usable = " " .. (found.text:match("\nfeatures ([^\n]*)") or "") .. " "
   for partition in partitions:gmatch("[^,]+") do
@@ -104,10 +104,10 @@ function zones.ordered(found, partitions, mgpu, cpus, mib)
   return #names > 1 and #names <= MOST_ALTERNATIVES and names or nil
 end
 
--- Returns the lines about placement, and their contents (nil without such lines): {mode, most_medium, scores, pools,
+-- Returns the lines about placement, and their contents (nil if there are no lines): {mode, most_medium, scores, pools,
 -- most_gpus}. `most_medium` is the number of nodes up to which a job is medium; `scores` is {zone → {small, medium,
--- large}}. `pools` is {partition → list of {zone, nodes, gpus, cpus, mib, types, features}}. Each pool is a set of equal
--- nodes; zone is "-" for nodes outside all zones. `most_gpus` is {partition → most GPUs on one node}.
+-- large}}. `pools` is {partition → list of {zone, nodes, gpus, cpus, mib, types, features}}. Each pool is a set of
+-- equal nodes; zone is "-" for nodes outside all zones. `most_gpus` is {partition → most GPUs on one node}.
 function zones.table_of(snapshot)
   if snapshot == nil then
     return "", nil
@@ -128,7 +128,7 @@ function zones.read_own(text)
   end
   local has_and, has_or = text:find("&", 1, true), text:find("|", 1, true)
   if has_and and has_or then
-    return nil -- Slurm does not document their precedence
+    return nil -- Slurm does not document the precedence of & and |
   end
   local sign, names = has_and and "&" or has_or and "|" or nil, {}
   for name in (text .. (sign or "&")):gmatch(sign == "|" and "([^|]*)|" or "([^&]*)&") do
@@ -140,7 +140,7 @@ function zones.read_own(text)
   return { sign = sign, names = names }
 end
 
--- Whether nodes with these features satisfy a parsed constraint.
+-- Returns whether nodes with these features satisfy a parsed constraint.
 function zones.holds(own, features)
   if own.sign == "|" then
     for _, name in ipairs(own.names) do
@@ -158,7 +158,7 @@ function zones.holds(own, features)
   return true
 end
 
--- The constraint with zones appended; the first zone has precedence.
+-- Returns the constraint with zones appended; the first zone has precedence.
 function zones.joined(text, names)
   local alternatives = "[" .. table.concat(names, "|") .. "]"
   if type(text) ~= "string" or text == "" then
@@ -176,10 +176,10 @@ function zones.scale_of(nodes, most_medium)
   return nodes <= most_medium and SCALES[2] or SCALES[3]
 end
 
--- The zones with enough nodes for a job, free or not: a list of {name, score}, best first. `fits(pool)` returns whether
--- a node of the pool is large enough for its share of the job.
+-- Returns the zones with enough nodes for a job, free or not: a list of {name, score}, best first. `fits(pool)`
+-- returns whether a node of the pool is large enough for its share of the job.
 function zones.fitting(found, partitions, nodes, fits)
-  local least = {} -- by zone, the number of fitting nodes in the partition with the fewest
+  local least = {} -- by zone, the number of fitting nodes in the partition that has the fewest
   for partition in partitions:gmatch("[^,]+") do
     local here = {}
     for _, pool in ipairs(found.pools[partition] or {}) do

@@ -1,6 +1,6 @@
 """Record the timings of training steps for `slurm-gpu diagnose ID --steps DIR`.
 
-Copy this file; it depends only on the standard library.
+Copy this file next to your training script; it depends only on the standard library.
 
     steps = Steps(synchronize=torch.cuda.synchronize, every=10)
     for batch in loader:
@@ -10,8 +10,8 @@ Copy this file; it depends only on the standard library.
             loss.backward()
 
 Each rank appends complete lines to its own CSV file, so the timings survive if the process is killed. If the
-file cannot be written (a full disk, a quota), the rank warns once, and the training continues without
-timings.
+file cannot be written (for example, because the disk is full), the rank warns once, and the training
+continues without timings.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ def _number(*names):
 
 
 def _take(file):
-    """Lock the file if its file system supports locks, so that two training runs do not mix their lines."""
+    """Lock the file if its file system supports locks, so two training runs cannot mix their lines."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,1 +1,1 @@
-"""Decide which running jobs need attention, by pure functions of their live values and verdicts."""
+"""Decide which running jobs need attention, with pure functions of their live values and verdicts."""

@@ -16,7 +16,7 @@ class AlertKind(StrEnum):
     UNHEALTHY = "unhealthy"
     """slurm-gpudbd has diagnosed a fault or a hang; see `Alert.diagnosis`."""
     NEVER_USED = "never_used"
-    """No GPU of the job has been used since it started."""
+    """No GPU of the job has been used since the job started."""
     USED_THEN_IDLE = "used_then_idle"
     """The GPUs were used earlier, but no GPU is used any more."""
     MEMORY_IDLE = "memory_idle"
@@ -48,7 +48,7 @@ class AlertThresholds:
     min_coverage: float = 0.8
     """Minimum observed share of `window_s`; below it, no alert is reported."""
     value_for_s: float = 30.0
-    """Maximum time before its sample that a value covers."""
+    """Maximum length of the period before its sample that a value covers."""
     memory_frac: float = 0.5
     """Memory counts as full if at least this fraction is used."""
     throttled_share: float = 0.5

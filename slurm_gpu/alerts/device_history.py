@@ -15,7 +15,7 @@ _READ_S = 15.0
 
 
 class _HistoryValue(NamedTuple):
-    """A value and the number of seconds that it covers, which end at its sample."""
+    """A value, and the length in seconds of the period before its sample that it covers."""
 
     at_s: float
     for_s: float
@@ -24,7 +24,7 @@ class _HistoryValue(NamedTuple):
 
 
 class IdlePeriod(NamedTuple):
-    """A period of at least one window in which a device was not used, and its observed share."""
+    """A period, at least one window long, in which a device was not used, and its observed share."""
 
     since_s: float
     coverage: float
@@ -56,10 +56,10 @@ class DeviceHistory:
         self._unused = _Stretch(since_s)
         """The period since the device was last used or, if it was never used, since the watch began."""
         self._watched = _Stretch(since_s)
-        """The part of this period after observation was last interrupted for longer than tolerated."""
+        """The part of the unused period after the last interruption of observation that was too long."""
         self._recent: deque[_HistoryValue] = deque()
         self._n_throttled = 0
-        """Number of throttled values; while it is 0, the usual case, no sum is computed."""
+        """Number of throttled values; in the usual case of 0, no sum is computed."""
 
     def add(self, at_s: float, value: LiveDevice, rules: AlertThresholds) -> None:
         """Add a value; ignore a value that is not newer than the last value."""
@@ -101,8 +101,8 @@ class DeviceHistory:
     def idle(self, now_s: float, rules: AlertThresholds, *, unused: bool) -> IdlePeriod | None:
         """Return the current idle period; None if it is too short or too little of it was observed.
 
-        For a device that was used, observation since the last long interruption is enough. For a device that
-        was never used (`unused`), the whole time must have been observed.
+        A device that was used must have been observed since the last long interruption. A device that was
+        never used (`unused`) must have been observed for the whole time.
         """
         whole = self._unused.idle(now_s, rules)
         return whole if whole is not None or unused else self._watched.idle(now_s, rules)

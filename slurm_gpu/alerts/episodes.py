@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# A fault of at least this strength is reported at once; a weaker one is reported if it is found again.
+# A fault of at least this strength is reported at once; a weaker fault must be found again first.
 REPORTED_AT_ONCE = 0.8
 # A reported episode ends after this many successive findings without its cause.
 TIMES = 2

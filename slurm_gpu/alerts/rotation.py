@@ -1,7 +1,7 @@
 """Choose which jobs to diagnose next.
 
-The number of simultaneous diagnoses is limited, because the job's nodes send windows for each diagnosis, and
-slurm-gpudbd must read them.
+The number of simultaneous diagnoses is limited, because for each diagnosis the nodes of a job send windows to
+slurm-gpudbd.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class RotationIntervals:
     at_once: int = 12
     """Maximum number of simultaneous diagnoses."""
     again_s: float = 30.0
-    """Interval after the first diagnosis without a fault; each further one doubles the interval."""
+    """Interval after the first diagnosis without a fault; each further such diagnosis doubles it."""
     longest_s: float = 900.0
     found_s: float = 60.0
     """Interval while a fault is reported."""
     worse: float = 1.5
     """A score counts as a change if it exceeds the highest score of a healthy diagnosis by this factor."""
     news_s: float = 240.0
-    """For this time after a change, the job is diagnosed every `again_s`, because faults emerge gradually."""
+    """Time after a change in which a job is diagnosed every `again_s`, because faults emerge gradually."""
     calm_s: float = 30.0
     """Interval at which one job without a suspicious score is diagnosed."""
     calm_again_s: float = 900.0
@@ -102,7 +102,7 @@ class JudgingRotation:
     def judged(self, job: int, now_s: float, *, found: bool, settled: bool) -> None:
         """Record a diagnosis.
 
-        `found` is whether a fault is reported. `settled` is False if another diagnosis could decide whether
+        `found` is True if a fault is reported. `settled` is False if another diagnosis could decide whether
         there is a fault.
         """
         self._going.pop(job, None)

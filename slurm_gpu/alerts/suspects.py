@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# (node, UUID).
+# A pair of node and UUID.
 Place = tuple[str, str]
 
 
@@ -36,7 +36,7 @@ class SuspectThresholds:
     users: int = 2
     within_s: float = 14 * 86400.0
     most_of_job: float = 0.5
-    """Maximum share of its GPUs that a job may accuse; above it, the fault is in the job or the site."""
+    """Maximum share of its GPUs that a job may accuse; a greater share points to the job or the site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

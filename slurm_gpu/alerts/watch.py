@@ -1,4 +1,4 @@
-"""Watch running jobs by their live values, and return alerts."""
+"""Watch the live values of running jobs, and return alerts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunningJob:
     used_before: bool | None = None
     """Whether the job's records show use of its GPUs; None if they are inconclusive.
 
-    For a job that started before it was watched, only False means unused; True always means used.
+    If a job started before the watch, only False proves that its GPUs were unused. True always proves use.
     """
     unused_before: frozenset[str] = frozenset()
     """Devices that were never used according to the job's records."""

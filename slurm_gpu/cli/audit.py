@@ -40,7 +40,7 @@ _RESERVATION = re.compile(r"sg_(\d{1,18})")
 @click.option(
     "--action",
     metavar="TEXT",
-    help="Only actions that begin with TEXT, such as urgent, among the latest 1000.",
+    help="Search the latest 1000 actions for those that begin with TEXT, such as urgent.",
 )
 @click.option("--refused", metavar="RULE", help="List jobs that this rule refused, instead of actions.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the evidence of each action.")
@@ -131,7 +131,7 @@ def _user(uid: int) -> str:
 
 
 def _gpus(one: Decision) -> str:
-    """Format the number of GPUs; a newer job_submit.lua may report it in another form."""
+    """Format the GPUs of a job; return a dash for a number that this version cannot parse."""
     mgpu = one.job.get("mgpu", "")
     return count(int(mgpu) / GPU_MGPU) if mgpu.isascii() and mgpu.isdigit() else GAP
 

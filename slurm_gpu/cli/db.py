@@ -30,13 +30,13 @@ def db() -> None:
     "--backup-to",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Backup directory. [default: that of the SQLite file; /var/lib/slurm-gpu/backup for MariaDB]",
+    help="Backup directory. [default: next to the SQLite file; /var/lib/slurm-gpu/backup for MariaDB]",
 )
 @click.option("--no-backup", is_flag=True, help="Make no backup.")
 def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: bool) -> None:
     """Back up the database, then upgrade its tables to the schema of this version.
 
-    Nothing is done if they are current. If the command is interrupted, run it again to continue.
+    Nothing is done if the tables are current. If the command is interrupted, run it again to continue.
     """
     # SQLAlchemy is not installed on login nodes.
     from slurm_gpu.database.storage.engine import shown_url
@@ -45,7 +45,7 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
     if no_backup and backup_to is not None:
         raise UsageError("--no-backup and --backup-to are mutually exclusive")
     url = database_url(database_config)
-    os.umask(0o077)  # as slurm-gpudbd: only its owner may read the file
+    os.umask(0o077)  # as in slurm-gpudbd: new files are readable only by their owner
     done = upgrade_database(url, backup=not no_backup, backup_to=backup_to, report=click.echo)
     was = "" if done.before in (None, done.after) else f", had {done.before}"
     click.echo(f"{shown_url(url)} has schema {done.after}{was}")
@@ -65,7 +65,7 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
 )
 @click.option("--until", metavar="TIME", help="The last month is the month of the day before TIME.")
 @click.option(
-    "--timelines", is_flag=True, help="Include the timeline of each record, which is much more data."
+    "--timelines", is_flag=True, help="Include the timeline of each record; files become much larger."
 )
 @with_site
 def export(
@@ -102,13 +102,13 @@ def export(
 
 @db.command(short_help="Delete data older than `retention:` allows.")
 @database_option
-@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--dry-run", is_flag=True, help="Count what would be deleted, and delete nothing.")
 @with_site
 def prune(site: CommandSite, database_config: Path | None, *, dry_run: bool) -> None:
     """Delete timelines, windows, events, verdicts, forecasts and decisions older than `retention:` allows.
 
-    Verdicts follow the setting for events. Runs and their totals are kept. slurm-gpudbd does the same every
-    hour.
+    Verdicts follow the setting for events. Runs and their totals are kept. slurm-gpudbd also prunes its
+    database every hour.
     """
     from slurm_gpu.database.maintenance.pruning import Pruning
 

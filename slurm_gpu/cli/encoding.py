@@ -7,7 +7,7 @@ import io
 from typing import TextIO
 
 _HANDLER = "slurm_gpu_plain"
-# Replacements for characters that slurm-gpu prints; 8 is the highest bar of a sparkline.
+# Replacements for characters that slurm-gpu prints; the bars of a sparkline become the digits 1 to 8.
 _PLAIN = {
     "–": "-",
     "−": "-",
@@ -35,7 +35,7 @@ _PLAIN = {
 
 
 def replace_unencodable(*streams: TextIO) -> None:
-    """Make streams replace characters that they cannot encode: with those in _PLAIN, or else with escapes."""
+    """Make streams replace unencodable characters with those in _PLAIN, or else with escapes."""
     codecs.register_error(_HANDLER, _plain)
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):

@@ -1,10 +1,10 @@
-"""Examples of each command, for --help and manual pages."""
+"""Define examples of each command for --help and manual pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-# By command: pairs of a command line and its purpose.
+# Maps each command to pairs of a command line and its purpose.
 EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "job": (("slurm-gpu job 4711_3", "Show the GPU use of task 3 of job array 4711:"),),
     "jobs": (
@@ -113,6 +113,6 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
 
 
 def examples_epilog(command: str) -> str:
-    """Return the examples of a command for click, which does not rewrap the lines after a backspace."""
+    """Return the examples of a command; the backspace keeps click from rewrapping their lines."""
     lines = [line for typed, purpose in EXAMPLES[command] for line in (f"  {purpose}", f"    {typed}")]
     return "\n".join(("\b", "Examples:", *lines))

@@ -21,8 +21,8 @@ from slurm_gpu.text.cells import text
 
 DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
 
-# Import the module of a command only when it is called: the libraries of one command would slow down all
-# commands.
+# Import the module of a command only when the command is called: the libraries of one command would slow
+# down all commands.
 COMMANDS = {
     "job": ("slurm_gpu.cli.runs.job", "Show the runs of a job, and the usage of each GPU."),
     "jobs": ("slurm_gpu.cli.runs.jobs", "List runs with state, waiting time and GPU use."),
@@ -52,7 +52,7 @@ COMMANDS = {
     "db": ("slurm_gpu.cli.db", "Upgrade, export and prune slurm-gpudbd's database."),
     "doctor": ("slurm_gpu.cli.doctor.group", "Check the installation and print remedies."),
 }
-# Optional modules: the RPM package that contains each, and the extra of a pip installation.
+# Maps each optional module to the RPM package that contains it, and to the extra for pip.
 CARRIED_BY = {
     **dict.fromkeys(("alembic", "numpy", "pymysql", "sqlalchemy"), ("slurm-gpu-db", "db")),
     **dict.fromkeys(("click", "httpx", "lupa", "msgspec", "psutil", "rich"), ("slurm-gpu-client", "client")),
@@ -66,7 +66,7 @@ SUMMARIES = {name: summary for name, (_, summary) in COMMANDS.items()}
 
 
 class _ReaderGoneError(Exception):
-    """A broken pipe. If Click handled it, the exit code would be 1, which means that a problem was found."""
+    """Raised instead of BrokenPipeError, for which click would exit with 1, the code of a found problem."""
 
 
 class _LazyGroup(click.Group):

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Define options that several commands share."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ database_option = click.option(
 
 
 def duration_value(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
-    """Return the seconds of a duration, as a click callback."""
+    """Convert the duration of an option to seconds; this is a click callback."""
     try:
         return parse_duration(text)
     except ValueError as error:

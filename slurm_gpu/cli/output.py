@@ -1,4 +1,4 @@
-"""Output of commands: tables, JSON and CSV on standard output, remarks on standard error."""
+"""Print tables, JSON and CSV on standard output, and remarks on standard error."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from slurm_gpu.text.spreadsheet import defused
 # Number of decimals in JSON and CSV: hours are exact to a few milliseconds, and percentages are finer than
 # any measurement.
 _DECIMALS = 6
-# Rows are not wrapped or cut in a pipe.
+# Rows that are written to a pipe are neither wrapped nor cut.
 _PIPE_WIDTH = 100_000
 _WIDE = 100
-# Characters of a name that are always shown, including "…".
+# Minimum number of characters shown of a name, including "…".
 _NAME_WIDTH = 6
 # DEL, C1 controls, and characters that change the direction of text.
 _CONTROL_CHARACTERS = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -130,7 +130,7 @@ def _width(widths: Mapping[str, int], columns: Sequence[str], gap: int = 1) -> i
 
 
 def _distributed(total: int, least: Mapping[str, int], natural: Mapping[str, int]) -> dict[str, int]:
-    """Distribute the remaining width, starting with the last columns, as they have the longest texts."""
+    """Distribute the remaining width, starting with the last columns, which have the longest texts."""
     widths, left = dict(least), total - _width(least, list(least))
     for name in reversed(widths):
         more = max(0, min(left, natural[name] - widths[name]))
@@ -154,7 +154,7 @@ def print_json(value: Any) -> None:
 def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Print CSV with a header line; a gap is an empty cell, and numbers are as in JSON.
 
-    Texts are escaped so that spreadsheets do not interpret them as formulas.
+    Texts are escaped to keep spreadsheets from interpreting them as formulas.
     """
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -176,11 +176,11 @@ def _rounded(value: Any) -> Any:
 
 
 def check_format(*, as_json: bool, as_csv: bool) -> None:
-    """Raise UsageError if both formats are requested."""
+    """Raise UsageError if both JSON and CSV are requested."""
     if as_json and as_csv:
         raise UsageError("--json and --csv are mutually exclusive")
 
 
 def remark(message: str) -> None:
-    """Print a line for the user on standard error, apart from the output."""
+    """Print a line for the user on standard error, separate from the output."""
     click.echo(message, err=True)

@@ -1,4 +1,4 @@
-"""Resources of the commands: the site file, Slurm and slurm-gpudbd, opened on first use."""
+"""Provide commands with the site file, Slurm and slurm-gpudbd, which are opened on first use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from slurm_gpu.policy.language.names import SystemDirectory
 
 
-# In the output of `scontrol ping`. A timeout is different: it may be due to the load of this host.
+# `scontrol ping` prints this if slurmctld is down; a timeout may be due to the load of this host.
 _DOWN = " is DOWN"
 
 
@@ -38,7 +38,7 @@ def open_database(config: SiteConfig) -> DatabaseClient:
 
 @dataclass
 class CommandSite:
-    """Resources of one call. Tests pass their own Slurm, database and clock."""
+    """The resources of one command; tests pass their own Slurm, database and clock."""
 
     config_path: Path = field(default_factory=default_path)
     # If None, the Slurm of this host is used.
@@ -71,7 +71,7 @@ class CommandSite:
         return Sacctmgr(self.run) if self.connect_limits is None else self.connect_limits()
 
     def _slurm_here(self) -> SlurmClient:
-        """Connect after a ping of slurmctld: if it or munged is down, other commands retry for 30 seconds."""
+        """Ping slurmctld, then connect: if slurmctld or munged is down, other commands retry for 30 s."""
         client = connect(self.run)
         try:
             client.ping()

@@ -22,11 +22,11 @@ from slurm_gpu.errors import OutsideError, UsageError
 _COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.cli.stepsparquet")
 _REFUSED = 2
 _MOST_MESSAGE = 1000
-# The size of an unpacked column. A row takes 100 bytes of memory, even if a million equal rows
-# take only some bytes in the file.
+# Maximum size of an unpacked column. Each row takes 100 bytes of memory, although a million equal rows take
+# only a few bytes in the file.
 _MOST_COLUMN_BYTES = 1 << 28
 _FEW_ROWS = 1_000_000
-# Memory for reading the metadata, and in addition to the amount that it announces. pyarrow 26 takes 30 MiB.
+# Memory for reading the metadata, and a margin for reading the columns. pyarrow 26 takes 30 MiB.
 _MARGIN_BYTES = 1 << 27
 # Memory per unpacked value while its column is built.
 _VALUE_BYTES = 16
@@ -98,7 +98,7 @@ def _read(path: Path, names: Sequence[str], words: Sequence[str], most_rows: int
                 _check_type(path, name, file.schema_arrow.field(name).type, is_text=name in words)
             n_bytes = _announced_bytes(path, file.metadata, wanted, most_rows, status.st_size)
         _limit(used_bytes + _MARGIN_BYTES + status.st_size + n_bytes)
-        # Keep text dictionary-encoded: decoded, it may take far more memory.
+        # Keep text dictionary-encoded, because decoded text may take far more memory.
         text = [name for name in words if name in wanted]
         with pyarrow.parquet.ParquetFile(path, read_dictionary=text, pre_buffer=False) as file:
             return file.read(wanted, use_threads=False)
@@ -126,7 +126,7 @@ def _data_bytes() -> int:
 
 
 def _announced_bytes(path: Path, metadata: Any, wanted: Sequence[str], most_rows: int, n_bytes: int) -> int:
-    """Return the memory that the columns need according to the metadata; raise UsageError if too much."""
+    """Return the memory that the columns need according to the metadata; raise UsageError above a limit."""
     n_rows = metadata.num_rows
     if n_rows > most_rows:
         raise UsageError(

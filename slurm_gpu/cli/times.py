@@ -28,7 +28,7 @@ def parse_moment(option: str, value: str | None, zone: ZoneInfo, now_s: float) -
 def parse_period(
     since: str | None, until: str | None, zone: ZoneInfo, now_s: float
 ) -> tuple[int | None, int | None]:
-    """Return epoch seconds of --since and --until; raise UsageError if one is invalid or the period empty."""
+    """Return --since and --until in epoch seconds; raise UsageError for invalid times or an empty period."""
     since_s = parse_moment("--since", since, zone, now_s)
     until_s = parse_moment("--until", until, zone, now_s)
     if since_s is not None and until_s is not None and until_s <= since_s:

@@ -229,13 +229,13 @@ class DatabaseClient:
     def hosts(self, job: str) -> Sequence[NodeMinutes]:
         """Return host metrics of the part of the last ten minutes in which the job did not share its nodes.
 
-        The result is () if the job is not running, shares a node, or is unknown. It is also () if
-        slurm-gpudbd is too old to support this request.
+        The result is () if the job is not running, shares a node, or is unknown, or if slurm-gpudbd is too
+        old to support this request.
         """
         return self._list(tuple[NodeMinutes, ...], "hosts", _job_path(job, "/hosts"), or_none=True)
 
     def live(self, refresh: Refresh = "all") -> Mapping[str, Live]:
-        """Return, by node, the live values and the jobs of its devices.
+        """Return the live values and the jobs of all devices, by node.
 
         `refresh` selects the nodes that post every 10 s because of this request; the other nodes post every
         60 s.

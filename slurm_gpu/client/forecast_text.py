@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_gpu.text.units import counted
 from slurm_gpu.wire.answers.forecast import Forecast
 
-# With fewer forecasts, their numbers are shown instead of a percentage.
+# With fewer forecasts than this, the text contains their numbers instead of a percentage.
 _FEW = 20
 
 

@@ -32,7 +32,7 @@ class Speeds(Protocol):
 
 
 def speed_with_all(pairwise: Sequence[float]) -> float:
-    """Compute the speed with several co-runners from the speeds with each one alone (all above 0).
+    """Compute the speed with several co-runners from the speeds with each single co-runner (all above 0).
 
     The formula sums the time that each co-runner adds to a unit of work. Under time slicing, in which every
     process with work gets a share, the result is exact. If the utilisations of all processes sum to less than

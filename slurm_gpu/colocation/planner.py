@@ -18,7 +18,7 @@ class Member:
     left_s: float
     """Estimated remaining work, in seconds of running alone."""
     done_s: float = 0.0
-    """Completed work, which determines the phase."""
+    """Completed work, in seconds of running alone; it determines the current phase."""
     submit_s: float = 0.0
     killed: int = 0
     """Number of times that the job was requeued because of co-runners."""
@@ -37,7 +37,7 @@ class PlannerGpu:
 
     running: tuple[Member, ...] = ()
     name: str | None = None
-    """Name that identifies the GPU across views; if it is None, the GPU's position in the views does."""
+    """Name that identifies the GPU across views; None if its position in the views identifies it."""
 
 
 @dataclass(frozen=True, slots=True)

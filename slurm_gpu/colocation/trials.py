@@ -2,9 +2,9 @@
 
 A failed trial costs time: the job that started last restarts, and the other one has been slowed down. A trial
 therefore starts only if the time that sharing likely saves exceeds the time that a failure likely costs, and
-only if each job that keeps its progress can bear the trial. The cap applies to whole runs, so a job that has
-lost time before can bear less. slurm-gpuctld and the benchmarks (bench/colocation_trial_belief.py) use these
-rules.
+only if each job that keeps its progress stays within the cap. The cap applies to whole runs, so a job that
+has already lost time can lose less in a trial. slurm-gpuctld and the benchmarks
+(bench/colocation_trial_belief.py) use these rules.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class TrialRules:
         """Return whether two jobs with unknown speeds may share a GPU for at most `trial_s` seconds.
 
         `speeds` and `lowest` contain each job's expected speed and the lower end of its interval. `chance` is
-        the probability that both speeds stay within the cap. A job that had to leave a GPU before takes part
-        in no trial.
+        the probability that both speeds stay within the cap. A job that had to leave a GPU before never
+        takes part in a trial.
         """
         if len(members) != 2 or any(one.killed for one in members) or not all(speed > 0 for speed in speeds):
             return False
@@ -49,7 +49,7 @@ class TrialRules:
         if not chance * saved_s > (1 - chance) * trial_s:
             return False
         leaves = newcomer(members)
-        # If a job ends during the trial, the newcomer does not restart, so it also keeps its loss.
+        # If a job ends during the trial, the newcomer does not restart, so its lost time counts too.
         may_end = any(one.left_s < trial_s for one in members)
         return all(
             self.can_bear(one, trial_s, low)

@@ -12,16 +12,16 @@ from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.text.units import few, parse_duration
 
 _SHOWN_CHARACTERS = 80
-# Slurm reads minutes and seconds; a user may mean hours and minutes.
+# Slurm reads such a value as minutes and seconds, but a user may mean hours and minutes.
 _AMBIGUOUS = re.compile(r"\d+:\d\d")
-# Maximum numbers of errors that are reported for one file, and of names that are compared with a misspelt one
-# or listed.
+# Maximum numbers of errors reported for one file, of names compared with a misspelt name, and of names
+# listed in a message.
 _MOST_ERRORS = 200
 _MOST_COMPARED = 1000
 _MOST_LISTED = 30
 
 
-# Keys renamed in 0.3; an old key is not listed for a table in which it is still valid.
+# Keys renamed in 0.3. An old key is rejected only in tables in which it is no longer valid.
 RENAMED_KEYS = {
     "may": "allowed_groups",
     "must": "required_groups",

@@ -1,4 +1,4 @@
-"""Decode a YAML file into dataclasses whose fields declare keys, values and descriptions once.
+"""Decode a YAML file into dataclasses whose fields declare the keys, values and descriptions.
 
 A field is declared as `Annotated[type, value type, description]`. Its type determines how it is decoded. A
 dataclass is a table with fixed keys, and `Mapping[str, X]` is a table with arbitrary keys. `tuple[X, ...]`
@@ -19,7 +19,7 @@ from slurm_gpu.config.checker import YamlCheck, shown
 from slurm_gpu.config.value_types import BOOL, InvalidValueError, ValueType, choice
 from slurm_gpu.config.yaml_source import Location, YamlSource
 
-# Replaces an invalid value; a required one becomes None. The file is rejected in either case.
+# Marks an invalid value, which is replaced with its default or None. The file is rejected in any case.
 _INVALID: Any = object()
 _T = TypeVar("_T")
 
@@ -115,7 +115,7 @@ def shape_of(hint: Any) -> Shape:
 
 @cache
 def fields_of(settings_class: type) -> tuple[SettingField, ...]:
-    """Return the fields of the class in order; those that a file may set have a description."""
+    """Return the fields of the class in order; fields that a file may set have a description."""
     hints = get_type_hints(settings_class, include_extras=True)
     found = []
     for item in fields(settings_class):

@@ -32,7 +32,7 @@ from slurm_gpu.text.units import parse_memory_mib
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpu.yaml")
 PATH_VARIABLE = "SLURM_GPU_CONF"
 PLACEMENT_MODES = ("observe", "advise", "enforce")
-# Scales of jobs: on one node, on at most half of the largest zone, and on more than that.
+# Scales of jobs: one node, at most half of the nodes of the largest zone, or more nodes.
 SCALES = ("small", "medium", "large")
 _MOST_POINTS = 1_000_000
 
@@ -44,7 +44,7 @@ def _parse_database(value: Any) -> str:
 
 
 def _parse_time_zone(value: Any) -> str:
-    # Imported here: a daemon on each node reads this file, and its memory matters.
+    # Imported here to save memory in slurm-gpud, which reads the site file on each node.
     from zoneinfo import ZoneInfo
 
     return str(ZoneInfo(value))
@@ -63,7 +63,7 @@ def _parse_size(value: Any) -> float:
 
 
 def _parse_cluster(value: Any) -> str:
-    name = one_line(value).lower()  # as Slurm (scontrol, sacct, slurmdbd) converts every ClusterName
+    name = one_line(value).lower()  # Slurm (scontrol, sacct, slurmdbd) uses lower case, too
     if name == "change-me":
         raise InvalidValueError(
             "is the placeholder of the installed file; write the ClusterName of slurm.conf"
@@ -88,7 +88,7 @@ class Operators:
     """Users who see every job in full, like root and SlurmUser."""
 
     users: Annotated[tuple[Annotated[str, NAME], ...], "Users."] = ()
-    unix_groups: Annotated[tuple[Annotated[str, NAME], ...], "Their members."] = ()
+    unix_groups: Annotated[tuple[Annotated[str, NAME], ...], "Groups of such users."] = ()
 
 
 @dataclass(frozen=True, slots=True)

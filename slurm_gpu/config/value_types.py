@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class InvalidValueError(ValueError):
-    """Raised if a value is invalid; the message follows its name and text: `must be …`, `is not …`."""
+    """Raised if a value is invalid; the message continues a sentence that names the value: `must be …`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # hashable, since type hints contain it
@@ -161,7 +161,7 @@ def whole_number(least: int, most: int, example: str = "") -> ValueType:
 
 def number(least: float, most: float = math.inf, example: str = "") -> ValueType:
     """Accept a finite number from `least` to `most`."""
-    # YAML's yes and no are Python's 1 and 0.
+    # type() excludes YAML's yes and no, which equal 1 and 0 in Python.
     return ValueType(
         f"a number from {least:g} to {most:.7g}" if most < math.inf else f"a number ≥ {least:g}",
         example,
@@ -173,7 +173,7 @@ def number(least: float, most: float = math.inf, example: str = "") -> ValueType
 
 
 def or_none(value_type: ValueType) -> ValueType:
-    """Accept the same values and null, which has the same effect as omitting the key."""
+    """Accept the values of `value_type`, and null, which has the same effect as omitting the key."""
     return replace(value_type, parse=lambda value: None if value is None else value_type.parse(value))
 
 

@@ -1,9 +1,9 @@
-"""Read YAML with the position of every value, so that errors can state file:line:column.
+"""Read YAML with the position of every value, for errors that state file:line:column.
 
 PyYAML's safe composer returns nodes with marks. The nodes are converted to plain values once, and the marks
 are stored by location. Duplicate keys are errors, although YAML loaders silently use the last one. Size,
 number of values, nesting and integers are limited while reading. Values that only YAML 1.1 reads as numbers,
-in base 60 or 8 (1:30 as 90, 010 as 8), remain text, so that no check accepts them as numbers.
+in base 60 or 8 (1:30 as 90, 010 as 8), remain text, which checks do not accept as a number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Location = tuple[str | int, ...]
 _MOST_BYTES = 4 * 2**20
 # PyYAML takes about 25 µs for each value; the largest policies have a few thousand.
 _MOST_VALUES = 100_000
-# PyYAML composes by recursion, and reaches Python's limit at about 200.
+# PyYAML composes by recursion, and exceeds Python's limit at about 200 levels.
 _DEEPEST = 64
 _MERGE, _TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 _NUMBERS = frozenset({"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"})
@@ -48,7 +48,7 @@ class YamlSource:
     texts: Mapping[Location, str] = field(default_factory=dict, repr=False)
     """The text of each scalar value as in the file, with its quotes."""
     converted: Mapping[tuple[Location, bool], str] = field(default_factory=dict, repr=False)
-    """The file's text of values (False) and keys (True) that Python prints differently: yes for True."""
+    """The original text of values (False) and keys (True) that Python prints differently, such as yes."""
 
     def error(self, location: Sequence[str | int], message: str, *, key: bool = False) -> InputError:
         """Return an error at the value or key of `location`, or at its nearest existing parent."""
@@ -105,7 +105,7 @@ class _Loader(yaml.SafeLoader):
             raise self.error(node.start_mark, f"{value!r} is not a valid {kind}") from error
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Limit merges before they are carried out, since merges of merges multiply with each level."""
+        """Limit merges before they are carried out, because each level of nesting multiplies the values."""
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue
@@ -132,7 +132,7 @@ class _Loader(yaml.SafeLoader):
         return value
 
     def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
-        """Return an invalid calendar date as text, so that later checks can report its position."""
+        """Return an invalid calendar date as text; later checks report its position."""
         try:
             return super().construct_yaml_timestamp(node)
         except (ValueError, OverflowError):
@@ -190,7 +190,7 @@ def parse_yaml(text: str, path: str) -> YamlSource:
 
 
 def _explained(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | None, str]:
-    """Return the place to change and the problem, but no values, which may be passwords."""
+    """Return the position of a problem and its description, without values, which may be passwords."""
     problem, began = error.problem or str(error), error.context_mark
     if "'\\t'" in problem:
         problem = "a tab is not allowed here; use spaces"

@@ -1,4 +1,4 @@
-"""Run tasks in background threads so that the watcher never blocks."""
+"""Run tasks in background threads, so the watcher never blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-# Runs a task in a thread.
+# The type of a function that runs a task in a thread.
 Background = Callable[[Callable[[], Any]], "Future[Any]"]
 
 
@@ -19,7 +19,7 @@ def in_background(task: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(task())
-        except BaseException as error:  # raised again where the result is read
+        except BaseException as error:  # the error is raised again where the result is read
             future.set_exception(error)
 
     threading.Thread(target=run, name="background", daemon=True).start()

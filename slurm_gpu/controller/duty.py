@@ -28,7 +28,7 @@ class InUse:
     policy: PolicyInForce
     snapshot: Snapshot
     by_kind: Callable[[], Mapping[str, Usage]]
-    """Returns the use by jobs of each kind, for rules that limit one kind."""
+    """A function that returns the use by jobs of each kind, for rules that limit one kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class QueueView:
 
 
 class Duty(ABC):
-    """One kind of repeated work; a failure is logged once, and the work is retried when it is next due."""
+    """A kind of repeated work; a failure is logged once, and the work is retried when it is next due."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Duty(ABC):
         """Do the work; raise SlurmGpuError on failure."""
 
     def reschedule(self, cpu_s: float) -> None:
-        """Set the time at which the work is next due, given the CPU time that it has just used."""
+        """Set the time at which the work is next due, given the CPU time that the last run used."""
         self._due_s = max(self._due_s, self._clock.monotonic() + cpu_s / self._cpu_share)
 
     def _attempt(self, view: QueueView) -> None:

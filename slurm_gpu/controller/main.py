@@ -185,7 +185,7 @@ def _watch(
     clock: Clock,
     notifier: Notifier,
 ) -> None:
-    # Exit even during a call to Slurm: an answer may take a minute, and nothing is lost.
+    # Exit even during a call to Slurm, because an answer may take a minute and no data is lost.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     report_at = clock.monotonic() + _REPORT_EVERY_S
     try:
@@ -213,14 +213,14 @@ def _watch(
 
 
 def _rest(watcher: QueueWatcher, pause_s: float, clock: Clock) -> None:
-    """Sleep until the next poll, which may become due earlier than planned."""
+    """Sleep until the next poll, or until a poll becomes due earlier than planned."""
     began = clock.monotonic()
     while (left_s := watcher.hurried(pause_s) - (clock.monotonic() - began)) > 0:
         time.sleep(min(left_s, _NOTICE_S))
 
 
 def _only_one(run_directory: Path) -> _Lock:
-    """Lock the run directory so that no second process overwrites this process's snapshots."""
+    """Lock the run directory, so no second process overwrites the snapshots of this process."""
     try:
         return _Lock(run_directory / _LOCK)
     except BlockingIOError:
@@ -230,7 +230,7 @@ def _only_one(run_directory: Path) -> _Lock:
 
 
 class _Lock:
-    """A file lock that lasts until it is closed or the process ends."""
+    """A file lock that lasts until `close` is called or the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a")

@@ -11,7 +11,7 @@ from slurm_gpu.files.atomic import write_whole
 def write_run_file(path: Path, text: str) -> None:
     """Replace a file that all users may read; raise OutsideError on failure.
 
-    The file is rewritten every few seconds and is worthless after a power failure, so it is not flushed to
+    The file is rewritten every few seconds and is useless after a power failure, so it is not flushed to
     disk.
     """
     with outside(path):

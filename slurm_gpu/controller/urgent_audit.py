@@ -1,9 +1,9 @@
 """Record an audit event when an urgent job starts: owner, reason, overtaken jobs and requeued jobs.
 
-The source is Slurm's accounting. The ID of an event is derived from the job and its start time, so no state
-needs to be kept. After an outage, slurm-gpuctld reports the starts that it missed, and repeated reports
-result in one event. Overtaken jobs can be observed only in the queue when the urgent job starts. Without this
-observation, they are unknown.
+The source of starts is Slurm's accounting. The ID of an event is derived from the job and its start time, so
+no state needs to be stored. After an outage, slurm-gpuctld reports the starts that it missed, and repeated
+reports result in one event. Overtaken jobs can be observed only in the queue when the urgent job starts;
+otherwise, the overtaken jobs are unknown.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from slurm_gpu.wire.answers.runs import AuditEvent
 log = logging.getLogger("slurm-gpuctld")
 
 ACT = "urgent job started"
-# Delay after a start, by which time slurmdbd has the preempted jobs and slurm-gpudbd has the reason.
+# Delay of a report after a start; by then, slurmdbd has the preempted jobs and slurm-gpudbd has the reason.
 SETTLES_S = 15.0
 _EVERY_S = 600.0
 _RETRY_S = 60.0
 _BACK_S = 7 * 86400
 _REASON_WITHIN_S = 300.0
-# Maximum time between the end of a preempted job and the start of the urgent one.
+# Maximum time between the end of a preempted job and the start of the urgent job.
 _GAVE_WAY_WITHIN_S = 300
 # Maximum number of overtaken jobs that are listed; the event also contains the total.
 _NAMED = 50
@@ -44,7 +44,7 @@ _AT_ONCE = 100
 _MAX_KNOWN = 1000
 _TOKEN = re.compile(r"slurm-gpu/1 t=([0-9a-zA-Z]+)")
 
-# (job ID, start time): a requeued job has several start times.
+# A job ID and a start time; a requeued job has several start times.
 _Start = tuple[int, int]
 
 
@@ -58,7 +58,7 @@ class Overtaken:
 
 
 class UrgentAudit(Duty):
-    """Tracks running urgent jobs in each view of the queue; reports them in the background."""
+    """Tracks running urgent jobs in each view of the queue; reports their starts in the background."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class UrgentAudit(Duty):
         if qos is None or not view.in_charge:
             return False
         urgent = [job for job in jobs if job.qos == qos]
-        # Accounting has the comment only after a job's end; slurmctld has it only until it forgets the job.
+        # Accounting has the comment only after a job's end; slurmctld has it only while it stores the job.
         found = ((job.job_id, _TOKEN.match(job.admin_comment)) for job in urgent)
         self._tokens = {job_id: match[1] for job_id, match in found if match}
         now_s = self._clock.wall()
@@ -112,7 +112,7 @@ class UrgentAudit(Duty):
         }
         settled = {key for key in self._seen if now_s - key[1] >= SETTLES_S}
         if settled - self._hurried and not self._outage.lasts:
-            self._hurried = settled  # query sacct once, not every second, if a reason is unknown
+            self._hurried = settled  # if a reason is unknown, query sacct once, not every second
             self._due_s = min(self._due_s, self._clock.monotonic())
         return True
 
@@ -123,7 +123,7 @@ class UrgentAudit(Duty):
             self._due_s = self._clock.monotonic() + _EVERY_S
 
     def _report(self, qos: str) -> bool:
-        """Report starts; return False if some must be reported later."""
+        """Report starts; return False if some starts must be reported later."""
         now_s = int(self._clock.wall())
         runs = sorted(
             (run for run in self._accounting.of_qos(qos, now_s - _BACK_S) if run.start_s is not None),
@@ -131,7 +131,7 @@ class UrgentAudit(Duty):
         )
         keys: list[_Start] = [(run.job_id, run.start_s or 0) for run in runs]
         self._reported.intersection_update(keys)
-        if keys and not self._reported:  # most likely from an earlier process
+        if keys and not self._reported:  # most likely, an earlier process reported starts
             known = {act.id for act in self._connect(lambda database: database.acts(_MAX_KNOWN))}
             self._reported.update(key for key in keys if self._id_of(key) in known)
         if self._reported.issuperset(keys):
@@ -220,8 +220,8 @@ def gave_way_to(
 ) -> Mapping[_Start, Sequence[AccountingRun]]:
     """Return the runs that were requeued for each urgent run; each requeued run counts once.
 
-    `urgent` must be sorted by start. Slurm does not record for which job it preempted a run, but that job
-    starts next on the run's nodes.
+    `urgent` must be sorted by start. Slurm does not record the job for which it preempted a run, but that job
+    is the next to start on the run's nodes.
     """
     found: dict[_Start, list[AccountingRun]] = {(run.job_id, run.start_s or 0): [] for run in urgent}
     nodes = {(run.job_id, run.start_s or 0): _nodes(run) for run in urgent}

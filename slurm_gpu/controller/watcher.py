@@ -1,4 +1,4 @@
-"""Poll the queue of slurmctld, sum it up, and write snapshot.txt."""
+"""Poll the queue of slurmctld, sum up its jobs, and write snapshot.txt."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _TOKEN = re.compile(r"slurm-gpu/1 t=([0-9a-zA-Z]+)")
 def cpu_seconds() -> float:
     """Return the CPU time of the calling thread and of this process's finished commands.
 
-    Work in other threads has its own limits, and must not delay the work of this thread.
+    Work in other threads has its own CPU limits, and must not delay the work of this thread.
     """
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time() + children.ru_utime + children.ru_stime
@@ -66,7 +66,7 @@ def cpu_seconds() -> float:
 
 @dataclass(slots=True)
 class _Script:
-    """The installed job_submit.lua as last read."""
+    """The installed job_submit.lua as of the last read."""
 
     stamp: tuple[int, int, int] | None = None
     policy: PolicyInForce = field(default_factory=PolicyInForce)
@@ -75,8 +75,8 @@ class _Script:
 class QueueWatcher:
     """Polls Slurm and writes snapshots; `run_once` returns the delay until the next poll.
 
-    The watcher continues after any failure. A snapshot that cannot be replaced becomes outdated, and
-    job_submit.lua then ignores it.
+    The watcher continues after any failure. If a snapshot cannot be replaced, it becomes outdated, and
+    job_submit.lua ignores it.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class QueueWatcher:
         try:
             status = script.stat()
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-        except OSError:  # missing or not readable
+        except OSError:  # the file is missing or not readable
             stamp = None
         if stamp != self._script.stamp or stamp is None:
             try:
@@ -268,7 +268,7 @@ class QueueWatcher:
             if job.phase is JobPhase.RUNNING:
                 left_s = math.inf if job.end_s is None else job.end_s - now_s
                 if job.is_suspended and job.limit_s is not None:
-                    left_s = job.limit_s  # Slurm moves the end when the job resumes
+                    left_s = job.limit_s  # Slurm moves the end of a suspended job when it resumes
             elif job.limit_s is not None:
                 left_s = job.limit_s
             else:

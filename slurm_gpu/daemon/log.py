@@ -35,7 +35,7 @@ class LineLimit(logging.Filter):
         self._uses: dict[tuple[str, int], _LineCount] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write the line; state in a minute's last line that further lines are omitted.
+        """Return whether to write the line; note in the last line of a minute that more lines are omitted.
 
         The first line after that minute contains the number of omitted lines. Handlers call this method under
         their lock.

@@ -49,9 +49,9 @@ from slurm_gpu.slurm.connect import connect
 log = logging.getLogger("slurm-gpudbd")
 
 _RETRY_S = 2.0
-# Well within the unit's TimeoutStopSec, after which systemd would report a failure.
+# Work in progress must end well within the unit's TimeoutStopSec; after that, systemd reports a failure.
 _END_WITHIN_S = 5.0
-# Time to create the tables of an empty database on a slow disk.
+# Creating the tables of an empty database may take this long on a slow disk.
 _TABLES_WITHIN_S = 600.0
 
 
@@ -176,7 +176,7 @@ def _make_ready_when_there(database: Database, notifier: Notifier) -> None:
     waiting = False
     while True:
         try:
-            # Announce the update only after the database has answered; until it does, the loop is repeated.
+            # Announce the update only after the database has answered, because this loop repeats until then.
             server = database.server()
             notifier.starting(f"updating the tables: {server}", _TABLES_WITHIN_S)
             make_ready(database)

@@ -39,6 +39,6 @@ class Services:
     verdicts: VerdictBoard = field(default_factory=VerdictBoard)
     reservations: Reservations | None = None
     places_of: Callable[[str], UserAssociations] = read_user_associations
-    """Runs sacctmgr; database.reservations.places.KeptPlaces caches the results."""
+    """A function that runs sacctmgr; database.reservations.places.KeptPlaces caches its results."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops, so that long responses end."""
+    """An event that is set when the server stops, to end long responses."""

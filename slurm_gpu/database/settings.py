@@ -95,7 +95,7 @@ class DaemonSettings:
 
 
 def default_is_meant() -> bool:
-    """Return whether slurm-gpudbd is set up on this host, that is, its default file or database exists.
+    """Return whether the default configuration file or database of slurm-gpudbd exists on this host.
 
     Raise UsageError if the caller may not check this.
     """
@@ -109,7 +109,7 @@ def default_is_meant() -> bool:
 
 
 def load_settings(path: Path | None) -> DaemonSettings:
-    """Read and check the file at `path`; if `path` is None, the default file is read if it exists.
+    """Read and check the file at `path` or, if `path` is None, the default file if it exists.
 
     Raise InvalidFileError with all errors if the file is invalid, and OpenToOthersError if other users may
     read its password.

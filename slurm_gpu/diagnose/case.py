@@ -30,7 +30,7 @@ class DiagnosisThresholds:
     min_coverage: float = 0.8
     """Minimum share of bins with data, set by `sampling.min_coverage` in slurm-gpu.yaml."""
     missing_below: float = 0.2
-    """A worker with a lower coverage counts as missing."""
+    """Minimum coverage of a worker; a worker with less counts as missing."""
     z: float = 6.0
     """Minimum deviation from the peers, in robust standard deviations.
 
@@ -75,7 +75,7 @@ class Case:
     """Workers that have data, but a coverage below `rules.missing_below`."""
     shared: tuple[JobWorker, ...]
     unused: tuple[JobWorker, ...]
-    """Workers that never had anything to run, although others did."""
+    """Workers that never had anything to run, although other workers did."""
     coverage: float
 
     @property
@@ -133,7 +133,7 @@ class Case:
     def span(self, signal: Signal, rows: NDArray[np.bool_]) -> tuple[float | None, float | None]:
         """Return the times at which these workers' deviation began and ended.
 
-        None means that it lasted from the beginning, or until the end, of the job.
+        None means that the deviation lasted from the beginning, or until the end, of the job.
         """
         found = self.deviations[signal]
         first = int(np.median(found.first[rows]))
@@ -176,7 +176,7 @@ class Case:
         return names, names[0] if len(names) == 1 else f"{len(names)} workers"
 
     def whole_nodes(self, rows: NDArray[np.bool_]) -> tuple[str, ...]:
-        """Return the nodes with two or more judged workers, of which at least 75 % are in these rows."""
+        """Return nodes with two or more judged workers if at least 75 % of them are in these rows."""
         nodes = []
         for node in self.series.nodes:
             there = self.series.on(node)[self.judged[self.series.on(node)]]
@@ -277,7 +277,7 @@ def build_case(
 
 
 def _unused(series: Series, judged: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Mark workers that the job does not use: they never had anything to run, although others did."""
+    """Mark workers that the job does not use, because only other workers ever had anything to run."""
     util = series.get(Metric.UTIL)
     if util is None or _idle(util)[judged].all():
         return np.zeros(len(series.workers), dtype=bool)
@@ -290,9 +290,9 @@ def _idle(util: Matrix) -> NDArray[np.bool_]:
 
 
 def only_utilisation(case: Case) -> bool:
-    """Return whether utilisation is the only metric that shows what workers do.
+    """Return whether utilisation is the only known metric of the workers' activity.
 
-    Utilisation is weak evidence, since it is also 100 % on a worker that waits for its peers.
+    Utilisation is weak evidence, because it is also 100 % on a worker that waits for its peers.
     """
     informative = {Metric.SM_ACTIVE, Metric.TENSOR, Metric.POWER, Metric.SM_CLOCK, Metric.THROTTLE}
     return informative.isdisjoint(case.series.values)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, quantile
 
-# Minimum length of a level, in bins; shorter ones are noise.
+# Minimum length of a level, in bins; shorter levels are noise.
 _LEAST_BINS = 3
 
 

@@ -13,30 +13,31 @@ from slurm_gpu.text.units import counted
 
 _SPINS = 0.9
 _IDLE = 0.1
-# As a share of the traffic during computation; a job with more traffic does not hang.
+# Maximum traffic of a job that hangs, as a share of the traffic during computation.
 _QUIET = 0.3
 _TRAFFIC = (Metric.NETWORK, Metric.INFINIBAND, Metric.PCIE)
 # Strength of a hang without another explanation. Callers may wait until a less certain hang persists.
 CLEAR_HANG = 0.9
 _WORKS, _RESTS = 0.4, 0.5
-# Spinning uses no tensor cores, and an evaluation uses them less than training does.
+# Spinning does not use tensor cores, and an evaluation uses them less than training does.
 _TENSOR_WORKS = 0.15
 # A waiting worker takes less than this share of its power during computation.
 _POWER_WORKS, _POWER_APART = 0.8, 0.15
-# As shares of the usual level. Spinning uses a quarter of the SMs, and rarely takes four fifths of the power.
+# Minimum levels of a worker that computes, as shares of its usual levels. A spinning worker uses a quarter of
+# the SMs, and rarely takes four fifths of the power.
 _AT_WORK = {Metric.SM_ACTIVE: 0.6, Metric.POWER: 0.9}
 # Minimum share of the usual activity in a sample that contains no part of the stall.
 _WHOLE = 0.9
-# Spinning and traffic are judged only at the end, since before it the job was stopping.
+# Spinning and traffic are judged only in the last seconds, because the job was still stopping before them.
 _TAIL_S = 12.0
 _APART_S = 5.0
 # A stall of up to this factor times the longest previous pause is normal.
 _PAUSE_FACTOR = 2.0
-# As a share of the CPU use in training. Busier CPUs may compute or load the data for which the GPUs wait.
+# Share of the CPU use in training above which CPUs may compute or load the data for which the GPUs wait.
 _COMPUTE_INSTEAD = 0.55
-# An evaluation on CPUs takes no longer than this.
+# Maximum duration of an evaluation on CPUs.
 _LONG_S = 300.0
-# A training that has computed for less than this may be compiling or capturing graphs.
+# A job that has computed for fewer seconds may be compiling or capturing graphs.
 _SETTLED_S = 60.0
 # Minimum stall if all GPUs are idle, as they also are between a job's last step and its end. If the stall
 # began with a copy to the hosts, or if CPUs are busy, `unsure_hang_s` applies instead. If no host reports CPU
@@ -44,8 +45,8 @@ _SETTLED_S = 60.0
 _EARLY_S = 25.0
 # Number of last samples to check: a process that queries the GPU appears in only one of them.
 _BACK = 2
-# Excess over the PCIe traffic of computation, as a share of the usual traffic: data that takes long to write
-# is copied first.
+# Excess over the PCIe traffic of computation, as a share of the usual traffic, that indicates a copy to the
+# hosts before a long write.
 _COPIED = 0.25
 STALLED_AT_END = "stalled at its end"
 
@@ -53,7 +54,7 @@ STALLED_AT_END = "stalled at its end"
 def hang(case: Case) -> Verdict | None:
     """Find a job that has computed, but is now stalled for longer than ever before.
 
-    The result is inconclusive as long as the job may equally be loading data.
+    The result is inconclusive while the job may equally be loading data.
     """
     start = case.phases.stalled_from()
     if start is None:
@@ -68,14 +69,14 @@ def hang(case: Case) -> Verdict | None:
         spinning, idle = now >= _SPINS, now <= _IDLE
         continues = ((now > _IDLE) & (before <= _IDLE)).any()
         at_work = ((now > _IDLE) & (now < _SPINS)).any()
-    # If the job was stalled for long or has ended, brief activity means little.
+    # Brief activity is no evidence of progress if the job has ended or was stalled for a long time.
     continues |= case.running and stalled_s < _LONG_S and _came_back(util, before)
     if loud or continues or at_work or _any_works(case, tail) or _most_work(case, start, tail):
         # The job is not stalled: for example, the missing worker is back.
         return None
     waits = spinning.sum() >= 0.5 * max(case.judged.sum(), 1)
     longest_s = _longest_pause_s(case, quiet=quiet, waits=bool(waits))
-    # The first worker often writes for all workers, which wait for it as in a hang.
+    # The first worker often writes for all workers, and the others wait for it as in a hang.
     writes = waits and not now[0] > _IDLE and idle[1:].sum() == 0
     settled = case.phases.active.sum() * series.width_s >= _SETTLED_S
     sure = settled and ((waits and not writes) or (quiet and _hosts_rest(case, tail)))
@@ -287,7 +288,7 @@ def _relative_to_usual(case: Case, matrix: Matrix, tail: int) -> Matrix:
 
 
 def _hosts_rest(case: Case, tail: int) -> bool:
-    """Return whether CPUs are far less busy than in training, so that nothing compiles, loads or writes."""
+    """Return whether CPUs are too idle, compared with training, to compile, load or write anything."""
     share = _cpus(case, tail)
     return share is not None and share <= _RESTS
 
@@ -315,7 +316,7 @@ def _stalled_s(case: Case, start: int) -> float:
 
 
 def _traffic(case: Case, tail: int) -> tuple[bool, bool]:
-    """Return whether the hosts have little traffic on a network, and whether any link still has traffic."""
+    """Return whether any host network has little traffic, and whether any link still has much traffic."""
     quiet = loud = False
     for metric in _TRAFFIC:
         matrix = case.series.get(metric)

@@ -16,12 +16,12 @@ from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Signal
 from slurm_gpu.diagnose.verdict import SUSPICION, TWO_GROUPS, UNEXPLAINED, Cause, Evidence, Verdict
 from slurm_gpu.text.units import few
 
-# Errors of memory, NVLink, bus and firmware in NVIDIA's catalogue. 13, 31, 43 and similar XIDs are errors of
-# applications.
+# Errors of memory, NVLink, bus and firmware in NVIDIA's catalogue. XIDs that indicate errors of applications,
+# such as 13, 31 and 43, are not included.
 FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
 LOST = ("gpu_lost", "gpu_hung")
 LEAST_CLOCK = 0.025
-# Lasting difference of clocks that is abnormal: under a power cap, clocks of GPUs differ by 2 to 8 %.
+# Minimum permanent difference of clocks that is abnormal; under a power cap, clocks differ by 2 to 8 %.
 ALWAYS_LOWER = 0.06
 # Minimum deviation of the clock if the driver reports no throttling, since clocks also vary under a power
 # cap.
@@ -35,9 +35,9 @@ _AHEAD, _FAR_AHEAD = 0.05, 0.15
 _OFTEN_THROTTLED = 0.3
 # Minimum differences, as logarithms, at which a job does not count as healthy even if no rule explains them.
 _CLEARLY_BUSIER, _CLEARLY_SLOWER, _OTHER_POWER, _OTHER_CLOCK = 0.05, 0.1, 0.12, 0.15
-# The same for utilisation, as a fraction.
+# Minimum difference of utilisation for the same purpose, as a fraction.
 _CLEARLY_LESS_UTIL = 0.03
-# The same in standard deviations; fewer are required than for an accusation.
+# Minimum differences for the same purpose in standard deviations; an accusation requires more.
 _DOUBTFUL_Z, _DOUBTFUL_Z_OF_UTIL = 4.0, 3.0
 _BUSIER_GROUP = 1.12
 
@@ -111,7 +111,7 @@ def slow(case: Case) -> Verdict | None:
     if (node := _node_clocks(case)) is not None:
         return node
     silently_slow = _slow_without_cause(case)
-    # A larger group may have more work, which the tensor pipe does not show.
+    # A larger group may have more work that is not visible in the activity of the tensor pipe.
     few_of_them = silently_slow.sum() <= max(1.0, 0.34 * case.judged.sum())
     if not starved.any() and silently_slow.any() and few_of_them:
         kind = "busy longer with equal work"
@@ -161,7 +161,7 @@ def _node_clocks(case: Case) -> Verdict | None:
 
 
 def contradicts(case: Case) -> str | None:
-    """Return why the lower clocks of some workers do not show that they are slow; None if they are."""
+    """Return why the lower clocks of some workers are no evidence that they are slow; None if they are."""
     rows = case.below(Signal.CLOCK, LEAST_CLOCK) & (_ahead(case, _AHEAD) | case.below(Signal.UTIL, _STARVED))
     if not rows.any():
         return None
@@ -170,7 +170,7 @@ def contradicts(case: Case) -> str | None:
 
 
 def _ahead(case: Case, least: float) -> NDArray[np.bool_]:
-    """Mark workers that wait for their peers: they are active for less time than the peers."""
+    """Mark workers that wait for their peers and are therefore active for less time than the peers."""
     return case.below(Signal.BUSY, least)
 
 
@@ -188,7 +188,7 @@ def _clock_fell(case: Case) -> NDArray[np.bool_]:
     """Mark workers whose clocks, relative to their peers, fell below the lowest earlier level.
 
     The clock of a healthy worker may seem to fall repeatedly. If steps take about as long as the interval
-    between samples, samples show computation for some minutes, then communication, when clocks are higher.
+    between samples, samples cover computation for some minutes, then communication with higher clocks.
     """
     rows = case.has_changed(Signal.CLOCK)
     for row in np.flatnonzero(rows):
@@ -272,7 +272,7 @@ def unexplained_difference(case: Case) -> Verdict | None:
             continue
         apart = sign * case.deviations[signal].apart
         with np.errstate(invalid="ignore"):
-            # A worker that was unusual before, and is like its peers now, has only changed.
+            # Exclude workers that have changed but are now like their peers.
             rows = (case.above if sign > 0 else case.below)(signal, least, z) & (apart >= least)
         if rows.any():
             _, who = case.named(rows)
@@ -280,7 +280,7 @@ def unexplained_difference(case: Case) -> Verdict | None:
             differs_by = most if signal is Signal.UTIL else abs(float(np.expm1(sign * most)))
             why = f"{who}: {what} peers, by up to {differs_by:.0%}, and the available data show no cause"
             found = _two_groups(case, rows, why, case.evidence(signal, rows))
-            # Timings of steps, which may show equal work, do not contain the time without anything to run.
+            # Timings of steps may prove equal work, but do not contain the time without anything to run.
             return replace(found, kind=UNEXPLAINED) if signal is Signal.UTIL else found
     return _other_clocks(case) or _busier_group(case)
 

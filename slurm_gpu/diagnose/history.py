@@ -18,7 +18,7 @@ from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LEAST_RUNS = 5
 _SIGMAS = 3.0
-# At this share of the power limit or more, the limit may lower the clock, as with a larger batch.
+# If power reaches this share of its limit, the limit may lower the clock, for example with a larger batch.
 _POWER_LIMITED = 0.9
 
 
@@ -33,7 +33,7 @@ def usual_clock(series: Series) -> float:
 def below_earlier_runs(case: Case, clocks: Sequence[float]) -> Verdict | None:
     """Find GPUs below their power limit whose clocks are far below `clocks`, those of earlier runs.
 
-    The comparison needs no peers. The median of the earlier runs is not affected by a few slow ones.
+    The comparison does not need peers. The median of the earlier runs is not affected by a few slow ones.
     """
     own, power = case.signals.get(Signal.CLOCK), case.signals.get(Signal.POWER)
     if len(clocks) < _LEAST_RUNS or own is None or power is None or case.active_blocks < LEAST_BLOCKS:

@@ -77,8 +77,8 @@ def diagnose(
 
     `groups` assigns each worker to a group of peers; by default, the groups are inferred. `steps` contains
     timings recorded by the job, which take precedence over counters. `running` is False for a job that has
-    ended. `cut_short` states whether it was cancelled, timed out or failed, in which case it may have hung at
-    its end. `earlier_clocks` contains the usual SM clocks of comparable runs, as fractions of the maximum.
+    ended. `cut_short` states whether it was cancelled, timed out or failed; such a job may have hung at its
+    end. `earlier_clocks` contains the usual SM clocks of comparable runs, as fractions of the maximum.
     Raise ValueError if groups and workers do not match.
     """
     if cut_short:
@@ -129,7 +129,7 @@ def _by_counters(case: Case) -> Verdict:
         kind = NOTHING_RAN if why == _NOTHING_RAN else ""
         return case.verdict(Cause.INCONCLUSIVE, 0.0, kind=kind, why_not=(why,))
     if (why := out_of_step(case)) is not None:
-        # Reports by the hardware need no peers.
+        # Errors that the hardware reports can be judged without peers.
         found = slow(case)
         if found is not None and found.kind == "throttled":
             return _limits(case, found.limited(why))
@@ -243,7 +243,7 @@ def combine_verdicts(counters: Verdict, timings: Verdict) -> Verdict:
         return counters.limited(*(f"timings: {why}" for why in timings.why_not))
     both = (*timings.evidence, *counters.evidence)
     if timings.cause is Cause.IMBALANCE:
-        # A GPU that the driver reports as slow is slow in any case; one that is only busy longer may not be.
+        # A GPU that the driver reports as slow is certainly slow; a GPU that is only busy longer may not be.
         if counters.cause is Cause.SLOW and counters.kind in ("throttled", "clock"):
             return replace(counters, evidence=(*counters.evidence, *timings.evidence))
         return _combined(timings, counters)

@@ -1,9 +1,9 @@
 """Find workers with more work by the gaps between kernels, on GPUs older than Hopper.
 
 Between two kernels, a GPU has nothing to run for a moment. A GPU that spins in a collective operation has no
-such gaps, so its utilisation is higher by a fraction of a percent. Utilisation is not enough evidence, since
-the CPU may also launch kernels late. However, a worker with more work takes more power, while one with late
-launches takes less.
+such gaps, so its utilisation is higher by a fraction of a percent. Utilisation alone is not enough evidence,
+because the CPU may also launch kernels late. However, a worker with more work takes more power, while a
+worker with late launches takes less.
 """
 
 from __future__ import annotations

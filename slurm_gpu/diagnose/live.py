@@ -29,7 +29,7 @@ METRICS = (
 BYTES_OF_A_GPU = len(METRICS) * N_BINS * 4
 _PLACE = {metric: place for place, metric in enumerate(METRICS)}
 _BAD = frozenset(BAD_THROTTLES)
-# Values from further in the future are ignored, since the node's clock is wrong.
+# Values whose times are further in the future are ignored, because the node's clock is wrong.
 _AHEAD_S = 30.0
 _LEAST_ROWS = 64
 
@@ -140,7 +140,7 @@ class LiveTable:
     def peak(self, metric: Metric, rows: NDArray[np.intp], usual: Matrix) -> Matrix:
         """Return for each row the highest value of `usual` in this and all earlier calls.
 
-        This maximum remains known when a job has hung for longer than the table stores values.
+        The maximum is kept even if a job hangs for longer than the table stores values.
         """
         peak = self._peaks[_PLACE[metric]]
         peak[rows] = np.fmax(peak[rows], usual)
@@ -293,8 +293,7 @@ def _deviations(
     now, _ = _mean(apart[:, -_RECENT - 1 :])
     settled = apart[:, : -_SETTLED - _RECENT]
     has_past = np.isfinite(settled).sum(axis=1) >= _SETTLED
-    # The median ignores the beginning of a job, when one node reports before the others and seems to deviate
-    # far.
+    # At the beginning of a job, the first node to report seems to deviate far; the median ignores these bins.
     past = median(settled)
     moved = np.where(has_past, np.abs(now - past), np.abs(now) / _WITHOUT_PAST)
     far = moved / least
@@ -309,7 +308,7 @@ def _deviations(
 def _falls(least: float, values: NDArray[np.float32], starts: NDArray[np.intp]) -> Matrix:
     """Return how far the mean of each job's GPUs fell below its past, in units of `least`.
 
-    This detects causes that affect all workers alike, such as slow links.
+    Such a fall indicates a cause that affects all workers alike, such as slow links.
     """
     job = _of_jobs(values, starts).astype(np.float64)
     now, settled = median(job[:, -_FALL_BINS - 1 : -1]), job[:, : -_SETTLED - _RECENT]

@@ -1,8 +1,8 @@
 """Check whether a job's GPUs work in step, since independent programs have no peers.
 
-In synchronous training no worker computes while another is stalled. So GPUs that keep working while another
-GPU does nothing for half a minute are not in step with it. GPUs of a node that exchange no data are not in
-step either. Differences between such GPUs are meaningless.
+In synchronous training no worker computes while another is stalled. GPUs that keep working while another GPU
+does nothing for half a minute are therefore not in step with that GPU. GPUs of a node that exchange no data
+are not in step either. Differences between GPUs that are not in step are meaningless.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _APART_OF_TWO_S = 120.0
 # of a worker that keeps working.
 _STALLED, _WORKING = 0.05, 0.8
 _LEAST_WORKING = 0.5
-# Fractions of the capacity of a link. Gradients of a small model use a thousandth of NVLink's capacity, and
-# input data uses some of PCIe's.
+# Maximum traffic of unused links, as fractions of their capacity. Gradients of a small model use a thousandth
+# of NVLink's capacity, and input data uses some of PCIe's.
 _NO_NVLINK, _NO_PCIE = 1e-5, 0.05
 # Minimum difference of the paces of independent GPUs, as a logarithm, and maximum difference between two
 # signals.
@@ -108,7 +108,7 @@ def _nothing_sent(case: Case) -> str | None:
 
 
 def _own_pace(case: Case) -> str | None:
-    """Find whether each GPU sends in proportion to its own work, as GPUs that take their own steps do.
+    """Find whether each GPU sends in proportion to its own work, as independent GPUs do.
 
     In synchronous training, GPUs with unequal work send equal amounts of gradients in the same time, and a
     slow link does not change the traffic of other links.
@@ -124,7 +124,7 @@ def _own_pace(case: Case) -> str | None:
         known = np.isfinite(signals[one]) & np.isfinite(signals[other]) & case.judged[:, None]
         for members in groups:
             rows = members[known[members].any(axis=1)]
-            # The blocks that all workers have in common, without the gaps that pauses leave.
+            # Use only the blocks that all workers have in common, without the gaps that pauses leave.
             there = np.ix_(rows, np.flatnonzero(known[rows].all(axis=0)))
             done, moved = signals[one][there], signals[other][there]
             if done.shape[1] < LEAST_BLOCKS:
@@ -158,7 +158,7 @@ def _paces(rows: Matrix, n: int) -> Matrix:
 
 
 def _own_variation(case: Case) -> str | None:
-    """Find whether the traffic of each GPU varies with its own work, since each GPU takes its own steps."""
+    """Find whether the traffic of each GPU varies with its own work, because the GPUs are independent."""
     tensor, nvlink = case.series.get(Metric.TENSOR), case.series.get(Metric.NVLINK)
     if tensor is None or nvlink is None:
         return None

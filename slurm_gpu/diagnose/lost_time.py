@@ -17,13 +17,13 @@ from slurm_gpu.diagnose.verdict import LONG_PAUSE, UNEXPLAINED, Cause, Evidence,
 _LEAST_LOSS = 0.07
 # Share of the time at which pauses for checkpoints and evaluations become unusual.
 _MOST_PAUSED = 0.2
-# Quantile of the blocks that shows how much the job can do. In an evaluation, it may do more.
+# Quantile of the blocks that represents the job's best pace. In an evaluation, the pace may be higher.
 _BEST = 0.8
 # Minimum utilisation in a pause in which GPUs wait for others; in other pauses, the job saves or loads.
 _SPINS = 0.5
-# A waiting GPU takes half the power of a computing GPU, so power shows half of a slowdown.
+# A waiting GPU takes half the power of a computing GPU, so power falls by half of a slowdown.
 _OF_POWER = 2.0
-# Values of units and links that are not in use.
+# Maximum values of units and links that are not in use.
 _IDLE, _IDLE_LINK = 0.01, 0.001
 
 
@@ -53,7 +53,7 @@ def _paused(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
 
 
 def _some_lack_input(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
-    """Find GPUs that have nothing to run while the others do, in turn or repeatedly."""
+    """Find GPUs that, in turn or repeatedly, have nothing to run while the other GPUs are busy."""
     util = case.series.get(Metric.UTIL)
     if util is None:
         return None
@@ -112,7 +112,8 @@ def _all_slower(case: Case, inside: NDArray[np.bool_]) -> Verdict | None:
     change = _relative(found[signal]) * (_OF_POWER if signal is Signal.POWER else 1.0)
     link = _first_used(found, (Signal.NVLINK, Signal.PCIE), max(_IDLE_LINK, 10 * case.series.step))
     if link is not None:
-        # In samples of long steps, traffic is high when work is low. Only a change that both share counts.
+        # In samples of long steps, traffic is high when work is low. Only a change of both in the same
+        # direction counts.
         other = _relative(found[link])
         both = np.sign(change) * np.minimum(np.abs(change), np.abs(other))
         change = np.where(np.isfinite(other), np.where(change * other > 0, both, 0.0), change)

@@ -13,12 +13,12 @@ from slurm_gpu.diagnose.trend import Trend
 from slurm_gpu.diagnose.verdict import SUSPICION, Cause, Evidence, Verdict
 
 _LEAST_JUDGED = 3
-# In logarithms of power.
+# Minimum change of power and minimum gap to the other workers, as logarithms.
 _LEAST_MOVE, _LEAST_GAP = 0.015, 0.01
 _MANY = 5
 # Minimum fall in the power of a slow worker, as a share of the fall in the waiting workers' power.
 _FELL = 0.25
-# In fractions of utilisation, which is 1 except for the gaps between kernels.
+# Thresholds for utilisation, which is 1 except for the gaps between kernels.
 _LEAST_WAIT, _WAITS_ALIKE, _WAIT_Z = 0.0018, 0.00035, 5.0
 
 
@@ -80,8 +80,7 @@ def power_outlier(case: Case, trend: Trend, evidence: Sequence[Evidence]) -> Ver
     if chosen is low and len(low) > 1:
         return None
     fell = own[high].mean() < _FELL * own[low].mean()
-    # If the power of both halves fell, either may be the unusual one, but many GPUs rarely become slow at
-    # once.
+    # If the power of both halves fell, either half may be unusual, but many GPUs rarely become slow at once.
     if fell and len(low) == len(high) < _MANY:
         return None
     rows = np.isin(np.arange(case.n), chosen)

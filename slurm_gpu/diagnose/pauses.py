@@ -13,7 +13,7 @@ from slurm_gpu.diagnose.verdict import LONG_PAUSE, SUSPICION, UNEXPLAINED, Cause
 
 # Maximum utilisation of GPUs without work.
 _IDLE = 0.1
-# Shares of time are compared in parts of a minute, which average several steps and loads of data.
+# Shares of time are compared in parts of one minute, because a minute covers several steps and data loads.
 _PART_S = 60.0
 _LEAST_PARTS = 2
 # Minimum increase of the share of time without computation.

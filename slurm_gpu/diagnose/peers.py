@@ -28,7 +28,7 @@ _LEAST_GAP = {Metric.MEM_USED: 0.02, Metric.TENSOR: 0.15, Metric.SM_ACTIVE: 0.15
 # pairs of stages that must differ.
 _LEAST_STEP, _STEP_IN_ERRORS, _MOST_APART = 0.004, 3.0, 0.75
 _CLEARLY = 20.0
-# Minimum size of a stage: two workers do not show random variation, since pairs always have some order.
+# Minimum size of a stage; random variation cannot be estimated from two workers.
 _LEAST_OF_STAGE = 4
 _LEAST_VARIANCE = 1e-6
 _MOST_STAGES = 64

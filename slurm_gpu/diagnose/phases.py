@@ -20,14 +20,14 @@ _NOTHING = 0.15
 _SHORTEST_PAUSE_S = 10.0
 # Shifts whose fit is this close to the best are equally good, since several shifts fit repeated steps.
 _AS_GOOD = 0.02
-# Approximate share of the power limit that an idle GPU takes.
+# Approximate power of an idle GPU, as a share of the power limit.
 _IDLE_POWER = 0.12
 _READ_TOGETHER = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.NVLINK, Metric.PCIE)
 _LONGEST_REFRESH_S = 15.0
 _LESS = 0.07
-# Minimum traffic of a link, in rounding steps, for which it is meaningful.
+# Minimum meaningful traffic of a link, in rounding steps.
 _WELL_ROUNDED = 10.0
-# As a share of the links' usual traffic. A job with less traffic does not train, even if it seems busy.
+# Minimum traffic of a job that trains, as a share of the usual traffic; a job with less may only seem busy.
 _QUIET_LINKS = 0.1
 _BY = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL)
 
@@ -120,7 +120,7 @@ def traffic(series: Series) -> Matrix | None:
 
 
 def _without_short_gaps(active: NDArray[np.bool_], width_s: float) -> NDArray[np.bool_]:
-    """Mark inactivity that is too short for a pause as active, since workers communicate in it."""
+    """Mark short inactivity as active, because workers communicate in gaps that are too short for a pause."""
     whole = active.copy()
     for before, after in pairwise(np.flatnonzero(active)):
         if (after - before - 1) * width_s < _SHORTEST_PAUSE_S:
@@ -174,7 +174,7 @@ def refresh_interval_s(series: Series) -> float:
         changes = (matrix[:, 1:] != matrix[:, :-1]) & both
         often = changes.sum(axis=1) / np.maximum(both.sum(axis=1), 1)
         lengths.append(1.0 / max(float(np.median(often)), 1e-3))
-    # Metrics that hardly change do not show when they are read.
+    # The interval cannot be derived from metrics that hardly change.
     bins = max((length for length in lengths if length * series.width_s <= _LONGEST_REFRESH_S), default=1.0)
     return bins * series.width_s if bins > 1.5 else 0.0
 
@@ -187,8 +187,8 @@ def without_offsets(series: Series, found: Phases) -> Series:
     most = int(OFFSET_S / series.width_s)
     if most < 1 or series.n_bins <= 4 * most or len(series.nodes) < 2 or found.metric is None:
         return series
-    # All nodes are compared with the first, whose own offset is unknown; otherwise two nodes would move
-    # towards each other.
+    # All nodes are shifted relative to the first node, whose own offset is unknown. Otherwise two nodes would
+    # be shifted towards each other.
     first, *others = series.nodes
     reference = median(found.of[series.on(first)].T)
     lags = {first: 0}

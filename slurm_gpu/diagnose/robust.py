@@ -14,7 +14,7 @@ MAD_TO_SIGMA = 1.4826
 def quantile(rows: Matrix, q: float) -> Matrix:
     """Return a quantile of each row (n_rows,) ignoring NaN; NaN if the row has no value.
 
-    The function numpy.nanquantile warns about such rows, and is slow if there are NaN.
+    In contrast, numpy.nanquantile warns about rows without a value, and is slow if there are NaN.
     """
     if rows.shape[1] == 0:
         return np.full(len(rows), np.nan)

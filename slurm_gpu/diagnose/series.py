@@ -14,8 +14,8 @@ from slurm_gpu.diagnose.robust import Matrix
 from slurm_gpu.wire import DeviceFacts, Event, Timeline, Window
 from slurm_gpu.wire.timeline import FULL, GAP
 
-# Maximum number of bins of a grid, which covers over an hour at 1 s. Longer periods come from timelines,
-# which have at most 256 bins.
+# Maximum number of bins of a grid: over an hour with bins of 1 s. Data of longer periods come from timelines
+# with at most 256 bins.
 MAX_BINS = 4096
 # Throttle reasons that are faults. Reaching the power cap is normal for a busy GPU.
 BAD_THROTTLES = (
@@ -202,7 +202,7 @@ def _never_throttled(values: dict[Metric, Matrix]) -> None:
 
 
 def _limits(facts: DeviceFacts) -> dict[Metric, float]:
-    # The facts of a link apply to one direction.
+    # The recorded capacity of a link is that of one direction.
     both = 2.0
     given = {
         Metric.POWER: facts.power_limit_w,
@@ -290,7 +290,7 @@ def _order(worker: JobWorker) -> tuple[object, ...]:
 
 
 class _Grid:
-    """Sums of values per bin of a grid. A value counts in the bin that contains its original bin's centre."""
+    """Sums of values per bin of a grid; a value is added to the bin that contains its own bin's centre."""
 
     def __init__(self, start_s: float, width_s: float, n_bins: int, n_workers: int) -> None:
         self._start_s, self._width_s, self._shape = start_s, width_s, (n_workers, n_bins)

@@ -3,11 +3,11 @@
 In synchronous training, a step takes equally long on all workers, which differ only in their activity within
 the step:
 
-- *busy*: the time in which the SMs are active. It is higher on a slow worker, which does not wait for others.
+- *busy*: the time in which the SMs are active. A slow worker has a higher value, because it does not wait.
 
 - *work*: the tensor pipe's active share × the clock rate, a measure of computation per second. With equal
-  work per step, it is equal even if clocks differ, since a slow GPU does as much as its peers. It is higher
-  only with more work.
+  work per step, the values of all workers are equal even if clocks differ, because a slow GPU does as much as
+  its peers. Only more work raises the value.
 
 - *clock*, *throttle*: reported by the hardware.
 
@@ -28,7 +28,7 @@ from slurm_gpu.diagnose.peers import Groups
 from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, mean, median, middle, quantile, smooth
 from slurm_gpu.diagnose.series import Series
 
-# Means over this time are compared, because they hide single steps and clock offsets of 2 s.
+# Duration of the blocks whose means are compared; the means hide single steps and clock offsets of 2 s.
 BLOCK_S = 15.0
 LEAST_BLOCKS = 3
 # Shorter deviations that have ended are ignored.
@@ -37,7 +37,7 @@ _LEAST_PAST_S = 120.0
 # peers' means.
 _KNOWN = 0.5
 _CLEAR_CHANGE_Z = 6.0
-# Standard deviation of a value rounded to 1.
+# Standard deviation of the error of rounding to whole numbers.
 _ROUNDED = 0.29
 
 
@@ -66,7 +66,7 @@ class _SignalKind:
     ratio: bool = True
     """Whether logarithms of ratios are compared, rather than differences."""
     in_bursts: bool = False
-    """Whether the signal occurs in one burst per step, so that the number of bursts differs by sample."""
+    """Whether the signal has one burst per step, so the number of bursts differs between samples."""
 
 
 _KINDS = {
@@ -229,7 +229,7 @@ def _wander(ratios: Matrix, first: int, stop: int) -> float:
     """Return how far peers deviated from their own medians in earlier periods of the same length.
 
     The result is a standard deviation; 0 if unknown. If a sample lasts about one step, a worker's samples may
-    cover more of the busy part for some minutes, and less of it afterwards. This depends on when its counters
+    cover more of the busy part for some minutes, and less of it afterwards, depending on when its counters
     are read.
     """
     n = stop - first

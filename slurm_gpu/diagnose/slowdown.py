@@ -29,7 +29,7 @@ _UTIL_WITH_TREND = 0.015
 # Minimum gap between the changes of two groups of workers, as a logarithm, and in standard deviations within
 # the groups.
 _LEAST_UNLIKE, _UNLIKE_SIGMAS = 0.015, 2.0
-# Minimum fall in clocks, as a share of the fall in pace, if lower clocks are its cause.
+# Minimum fall in clocks, as a share of the fall in pace, if lower clocks cause the slowdown.
 _BY_CLOCK = 0.7
 _ANOTHER_PHASE, _ANOTHER_PHASE_LINKS = 4.0, -1.5
 
@@ -143,8 +143,8 @@ def _own_clock(case: Case, trend: Trend, evidence: Sequence[Evidence], pace: flo
 def _unlike(case: Case, trend: Trend) -> Signal | None:
     """Return a signal that changed differently on some workers.
 
-    It shows that not all workers wait for the same links. Changes are compared over all groups, because a
-    worker may have no peers.
+    Such a signal is evidence that not all workers wait for the same links. Changes are compared over all
+    groups, because a worker may have no peers.
     """
     signal = Signal.BUSY if Signal.BUSY in case.signals else Signal.POWER
     if signal not in case.signals:

@@ -17,30 +17,31 @@ from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, TWO_GROUPS, Cause, Evidenc
 _LEAST_LINK = 0.12
 _LINK_ENDS = 2
 _KNOWN_NODES = 4
-# As shares of the InfiniBand traffic of the other nodes.
+# Maximum InfiniBand traffic of a node that does not use InfiniBand, and minimum additional traffic over its
+# other network, as shares of the InfiniBand traffic of the other nodes.
 _UNUSED, _USED_INSTEAD = 0.1, 0.5
 _LEAST_UTIL, _UTIL_Z = 0.05, 5.0
 _UTIL_OF_ALL = 0.85
 _SAME_LEVEL = 0.02
 _UTIL_IRREGULAR, _IRREGULAR = 0.97, 0.015
-# Work is a logarithm, so −0.7 means half as much; memory is a fraction.
+# Differences that indicate another role: work as a logarithm (−0.7 means half as much), memory as a fraction.
 _OTHER_WORK, _OTHER_MEMORY = -0.7, 0.1
 _LACKS_AT_TIMES = 0.04
 # Minimum share of the time for which the job waits for GPUs that lack input in turn.
 _LOST_IN_TURN = 0.05
 _NEARLY_ALWAYS, _LEAST_BEHIND = 0.6, 3
-# In standard deviations: by chance, even the last of many workers deviates less.
+# Number of standard deviations that random deviations do not reach, even for the last of many workers.
 _BY_CHANCE = 5.5
-# If at least this share of a stage's workers lacks input in turn, all are assumed to.
+# If at least this share of a stage's workers lacks input in turn, all workers of the stage are assumed to.
 _MANY = 0.25
 _CPU_FULL = 0.85
 _LASTS_S = 75.0
-# Initial computing time, in which kernels are compiled and caches filled, so that GPUs have less to run.
+# Initial computing time in which GPUs have less to run, because kernels are compiled and caches are filled.
 _BEGINS_S = 120.0
 
 
 def links(case: Case) -> Verdict | None:
-    """Find links that carry less than peers' links in the same steps, since traffic uses another path."""
+    """Find links that carry less than peers' links in the same steps, because traffic uses another path."""
     for signal in LINKS:
         rows = case.below(signal, _LEAST_LINK) & ~case.below(Signal.UTIL, 0.1)
         with np.errstate(invalid="ignore"):
@@ -90,8 +91,8 @@ def _carries_other_things(case: Case, signal: Signal) -> bool:
 def _by_sockets(case: Case) -> Verdict | None:
     """Find nodes whose network carries the traffic for which other nodes use InfiniBand.
 
-    All nodes of the job are compared, since a stage that occupies one node has no peers. This is valid
-    because all nodes take part in the same steps.
+    All nodes of the job are compared, because a stage that occupies one node has no peers. The comparison is
+    valid because all nodes take part in the same steps.
     """
     infiniband, network = case.signals.get(Signal.INFINIBAND), case.signals.get(Signal.NETWORK)
     nodes = case.series.nodes
@@ -121,8 +122,8 @@ def starved_some(case: Case) -> Verdict | None:
     rows = case.below(Signal.UTIL, _LEAST_UTIL, _UTIL_Z) & ~_of_another_role(case) & _for_long(case)
     work = case.level(Signal.WORK)
     with np.errstate(invalid="ignore"):
-        # A worker that waits for input does as much work as its peers; one that waits for an evaluation does
-        # less.
+        # A worker that waits for input does as much work as its peers; a worker that waits for an evaluation
+        # does less.
         rows &= ~(work - middle(work[case.judged & ~rows]) <= 0.5 * case.level(Signal.UTIL))
     if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
         return None
@@ -216,7 +217,7 @@ def _in_turn(case: Case) -> NDArray[np.bool_]:
 
 
 def _starved_in_turn(case: Case) -> Verdict | None:
-    """Find jobs whose data loaders are all too slow, so that nearly always some GPU has nothing to run."""
+    """Find jobs in which some GPU nearly always has nothing to run, because all data loaders are too slow."""
     util = case.signals[Signal.UTIL]
     known = util[:, np.isfinite(util).any(axis=0)]
     late = known[case.judged, -max(LEAST_BLOCKS * 3, known.shape[1] // 3) :]

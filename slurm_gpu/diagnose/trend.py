@@ -19,13 +19,13 @@ LEAST_TREND = 0.04
 _GREAT_FALL = 0.1
 # Minimum length of a fall, in blocks. If bins are minutes long, two of them may each contain a checkpoint.
 _LEAST_FALL = 5
-# A waiting GPU takes half the power of a computing GPU, so power shows only part of a slowdown.
+# A waiting GPU takes half the power of a computing GPU, so power falls less than the pace.
 _LEAST_TREND_OF_POWER = 0.015
 _TREND_Z = 6.0
-# The same for a fall that only makes the verdict inconclusive instead of healthy.
+# Minimum z of a fall that only makes the verdict inconclusive instead of healthy.
 _DOUBTFUL_Z = 3.0
-# Number of blocks over which the mean shows a link's traffic, although each sample contains one or two bursts
-# of long steps.
+# Number of blocks in a mean that represents a link's traffic even if each sample contains only one or two
+# bursts of long steps.
 _STEPS_EVEN_OUT = 3
 _MOST_OF_IT = 0.75
 _IDLE = 0.01
@@ -76,7 +76,7 @@ def find_trend(case: Case) -> Trend | None:
 def recent_fall(case: Case) -> Trend | None:
     """Find a large fall in tensor work that lasts until the end, but is not clear enough for `find_trend`.
 
-    It may be too short, or work may vary greatly because each sample contains only one or two steps.
+    The fall may be too short, or work may vary greatly because each sample contains only one or two steps.
     """
     job = case.job(Signal.WORK)
     if job is None or not middle(job) > _IDLE:
@@ -107,9 +107,8 @@ def _fall(
     """Find the period with the clearest fall, compared with the time before it.
 
     The period begins at a change of level. It may contain several levels, since samples contain different
-    numbers of steps. It is compared with the time before by medians, so that an evaluation counts neither as
-    usual training nor as the end of the slowdown. With `until_end`, only periods that
-    last until the end count.
+    numbers of steps. Medians of both times are compared, so that an evaluation counts neither as usual
+    training nor as the end of the slowdown. With `until_end`, only periods that last until the end count.
     """
     course = np.log(np.maximum(job, 1e-6))
     cuts = [part.start for part in segments(course)] + [len(course)]

@@ -70,7 +70,7 @@ _VERIFY_FIRST = (
     "Do not drain the node yet: run nvidia-smi -q -d PERFORMANCE,ECC,TEMPERATURE or dcgmi diag -r 3 there, "
     "and check whether the problem recurs on other nodes (sbatch --exclude)."
 )
-# A verdict of lower strength is a suspicion; no node should be drained because of it.
+# A verdict of lower strength is a suspicion; no node should be drained because of a suspicion.
 SUSPECT_BELOW = 0.6
 # Maximum strength of a suspicion.
 SUSPICION = SUSPECT_BELOW - 0.05
@@ -119,7 +119,7 @@ class Verdict:
     since_s: float | None = None
     until_s: float | None = None
     strength: float
-    """Strength of the evidence from 0 to 1; below SUSPECT_BELOW, it is a suspicion. Not a probability."""
+    """Strength of the evidence from 0 to 1, not a probability; a suspicion if below SUSPECT_BELOW."""
     evidence: tuple[Evidence, ...] = ()
     why_not: tuple[str, ...] = ()
     """Reasons for Cause.INCONCLUSIVE; for other causes, reservations about the verdict."""
@@ -140,7 +140,7 @@ class Verdict:
         """Return the probability that the cause is correct; 0 if the verdict is inconclusive.
 
         A healthy verdict claims that no fault costs the job a tenth of its time or more. The probability was
-        measured on simulated jobs, of which half have a fault.
+        measured on simulated jobs; half of them have a fault.
         """
         if self.cause is Cause.INCONCLUSIVE:
             return 0.0

@@ -22,15 +22,14 @@ _LEAST_POWER, _GUESS = 0.04, 0.55
 # The power of a few GPUs with equal work may permanently differ by a tenth.
 _POWER_SIGMAS, _LASTING_POWER = 5.0, 0.09
 # Stages with equal numbers of layers differ by 2 to 3 %. The first or last stage often has about 10 % more
-# work for its embedding or loss. This costs as much time as other work, but is reported as a suspicion. If a
-# stage has 6 % more work, SM activity shows only part of that, since spinning keeps some SMs active, and
-# power shows half, since a waiting GPU takes half the power.
+# work for its embedding or loss. Such work costs as much time as other work, but is reported as a suspicion.
+# If a stage has 6 % more work, its SM activity is higher by less, because spinning keeps some SMs active. Its
+# power is higher by half as much, because a waiting GPU takes half the power.
 _STAGE_TIMES, _STAGE_BUSY, _STAGE_TIMES_POWER, _SURE_STAGE_TIMES = 1.065, 1.03, 1.03, 1.12
 _STAGE_LEAST = {Signal.BUSY: _STAGE_BUSY, Signal.WORK: _STAGE_TIMES, Signal.POWER: _STAGE_TIMES_POWER}
 _STAGE_SIGMAS = 3.5
 _REPLICA_POWER, _REPLICA_DIFFERS, _REPLICA_SIGMAS = 0.03, 0.005, 5.0
-# Minimum standard deviation between GPUs with equal work, since that of a few GPUs is often smaller by
-# chance.
+# Minimum standard deviation between GPUs with equal work; an estimate from a few GPUs is often too small.
 _LEAST_POWER_STD = 0.009
 # The power of two GPUs may permanently differ by a tenth, but a whole replica differs only by its work.
 _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
@@ -38,8 +37,8 @@ _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
 # more steps. The times of equally long microbatches vary by 2 to 3 %; a mean over seconds shows at most half
 # of this variation.
 _SEQUENCE_STD = 0.022, 0.0135
-# Half of 3 %: a job whose work varies by more does not count as healthy, because with short steps, means over
-# seconds also show little of unequal sequences.
+# A job whose work varies by more than half of 3 % does not count as healthy: with short steps, unequal
+# sequences also have little effect on means over seconds.
 _UNUSUAL_STD = 0.015
 _SEQUENCE_CORRELATION = 0.8
 _LEAST_SAMPLES = 100
@@ -50,7 +49,7 @@ _BUSY_ALL_THE_TIME = 0.95
 # Minimum standard deviation and correlation of the variations that neighbouring workers share, and the
 # minimum correlation in standard errors.
 _SHARED_STD, _SHARED, _SHARED_Z = 0.006, 0.5, 6.0
-# In samples: differences that last this long are not caused by the steps that a sample contains.
+# Number of samples after which a remaining difference is not caused by the steps that a sample contains.
 _LATER, _LASTING = 4, 0.3
 # Number of samples in the means by which nodes are compared.
 _SAMPLES = 4
@@ -104,7 +103,7 @@ def heavier(case: Case) -> Verdict | None:
 
 
 def _minority(case: Case, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Keep rows that are a minority of their group, since either of two halves may be unusual."""
+    """Keep rows that are a minority of their group, because either of two equal halves may be unusual."""
     kept = np.zeros(case.n, dtype=bool)
     for members in case.groups.members():
         kept[members] = rows[members] & (2 * rows[members].sum() < case.judged[members].sum())
@@ -179,8 +178,8 @@ def replicas(case: Case) -> Verdict | None:
     """Find replicas whose workers all take more power, because they have more work in every stage of a step.
 
     This check is used only if SM activity is unknown. The power of individual GPUs with equal work differs by
-    up to a tenth, which averages out over a replica. The ranks of a replica are derived from the stages and
-    from consecutive tensor-parallel ranks.
+    up to a tenth, but these differences average out over a replica. The ranks of a replica are derived from
+    the stages and from consecutive tensor-parallel ranks.
     """
     power, members = case.signals.get(Signal.POWER), case.groups.members()
     each = len(members[0])
@@ -239,7 +238,7 @@ def _replica(case: Case, rows: NDArray[np.bool_], level: float, std: float) -> V
 
 
 def sequences(case: Case) -> Verdict | None:
-    """Find sequences of unequal length, because of which the busiest worker changes all the time.
+    """Find sequences of unequal length, which make the busiest worker change all the time.
 
     The signals busy and work then vary together on each worker, unlike measurement noise. Workers on the same
     node and in the same group are compared first, since they share a clock.
@@ -276,7 +275,7 @@ def sequences(case: Case) -> Verdict | None:
         and std_of_nodes >= max(_UNUSUAL_STD_OF_NODES[in_bins], _std_of_nodes(traffic))
         and _autocorrelation(one, 1) <= _LASTING_OF_NODES[1]
     ):
-        # With short steps, a mean over 40 s shows little of unequal sequences.
+        # With short steps, unequal sequences have little effect on a mean over 40 s.
         who, std = "nodes", std_of_nodes
     else:
         return None
@@ -285,7 +284,7 @@ def sequences(case: Case) -> Verdict | None:
 
 
 def _traffic_of_nodes(case: Case) -> Matrix:
-    """Return the _node_series of traffic, which differs if nodes sample long steps at different times."""
+    """Return the _node_series of traffic; its rows differ if nodes sample long steps at different times."""
     link = next((one for one in (Metric.NVLINK, Metric.PCIE) if case.series.get(one) is not None), None)
     return np.full((1, 1), np.nan) if link is None else _node_series(case, case.series.values[link])
 

@@ -17,7 +17,7 @@ def write_whole(
 ) -> None:
     """Replace a file with this text atomically; if root writes it, the file belongs to `owner_uid`.
 
-    If `durable` is true, wait until the text is on disk; otherwise, it can be lost in a power cut. Raise
+    If `durable` is true, wait until the text is on disk; otherwise, a power cut can destroy it. Raise
     OSError on failure.
     """
     with whole_file(path, durable=durable) as fresh:
@@ -31,9 +31,9 @@ def write_whole(
 def whole_file(path: Path, like: str | None = None, *, durable: bool = True) -> Iterator[Path]:
     """Yield a file of mode 0600 that replaces `path` once its contents are on disk.
 
-    After a failure, this file is removed and `path` is unchanged. Files of killed processes for `path`, or
-    for names that match the pattern `like`, are also removed. Raise OSError on failure, or if `path` is a
-    device, a pipe or a socket.
+    After a failure, this file is removed and `path` is unchanged. Files that killed processes left for
+    `path`, or for names that match the pattern `like`, are also removed. Raise OSError on failure, or if
+    `path` is a device, a pipe or a socket.
     """
     if not _may_be_replaced(path):
         raise OSError(errno.EINVAL, "is a device, a pipe or a socket, not a file", str(path))
@@ -65,7 +65,7 @@ def _may_be_replaced(path: Path) -> bool:
     """Return whether the path may be replaced; this is false for devices and links such as /dev/stdout."""
     if path.is_symlink() and path.readlink().is_relative_to("/proc"):
         return False
-    return path.is_file() or path.is_dir() or not path.exists()  # a directory fails later
+    return path.is_file() or path.is_dir() or not path.exists()  # replacing a directory fails later
 
 
 def _is_at_work(unfinished: Path) -> bool:

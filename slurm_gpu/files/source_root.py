@@ -1,4 +1,4 @@
-"""The directory that contains the package slurm_gpu: the root of a checkout, or site-packages."""
+"""Find the directory that contains the package slurm_gpu: the root of a checkout, or site-packages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Explain a forecast by how much it would change if the job were typical in one respect."""
+"""Explain a forecast: compute its change if one property of the job had a typical value."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from slurm_gpu.forecast.samples import KIND, Floats, QueueSamples
 from slurm_gpu.forecast.tables import rows_of
 from slurm_gpu.forecast.wait_grid import N_BINS, N_ERROR_BINS, around, error_bin_of, smoothed
 
-# Widest first. Only the last two groupings correct forecasts.
+# Groupings of errors, widest first. Only the last two groupings correct forecasts.
 ERROR_ORDER = ("all", KIND, "partition")
 _USED = ERROR_ORDER[1:]
 # The wider group has the weight of this number of recent groups of similar jobs.

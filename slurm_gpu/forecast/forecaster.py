@@ -1,8 +1,8 @@
 """Train forecasts on the past, evaluate them day by day on its last part, and forecast waits.
 
-The tables and the regression are both sources of forecasts. Each is trained again for the last blocks of
-history and forecasts them from the data before it. The recent errors of a source correct its forecasts and
-determine the interval. The source is chosen separately for jobs with and without GPUs.
+The tables and the regression are both sources of forecasts. For each of the last blocks of history, both are
+trained again on the data before the block. The recent errors of a source correct its forecasts and determine
+the interval. The source is chosen separately for jobs with and without GPUs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MIN_GROUPS = 30
 # Number of blocks in the evaluation; each requires one training.
 BLOCKS = 4
 _EVALUATED_SHARE = 0.5
-# A thousand tasks of one array give little more information than a few of them.
+# Maximum number of sampled jobs per group: many tasks of one array give little more information than a few.
 _MAX_ALIKE = 8
-# n similar jobs together have the weight of one, times n to this power.
+# The total weight of n similar jobs is n to this power; a single job has the weight 1.
 _ALIKE_POWER = 0.3
 _HALF_LIFE_DAYS = 60.0
 # Only errors of the last days correct forecasts; the choice of the source and the interval require more
@@ -52,7 +52,7 @@ class Correction:
     source: str
     """TABLES or LEARNED."""
     shares: Mapping[str, float]
-    """The forecast probability of an interval that contains the wait of INTERVAL of the jobs, by source."""
+    """By source: the probability at which forecast intervals contain the waits of INTERVAL of the jobs."""
     judged: int
     """Number of groups of similar jobs of this kind in the evaluation.
 
@@ -193,7 +193,7 @@ def _sample(past: WaitSamples) -> tuple[WaitSamples, Floats, Floats]:
 
 def _scattered(n: int) -> NDArray[np.uint64]:
     """Return n distinct pseudo-random numbers, which are the same in each call."""
-    # Multiples of the golden ratio.
+    # The factor is 2**64 divided by the golden ratio (Fibonacci hashing).
     return np.arange(n, dtype=np.uint64) * np.uint64(11400714819323198485)
 
 
@@ -235,7 +235,7 @@ class _Backtest:
         return _Scores(ratio, needed, weight, day, kind, alike)[is_scored]
 
     def _weight(self) -> Floats:
-        """Return weights (n) that give an array of n tasks the weight √n, as its errors are correlated."""
+        """Return weights that give an array of n tasks the weight √n, because its errors are correlated."""
         _, group, size = np.unique(self.past.samples.alike, return_inverse=True, return_counts=True)
         return np.asarray(np.sqrt(self.n_jobs / size[group]))
 
@@ -300,7 +300,7 @@ def _walk_forward(
     past: WaitSamples, order: Sequence[str], names: Sequence[str], learner: Learner | None, most_blocks: int
 ) -> dict[str, _Backtest]:
     """Return the forecasts of each source for the last blocks, each trained on the time before its block."""
-    # Each hour counts once, however many jobs arrive in it, so that a burst does not shorten the evaluation.
+    # Each hour counts once, regardless of its number of jobs, so a burst does not shorten the evaluation.
     hour = -np.floor(past.age_days * 24)
     hours = np.unique(hour)
     if len(hours) < MIN_HOURS:

@@ -37,14 +37,14 @@ _TREES = {
     "bins": np.uint8,
     "shares": np.float32,
 }
-# The largest slope of the line. Sums of larger slopes might overflow a float64.
+# Maximum slope of the line. Sums of larger slopes might overflow a float64.
 _MAX_SLOPE = 2.0**100
 _MAX_TREES = 1000
 _MAX_DEPTH = 1000
 
 _Source = Literal["tables", "learned"]
 _Share = Annotated[float, Meta(ge=0, le=1)]
-# Up to the year 6325, which datetime supports.
+# The maximum time is in the year 6325, which datetime supports.
 _Epoch = Annotated[float, Meta(ge=0, le=2**37)]
 _Count = Annotated[int, Meta(ge=0)]
 

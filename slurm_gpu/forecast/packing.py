@@ -46,7 +46,7 @@ class PackedArchive:
     def __init__(self, body: bytes) -> None:
         try:
             self._file = zipfile.ZipFile(io.BytesIO(body))
-        except Exception as error:  # zipfile raises many types
+        except Exception as error:  # zipfile raises many types of errors
             raise DamagedError(f"not a zip file: {error}") from error
         self._entries = {entry.filename: entry for entry in self._file.infolist()}
         n_bytes = sum(entry.file_size for entry in self._file.infolist())
@@ -83,12 +83,12 @@ class PackedArchive:
         if entry is None:
             raise DamagedError(f"{name} is missing")
         if entry.compress_type not in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
-            # Other methods could unpack without end.
+            # Other compression methods could unpack an unlimited amount of data.
             raise DamagedError(f"{name} uses a compression other than deflate")
         try:
             with self._file.open(entry) as part:
                 content = part.read(entry.file_size)  # without a size, read() would unpack everything
-        except Exception as error:  # zipfile and zlib raise many types
+        except Exception as error:  # zipfile and zlib raise many types of errors
             raise DamagedError(f"{name}: {error}") from error
         if len(content) != entry.file_size:
             raise DamagedError(f"{name} has {len(content)} of {entry.file_size} bytes")

@@ -23,7 +23,7 @@ MAX_PER_MOMENT = 400
 TABLE_ORDER = ("all", KIND, "age", "partition", "size", "account and partition")
 _UNLIMITED_S = 30 * 86400.0
 _AMOUNTS = ("jobs", "cores", "mem", "core_hours", "gpus", "gpu_hours")
-# The whole cluster, the job's partition, its account, and its account in its partition.
+# Scopes of features: the whole cluster, the job's partition, its account, and its account in its partition.
 _SCOPES = ("", "p_", "a_", "p_a_")
 
 

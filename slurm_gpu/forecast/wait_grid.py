@@ -128,7 +128,7 @@ def likeliest(mass: Floats) -> Floats:
     """Return for each distribution the wait in seconds most likely to be within a factor of two of the truth.
 
     The result is the centre of the window with the highest probability. A second, wider window has the same
-    weight, so that the broader of two equal peaks is chosen. The median could lie between the peaks.
+    weight, so the broader of two equal peaks is chosen. The median is not used: it could lie between peaks.
     """
     candidates = np.linspace(_BOUNDS[0], _BOUNDS[-1], 2 * N_BINS + 1)[None, :]
     total = _total(mass)

@@ -1,4 +1,4 @@
-"""Limit connections, so that no sender uses all of them or keeps one without sending a request."""
+"""Limit connections, so that no sender uses all of them or occupies one without sending a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slurm_gpu.daemon.outage_log import OutageLog
 
 log = logging.getLogger(__name__)
 
-# The uid of a Unix socket's peer, otherwise the address; None if the peer has closed the connection.
+# The uid of a Unix socket's peer, or the address of a TCP peer; None if the peer has closed the connection.
 Sender = int | str | None
 
 
@@ -25,7 +25,7 @@ class ConnectionLimits:
     request_within_s: float
     """Maximum time until the headers are complete.
 
-    It counts from the opening of the connection or, for a later request, from its first byte.
+    The time starts when the connection opens or, for a later request, at the request's first byte.
     """
     body_within_s: float | None
     """Maximum time for the body of a request; None if the application limits it."""
@@ -34,7 +34,7 @@ class ConnectionLimits:
     share_of_sender: int
     """One sender may have the free connections divided by this number, or `always_of_sender` if greater."""
     is_unlimited: Callable[[Sender], bool]
-    """Returns whether a sender may have any number of connections."""
+    """A function that returns whether a sender may have any number of connections."""
     most_of_sender: float = math.inf
     connections: int = 4000
     more_on_unix: int = 500

@@ -38,8 +38,8 @@ class Caller:
     def may_see(self, uid: int | None) -> bool:
         """Return whether the caller may see a run of the user `uid` in full.
 
-        A run of an unknown uid is shown only to users who see all runs. The name is not compared, since it
-        may have been reassigned.
+        A run of an unknown uid is shown only to users who see all runs. Names are not compared, since a
+        name may have been reassigned.
         """
         return self.sees_all or uid == self.uid
 

@@ -16,7 +16,7 @@ def _parse(value: Any) -> Network:
     return require(network.prefixlen, network)
 
 
-# Never all addresses: /0.
+# A network of all addresses (/0) is rejected.
 NETWORK = ValueType("an address or a network", "10.1.0.0/24", _parse, {"type": "string"}, "networks")
 
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _STOP_WITHIN_S = 2
 # Interval between checks whether connections have ended, while the limit is reached.
 _FULL_S = 0.02
-# Connections accepted at once: processes that share a listening socket leave some to each other.
+# Number of connections accepted at once; small, because processes may share a listening socket.
 _AT_ONCE = 16
 # Pause after accept(2) failed for lack of descriptors or memory.
 _PAUSE_S = 1.0
@@ -37,7 +37,7 @@ class FirstReader(Protocol):
 
     others: Callable[[socket.socket, bytes], None]
     ended: Callable[[str], None]
-    """Called with the peer's address when a connection has been closed or passed on."""
+    """A function that is called with the peer's address when a connection has been closed or passed on."""
 
     def __len__(self) -> int: ...
 

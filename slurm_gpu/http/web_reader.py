@@ -60,7 +60,7 @@ class WebRefusal:
     at_s: float
     why: str
     write: str
-    """The settings in slurm-gpudbd.yaml with which the sender would be admitted."""
+    """The settings in slurm-gpudbd.yaml that would admit the sender."""
 
 
 class WebRefusals:

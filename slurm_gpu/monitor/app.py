@@ -41,8 +41,7 @@ def make_app(site: RouteContext, more: Sequence[BaseRoute] = ()) -> Starlette:
         HTTPException: _http_error,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
-    # Otherwise clients are redirected to the host in their Host header, which is the wrong host behind a
-    # proxy.
+    # A redirect would use the host in the client's Host header, which is the wrong host behind a proxy.
     app.router.redirect_slashes = False
     return app
 

@@ -17,7 +17,7 @@ from slurm_gpu.monitor.cluster.state import PageState
 from slurm_gpu.monitor.viewer import ViewerOf
 
 COMMENT_EVERY_S = 15.0
-# After this time the browser reconnects, which shows whether the user is still signed in.
+# After this time, the stream ends. The browser can reconnect only if the user is still signed in.
 STREAM_S = 1800.0
 STREAMS = 2000
 STREAMS_OF_A_USER = 256
@@ -99,7 +99,7 @@ class Events:
         await send({"type": "http.response.body", "body": b""})
 
     def _announce(self, state: PageState) -> bytes:
-        """Return the event for a state, which is created only once for all clients."""
+        """Return the event for a state; all clients share one event object."""
         if self._announcement[0] is not state:
             self._announcement = state, event_of(state)
         return self._announcement[1]

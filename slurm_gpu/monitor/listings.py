@@ -39,7 +39,7 @@ class ListingKind:
     of_metric: bool = False
     """Whether the answer contains the timestamp of the metric that the parameter names."""
     same_as: Callable[[PageState, str], str] = lambda _, value: value
-    """Maps values with equal answers to one value, so that arbitrary values do not fill the cache.
+    """Maps values with equal answers to one value; otherwise, arbitrary values could fill the cache.
 
     Raises UsageError if the value is invalid.
     """

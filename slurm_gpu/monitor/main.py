@@ -37,7 +37,7 @@ from slurm_gpu.monitor.viewer import viewer_of
 log = logging.getLogger("slurm-gpuweb")
 
 _BEAT_S = 1.0
-# All requests of a poll together take less time, so a longer poll is stuck.
+# All requests of a poll together take less time than this, so a poll that takes longer is stuck.
 _STUCK_S = 300.0
 _TIMEOUT_S = 20.0
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.umask(0o077)
     log_to_stderr(for_people=options.foreground or options.once)
     for name in ("uvicorn", "httpx"):
-        # Both libraries log each request.
+        # By default, uvicorn and httpx log each request.
         logging.getLogger(name).setLevel(logging.ERROR)
     return exit_code_of("slurm-gpuweb", lambda: _run(options))
 

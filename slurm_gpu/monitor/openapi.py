@@ -14,7 +14,7 @@ _REFUSED = {
     "401": "no user is signed in",
     "503": "slurm-gpudbd has not answered since slurm-gpuweb started",
 }
-_MISSING = {"403": "the job belongs to another user", "404": "unknown"}
+_MISSING = {"403": "the job belongs to another user", "404": "the job is unknown"}
 _HEADERS = {
     "ETag": {"description": "value for If-None-Match in later requests", "schema": schemas.TEXT},
     "X-As-Of-S": {"description": "time of the data, UTC epoch seconds", "schema": schemas.NUMBER},

@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from slurm_gpu.reports.page import palette as reports
 
 GROUNDS = ("light", "dark")
-# Colours from 0 to the top of a metric; those in between are interpolated in OKLab.
+# Colours from 0 to the top of a metric; the colours between these are interpolated in OKLab.
 SEQUENTIAL: Mapping[str, Sequence[str]] = {
     "light": ("#ebe0b4", "#a6cbab", "#53a2a9", "#2a6a94", "#1f2c62"),
     "dark": ("#33427f", "#2d7397", "#3aa396", "#98cf86", "#fbf2a8"),
 }
-# Indices in the series colours of reports, without grey and without red, which is the colour of rings here.
+# Indices of series colours of reports, excluding grey and red; red is the colour of rings.
 _KINDS = (0, 1, 2, 4, 5, 6, 7, 8)
 _SHARED = ("page", "surface", "ink", "muted", "grid", "accent")
 _OWN: Mapping[str, Mapping[str, str]] = {
@@ -53,9 +53,9 @@ _OF_REPORTS = {"light": reports.LIGHT, "dark": reports.DARK}
 INKS: Mapping[str, Mapping[str, str]] = {
     ground: {**{name: _OF_REPORTS[ground][name] for name in _SHARED}, **_OWN[ground]} for ground in GROUNDS
 }
-# Colours without an order.
+# Colours of categories, which have no order.
 KINDS = {ground: tuple(_OF_REPORTS[ground][f"s{place}"] for place in _KINDS) for ground in GROUNDS}
-# Allocated, shared.
+# Colours of allocated squares and of shared squares.
 STATES = {ground: KINDS[ground][:2] for ground in GROUNDS}
 # Colours of letters in squares, on any background: dark on pale squares, light on dark squares.
 LETTERS = {"dark": INKS["light"]["ink"], "light": INKS["light"]["surface"]}

@@ -184,7 +184,7 @@ ME = an_object(
                 why=TEXT,
             )
         ),
-        "limits are unknown; limits_why is the reason",
+        "the limits are unknown; `limits_why` states the reason",
     ),
     limits_as_of_s=AS_OF,
     limits_why=null_or(TEXT),
@@ -192,7 +192,7 @@ ME = an_object(
         an_object(
             job_id=WHOLE,
             id=TEXT,
-            forecast=null_or({"type": "object"}, "there is no forecast; why is the reason"),
+            forecast=null_or({"type": "object"}, "there is no forecast; `why` states the reason"),
             accuracy=described(listed(TEXT), "how far the forecast can be trusted, in words"),
             why=null_or(TEXT),
         )

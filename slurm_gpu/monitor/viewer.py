@@ -20,7 +20,7 @@ class Visibility(NamedTuple):
     user: str
     """The user whose jobs are shown in full; empty if `everything` is true."""
     uid: int | None = None
-    """None if unknown."""
+    """The viewer's uid; None if it is unknown."""
 
     def may_see(self, user: str, uid: int | None = None) -> bool:
         """Return whether jobs of `user` are shown in full; `uid` is None if Slurm does not report it."""

@@ -54,7 +54,7 @@ class KeptOffset(Protocol):
 
 
 class ClockSteps:
-    """Compares the clock offset with the last known one, which is at first that of an earlier process."""
+    """Compares the clock offset with the last known offset, which an earlier process may have saved."""
 
     def __init__(self, clock: Clock, kept: KeptOffset) -> None:
         self._clock, self._kept = clock, kept

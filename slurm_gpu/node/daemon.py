@@ -1,4 +1,4 @@
-"""The main loop of slurm-gpud: read hook events, sample devices and save records. It never blocks."""
+"""The main loop of slurm-gpud, which never blocks: read hook events, sample devices and save records."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 CHECKPOINT_S = 10.0
 # Interval between searches for a missing driver or a lost GPU.
 RETRY_S = 10.0
-# The same interval while the driver is starting.
+# Interval between searches while the driver is starting.
 STARTING_RETRY_S = 0.5
 SPOOL_RETRY_S = 1.0
 _MAX_WHY = 500
@@ -96,7 +96,7 @@ class NodeDaemon:
         self._inventory.ask_slurm()
         before = [self._spool.last_host(a.key.segment) for a in self._spool.allocations()]
         events = self._hooks.take()
-        # With a new or damaged spool, earlier usage is not charged to a job in any case.
+        # If the spool is new or damaged, earlier usage is never charged to a job.
         if self._spool.is_whole and not self._clock_steps.was_unchanged(events):
             self._placed_since_s = self._clock.monotonic()
         self._life.start(events)
@@ -395,7 +395,7 @@ class NodeDaemon:
     def _report_device_event(
         self, uuid: str, kind: str, at_s: float | None = None, data: Mapping[str, Any] | None = None
     ) -> None:
-        """Record an event for each job on the device, or one without a job if there is none."""
+        """Record an event for each job on the device, or one event without a job if there is none."""
         jobs: list[int | None] = [*self._life.jobs_on(uuid)]
         for job_id in jobs or [None]:
             self._events.record(kind, device=uuid, job_id=job_id, at_s=at_s, data=data)

@@ -42,7 +42,7 @@ class HostOrder:
     assumed: bool = False
     # GPUs are shared, but the user of each process is known.
     can_be_shared: bool = False
-    # slurmd does not exist here.
+    # No slurmd runs on this machine.
     is_asking: bool = False
     is_silent: bool = False
 
@@ -138,7 +138,7 @@ class HostJobs:
         now_s = self._clock.monotonic()
         if now_s < self.due_s:
             return []
-        # At multiples of POLL_S, to coincide with the samples of allocated devices.
+        # Poll at multiples of POLL_S, to coincide with the samples of allocated devices.
         self.due_s = (now_s // POLL_S + 1) * POLL_S
         self._sample(now_s)
         self._pids = {
@@ -205,7 +205,7 @@ class HostJobs:
         if not session.last_s:
             return
         if max(session.last_s.values()) <= now_s - LEFT_S:
-            if not session.allocated:  # too short to settle
+            if not session.allocated:  # the processes ended before SETTLE_S
                 yield self._begin(session, now_s)
             yield self._end(session, now_s)
             session.forget(now_s + 1)
@@ -300,11 +300,11 @@ class HostSource(NodeSource):
     """A source that ignores job reports, because slurm-gpudbd's cluster may have jobs with the same IDs."""
 
     def open_jobs(self) -> Sequence[int]:
-        """See Source."""
+        """See ShipmentSource."""
         return ()
 
     def update_jobs(self, jobs: JobFacts) -> None:
-        """See Source."""
+        """See ShipmentSource."""
 
     def end_jobs(self, jobs: JobFacts) -> None:
-        """See Source."""
+        """See ShipmentSource."""

@@ -90,7 +90,7 @@ class CachingReader:
         return results.readings
 
     def _keep_first_xids(self) -> None:
-        """Keep only the first XID of each code and device; it is usually the cause of the later ones."""
+        """Keep only the first XID of each code and device, which is usually the cause of later XIDs."""
         first: dict[tuple[str, int], Xid] = {}
         for xid in self._xids:
             first.setdefault((xid.uuid, xid.code), xid)
@@ -175,16 +175,16 @@ class NodeSource(ShipmentSource):
         self._daemon, self._seen, self._counters, self._own = jobs_by_device, seen, counters, own
 
     def open_jobs(self) -> Sequence[int]:
-        """See Source."""
+        """See ShipmentSource."""
         return self._daemon.open_jobs()
 
     def devices(self) -> Sequence[DeviceFacts]:
-        """See Source."""
+        """See ShipmentSource."""
         at_s = int(self._clock.wall())
         return [device_facts(facts, self._name, at_s) for facts in self._seen.facts]
 
     def live(self) -> Mapping[str, Any]:
-        """See Source."""
+        """See ShipmentSource."""
         now_s, jobs_by_device = self._clock.monotonic(), self._daemon.jobs_by_device()
         uuids = dict.fromkeys([*(facts.uuid for facts in self._seen.facts), *jobs_by_device])
         host = asdict(self._counters.sample(now_s))
@@ -203,15 +203,15 @@ class NodeSource(ShipmentSource):
         return live.to_wire()
 
     def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
-        """See Source."""
+        """See ShipmentSource."""
         return self._daemon.windows(job_ids)
 
     def update_jobs(self, jobs: JobFacts) -> None:
-        """See Source."""
+        """See ShipmentSource."""
         self._daemon.update_jobs(jobs)
 
     def end_jobs(self, jobs: JobFacts) -> None:
-        """See Source."""
+        """See ShipmentSource."""
         self._daemon.end_jobs(jobs)
 
 

@@ -1,7 +1,7 @@
 """Answer GET /metrics in a separate thread for each client, so that a slow client blocks no other client.
 
-The threads do not access the daemon's data. They request the text, wake the main loop, and send the text that
-the main loop creates. Importing http.server would take 7 MB.
+The threads do not access the daemon's data. Each thread requests the text, wakes the main loop, and sends the
+text that the main loop creates. Importing http.server would take 7 MB.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BACKLOG = 16
 
 
 class MetricsServer:
-    """Listens from its construction on; `wake` ends the main loop's wait, so that the loop calls `answer`."""
+    """Serves /metrics; `wake` ends the main loop's wait, so that the loop calls `answer`."""
 
     def __init__(self, host: str, port: int, wake: Callable[[], None]) -> None:
         """Start listening; raise OutsideError if the address cannot be used."""
@@ -78,7 +78,7 @@ class MetricsServer:
     def close(self) -> None:
         """Stop listening."""
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # ends the accept() that waits
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the blocked accept()
         self._listener.close()
 
     def _run(self) -> None:

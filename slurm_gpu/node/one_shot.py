@@ -29,7 +29,7 @@ def sample_all(seen: CachingReader, clock: Clock) -> None:
 def observer_summary(clock: Clock) -> str:
     """Return the table for a node on which another slurm-gpud is running.
 
-    It shows only those jobs that have processes on a GPU.
+    The table shows only jobs that have processes on a GPU.
     """
     reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S)
     try:

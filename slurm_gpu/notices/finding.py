@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from slurm_gpu.alerts.alert import AlertKind, DiagnosisSummary
 
-# Kind of a notice before a job is ended.
+# The kind of a notice that is sent before a job is ended.
 WARNING = "warning"
-# Kind of a notice after a job was ended.
+# The kind of a notice that is sent after a job was ended.
 ENDED = "ended"
-# The kinds of alerts of which users may be notified.
+# The kinds of alerts that can cause notices to users.
 ALERT_KINDS = (
     AlertKind.XID,
     AlertKind.UNHEALTHY,

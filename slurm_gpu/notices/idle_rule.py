@@ -1,6 +1,6 @@
-"""Decide, by pure functions, when the owner of an idle job is warned and when the job is ended.
+"""Decide when the owner of an idle job is warned and when the job is ended, with pure functions.
 
-A job is ended only if all warnings were certainly sent and the time after the last warning has passed.
+A job is ended only if all warnings were certainly sent, and the grace period after the last has passed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class IdleJobStage:
     """The stage of one idle job."""
 
     finding: JobFinding
-    """The next warning, or the last one if all were sent."""
+    """The next warning, or the last warning if all warnings were sent."""
     step: IdleStage
     end_s: float
     """The earliest time at which the job can be ended."""
@@ -61,9 +61,9 @@ def standing(now_s: float, idle: IdleJob, rule: IdleRule, ledger: Ledger) -> Idl
     """Return a job's current stage."""
     run = idle.job.run
     warnings = [ledger.last_notice(run, WARNING, stage) for stage in range(len(rule.warn_s))]
-    # A warned job has been idle since the start in its warning, even if slurm-gpuctld was restarted since.
+    # A warned job has been idle since the time in its warning, even if slurm-gpuctld was restarted later.
     since_s = min([idle.since_s, *(one.runs[run] for one in warnings if one is not None)])
-    # The next step is due relative to this time, so a warning sent late delays the following steps.
+    # Each step is due relative to the step before it, so a late warning delays the following steps.
     before_s = since_s
     for stage, at_s in enumerate(rule.warn_s):
         left_s = at_s - (rule.warn_s[stage - 1] if stage else 0)

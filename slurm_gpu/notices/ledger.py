@@ -1,4 +1,4 @@
-"""Record all notices and ended jobs on disk before each action, so that no action is repeated.
+"""Record each notice and each end of a job on disk before the action, to avoid repeated actions.
 
 A notice that was being sent when slurm-gpuctld was killed is not sent again, because it may have arrived.
 """
@@ -240,14 +240,14 @@ def _end(plain: Mapping[str, Any]) -> End:
 
 
 def read(path: Path) -> Ledger:
-    """Read the ledger, empty if the file does not exist; raise OutsideError if the file cannot be read."""
+    """Read the ledger, which is empty without a file; raise OutsideError if the file cannot be read."""
     advice = ": no notices are sent and no jobs are ended; if you move it away, all notices are sent again"
     found = read_state(path, Ledger.from_json, advice)
     return Ledger() if found is None else found
 
 
 def after_a_kill(ledger: Ledger) -> Sequence[Notice]:
-    """Mark as unknown the deliveries that an earlier process had begun, and return their notices."""
+    """Mark deliveries that an earlier process had begun as unknown, and return their notices."""
     found = []
     for notice in ledger.notices:
         for delivery in notice.deliveries.values():

@@ -39,7 +39,7 @@ class MailChannel:
             smtp.close()
 
     def try_out(self) -> None:
-        """Check, without sending a message, that the server accepts the sender; raise NotSentError if not."""
+        """Check that the server accepts the sender, but send no message; raise NotSentError on failure."""
         smtp = self._connected()
         try:
             self._greet(smtp)
@@ -50,7 +50,7 @@ class MailChannel:
             smtp.close()
 
     def _connected(self) -> smtplib.SMTP:
-        # Without a local host name smtplib queries the name service, which may take long.
+        # Without a local host name, smtplib queries the name service, which may be slow.
         name = socket.gethostname() or "localhost"
         host, port = self._settings.host, self._settings.port
         try:

@@ -75,7 +75,7 @@ def _sent(channel: Channel, message: Message, attempts: int) -> tuple[DeliverySt
     except UnknownFateError as error:
         return DeliveryState.UNKNOWN, str(error)[:_LONGEST_WHY]
     except Exception as error:
-        # For example, a header cannot contain the job's name. Other notices are still sent.
+        # For example, the job's name may be invalid in a mail header. Other notices are still sent.
         log.exception("notice could not be sent")
         return DeliveryState.FAILED, f"{type(error).__name__}: {error}"[:_LONGEST_WHY]
     return DeliveryState.SENT, ""

@@ -1,4 +1,4 @@
-"""Decide, by pure functions, which notices to send now, and explain why others are not sent."""
+"""Decide with pure functions which notices to send now, and why others are not sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NoticeDecision(StrEnum):
     """The job's owner has received the maximum number of notices for a day."""
     EXEMPT = "exempt"
     NO_CHANNEL = "no channel"
-    """No channel reaches the job's owner."""
+    """No channel can deliver notices to the job's owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Draft:
 
 
 def channels_for(user: str, settings: Settings) -> tuple[str, ...]:
-    """Return the channels that reach a user; a name with special characters is never put into an address."""
+    """Return the channels for a user; mail is omitted if the user's name contains special characters."""
     return tuple(name for name in settings.channels if name != "mail" or _NAME.fullmatch(user))
 
 
@@ -60,7 +60,7 @@ def plan(
 ) -> tuple[list[FindingOutcome], list[Draft]]:
     """Return the decision about each finding, in order, and the messages to send.
 
-    Each kind is sent once per run, and at most `max_per_user_per_day` messages to a user in 24 hours.
+    Each kind is sent once per run. A user receives at most `max_per_user_per_day` messages in 24 hours.
     """
     outcomes: dict[int, FindingOutcome] = {}
     due: dict[tuple[int, str, str, int], list[int]] = {}

@@ -24,7 +24,7 @@ from slurm_gpu.config.value_types import (
 from slurm_gpu.config.yaml_source import YamlSource, read_yaml
 from slurm_gpu.notices.finding import ALERT_KINDS, DEFAULT_ALERT_KINDS
 
-# Located next to slurm-gpu.yaml on the hosts of slurmctld.
+# The file is next to slurm-gpu.yaml on the hosts of slurmctld.
 FILE_NAME = "notices.yaml"
 OBSERVE, SEND = "observe", "send"
 _ADDRESS = pattern(
@@ -73,7 +73,7 @@ class Mail:
 class Webhook:
     """A URL to which notices are posted as JSON."""
 
-    url: Annotated[str, _WEBHOOK, "Where to post."]
+    url: Annotated[str, _WEBHOOK, "URL of the webhook."]
     secret_file: Annotated[
         Path | None,
         path("/etc/slurm-gpu/webhook.secret"),
@@ -87,7 +87,7 @@ class Settings:
 
     mode: Annotated[str, choice((OBSERVE, SEND)), "Whether to show or send notices."] = OBSERVE
     alerts: Annotated[
-        frozenset[Annotated[AlertKind, choice(ALERT_KINDS)]], "The alerts to notify users of."
+        frozenset[Annotated[AlertKind, choice(ALERT_KINDS)]], "Alerts that cause notices to users."
     ] = DEFAULT_ALERT_KINDS
     # An alert appears only after slurm_gpu.alerts has watched the job for a window.
     after_s: Annotated[
@@ -142,6 +142,6 @@ def is_private(url: str) -> bool:
         return False
     if not host or port == 0 or parts.username is not None or CONTROL.search(url) or " " in url:
         return False
-    if not url.isascii():  # such a path cannot be requested
+    if not url.isascii():  # http.client requests only ASCII paths
         return False
     return parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)

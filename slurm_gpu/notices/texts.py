@@ -1,8 +1,8 @@
 """Create the texts of notices from templates, which are the site's or slurm-gpu's own.
 
 The first line of a template is `Subject: …`; the rest is the message. `$name` is a placeholder, and `$$` is a
-dollar sign. Placeholders in values are not replaced, and control characters are removed, so that a job's name
-is always shown as plain text.
+dollar sign. Placeholders in values are not replaced, and control characters are removed. A job's name is
+therefore always shown as plain text.
 """
 
 from __future__ import annotations

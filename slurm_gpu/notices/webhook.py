@@ -18,7 +18,7 @@ _LONGEST_SECRET = 4096
 
 
 class WebhookChannel:
-    """Opens one connection per notice; does not follow redirects, as the secret is only for this address."""
+    """Opens one connection per notice, and follows no redirects: the secret is only for this address."""
 
     def __init__(
         self, settings: Webhook, timeout_s: float = TIMEOUT_S, context: ssl.SSLContext | None = None
@@ -52,7 +52,7 @@ class WebhookChannel:
             raise self._refused(answer.status, answer.reason)
 
     def try_out(self) -> None:
-        """Check the address and the certificate without posting a notice; raise NotSentError on error."""
+        """Check the address and the certificate without posting a notice; raise NotSentError on failure."""
         self._connected().close()
 
     def _connected(self) -> http.client.HTTPConnection:
@@ -80,7 +80,7 @@ class WebhookChannel:
 
     @property
     def _where(self) -> str:
-        """The webhook's scheme and host, without path and query, which may contain a secret."""
+        """Return the webhook's scheme and host, without path and query, which may contain a secret."""
         parts = urlsplit(self._settings.url)
         return f"webhook {parts.scheme}://{parts.netloc}"
 

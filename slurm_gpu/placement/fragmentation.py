@@ -33,8 +33,8 @@ Floats = NDArray[np.float64]
 _ROWS_AT_ONCE = 4096
 # Type code of a missing GPU.
 _NONE = -2
-# Number of decimal digits kept, in mgpu, so that equal sums compare equal regardless of the order of
-# summation.
+# Number of decimal digits to which sums in mgpu are rounded: equal sums compare equal regardless of the order
+# of summation.
 _DECIMALS = 6
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from slurm_gpu.placement.mix import Mix, coarse
 from slurm_gpu.simulate.request import GPU_MGPU, ResourceRequest
 
-# Number of classes of the mix that count; they are the most popular ones.
+# Maximum number of classes of the mix that are considered, the most popular ones first.
 MOST_CLASSES = 16
 # Number of classes for one GPU or less that are tried on each node as the next job.
 _MOST_SMALL = 6
@@ -34,15 +34,15 @@ _SHARE_OF_MIX = 0.97
 _PRIOR_JOBS = 5.0
 # Minimum weight of the assumed job in the mix.
 _LEAST_PRIOR = 0.05
-# Added for each GPU left, to order nodes that are equal by the mix.
+# Stake added for each GPU left, to order nodes that are equally useful for the mix.
 _FULLNESS = 0.05
 # Minimum stake of a node on which any job of the mix fits, so that the node never counts as full.
 _LEAST_LEFT = 0.5
 # Maximum number of ranks of whole nodes.
 _MOST_WHOLE = 4
 _MOST_REMEMBERED = 50_000
-# Groups of nodes count as similar for a job if the numbers of GPUs that the job strands on them differ by
-# less.
+# Groups of nodes count as similar for a job if the numbers of GPUs that the job strands differ by less than
+# this.
 _SIMILAR = 0.1
 _DECIMALS = 6
 

@@ -40,7 +40,7 @@ def points(weights: PriorityWeights, scale: JobScale, waited_s: float) -> int:
 def is_earned(weights: PriorityWeights, now: int, earned: int) -> bool:
     """Return whether a job's SiteFactor may come from these weights; otherwise an operator set it.
 
-    Only the value is checked, so that no state is needed for thousands of jobs. A job passes through all
+    The check uses only the value and needs no stored state for thousands of jobs. A job passes through all
     values below the one that it has earned.
     """
     return 0 <= now <= earned and now % weights.step == 0

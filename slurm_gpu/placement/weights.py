@@ -1,8 +1,8 @@
 """Compute node weights that make Slurm fill the nodes with the lowest stakes and keep whole nodes free.
 
 Slurm uses the nodes with the lowest Weight among those that fit a job. The fewer useful GPUs a node has left,
-the lower is its weight. Which GPUs are useful depends on the mix of jobs (`order.NodeOrder`) or, if the mix
-is unknown, on the node's free cores and memory. The longer the jobs on a node can still run, the lower is the
+the lower its weight. The mix of jobs (`order.NodeOrder`) determines which GPUs are useful; if the mix is
+unknown, the node's free cores and memory do. The longer the jobs on a node can still run, the lower the
 node's weight, so that nodes that will soon be whole are kept free. bench/results/placement_orders.md compares
 orders.
 
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 # The level of nodes that cannot take any GPU job: CPU-only jobs strand nothing there.
-# With `timed`, it is only for nodes that remain full for very long.
+# With `timed`, the level FULL is only for nodes that remain full for very long.
 FULL = 0
 # The number of states of a node with eight GPUs; on larger nodes several states share a level.
 _MOST_LEVELS = 9
@@ -27,14 +27,14 @@ _EXACT = 4
 # Number of levels below whole nodes if the remaining time of jobs counts, for nodes of any size.
 _TIMED_LEVELS = 16
 _UNIT_S = 900.0
-# Maximum doublings of _UNIT_S plus the time until a node's jobs end (ten days); each doubling weighs as much
-# as one GPU less.
+# Maximum of log2(1 + t / _UNIT_S), where t is the time until a node's jobs end (ten days at the maximum). One
+# doubling weighs as much as one GPU less.
 _MOST_DOUBLINGS = 10.0
 # Assumed remaining time of a node's jobs if it is unknown, for example just after the first one started.
 _UNKNOWN_S = 4 * 3600.0
 # Minimum distance, in levels, at which a node changes its level.
 #
-# A change by a whole GPU always exceeds this distance; shards, cores and memory often do not.
+# A change by a whole GPU always exceeds this distance; changes of shards, cores and memory often do not.
 _DEAD_BAND = 0.75
 
 

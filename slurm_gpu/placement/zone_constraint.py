@@ -36,7 +36,7 @@ def is_zone_name(name: str) -> bool:
 def can_be_joined(own: str, zones: Iterable[str]) -> bool:
     """Return whether zones can be appended: the constraint consists of names joined by either & or |.
 
-    A constraint that contains a zone is not changed: the user has already chosen one.
+    A constraint that contains a zone is not changed, because the user has already chosen a zone.
     """
     return not own or (_OWN.fullmatch(own) is not None and not set(re.split("[&|]", own)) & set(zones))
 

@@ -30,7 +30,7 @@ class Rollback:
     steps: tuple[LimitChange, ...] = ()
     # Slurm's own limits before the undo; empty if the apply changed no limits.
     found: Mapping[Entity, Limits] = field(default_factory=dict)
-    # Whether the apply had replaced job_submit.lua and the previous script is in place again.
+    # Whether the apply had replaced job_submit.lua and the undo restored the previous script.
     script_is_back: bool = False
 
 
@@ -49,7 +49,7 @@ class PolicyInstaller:
     def apply(self, change: Entry, replacement: Replacement | None, new_qos: Iterable[NewQos] = ()) -> Entry:
         """Apply a change; if a step fails, undo the change and raise the error again.
 
-        QOS that were created for the change are kept, without limits.
+        QOS that the change created are not removed; they remain without limits.
         """
         if replacement is not None:
             change = replace(
@@ -71,7 +71,7 @@ class PolicyInstaller:
             raise
 
     def recover(self) -> Rollback | None:
-        """Undo an interrupted apply (for example, after a power failure); return None if there is none."""
+        """Undo an interrupted apply (for example, after a power failure); return None if none was."""
         entry = self.journal.newest(ApplyState.BEGUN)
         if entry is None:
             return None
@@ -79,7 +79,7 @@ class PolicyInstaller:
         return replace(back, entry=self.journal.mark(entry, ApplyState.UNDONE))
 
     def rollback(self) -> Rollback | None:
-        """Roll back the last apply; return None if there is none to roll back."""
+        """Roll back the last apply; return None if no apply can be rolled back."""
         entry = self.journal.newest(ApplyState.DONE)
         if entry is None:
             return None

@@ -21,7 +21,7 @@ Doubt = tuple[Location, str]
 def idle_parts(policy: Policy) -> Iterator[Doubt]:
     """Yield the location and a message for each such rule, tier and group exception."""
     yield from _impossible_conditions(policy)
-    # A part has a rule for each period in which it contains the same jobs.
+    # A tier or exception is compiled into one rule for each period in which its group does not change.
     parts_at = itertools.groupby(
         sorted((rule for rule in policy.rules if rule.part_of), key=lambda rule: str(rule.location)),
         key=lambda rule: rule.location,
@@ -41,7 +41,7 @@ def idle_parts(policy: Policy) -> Iterator[Doubt]:
         parts += [(tier.location, tier.group) for tier in rule.tiers if not is_empty(tier)]
     for location, of_group in parts:
         if location not in applied:
-            yield location, f"this never applies to group {of_group}: the days do not overlap"
+            yield location, f"this entry never applies to group {of_group}: the days do not overlap"
 
 
 def _impossible_conditions(policy: Policy) -> Iterator[Doubt]:
@@ -59,7 +59,7 @@ def _impossible_conditions(policy: Policy) -> Iterator[Doubt]:
 
 
 def _covering_group(policy: Policy, rule: PolicyRule) -> str | None:
-    """Return an excluded group that contains all jobs of a rule; None if there is none."""
+    """Return an excluded group that contains all jobs of a rule; None if no group does."""
     group = policy.groups[rule.group]
     return next((name for name in group.none_of if is_within(policy, group.name, name)), None)
 

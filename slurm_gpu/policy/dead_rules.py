@@ -99,7 +99,7 @@ def _ended(policy: Policy, today: dt.date) -> Iterator[Doubt]:
 
 
 def _never(policy: Policy) -> Iterator[Doubt]:
-    """Find rules whose group applies for less than a week, on days without the rule's hours."""
+    """Find rules that never apply because their hours are not on the days of their group."""
     for rule in whole_rules(policy):
         group, when = policy.groups.get(rule.group, Group("")), rule.when
         first, last = group.days

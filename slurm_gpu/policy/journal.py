@@ -1,4 +1,4 @@
-"""Record each `policy apply` before its first step, so that it can be undone.
+"""Record each `policy apply` before its first step, so it can be undone.
 
 /var/lib/slurm-gpu/policy contains one JSON file per apply, `apply-TIME.json`, and copies of the replaced
 scripts. The state `begun` in a file means that the apply is running or was interrupted.
@@ -84,7 +84,7 @@ class ApplyJournal:
         make_state_directory(self.directory, self._owner_uid)
         with outside(self.directory / name):
             file = (self.directory / name).open("w")
-            if os.geteuid() == 0:  # so that SlurmUser can open it later
+            if os.geteuid() == 0:  # otherwise SlurmUser could not open the file later
                 os.fchown(file.fileno(), self._owner_uid, -1)
         with file:
             try:
@@ -110,7 +110,7 @@ class ApplyJournal:
         return next((entry for entry in reversed(self.entries()) if entry.state in states), None)
 
     def taken_back(self) -> list[Entry]:
-        """Return the rolled-back applies that are newer than the one in force, the oldest first."""
+        """Return the rolled-back applies that are newer than the apply in force, the oldest first."""
         found: list[Entry] = []
         for entry in reversed(self.entries()):
             if entry.state is ApplyState.DONE:
@@ -127,11 +127,11 @@ class ApplyJournal:
         return ()
 
     def begin(self, entry: Entry) -> Entry:
-        """Write the entry of an apply before it is carried out; return the entry with its name."""
+        """Write the entry of an apply that is about to start; return the entry with its name."""
         stamp, number = utc_stamp(self._now()), 0
         if entries := self.entries():
             newest, last = _age(entries[-1].name)
-            if stamp <= newest:  # within one second, or the clock was set back
+            if stamp <= newest:  # a second apply in one second, or the clock was set back
                 stamp, number = newest, last + 1
         name = f"{stamp}.{number}" if number else stamp
         entry = replace(entry, name=name, state=ApplyState.BEGUN)

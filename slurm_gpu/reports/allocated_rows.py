@@ -16,10 +16,11 @@ from slurm_gpu.reports.rows import RunColumns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatedRows:
-    """The allocation of each row: `mgpu` from `began_s` on; its part in the period is `from_s` to `to_s`.
+    """The allocation of each row: `mgpu` from `began_s` on, and `from_s` to `to_s` within the period.
 
-    If a row never started, `began_s` is NaN and `from_s` = `to_s` = 0. `mgpu` is NaN if Slurm does not report
-    it. `whole_s` is the length of the allocation in seconds, including time outside the period.
+    If a row never started, `began_s` is NaN and `from_s` = `to_s` = 0. If Slurm does not report the number of
+    GPUs, `mgpu` is NaN. `whole_s` is the length of the allocation in seconds, including time outside the
+    period.
     """
 
     began_s: Floats

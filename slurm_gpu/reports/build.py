@@ -34,8 +34,8 @@ PAGE_NAME = "report.html"
 TABLES, PICTURES = "tables", "figures"
 
 
-# Called before each step and after the last one, with the number of completed steps, the total and the next
-# step.
+# A function that is called before each step and after the last step. Its arguments are the number of
+# completed steps, the total number, and the next step.
 ReportProgress = Callable[[int, int, str], None]
 
 
@@ -75,9 +75,9 @@ def build_report(
     """Write `out`/report.html and, if `with_files`, a CSV, Parquet, SVG and PNG file for each figure.
 
     `low_priority` contains the QOS of preemptible jobs, and `bundles` the policy's resource types. Each file
-    appears only when it is complete. Only its owner may read it, because it names users and jobs. Raise
-    DatabaseError if the database is down, UsageError if `out` is not a directory, and OutsideError if `out`
-    is not writable.
+    appears only when it is complete. Only the owner may read the files, because they name users and jobs.
+    Raise DatabaseError if the database is down, UsageError if `out` is not a directory, and OutsideError if
+    `out` is not writable.
     """
     _make_directories(out, with_files)
     total = 3

@@ -12,7 +12,7 @@ from slurm_gpu.reports.category import Category, Floats, Integers, Mask
 from slurm_gpu.reports.placing import NodePeriod, Placing, by_node
 from slurm_gpu.reports.time_bins import integrals
 
-# Nodes that were first seen at most this long after the first node are assumed to have been present before,
+# Nodes that were first observed at most this long after the first node are assumed to have existed before,
 # because slurm-gpudbd had just started.
 FIRST_SCAN_S = 3600
 
@@ -22,9 +22,9 @@ class Capacity:
     """Spans of the period in which a node did not change; `from_s` < `to_s`, both UTC epoch seconds.
 
     `up` marks spans in which the node was in service, that is, not drained, down or failing. If the period
-    starts before slurm-gpudbd's first observation, `assumed_to_s` is the time of that observation; the same
-    nodes are assumed before it. `until_s` is the end of the period, or the time of the report if that is
-    earlier.
+    starts before slurm-gpudbd's first observation, `assumed_to_s` is the time of that observation, and the
+    nodes are assumed to have been the same before. `until_s` is the end of the period, or the time of the
+    report if that is earlier.
     """
 
     node: Category

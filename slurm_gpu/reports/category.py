@@ -53,7 +53,7 @@ class Category:
         return Category(self.names, self.codes[rows])
 
     def renamed(self, new: Sequence[str | None]) -> Category:
-        """Return the column with names replaced by those in `new`, which may contain duplicates and None."""
+        """Return the column with its names replaced by `new`, which may contain duplicates and None."""
         encoder = Encoder()
         places = np.append(encoder.codes(list(new)), np.int32(UNKNOWN))
         return Category(encoder.names, places[self.codes])

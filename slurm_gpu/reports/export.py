@@ -57,11 +57,11 @@ _RUNS_AT_ONCE = 900
 # The number of rows in a row group, all of which are in memory at once.
 _ROWS_AT_ONCE = 20_000
 _PROGRESS = "unfinished.json"
-# A resumed export keeps files up to this age; runs in older files may have changed since.
+# A resumed export keeps files up to this age. It rewrites older files, because their runs may have changed.
 _FRESH_S = 6 * 3600
 # The directory of records that have no run, or are not matched to it yet.
 UNMATCHED = "unmatched"
-# Internal columns of slurm-gpudbd.
+# Internal columns of slurm-gpudbd, which are not exported.
 _LEFT_OUT = frozenset({"derive_due", "match_due", "reported_seq", "row_id"})
 _TIMELINE = "timeline"
 
@@ -170,7 +170,7 @@ class _Progress:
         write_whole(self.path, json.dumps({"asked": self.asked, "written": written}))
 
     def end(self) -> None:
-        """Remove the progress file, so that the next export writes all months."""
+        """Remove the progress file; the next export then writes all months."""
         self.path.unlink(missing_ok=True)
 
 

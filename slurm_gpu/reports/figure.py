@@ -78,14 +78,14 @@ class Axis:
 
     @property
     def label(self) -> str:
-        """Return the name with the unit, unless the name already ends with it, as in WAIT_h."""
+        """Return the name with the unit, unless the name already ends with the unit, as in WAIT_h."""
         has_unit = not self.unit or self.name.endswith(f"_{self.unit}")
         return self.name if has_unit else f"{self.name} / {self.unit}"
 
 
 @dataclass(frozen=True, slots=True)
 class StepCurve:
-    """A cumulative distribution: the share `upto[i]` (0–1) of values is at most `x[i]`. Both ascend."""
+    """A cumulative distribution: the share `upto[i]` (0–1) of values is at most `x[i]`; both ascend."""
 
     x: Floats
     upto: Floats
@@ -105,7 +105,7 @@ class Cdf:
 class ParallelCoordinates:
     """One line for each run across all axes, coloured by the axis `colour` and filtered by `application`.
 
-    A line is interrupted at NaN. `of` is the total number of runs, of which the lines may be a sample.
+    A line is interrupted at NaN. `of` is the total number of runs; the lines may be only a sample.
     """
 
     axes: Sequence[Axis]
@@ -118,7 +118,7 @@ class ParallelCoordinates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matrix:
-    """A matrix `values[row, column]`; NaN for empty cells."""
+    """A matrix `values[row, column]`, in which empty cells are NaN."""
 
     rows: Sequence[str]
     columns: Sequence[str]

@@ -16,7 +16,7 @@ MGPU_S_PER_GPU_H = 3_600_000
 NO_GPU, SHARED, SINGLE, NODE, MULTI_NODE = "no GPU", "shared GPU", "1 GPU", "one node", "several nodes"
 # Size classes of runs: no GPU, part of one GPU, one GPU, several GPUs on one node, GPUs on several nodes.
 SCALES = (NO_GPU, SHARED, SINGLE, NODE, MULTI_NODE)
-# The server type or zone of nodes without one in slurm-gpu.yaml.
+# The server type or zone of nodes for which slurm-gpu.yaml has none.
 OTHER = "other"
 
 
@@ -41,7 +41,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobIds:
-    """The parts of job IDs; -1 if absent."""
+    """The parts of job IDs; -1 for a missing part."""
 
     job_id: Integers
     array_job_id: Integers
@@ -120,7 +120,7 @@ class JobTable:
 
     @cached_property
     def ended(self) -> Mask:
-        """Return the runs that ended in the period; each run counts only in that period."""
+        """Return the runs that ended in the period. No run is counted in more than one period."""
         inside = (self.end_s >= self.period.since_s) & (self.end_s < self.period.until_s)
         return inside & ~self.goes_on
 
@@ -141,7 +141,7 @@ class JobTable:
 
     @cached_property
     def ended_with_gpus(self) -> Mask:
-        """Return the runs that figures count as jobs."""
+        """Return the runs with GPUs that ended in the period; figures count these runs as jobs."""
         return self.ended & self.with_gpus
 
     @cached_property

@@ -17,7 +17,7 @@ from slurm_gpu.reports.period import ReportPeriod
 from slurm_gpu.reports.placing import NodePeriod, Placing
 from slurm_gpu.reports.rows import RunColumns, read_numbers
 
-# One year, and the preceding month, which the first change requires.
+# The last year, and the month before it, because the change of the first month is relative to that month.
 N_MONTHS = 13
 
 

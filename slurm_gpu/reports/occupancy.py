@@ -1,7 +1,7 @@
 """Calculate the allocation of nodes over time, and the stranded GPUs.
 
-A free GPU is stranded if its node has too few free CPUs or too little free memory for it. The limit is the
-amount per GPU that 90 % of the runs with GPUs on that server type reach or exceed.
+A free GPU is stranded if its node has too few free CPUs or too little free memory to use the GPU. The limit
+is the amount per GPU that 90 % of the runs with GPUs on that server type reach or exceed.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from slurm_gpu.database.forecasts.outcomes import ForecastOutcome, judged, outco
 from slurm_gpu.database.storage.schema import forecast
 from slurm_gpu.reports.period import ReportPeriod
 
-# Shorter waits count as a minute, because a factor between seconds is meaningless.
+# Waits shorter than this count as a minute, because a factor between seconds is meaningless.
 _SHORTEST_S = 60
 
 
@@ -28,7 +28,7 @@ class ForecastScore:
     """Forecasts whose job started within the interval."""
 
     def add(self, one: ForecastOutcome) -> None:
-        """Count a forecast; one whose job has not started is outside all ranges."""
+        """Count a forecast. If its job has not started, the forecast is outside all ranges."""
         factor = _factor(one)
         self.n += 1
         self.within_2x += factor <= 2

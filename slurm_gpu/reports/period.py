@@ -13,8 +13,8 @@ from slurm_gpu.reports.category import Floats
 
 _DAYS_BY_HOUR = 8
 _DAYS_BY_WEEK = 400
-# Reports also read the year before the first day and the month after the last, so the calendar must have
-# both.
+# Reports also read the year before the first day and the month after the last day, so Python's calendar must
+# contain both.
 _FIRST, _LAST = date(1970, 1, 1), date(9000, 1, 1)
 
 

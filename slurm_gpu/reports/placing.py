@@ -1,8 +1,8 @@
 """Determine the server types and zones of nodes over time, and the groups of each run's nodes.
 
-A group is a pair (server type, zone). Each of the two is the value that slurm-gpudbd recorded for the start
-of the run. If there is none, the current value in slurm-gpu.yaml applies, then the first recorded value, then
-OTHER.
+A group is a pair (server type, zone). Both values are those that slurm-gpudbd recorded for the start of the
+run. A value that was not recorded is replaced by the current value in slurm-gpu.yaml, otherwise by the first
+recorded value, otherwise by OTHER.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slurm_gpu.database.maintenance.node_periods import Places
 from slurm_gpu.reports.category import Category, Floats, Integers
 from slurm_gpu.reports.job_table import OTHER
 
-# (server type, zone).
+# A pair of server type and zone.
 Group = tuple[str, str]
 
 

@@ -1,4 +1,4 @@
-"""Read rows of `run` for a report as numpy columns, in batches, so that millions of rows fit in memory."""
+"""Read rows of `run` for a report as numpy columns, in batches, to fit millions of rows in memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _OF_TOTALS = (
 class RunColumns:
     """Columns by name: numbers, with NaN for null, and texts.
 
-    `mgpu` is the derived value or, if it has not been derived yet, Slurm's allocation. `admin_comment`
+    `mgpu` is the derived value or, before the first derivation, Slurm's allocation. `admin_comment`
     contains only comments that name a lender.
     """
 

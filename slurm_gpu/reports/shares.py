@@ -27,7 +27,7 @@ def share_out(
 
     A row on nodes of several groups is divided in proportion to the GPUs in its records if the records cover
     all its nodes, otherwise evenly between its nodes. `recorded` returns the records; it is called only for
-    such rows.
+    rows on several groups.
     """
     allocated = np.flatnonzero(mgpu_s)
     place, compositions = placing.compositions(nodes.take(allocated), at_s[allocated])

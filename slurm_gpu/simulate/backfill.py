@@ -16,8 +16,8 @@ from slurm_gpu.simulate.starter import Starter, StartResult
 class BackfillPass:
     """One pass over the queue in the order of priority.
 
-    In each partition, the pass starts the jobs in order until one is blocked. After that job, it examines
-    only shapes for which there may be room.
+    In each partition, the pass starts the jobs in order until one is blocked. After that job, the pass
+    examines only shapes for which there may be room.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Record which shapes are blocked during one pass, so that jobs with equal or larger needs are skipped."""
+"""Record which shapes are blocked during one pass, to skip jobs with equal or larger needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BlockedShapes:
         self._blocked: dict[tuple[int, str, str, int, bool], list[tuple[float, _Needs]]] = {}
         """Minimal blocked needs by partition, QOS, GPU type, share of a GPU, and requirement of one zone."""
         self._refused: dict[int, float] = {}
-        """For each shape, the earliest time such that the placement refused a job that may run past it."""
+        """For each refused shape, the earliest time past which the placement does not let jobs run."""
 
     def begin(self) -> None:
         """Start a pass: clear the records of the previous pass."""

@@ -17,7 +17,7 @@ Victims = frozenset[str]
 
 
 class PreemptionFit:
-    """Tracks where preempting jobs may fit, so that attempts that must fail do not scan all nodes."""
+    """Tracks where preempting jobs may fit, to avoid scanning all nodes for attempts that must fail."""
 
     def __init__(self, cluster: ModelCluster, shapes: Sequence[JobShape], preemption: Preemption) -> None:
         self._shapes = shapes

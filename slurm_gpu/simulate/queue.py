@@ -1,4 +1,4 @@
-"""Arrange the queue of waiting jobs so that a pass examines only a few jobs, however long the queue is.
+"""Arrange waiting jobs so that a pass examines only a few of them, regardless of the queue's length.
 
 Jobs with the same request for the same nodes form a *shape*: if one of them does not fit, none does. Jobs of
 a shape with the same time limit form a *kind*: if a reservation blocks one of them, it blocks all. Jobs of a

@@ -123,7 +123,7 @@ class QueuedJob:
     start_s: int | None
     """The start time; for a pending job, the start that Slurm expects, or None if it has no estimate."""
     end_s: int | None
-    """The end of its time limit if the job has not ended."""
+    """The end time; for a job that has not ended, the end of its time limit."""
     time_limit_s: int | None
     n_nodes: int
     nodes: Sequence[str]
@@ -134,7 +134,7 @@ class QueuedJob:
     tres_requested: Mapping[str, float]
     """Totals by TRES name, memory in MiB: {"cpu": 8, "mem": 65536, "gres/gpu": 2, "gres/gpu:a100": 2}.
 
-    Once a job has started, Slurm 22.05 reports only its allocation, which is used here in that case.
+    Once a job has started, this is its allocation in Slurm 22.05, which no longer reports the request.
     """
     tres_allocated: Mapping[str, float]
     gpu_index: Mapping[str, Mapping[str, Sequence[int]]]
@@ -152,7 +152,7 @@ class QueuedJob:
     het_offset: int | None = None
     """The number of this component in the heterogeneous job `het_job_id`."""
     resized_s: int | None = None
-    """The time when its nodes last changed (resized by its owner, or a node failed); None if never."""
+    """The time when the job's nodes last changed, by a resize or a node failure; None if never."""
 
     @property
     def label(self) -> str:
@@ -193,7 +193,7 @@ class AccountingRun(NamedTuple):
     start_s: int | None
     end_s: int | None
     elapsed_s: int | None
-    """None if sacct printed an unreadable value that cannot be computed from other columns."""
+    """The elapsed time; None if sacct's value is unreadable and other columns do not determine it."""
     suspended_s: int | None
     time_limit_s: int | None
     n_nodes: int
@@ -226,9 +226,9 @@ class WaitingJob(NamedTuple):
     n_nodes: int
     """The number of requested nodes, or the upper end of a range."""
     site_factor: int
-    """The site factor of its priority; 0 if the site sets none."""
+    """The site factor of the job's priority; 0 if the site sets none."""
     tres: Mapping[str, float] = MappingProxyType({})
-    """The TRES that it requests on the fewest allowed nodes, with memory in MiB; empty if unknown."""
+    """The TRES that the job requests on the fewest allowed nodes, with memory in MiB; empty if unknown."""
 
 
 class SlurmctldHost(NamedTuple):
@@ -246,7 +246,7 @@ class SlurmClient(Protocol):
         """Check that a slurmctld answers; raise SlurmError within seconds. The other methods wait longer."""
 
     def controllers(self) -> Sequence[SlurmctldHost]:
-        """Return the hosts of slurmctld, beginning with the primary. The first one that is up is active."""
+        """Return the hosts of slurmctld, beginning with the primary. The first host that is up is active."""
 
     def settings(self) -> SlurmSettings:
         """Return the running configuration of slurmctld."""

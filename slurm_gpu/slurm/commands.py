@@ -41,7 +41,7 @@ _EARLIEST_S = 86400 * 365
 
 _PIECE_BYTES = 1 << 20
 
-# Characters of a command in an error: enough to recognise it, without the list of columns.
+# Maximum length of a command in an error: enough to recognise the command, without its list of columns.
 _SHOWN_CHARACTERS = 80
 
 # Job ids per call of sacct or scontrol, well below the longest command line.
@@ -210,7 +210,7 @@ class CommandClient(SlurmCommands):
                 raise
 
     def controllers(self) -> Sequence[SlurmctldHost]:
-        """Return the hosts of slurmctld, beginning with the primary. The first one that is up is active."""
+        """Return the hosts of slurmctld, beginning with the primary. The first host that is up is active."""
         try:
             return scontrol.parse_ping(self.run(("scontrol", "ping"), self.environ, PING_TIMEOUT_S))
         except SlurmError as error:

@@ -1,7 +1,7 @@
 """Read slurm.conf, gres.conf and similar files, and record the file and number of each line.
 
-The grammar is that of src/common/parse_config.c, which is unchanged from 22.05 to 26.05. It has neither
-sections nor nesting. A line is `key=value`; lines of nodes and partitions contain more pairs.
+The grammar is that of src/common/parse_config.c, which is unchanged from 22.05 to 26.05. The grammar has
+neither sections nor nesting. A line is `key=value`; lines of nodes and partitions contain more pairs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOST_SEPARATORS = re.compile(r"[\t ,]+(?![^\[]*\])")
 _NUMBER = re.compile(r"(?:\s*\+?(?:0x([0-9a-f]+)|(0[0-7]*)|([1-9][0-9]*)))?(k?)", re.IGNORECASE | re.ASCII)
 _INFINITE = 0xFFFFFFFF
 _DEFAULT_WEIGHT = 1
-# Files that include each other would recurse without end.
+# This limit stops the recursion if files include each other.
 _MAX_DEPTH = 16
 
 
@@ -37,8 +37,8 @@ _MAX_DEPTH = 16
 class ConfLine:
     """A line with its continuation lines: the first pair, and the other pairs of a node or partition.
 
-    `key` is empty if the line contains no pair. `leftover` is text that is not a pair, and with which Slurm
-    would not start.
+    `key` is empty if the line contains no pair. `leftover` is text that is not a pair; such text prevents
+    Slurm from starting.
     """
 
     file: Path
@@ -139,7 +139,7 @@ def parse_number(text: str) -> int:
 
 
 def _read(path: Path, directory: Path, lines: list[ConfLine], depth: int) -> None:
-    """Append the lines of a file; `directory` is the one that contains slurm.conf."""
+    """Append the lines of a file; `directory` is the directory of slurm.conf."""
     if not depth:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
     for number, text in _joined(path.read_bytes().decode("utf-8", "replace")):
@@ -172,7 +172,7 @@ def _included(name: str, path: Path, directory: Path, lines: Iterable[ConfLine])
 def _joined(text: str) -> Iterator[tuple[int, str]]:
     """Yield lines without comments and escapes, each with its number.
 
-    Continuation lines are joined, and the number is that of the first one.
+    Continuation lines are joined to one line, which has the number of the first line.
     """
     first, whole = 0, ""
     for number, line in enumerate(text.split("\n"), 1):

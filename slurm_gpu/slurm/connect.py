@@ -10,8 +10,8 @@ from slurm_gpu.slurm.pyslurm_backend import PyslurmClient
 def connect(run: CommandRunner = run_command) -> SlurmClient:
     """Return a client for the Slurm that this host is configured for (SLURM_CONF or /etc/slurm/slurm.conf).
 
-    This does not call slurmctld; the first call of the client raises SlurmError if slurmctld does not answer.
-    `run` runs the commands; callers can pass a function that also counts the calls.
+    This function does not call slurmctld; if slurmctld does not answer, the client's first call raises
+    SlurmError. `run` runs the commands; callers can pass a function that also counts the calls.
     """
     commands = CommandClient(run)
     return PyslurmClient.if_usable(commands) or commands

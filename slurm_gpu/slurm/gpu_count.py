@@ -31,7 +31,7 @@ def most_per_gpu(nodes: Iterable[SlurmNode]) -> SharesPerGpu:
 def job_mgpu(job: QueuedJob, per_gpu: SharesPerGpu) -> int | None:
     """Return the GPUs that are allocated to a job or that it requests, in thousandths; None if unknown.
 
-    If AccountingStorageTRES does not contain GPUs, the TRES of jobs do not either. In this case, the
+    If AccountingStorageTRES does not contain GPUs, the TRES of jobs lack them, too. In this case, the
     allocated positions are counted or, for a pending job, the GPUs that it requests per node or per job.
     """
     tres = job.tres_requested if not job.nodes or uses_gpus(job.tres_requested) else job.tres_allocated

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import SlurmCommands
 
-# Jobs in one call of scontrol. This many keep slurmctld busy for a tenth of a second.
+# Maximum number of jobs in one call of scontrol; such a call keeps slurmctld busy for 0.1 s.
 _AT_ONCE = 200
 
 

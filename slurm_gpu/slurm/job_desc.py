@@ -58,8 +58,8 @@ alloc_node argc argv assoc_comment assoc_qos boards_per_node cron_job default_ac
 environment group_id het_job_offset network ntasks_per_board ntasks_per_core req_context sockets_per_board
 spank_job_env spank_job_env_size user_id user_name
 """
-# Unset values that differ in `scontrol update`: it keeps those of slurm_init_job_desc_msg, which sbatch, srun
-# and salloc overwrite.
+# Unset values that differ in `scontrol update`: scontrol keeps the values of slurm_init_job_desc_msg, which
+# sbatch, srun and salloc overwrite.
 UPDATE: Mapping[str, Unset] = {
     "contiguous": NO_VAL16,
     "het_job_offset": 0,

@@ -102,8 +102,8 @@ def _occupancy(node: SlurmNode, holders: list[JobAllocation]) -> NodeAllocations
 def _shares_none(job: QueuedJob, per_gpu: Mapping[str, SharesPerGpu]) -> bool:
     """Return whether a job's shards or MPS add up to whole GPUs.
 
-    Slurm reports only their total. It equals the total of the job's GPUs only if the job has all of their
-    shards.
+    Slurm reports only the total of a job's shards. That total equals the shards of the job's GPUs only if the
+    job has all of these shards.
     """
     whole = dict.fromkeys(SHARED_GRES, 0)
     for name, index in job.gpu_index.items():

@@ -27,7 +27,7 @@ class JobPhase(Enum):
 
     PENDING = "pending"
     RUNNING = "running"
-    """This includes suspended jobs, which keep their GPUs."""
+    """The job has an allocation. Suspended jobs are in this phase, because they keep their GPUs."""
     ENDED = "ended"
 
 
@@ -62,7 +62,7 @@ class CountedJob:
     start_s: int | None
     """The start time; for a pending job, the start that Slurm expects."""
     end_s: int | None
-    """The end of its time limit if the job has not ended."""
+    """The end time; for a job that has not ended, the end of its time limit."""
     nodes: str
     admin_comment: str
     cpus_per_gpu: str = ""
@@ -127,7 +127,7 @@ _ENDED = frozenset(
 _SUSPENDED = frozenset({"SUSPENDED", "STOPPED"})
 _GAP = "\0"
 _ABSENT = frozenset({"N/A", "(null)", "n/a"})
-# More than any number of nodes. Slurm's values for "not set" and "no limit" are larger.
+# This limit exceeds any number of nodes. Slurm's values for "not set" and "no limit" are larger.
 _UNLIMITED_NODES = 2**31
 
 
@@ -224,7 +224,7 @@ def _phase(state: str, end_s: int | None, now_s: float) -> JobPhase:
     requeued = state == "COMPLETING" and (end_s is None or end_s > now_s)
     if state in _PENDING or requeued:
         return JobPhase.PENDING
-    # A state that a later Slurm adds counts as running, with its allocation.
+    # States that later versions of Slurm add count as running.
     return JobPhase.ENDED if state in _ENDED else JobPhase.RUNNING
 
 

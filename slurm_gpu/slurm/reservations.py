@@ -32,7 +32,7 @@ _COLUMNS = (
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a"})
 _BUSY = "Requested nodes are busy"
 _HOUR_S = 3600
-# Flags of repeated reservations, with the days between two. WEEKDAY and WEEKEND count as daily.
+# Flags of repeated reservations, with the days between repetitions. WEEKDAY and WEEKEND count as daily.
 _REPEATED_EACH_DAYS = {"DAILY": 1, "WEEKDAY": 1, "WEEKEND": 1, "WEEKLY": 7}
 # The largest number of repetitions that are calculated: each hour of a year.
 _MAX_REPETITIONS = 10_000
@@ -61,7 +61,7 @@ class SlurmReservation:
     """The partition of the reservation's jobs; "" if any partition is allowed."""
 
     def spans(self, until_s: int, zone: ZoneInfo) -> Iterator[tuple[int, int]]:
-        """Return the start and end of each repetition that begins before `until_s`.
+        """Yield the start and end of each repetition that begins before `until_s`.
 
         A reservation without repetition has one start and end. Slurm repeats reservations in local time, in
         the time zone `zone` of its host: 02:00 remains 02:00 when daylight saving time begins or ends.
@@ -91,7 +91,7 @@ class ReservationUserJob:
     account: str
     partitions: frozenset[str]
     reservation: str
-    """The reservation in which it runs or which it requests, even a MAGNETIC one; "" if there is none."""
+    """The reservation (also MAGNETIC) in which the job runs or that it requests; "" if there is none."""
     eligible_s: int | None
     start_s: int | None
     """The start time; for a pending job, the start that Slurm expects."""

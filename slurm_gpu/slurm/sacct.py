@@ -168,7 +168,7 @@ _OPTIONAL: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
 _IDS = "array_job_id", "array_task", "het_job_id", "het_offset"
 # A row without a required column is not a run; an unreadable optional column is left out of its row.
 _UNREQUIRED = frozenset({*_COLUMNS, *_OPTIONAL}) - {"Cluster", "JobIDRaw", "Submit"}
-# An unreadable word is replaced by one that parses as unknown; _completed calculates the value for "0".
+# Replacements for unreadable words, by column; "" for other columns. _completed then computes the value.
 _UNKNOWN_WORDS = {"ElapsedRaw": "0", "NNodes": "0"}
 
 
@@ -285,7 +285,7 @@ def _next_row(words: Sequence[str], start: int, width: int) -> int | None:
 
 
 def _reader(names: Sequence[str]) -> Callable[[Sequence[Sequence[str]]], list[AccountingRun]]:
-    """Return a function that turns rows of words into runs; it raises ValueError for unreadable ones."""
+    """Return a function that turns rows of words into runs and raises ValueError for unreadable rows."""
     first, *others = names
     assert first == "JobID"
     fields = [_COLUMNS.get(name) or _OPTIONAL[name] for name in others]

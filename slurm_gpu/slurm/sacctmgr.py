@@ -54,7 +54,7 @@ _REMOVED = -1
 _NAME = re.compile(r"[^\s,'\"|=()\x00-\x1f]+")
 _ENTITIES_PER_CALL = 200
 _LOOP = "Preemption loop"
-# slurmdbd stores Preempt as ",2,". When it removes a name, it reads the empty end as a QOS 0.
+# slurmdbd stores Preempt as ",2,". When slurmdbd removes a name, it reads the empty end as QOS 0.
 _PERHAPS_NO_LOOP = (
     "If `sacctmgr show qos format=name,preempt` shows no loop, restart slurmdbd (systemctl restart slurmdbd) "
     "and run the same command again; jobs are not affected. If a name was removed from the Preempt list of a "
@@ -133,7 +133,7 @@ class Association:
 
     account: str
     user: str = ""
-    """"" for the account itself."""
+    """The user; "" for the account itself."""
     partition: str = ""
     parent: str = ""
     """The parent account of an account."""
@@ -141,7 +141,7 @@ class Association:
 
     @property
     def entity(self) -> Entity:
-        """Return its name for sacctmgr."""
+        """Return the account, or the user in the account, as an entity."""
         if self.user:
             return Entity(EntityKind.USER, self.account, self.user)
         return Entity(EntityKind.ACCOUNT, self.account)
@@ -151,19 +151,19 @@ class Association:
 class Qos:
     """A quality of service. Its flags, and the QOS that it preempts, are limits LimitField(FIELD, NAME) = 1.
 
-    It always has a GraceTime, in seconds.
+    Every QOS has a GraceTime, in seconds.
     """
 
     name: str
     preempt_mode: str = "cluster"
     """The preemption mode of its jobs, in lower case; "cluster" for the mode of slurm.conf."""
     limit_factor: float | None = None
-    """Its jobs have the TRES limits of associations multiplied by this factor."""
+    """The factor by which Slurm multiplies the TRES limits of associations for jobs in this QOS."""
     limits: Limits = field(default_factory=dict)
 
     @property
     def entity(self) -> Entity:
-        """Return its name for sacctmgr."""
+        """Return the QOS as an entity."""
         return Entity(EntityKind.QOS, self.name)
 
 
@@ -187,7 +187,7 @@ class Sacctmgr:
         """Return all associations of a cluster, each with its own limits."""
         columns = ("Account", "User", "Partition", "ParentName", *ASSOCIATION_FIELDS)
         found = []
-        # Without WOPLimits sacctmgr prints inherited limits as own ones.
+        # Without WOPLimits, sacctmgr also prints inherited limits.
         for row in self._rows(["assoc", "where", f"cluster={_name(cluster)}", "WOPLimits"], columns):
             account, user, partition, parent, *values = row
             limits = _read_limits(ASSOCIATION_FIELDS, values, f"account {account} {user}".strip())
@@ -217,9 +217,9 @@ class Sacctmgr:
     ) -> None:
         """Set limits of accounts, of users, or of one QOS.
 
-        With users of several accounts, each user is changed in each of these accounts. None removes a limit;
-        other limits are unchanged. Up to 200 entities are changed in one transaction of slurmdbd. Raise
-        SlurmError if all of them are missing.
+        If users of several accounts are given, each user is changed in each of these accounts. None removes a
+        limit; other limits are unchanged. Up to 200 entities are changed in one transaction of slurmdbd.
+        Raise SlurmError if all entities are missing.
         """
         if not values:
             return

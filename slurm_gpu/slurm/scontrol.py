@@ -92,7 +92,7 @@ class JobReader:
     """Parses the texts of jobs, and reuses the results of unchanged ones."""
 
     def __init__(self) -> None:
-        # Hashes instead of texts: the texts of a long queue would take 100 MB. Python salts the hash.
+        # Store hashes, because the texts of a long queue would take 100 MB. Python salts its hashes.
         self._read: dict[int, tuple[int, JobTexts, QueuedJob]] = {}
 
     def parse_jobs(self, text: str, labels: Mapping[int, JobTexts]) -> tuple[list[QueuedJob], set[int]]:
@@ -267,7 +267,7 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
     if task == _NO_TASK:
         task = ""
     array_job_id, restarts = fields.number("ArrayJobId"), fields.number("Restarts")
-    # Users set the command, comments and files that follow.
+    # From Command= on, the text contains values that users can choose.
     before_texts = fields.text.partition("\n   Command=")[0]
     try:
         # Slurm 22.05 prints a single TRES=: the allocation if there is one, otherwise the request. Later
@@ -310,7 +310,7 @@ def _job(job_id: int, label: JobTexts, text: str) -> QueuedJob:
             tres_per_node=fields.word("TresPerNode"),
             gres_per_task=fields.word("TresPerTask") or fields.word("TresPerSocket"),
             het_offset=fields.number("HetJobOffset"),
-            # Few jobs were resized, and all are parsed every two seconds.
+            # Test for the key first, since few jobs were resized and every job is parsed every two seconds.
             resized_s=_Fields(before_texts).epoch("ResizeTime") if "ResizeTime=" in before_texts else None,
         )
     except ValueError as error:

@@ -12,14 +12,14 @@ GAP = "–"
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """Format a number with `digits` decimals; exactly 0 is printed as 0, a value rounded to 0 as 0.0."""
+    """Format a number with `digits` decimals; print exactly 0 as 0, and a value that rounds to 0 as 0.0."""
     if value is None:
         return GAP
     return "0" if value == 0 else f"{value:.{digits}f}"
 
 
 def not_quite(fraction: float | None, digits: int = 2) -> float | None:
-    """Return the fraction, or the greatest one below 1 with `digits` decimals if rounding would yield 1."""
+    """Return the fraction, or the greatest number below 1 with `digits` decimals if it would round to 1."""
     return fraction if fraction is None or fraction >= 1 else min(fraction, 1 - 10**-digits)
 
 
@@ -63,7 +63,7 @@ def percent(fraction: float | None, digits: int = 1) -> str:
 
 
 def energy(joule: float | None) -> str:
-    """Format joules in Wh, or in kWh from 1 kWh up."""
+    """Format joules in Wh, or in kWh if the energy is at least 1 kWh."""
     if joule is None:
         return GAP
     watt_hours = joule / 3600
@@ -74,7 +74,7 @@ def span(seconds: float | None) -> str:
     """Format a duration with its two largest units: 0.4s, 45s, 12m30s, 3h05m, 2d04h."""
     if seconds is None:
         return GAP
-    if 0 < seconds < 0.95:  # values that round to one second print as one
+    if 0 < seconds < 0.95:  # a value that rounds to one second is printed as 1s
         return f"{seconds:.1f}s" if seconds >= 0.05 else "<0.1s"
     whole = round(seconds)
     for size, unit, lower, lower_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
@@ -89,7 +89,7 @@ def moment(epoch_s: float | None, zone: ZoneInfo) -> str:
 
 
 def minute(epoch_s: float, zone: dt.tzinfo) -> str:
-    """Format a time in a time zone without seconds: 2026-11-21 09:30."""
+    """Format a time without seconds in the given time zone: 2026-11-21 09:30."""
     return f"{dt.datetime.fromtimestamp(epoch_s, zone):%Y-%m-%d %H:%M}"
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-# Larger than any cluster. A range such as n[1-999999999] is a mistake and would exhaust the memory.
+# No cluster has more hosts. A range such as n[1-999999999] is a mistake and would exhaust memory.
 MAX_HOSTS = 100_000
-# DNS allows 253. An expression of 60 KB could otherwise expand to 6 GB of names.
+# DNS allows names of 253 characters. Without a limit, an expression of 60 KB could expand to 6 GB of names.
 _LONGEST_NAME = 255
 _MOST_BRACKETS = 16
 

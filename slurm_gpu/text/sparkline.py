@@ -10,9 +10,10 @@ GAP = "·"
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """Return at most `width` blocks for fractions (0–1); each block is the mean of equally many values.
+    """Return at most `width` blocks for fractions (0–1); each block is the mean of several values.
 
-    The lowest block stands for 0, and a dot for a missing value.
+    All blocks except the last average the same number of values. The lowest block represents 0, and a dot
+    marks missing values.
     """
     per_sign = values_per_sign(len(values), width)
     return "".join(_sign(values[at : at + per_sign]) for at in range(0, len(values), per_sign))

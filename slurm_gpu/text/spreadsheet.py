@@ -9,12 +9,12 @@ _FORMULA = re.compile("^\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]")
 
 
 def defused(text: str) -> str:
-    """Put an apostrophe in front of a formula, so that a spreadsheet does not evaluate it."""
+    """Put an apostrophe before a formula to keep spreadsheets from evaluating it."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def armoured(text: str) -> str:
-    """Defuse text like `defused`, but so that `bare` can restore it."""
+    """Defuse text like `defused`, in a form from which `bare` can restore the original."""
     return f"'{text}" if text.startswith("'") else defused(text)
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 class GridColumn:
     """A column; `least` is its minimum width. If `least` is None, the column is never cut.
 
-    Columns with a small `spare` are omitted first; columns without one are never omitted.
+    Columns with a small `spare` are omitted first; columns without `spare` are never omitted.
     """
 
     title: str

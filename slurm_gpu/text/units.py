@@ -27,7 +27,7 @@ def parse_whole(text: str, least: int = 0, most: int = 2**63 - 1) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of "90s", "10m", "4h", "7d", "2w", or of a Slurm time with a colon or dash.
+    """Convert "90s", "10m", "4h", "7d", "2w", or a Slurm time with a colon or dash, to seconds.
 
     A number without a unit is rejected, since 60 means minutes to Slurm and seconds to most other programs.
     """
@@ -40,7 +40,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_slurm_time(text: str) -> float:
-    """Return the seconds of a time limit in a format of sbatch: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    """Convert a time limit of sbatch to seconds: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
     match = _SLURM_TIME.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a Slurm time; write minutes, H:MM:SS or D-HH:MM:SS")
@@ -56,7 +56,7 @@ def parse_slurm_time(text: str) -> float:
 
 
 def parse_memory_mib(text: str) -> float:
-    """Return the MiB of "64G", "512M" or "1.5T", in powers of 1024 like Slurm.
+    """Convert "64G", "512M" or "1.5T" to MiB, in powers of 1024 like Slurm.
 
     A number without a unit is rejected.
     """

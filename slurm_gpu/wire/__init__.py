@@ -53,4 +53,4 @@ __all__ = [
 WIRE_VERSION = 2
 """Each minor release has its own version: 1 for 0.1, and 2 for 0.2 (docs/contracts.md, section 5)."""
 WIRE_RANGE = (WIRE_VERSION - 1, WIRE_VERSION)
-"""The versions that this release reads: its own and that of the previous release."""
+"""The versions that this release reads: its own version and the previous release's version."""

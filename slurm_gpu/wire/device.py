@@ -40,8 +40,8 @@ class DeviceFacts:
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> DeviceFacts:
         """Return validated facts from decoded JSON, ignoring unknown fields.
 
-        A missing or invalid key or `at_s` raises RecordError, which names the field. So does any other
-        invalid field if `dropped` is None; otherwise, the field is omitted and added to `dropped`.
+        A missing or invalid key or `at_s` raises RecordError, which names the field. Any other invalid field
+        is omitted and added to `dropped`, or raises RecordError if `dropped` is None.
         """
         return cls(**fields.checked("a device", wire, _CHECKS, ("uuid", "node", "at_s"), dropped))
 

@@ -35,8 +35,8 @@ class Event:
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Event:
         """Return a validated event from decoded JSON, ignoring unknown fields.
 
-        A missing or invalid key, `at_s` or `kind` raises RecordError, which names the field. So does any
-        other invalid field if `dropped` is None; otherwise, the field is omitted and added to `dropped`.
+        A missing or invalid key, `at_s` or `kind` raises RecordError, which names the field. Any other
+        invalid field is omitted and added to `dropped`, or raises RecordError if `dropped` is None.
         """
         required = ("node", "boot_id", "n", "at_s", "kind")
         return cls(**fields.checked("an event", wire, _CHECKS, required, dropped))

@@ -63,9 +63,9 @@ def checked(
 ) -> dict[str, Any]:
     """Return the fields that are present in an item, such as "a record", ignoring unknown ones.
 
-    An item that is not an object raises RecordError. So does a missing or invalid required field, which the
-    error names. Any other invalid field also raises it if `dropped` is None; otherwise, the field is omitted
-    and added to `dropped`.
+    Raise RecordError if the item is not an object, or if a required field, which the error names, is missing
+    or invalid. Any other invalid field is omitted and added to `dropped`, or raises RecordError if `dropped`
+    is None.
     """
     an_object(what, wire)
     values: dict[str, Any] = {}

@@ -54,8 +54,8 @@ class Host:
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Host:
         """Return a validated host record from decoded JSON, ignoring unknown fields.
 
-        A missing or invalid identity field raises RecordError, which names the field. So does any other
-        invalid field if `dropped` is None; otherwise, the field is omitted and added to `dropped`.
+        A missing or invalid identity field raises RecordError, which names the field. Any other invalid field
+        is omitted and added to `dropped`, or raises RecordError if `dropped` is None.
         """
         host = cls(**fields.checked("a host record", wire, _CHECKS, IDENTITY, dropped))
         check_times(host.first_s, host.last_s)

@@ -20,8 +20,8 @@ READER_EXITS_IN_WIRE_1 = "reader_deaths"
 # Seconds between the posts of a node's live values: while a reader requests them, and otherwise.
 LIVE_INTERVAL_S = 10.0
 IDLE_LIVE_INTERVAL_S = 60.0
-# Older values are outdated. This is the sum of the longer interval, its jitter and the duration of a slow
-# answer.
+# Older values are outdated. The limit is the sum of the longer interval, its jitter and the duration of a
+# slow answer.
 LIVE_VALID_S = 90.0
 # The nodes that must post live values every LIVE_INTERVAL_S for a reader: all, those with jobs on GPUs, or
 # none.

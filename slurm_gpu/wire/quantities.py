@@ -63,7 +63,7 @@ def read_histogram(name: str, value: Any) -> Histogram:
             if not (isinstance(key, str) and _PERCENT.fullmatch(key) and int(key) < HISTOGRAM_BINS):
                 raise RecordError(f"{name}: {fields.shown(key)} must be a whole percent from 0 to 100")
             percent = int(key)
-        # The valid case avoids function calls, since matching reads millions of these.
+        # The valid case avoids function calls, since the matching of records reads millions of bins.
         is_whole = type(milliseconds) is int and 0 <= milliseconds < _FEW_MS
         histogram[percent] = milliseconds if is_whole else fields.whole(f"{name}[{key}]", milliseconds)
     return histogram

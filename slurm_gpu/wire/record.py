@@ -1,7 +1,7 @@
 """The record: the statistics of one job on one device during one segment.
 
-It is cumulative: the node repeatedly ships the whole record with an increasing `seq`, and the database keeps
-the newest version.
+A record is cumulative: the node repeatedly ships the whole record with an increasing `seq`, and the database
+keeps the newest version.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Record:
     def from_wire(cls, wire: Any, dropped: fields.Dropped | None = None) -> Record:
         """Return a validated record from decoded JSON, ignoring unknown fields.
 
-        A missing or invalid identity field raises RecordError, which names the field. So does any other
-        invalid field if `dropped` is None; otherwise, the field is omitted and added to `dropped`.
+        A missing or invalid identity field raises RecordError, which names the field. Any other invalid field
+        is omitted and added to `dropped`, or raises RecordError if `dropped` is None.
         """
         values = fields.checked("a record", with_current_names(wire), _CHECKS, _IDENTITY, dropped)
         if dropped is not None and "sampled_s" in dropped:
@@ -95,7 +95,7 @@ class Record:
 
 
 def as_of_wire_1(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with the field names of version 1, the only ones that the previous release reads."""
+    """Return a record with the field names of version 1, since the previous release reads no others."""
     return {_NAME_IN_WIRE_1.get(name, name): value for name, value in wire.items()}
 
 

@@ -23,7 +23,7 @@ MAX_WIDTH_S = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """Bins of `width_s` (a power of two) from `start_s` (a multiple of it), by the wall clock.
+    """Bins of `width_s` (a power of two) from `start_s` (a multiple of `width_s`), by the wall clock.
 
     Each of `series` has one byte per bin: a fraction (0–1) × FULL, or GAP for a bin without measurements. All
     series have the same length.

@@ -57,7 +57,7 @@ class Window:
         """Return a validated window from decoded JSON, ignoring unknown fields.
 
         If `dropped` is given, implausible values become NaN, and their series are added to `dropped`. An
-        invalid field raises RecordError, which names it.
+        invalid field raises RecordError, which names the field.
         """
         window = cls(**fields.checked("a window", wire, _CHECKS, _CHECKS))
         return window if dropped is None else window.plausible(dropped)

@@ -1,7 +1,7 @@
-"""Generate jobs of many shapes second by second: their truth, and what their nodes report.
+"""Generate jobs of many shapes by second, with the true use of their GPUs and the reports of their nodes.
 
-Nothing here uses slurm_gpu.alerts: the truth is computed from the use of the GPUs in each second, as far
-as it was observed.
+This module does not use slurm_gpu.alerts. It computes the truth from the observed use of the GPUs in each
+second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 SECONDS = 2400
 # Interval at which a node reports its values.
 REPORT_INTERVAL_S = 10
-# Maximum time before a value that it covers.
+# One value covers at most this much time before its report.
 VALUE_COVERS_S = 30
 _RECORDS_S, _RECORDS_LATE_S = 300, 60
 
@@ -31,20 +31,20 @@ class Gpu:
 
     did: Seconds
     reported: Sequence[int]
-    """The seconds in which its node reports it."""
+    """Seconds in which the node reports the GPU."""
     lag_s: int
-    """Age of the readings when reported."""
+    """Age of each reading when the node reports it."""
     unread: range = range(0)
-    """Its driver does not respond then."""
+    """Seconds in which the driver does not respond."""
     outage: range = range(0)
-    """Its slurm-gpud is down then, and does not remember the time before once it is back."""
+    """Seconds in which slurm-gpud is down; afterwards, it does not remember earlier work."""
 
     def value(self, second: int) -> int | None:
         """Return the last reading, in percent."""
         return None if second in self.unread else int(self.did[max(0, second - self.lag_s)])
 
     def idle_s(self, second: int) -> int | None:
-        """Return how long ago a reading was above 1 %."""
+        """Return the seconds since a reading was last above 1 %."""
         work = self._last_work[max(0, second - self.lag_s)]
         begun_s = self.outage.stop if second >= self.outage.start else 0
         return None if second in self.unread or work < begun_s else int(second - work)
@@ -55,7 +55,7 @@ class Gpu:
 
 
 def last_work(did: Seconds, begin_s: int, none: int) -> NDArray[np.int64]:
-    """Return for each second the last second with work since `begin_s`; `none` before the first."""
+    """Return, for each second, the last second with work since `begin_s`, or `none` before any work."""
     seconds = np.arange(len(did))
     return np.maximum.accumulate(np.where((did > 1) & (seconds >= begin_s), seconds, none))
 
@@ -70,15 +70,15 @@ class Job:
     gpus: list[Gpu]
     start_s: int
     known_s: int
-    """Second from which Slurm reports it."""
+    """Second from which Slurm reports the job."""
     requeued_s: int | None = None
-    """Second of its requeue."""
+    """Second of the job's requeue."""
     suspended: range = range(0)
     shared: bool = False
     bare: bool = False
-    """Its nodes' slurm-gpud does not report `idle_s`."""
+    """Whether slurm-gpud on the job's nodes does not report `idle_s`."""
     recorded: bool = True
-    """Whether records cover it."""
+    """Whether nodes send records of the job."""
     _uses: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def begin_s(self, second: int) -> int:
@@ -86,7 +86,7 @@ class Job:
         return self.start_s if self.requeued_s is None or second < self.requeued_s else self.requeued_s
 
     def recorded_use(self, second: int) -> bool | None:
-        """Return whether its records, sent every five minutes, show use of its GPUs."""
+        """Return whether the job's records, sent every five minutes, contain any use of its GPUs."""
         begin_s = self.begin_s(second)
         until_s = (second - _RECORDS_LATE_S - begin_s) // _RECORDS_S * _RECORDS_S + begin_s
         if not self.recorded or until_s <= begin_s:
@@ -98,7 +98,7 @@ class Job:
 
 
 class Truth:
-    """The truth about the last run of a job by second, from what its nodes have read and reported so far.
+    """The observed use of GPUs by the last run of a job, for each second.
 
     `since_s`: start of the watch.
     """
@@ -111,22 +111,22 @@ class Truth:
         last = np.stack([last_work(self._observed(gpu), self.begin_s, -1) for gpu in job.gpus])
         last = np.take_along_axis(last, known, axis=1)
         self.used = last >= 0
-        """[gpu, second]: whether this run has used it."""
+        """[gpu, second]: whether the run has used the GPU."""
         last = np.where(self.used, last, self.begin_s)
         if job.suspended:
             stopped = job.suspended
             last = np.maximum(last, np.where(seconds >= stopped.start, np.minimum(seconds, stopped.stop), 0))
         self.quiet_s = seconds - last
-        """[gpu, second]: for how long it has been idle while the job was not suspended."""
+        """[gpu, second]: seconds for which the GPU has been idle while the job was not suspended."""
         self._seen_s = np.stack([self._seen(gpu) for gpu in job.gpus])
 
     def coverage(self, gpu: int, since_s: int, second: int) -> float:
-        """Return the reported share of that time."""
+        """Return the share of the seconds from `since_s` to `second` that nodes reported."""
         seen_s = self._seen_s[gpu]
         return float(seen_s[second] - seen_s[since_s]) / max(1, second - since_s)
 
     def idle_for(self, least_s: int, least_coverage: float) -> NDArray[np.bool_]:
-        """Return by second whether all its GPUs have been idle for `least_s` with `least_coverage`.
+        """Return, by second, whether all GPUs have been idle for `least_s` with at least `least_coverage`.
 
         A GPU that was never used must have been observed since the start of the watch.
         """
@@ -141,7 +141,7 @@ class Truth:
         )
 
     def latest_coverage(self, gpu: int, second: int, least_s: int) -> float:
-        """Return the highest coverage of all spans of at least `least_s` that end then."""
+        """Return the highest coverage of all spans of at least `least_s` that end at `second`."""
         starts = np.arange(self.since_s, second - least_s + 1)
         reported = self._seen_s[gpu]
         return float(((reported[second] - reported[starts]) / (second - starts)).max(initial=0.0))
@@ -158,14 +158,14 @@ class Truth:
         return [second for second in gpu.reported if second >= from_s and gpu.value(second) is not None]
 
     def _known(self, gpu: Gpu) -> NDArray[np.int64]:
-        """Return for each second the second of the last reading reported by then."""
+        """Return, for each second, the time of the last reading that was reported by then."""
         known = np.zeros(SECONDS, dtype=np.int64)
         for second in self._reports(gpu):
             known[second] = max(0, second - gpu.lag_s)
         return np.asarray(np.maximum.accumulate(known))
 
     def _seen(self, gpu: Gpu) -> NDArray[np.int64]:
-        """Return for each second the number of seconds reported by then."""
+        """Return, for each second, the number of seconds that reports cover by then."""
         seen, before_s = np.zeros(SECONDS, dtype=np.int64), self.since_s
         for second in self._reports(gpu):
             seen[max(before_s, second - VALUE_COVERS_S) : second] = 1
@@ -241,7 +241,7 @@ SHAPES: dict[str, Callable[[Chance, int], Seconds]] = {
     "works once": _once,
     "one GPU unused": _work,
 }
-# Their work falls between two values: only `idle_s` shows it.
+# Shapes whose work falls between two values, so only `idle_s` includes it.
 _SHORT = ("bursts", "flickers", "works once")
 CIRCUMSTANCES = (
     *("plain", "plain", "values lost", "seldom reported", "an outage", "unread", "slurm-gpud restarted"),
@@ -250,7 +250,7 @@ CIRCUMSTANCES = (
 
 
 def jobs(seed: int, n: int) -> list[Job]:
-    """Return `n` jobs: each shape in each circumstance, then random ones."""
+    """Return `n` jobs: each shape in each circumstance, then random combinations."""
     chance = random.Random(seed)
     pairs = [(shape, one) for shape in SHAPES for one in CIRCUMSTANCES]
     chance.shuffle(pairs)
@@ -295,7 +295,7 @@ def _reported(chance: Chance, circumstance: str, start_s: int) -> tuple[list[int
     every, outage = list(range(chance.randrange(REPORT_INTERVAL_S), SECONDS, REPORT_INTERVAL_S)), range(0)
     if circumstance == "values lost":
         every = [second for second in every if chance.random() > 0.15]
-    elif circumstance == "seldom reported":  # for 40 s of every two minutes: half of the time is unknown
+    elif circumstance == "seldom reported":  # 40 s of every two minutes: half of the time is unreported
         every = [second for second in every if second % 120 < 40]
     elif circumstance in ("an outage", "slurm-gpud restarted"):
         from_s = start_s + chance.randint(100, 1200)

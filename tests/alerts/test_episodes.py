@@ -1,4 +1,4 @@
-"""An episode begins when a verdict is sure or found twice, lasts until contradicted, and ends once."""
+"""An episode begins with a sure or repeated verdict and ends once, when a verdict contradicts it."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from tests.alerts.generated import SECONDS, SHAPES, Job, Truth, jobs
 _N_JOBS = 240
 _LOOKS_S = 10
 _WITHIN_S = 300
-# Shorter idle times are normal: a checkpoint, or loading data.
+# Shorter idle times are normal, for example while a job writes a checkpoint or loads data.
 _LEAST_S = 220
-# With a higher coverage it must be reported, with a lower one it must not be.
+# Coverage above which an idle job must be reported, and coverage below which it must not be.
 _SEEN, _UNSEEN = 0.9, 0.75
 # Circumstances in which the start of idleness is unknown.
 _BLIND = ("seldom reported", "an outage", "unread")
@@ -60,7 +60,7 @@ def _running(all_jobs: list[Job], second: int) -> Iterator[RunningJob]:
 
 
 def watched(all_jobs: list[Job], watch_s: int) -> Reported:
-    """Watch all jobs at once, polled every ten seconds; a new watch starts at `watch_s`."""
+    """Watch all jobs, polling every ten seconds; a new watch starts at `watch_s`."""
     watch, reported = Watch(), {}
     every = [each for job in all_jobs for each in _values(job)]
     for second in range(0, SECONDS, _LOOKS_S):
@@ -85,7 +85,7 @@ class Judged:
         self.missed: list[int] = []
         self.false: list[tuple[int, AlertKind]] = []
         self.took_s: list[int] = []
-        """Delay of the alert for each time that it was idle."""
+        """Delay of the alert in each idle period of the job."""
         waited = flagged = False
         musts = self.truth.idle_for(_WITHIN_S, _SEEN)
         first_s = max(watch_s, job.known_s, self.truth.begin_s)
@@ -104,7 +104,7 @@ class Judged:
             flagged = is_flagged
 
     def _may(self, second: int, alerts: set[AlertKind]) -> set[AlertKind]:
-        """Return those of these alerts that are true."""
+        """Return the true alerts among `alerts`."""
         job, truth = self.job, self.truth
         if job.shared or second in job.suspended or not alerts:
             return set()
@@ -127,14 +127,14 @@ class Judged:
         return may
 
     def _is_use_known(self, second: int) -> bool:
-        """Return whether its use before the watch can be known."""
+        """Return whether the use of the job's GPUs before the watch can be known."""
         truth = self.truth
         return truth.since_s <= truth.begin_s or self.job.recorded_use(second) == truth.used[:, second].any()
 
 
 @pytest.mark.parametrize(("seed", "watch_s"), [(0, 0), (1, 1200)], ids=["", "slurm-gpuweb restarted"])
 def test_idle_jobs_are_reported_within_five_minutes_and_no_others(seed: int, watch_s: int) -> None:
-    """A new watch starts at `watch_s`."""
+    """Start a new watch at `watch_s`, as after a restart of slurm-gpuweb."""
     all_jobs = jobs(seed, _N_JOBS)
     reported = watched(all_jobs, watch_s)
     judged = [Judged(job, watch_s, reported) for job in all_jobs]
@@ -149,4 +149,4 @@ def test_idle_jobs_are_reported_within_five_minutes_and_no_others(seed: int, wat
     took_s = [second for one in judged for second in one.took_s]
     assert max(took_s) <= _WITHIN_S
     idle = sum(bool(one.took_s) for one in judged)
-    assert 40 <= idle <= len(judged) - 100, "many are idle, and many are not"
+    assert 40 <= idle <= len(judged) - 100, "too few jobs are idle, or too few are not"

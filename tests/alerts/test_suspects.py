@@ -1,4 +1,4 @@
-"""A GPU is a suspect when jobs of several users accuse it; jobs that ran well there count against that."""
+"""A GPU becomes a suspect if jobs of several users accuse it, unless enough other jobs ran well on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GPU, OTHER_GPU = ("n1", "GPU-3"), ("n1", "GPU-4")
 
 
 def statement(job: int, user: str = "alice", *, accuses: bool = True, **given: Any) -> Statement:
-    """Build a statement of an hour ago that accuses GPU by default."""
+    """Build a statement that is an hour old and by default accuses GPU."""
     values = {
         "job": str(job),
         "user": user,

@@ -1,4 +1,4 @@
-"""Alerts appear within five minutes, never for other jobs, and never below the coverage."""
+"""Alerts appear within five minutes, never for busy jobs, and never with too little coverage."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ START = 1_780_000_000.0
 
 @dataclass
 class Gpu:
-    """Utilisation by second, memory and throttle reasons; None without an observation."""
+    """Utilisation of a GPU by second, its memory and its throttle reasons; None without an observation."""
 
     util: list[float | None]
     memory: float = 0.3
@@ -30,7 +30,7 @@ class Gpu:
 
 @dataclass
 class Reported:
-    """The first and last time of each alert, in seconds from the start."""
+    """The first and last time of each alert, in seconds from the start of the job."""
 
     first: dict[AlertKind, float] = field(default_factory=dict)
     last: dict[AlertKind, float] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def test_an_error_before_a_requeue_is_not_reported_for_the_new_run() -> None:
     )
     watch.xid(1, "GPU-0", START - 30)
     assert watch.alerts(START + 10) == []
-    watch.xid(1, "GPU-0", START - 1)  # clocks differ a little
+    watch.xid(1, "GPU-0", START - 1)  # clocks of hosts differ a little
     assert [alert.kind for alert in watch.alerts(START + 10)] == [AlertKind.XID]
 
 
@@ -200,7 +200,7 @@ def test_late_and_repeated_values_change_nothing() -> None:
 
 
 def test_a_short_burst_between_two_values_is_work() -> None:
-    """Each value is of a moment without it; `idle_s` shows when it was."""
+    """No value is sampled during the burst; only `idle_s` contains its time."""
     watch = Watch()
     job = RunningJob(job_id=1, start_s=START)
     for second in range(0, 1800, EVERY_S):
@@ -211,7 +211,7 @@ def test_a_short_burst_between_two_values_is_work() -> None:
 
 
 def test_use_by_the_previous_job_is_not_attributed() -> None:
-    """The first values may have been read while another job had the GPU."""
+    """The first values of a job may date from the previous job on the GPU."""
     watch = Watch()
     job = RunningJob(job_id=1, start_s=START)
     for second in range(3, 400, EVERY_S):
@@ -232,7 +232,7 @@ def test_after_a_long_silence_five_minutes_are_enough() -> None:
 
 
 def test_observations_before_a_burst_do_not_cover_the_time_after_it() -> None:
-    """The burst fell into a gap, and only `idle_s` shows it."""
+    """The burst falls into a gap without values, and only `idle_s` contains it."""
     watch, reported = Watch(), []
     job = RunningJob(job_id=1, start_s=START)
     for second in [*range(0, 360, EVERY_S), *range(620, 1000, EVERY_S)]:

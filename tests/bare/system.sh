@@ -1,6 +1,6 @@
-# To be sourced: a bare Debian in a directory. MIRROR picks a Debian mirror; the default is the one apt uses here.
+# Source this file to create a bare Debian in a directory. MIRROR is the Debian mirror (default: the mirror of apt).
 
-# debian_mirror: print the mirror. Without output debootstrap falls back to its own default.
+# debian_mirror: print the mirror. If it prints nothing, debootstrap uses its own default.
 debian_mirror() {
     if [ -n "${MIRROR:-}" ]; then
         echo "$MIRROR"
@@ -9,8 +9,8 @@ debian_mirror() {
     fi
 }
 
-# bare_system SUITE DIRECTORY: debootstrap, and what a site needs to reach its package mirrors (its certificate
-# authorities, pip's configuration), carried in from the host.
+# bare_system SUITE DIRECTORY: run debootstrap, and copy the host's configuration for package mirrors (certificate
+# authorities, pip's configuration) into the new system.
 bare_system() {
     local suite=$1 root=$2 file log mirror
     log=$(mktemp)
@@ -29,7 +29,7 @@ bare_system() {
     done
 }
 
-# clean_environment: what `env` is to set in such a system, one assignment a line.
+# clean_environment: print the environment for commands in such a system, one assignment per line.
 clean_environment() {
     printf '%s\n' HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin "TERM=${TERM:-dumb}" LANG=C.UTF-8
     env | grep -E '^(PIP_|[a-z]+_proxy=)' || true

@@ -1,4 +1,4 @@
-"""Each benchmark runs by its path from any directory, as bench/results gives its command."""
+"""Each benchmark can be run by its path from any directory, like the commands in bench/results."""
 
 import importlib.util
 import json
@@ -12,8 +12,8 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
 PROGRAMS = sorted(path for path in BENCH.glob("*.py") if "ArgumentParser(" in path.read_text())
 NEEDS = {"gpu_load": "torch"}
 
-# Runs each as `python PATH --help` would, in a process of its own that has what takes long to import already:
-# libraries of others alone, so that each has to find the project's modules by itself.
+# Runs each program like `python PATH --help`, in a forked process that has already imported slow third-party
+# libraries. Each program must find the project's modules by itself.
 _RUN_EACH = """
 import contextlib, gc, importlib, json, os, runpy, sys, tempfile, traceback
 for library in ("alembic.command", "sklearn.ensemble", "scipy.optimize", "starlette.applications"):

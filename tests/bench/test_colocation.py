@@ -1,4 +1,4 @@
-"""bench/colocation.py on small tables and few jobs: its runs, its output and its error messages."""
+"""bench/colocation.py gives correct runs, output and error messages for small tables and few jobs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run_it(monkeypatch: pytest.MonkeyPatch, *argv: str) -> None:
 def test_results_for_a_table_have_stable_keys_and_respect_the_bound(
     table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few = ("--planners", "greedy,annealing")  # training has tests of its own
+    few = ("--planners", "greedy,annealing")  # training has its own tests
     run_it(monkeypatch, "--data", str(table), "--jobs", "3", "--placements", "0", *few)
     *text, last = capsys.readouterr().out.splitlines()
     answer = json.loads(last)
@@ -78,7 +78,7 @@ def test_results_for_a_table_have_stable_keys_and_respect_the_bound(
     assert any("mean absolute error" in line for line in text)
     assert {"default_planner", "train_s", "decision_ms_p99", "planners"} < answer.keys()
     assert any(line.startswith("LP bound") for line in text)
-    assert not any(line.startswith("figure 10") for line in text)  # these are of the thesis's applications
+    assert not any(line.startswith("figure 10") for line in text)  # only for the thesis's applications
 
 
 def test_results_of_the_thesis_are_shown_next_to_ours(

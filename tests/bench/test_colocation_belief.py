@@ -1,4 +1,4 @@
-"""A planner with profiles and experience keeps within memory and the cap."""
+"""A planner with profiles and experience stays within memory and the cap."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_without_memory_known_those_like_who_could_not_do_not_share() -> None:
 
 
 def world(seed: int) -> TableWorld:
-    """Applications of any memory in any phases, all of which slow each other by hidden factors."""
+    """Return applications with random memory and phases that slow each other by hidden factors."""
     rng = np.random.default_rng(seed)
     profiles = [
         profile(

@@ -1,4 +1,4 @@
-"""Experience of jobs that share GPUs: means, deviations, runs, and groups that cannot run together."""
+"""Experience records means, deviations, runs, and groups that cannot run together."""
 
 from __future__ import annotations
 

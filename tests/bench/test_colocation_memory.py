@@ -55,7 +55,7 @@ def test_a_job_that_ends_before_the_other_grows_does_not_count() -> None:
         return needed_mib([job for job in jobs if job is not None], NO_HEADROOM)
 
     assert needed(0.9) == 9000
-    # So slow that it may still be there when the other grows.
+    # The job is so slow that it may still run when the other job grows.
     assert needed(0.5) == 15000
 
 
@@ -71,7 +71,7 @@ def test_a_gap_takes_as_much_as_the_largest_and_nothing_but_gaps_is_not_known() 
 def test_work_beyond_the_profile_is_in_its_last_phase() -> None:
     two = profile("two", (5, 100.0), (5, 200.0))
     assert phase_intervals(two, Member(0, 0, 100.0, 50.0), 0.5, 0.0) == [PhaseInterval(0, 200, 200)]
-    # Two that are over in a moment have a moment in which they are there.
+    # Two jobs that end immediately still run together for a moment.
     assert needed_mib([[PhaseInterval(0, math.inf, 1)], [PhaseInterval(3, 3.5, 2)]], NO_HEADROOM) == 3
 
 
@@ -154,5 +154,5 @@ def test_a_group_that_ran_out_of_memory_does_not_fit_again(
 
 @pytest.mark.parametrize("expected_mib", [0.0, 10000.0, math.nan])
 def test_errors_do_not_explain_that_nothing_or_too_much_did_not_fit(expected_mib: float) -> None:
-    with pytest.raises(ValueError, match=f"{expected_mib} MiB expected"):
+    with pytest.raises(ValueError, match=f"{expected_mib} MiB must be"):
         Headroom().add_out_of_memory((0, 1), expected_mib, 10000.0)

@@ -6,7 +6,7 @@ from slurm_gpu.diagnose.verdict import Cause
 
 
 def a_hang():
-    """The first small one that is in a window."""
+    """Return the first hang of a small job that is recorded in a window."""
     drawn = (faulty(1, Cause.HANG, n) for n in range(60))
     return next(
         case

@@ -1,4 +1,4 @@
-"""The reader of bench/forecast.py uses only the start from after the poll, and rejects other formats."""
+"""The reader of bench/forecast.py uses no later value except the start, and rejects other formats."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""The published experiment on a trace of four nodes: input, arrivals and output."""
+"""Input, arrivals and output of the published experiment are correct on a trace of four nodes."""
 
 from __future__ import annotations
 

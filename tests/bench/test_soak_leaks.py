@@ -21,7 +21,7 @@ def life(minutes, memory, files=lambda at_s: 9, seed=1):
 
 
 def warming_up(at_s, mib=60.0, tau_s=600.0):
-    """As a daemon does that remembers more and more of what comes again."""
+    """Return the additional memory of a daemon whose caches fill gradually."""
     return 80 + mib * (1 - 2.718 ** (-at_s / tau_s))
 
 
@@ -44,7 +44,7 @@ def test_a_leak_is_found_beneath_that(minutes, seed):
 
 
 def test_a_leak_that_comes_in_steps_is_found():
-    """Python asks the system for 1 MiB at a time."""
+    """Python requests memory from the system in steps of 1 MiB."""
     stepwise = life(77, lambda at_s: 80 + (LEAK_MIB_PER_H + 1) * at_s // 3600)
     assert of_one(stepwise)["mib_per_h"] == pytest.approx(LEAK_MIB_PER_H + 1, rel=0.2)
 

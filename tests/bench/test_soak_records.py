@@ -15,11 +15,11 @@ from tests.cli.conftest import make_record, make_run
 PLACES = {("n1", "GPU-a")}
 RUN = make_run(devices=(make_record("GPU-a"),))
 FORGOTTEN = make_run(state="PENDING", start_s=None, end_s=None, nodes="", devices=())
-"""Submitted, and never begun: slurmctld was killed, and forgot it, but not Slurm's accounting."""
+"""A job that never started: slurmctld was killed and forgot the job, but accounting has its submission."""
 
 
 class Client:
-    """A slurm-gpudbd that has these runs of each job."""
+    """A replacement for slurm-gpudbd that returns these runs of each job."""
 
     def __init__(self, *shown: Any) -> None:
         self.shown = shown
@@ -34,7 +34,7 @@ def test_a_submission_that_slurmctld_forgot_is_no_second_record_of_the_job_with_
     client = Client(RUN, FORGOTTEN)
     runs, n_never_begun = runs_of(client, 17, 1, until=float("inf"))
     assert (list(runs), n_never_begun) == ([RUN], 1)
-    assert client.asked == 1  # and its end is not awaited
+    assert client.asked == 1  # the end of the forgotten job is not awaited
     assert record_error(1, PLACES, runs) is None
 
 
@@ -46,14 +46,14 @@ def test_a_run_that_slurmctld_lost_is_not_waited_for() -> None:
 
 
 def test_a_job_that_slurmctld_forgot_once_it_had_begun_is_no_second_record_either() -> None:
-    # Its node shipped a record; Slurm's accounting has only the submission.
+    # The node of the job shipped a record; Slurm's accounting has only the submission.
     begun = make_run(state="PENDING", end_s=None, submit_s=RUN.submit_s - 60, devices=(make_record("GPU-b"),))
     places = {("n1", "GPU-a"), ("n1", "GPU-b")}
     assert record_error(1, places, [begun, RUN]) is None
     assert record_error(1, PLACES, [begun, RUN]) is RecordError.TWICE  # it has no timestamp
     assert (
         record_error(1, places, [begun]) is RecordError.LOST
-    )  # it is the only one, and counts: GPU-a is missing
+    )  # the only run counts, and it lacks GPU-a
 
 
 def test_missing_and_duplicate_records_are_found() -> None:

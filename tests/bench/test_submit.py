@@ -1,4 +1,4 @@
-"""bench/submit.py: the policy of --rules."""
+"""bench/submit.py builds a policy with the number of rules that --rules specifies."""
 
 from __future__ import annotations
 

@@ -126,16 +126,16 @@ def make_health(**changes: Any) -> Health:
 
 
 class Database:
-    """A DatabaseClient with the answers of slurm-gpudbd."""
+    """A DatabaseClient with prepared answers of slurm-gpudbd."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self.left_out = 0
-        """The number of runs, and of events, that one answer has no space for."""
+        """The number of runs and events that one answer omits for lack of space."""
         self.unmatched = 0
         self.run_timelines: list[RunTimeline] = []
         self.window_list: list[NodeWindow] | None = None
-        """None: the job does not run, and no window was kept."""
+        """None if the job does not run and no window was kept."""
         self.host_list: list[NodeMinutes] = []
         self.windows_asked = 0
         self.windows_of: Callable[[list[NodeWindow]], list[NodeWindow]] = lambda windows: windows
@@ -143,18 +143,18 @@ class Database:
         self.lives: dict[str, Live] = {}
         self.reports: list[NodeReport] = []
         self.cluster_state: ClusterState | None = None
-        """None: slurm-gpudbd is unreachable."""
+        """None if slurm-gpudbd is unreachable."""
         self.reported_verdicts: Verdicts | None = None
         self.running_state: Running | None = None
-        """None with an older slurm-gpudbd."""
+        """None for an older slurm-gpudbd."""
         self.state: Health | None = make_health()
         self.asked: dict[str, Any] = {}
         self.act_list: list[AuditEvent] = []
-        """The newest first."""
+        """Audit events, the newest first."""
         self.refused: list[Decision] = []
-        """The newest first."""
+        """Refusals, the newest first."""
         self.reserved: list[Reservation] | None = []
-        """None with a slurm-gpudbd without reservations."""
+        """None for a slurm-gpudbd without reservations."""
 
     def __enter__(self) -> Self:
         return self
@@ -251,7 +251,7 @@ class CommandLine:
 
 
 def _refuse_slurmdbd() -> Sacctmgr:
-    """Fail at once; on a host with sacctmgr the real client would retry for minutes."""
+    """Fail at once, because on a host with sacctmgr the real client would retry for minutes."""
     raise SlurmError("slurmdbd: Connection refused")
 
 
@@ -283,7 +283,7 @@ def no_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def installed(no_repetition: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return a complete installation for doctor, in a directory that, unlike tmp_path, users may enter."""
-    from tests.cli.installation import Installation  # it imports this module
+    from tests.cli.installation import Installation  # installation imports this module
 
     with tempfile.TemporaryDirectory(prefix="slurm-gpu-doctor-") as directory:
         Path(directory).chmod(0o755)

@@ -37,7 +37,7 @@ class Installation:
         self.database = Database()
         self.outputs = {"scontrol --version": "slurm 22.05.8\n", "squeue": "", "slurmd -G": ""}
         self.outputs["scontrol --all --oneliner show partition"] = (DATA / "partitions.txt").read_text()
-        """The output of other commands, by the beginning of the command line."""
+        """Outputs of commands, by the beginning of the command line."""
         for directory in ("slurm", "prolog.d", "epilog.d", "run/jobs", "state/spool", "proc"):
             (root / directory).mkdir(parents=True, mode=0o700)
         (root / "proc" / "stat").write_text(f"btime {time.time() - 1000}\n")
@@ -45,7 +45,7 @@ class Installation:
         (root / "proc" / "driver" / "nvidia" / "version").touch()
         self.process(1, "/sbin/init")
         self.has_units = True
-        """Whether systemd runs, with units of all daemons as from packages."""
+        """Whether systemd runs and has the units of all daemons, as after an installation from packages."""
         (root / "slurm").chmod(0o755)
         self.site_file = root / "slurm-gpu.yaml"
         self.site_file.write_text("cluster: neuron\n")
@@ -56,7 +56,7 @@ class Installation:
             self.conf[kind] = f"{hook.parent}/*"
 
     def process(self, pid: int, *words: str, state: str = "S", age_s: float = 900.0) -> Path:
-        """Add a process to /proc of this host, which has been up for 1000 s."""
+        """Add a process to /proc of the host, which has been up for 1000 s."""
         directory = self.root / "proc" / str(pid)
         directory.mkdir(exist_ok=True)
         (directory / "cmdline").write_text("\0".join(words) + "\0")

@@ -1,4 +1,4 @@
-"""Every option with a number, a time or a name accepts or refuses any text with a message."""
+"""Every option for a number, a time or a name either accepts a text or refuses it with a message."""
 
 from __future__ import annotations
 

@@ -87,11 +87,11 @@ class Host:
             return (DATA / "partitions.txt").read_text()
         if "assoc_mgr" in argv:
             return f"UserName={getpass.getuser()}({os.getuid()}) DefAccount=vision DefWckey=\n"
-        assert re.search("<[0-9a-f]{16}>", argv[-1]), argv  # the queue, which is empty
+        assert re.search("<[0-9a-f]{16}>", argv[-1]), argv  # squeue, whose queue is empty
         return ""
 
     def notes(self) -> list[list[str]]:
-        """Return the notes of explain, quota and forecast, without those of the script itself."""
+        """Return the notes of explain, quota and forecast, without the notes of job_submit.lua."""
         found = []
         for argv in (("explain", "--json", *ASK), ("quota", "--json"), ("forecast", "--json", *ASK)):
             assert self.command(*argv) in (0, 1), self.command.err
@@ -129,7 +129,7 @@ def test_hidden_jobs_of_other_users_are_named(
     host.raw["PrivateData"] = "accounts,jobs"
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     assert host.notes() == [[QUEUE, HOURS, *hidden]] * 3
-    host.install(POLICY.replace("per: group", "per: user"))  # others do not matter
+    host.install(POLICY.replace("per: group", "per: user"))  # jobs of other users do not count
     assert host.notes() == [[QUEUE, HOURS]] * 3
     host.write_snapshot(hours={}, period_starts=dict.fromkeys(("day", "week", "month"), 1))
     assert host.notes() == [[]] * 3
@@ -145,8 +145,8 @@ def test_a_copy_of_the_script_that_is_older_than_the_controllers_is_named(host: 
     note = f"{host.script} differs from the file on head, so Slurm may decide differently"
     assert host.notes() == [[note]] * 3
     for name, script, at_s in (
-        ("head", host.script, changed_s + 60),  # the same script
-        ("head", applied, changed_s - 60),  # changed here since, as by a rollback
+        ("head", host.script, changed_s + 60),  # both hosts have the same script
+        ("head", applied, changed_s - 60),  # the script changed here later, as after a rollback
         (this_host(), applied, changed_s + 60),
     ):
         (host.directory / "slurm-gpu" / "policy-head.json").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Values are formatted for people."""
+"""Values in tables are formatted for readers."""
 
 from zoneinfo import ZoneInfo
 

@@ -1,4 +1,4 @@
-"""`slurm-gpu colocation` trains a model, compares it with other planners, and plans with its file."""
+"""`slurm-gpu colocation` trains a model, compares it with other planners, and plans with the model file."""
 
 import json
 import re
@@ -67,7 +67,7 @@ def short_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "settings_of", short)
 
 
-# The file of `model`, which the first test that needs it creates for all.
+# The model file, which the first test that needs it creates for all tests.
 _TRAINED: list[bytes] = []
 
 
@@ -340,7 +340,7 @@ def test_if_better_keeps_the_better_of_two_models(slurm_gpu: CommandLine, table:
     assert model.read_bytes() == before
     assert slurm_gpu(*argv, "--cap", "1.05") == 0
     assert model.read_bytes() != before
-    model.write_bytes(before[:-100])  # a truncated file, or one of an older version
+    model.write_bytes(before[:-100])  # a truncated file, or a file of an older version
     assert slurm_gpu(*argv) == 0
     assert read_any(model).kind == "dqngpu"
 

@@ -1,4 +1,4 @@
-"""Speeds that slurm-gpuctld learned of sharing jobs are written as a table for training."""
+"""Speeds of sharing jobs that slurm-gpuctld learned are written as a table for training."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_pair_that_ran_out_of_memory_cannot_run_together(store: ColocationStor
     store.part("large", "bert")
     store.part("large", "large")
     store.part("large", "forgotten")
-    store.part("alice/train", "bert")  # separated for being slower than promised, as its speeds show
+    store.part("alice/train", "bert")  # separated because the jobs ran slower than promised
     write_csv(tmp_path / "out.csv", [measured_of(store, "a100")])
     table = read_table(tmp_path / "out.csv")
     assert table.names == ("alice/train", "bert", "large")

@@ -1,4 +1,4 @@
-"""`slurm-gpu db` works only on the host of slurm-gpudbd, and names its database."""
+"""`slurm-gpu db` works only on the host of slurm-gpudbd, and names the database."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tests.slurm.recorded import NOW_S
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a directory that stands for /etc and /var of an empty host."""
+    """Return a directory that replaces /etc and /var of an empty host."""
     monkeypatch.setattr(settings, "DEFAULT_PATH", tmp_path / "slurm-gpudbd.yaml")
     monkeypatch.setattr(settings, "DEFAULT_DATABASE", tmp_path / "slurm-gpu.db")
     monkeypatch.setattr(settings, "DEFAULT_URL", f"sqlite:///{tmp_path}/slurm-gpu.db")
@@ -57,7 +57,7 @@ def test_a_password_is_never_shown():
 
 @pytest.fixture
 def filled(place: Path) -> Database:
-    """Fill a database with a run of over a year ago and one of today, each with a timeline and an event."""
+    """Fill a database with a run that is 400 days old and a recent run, each with a timeline and an event."""
     (place / "slurm-gpudbd.yaml").write_text(f"url: sqlite:///{place}/slurm-gpu.db\n")
     database = Database(f"sqlite:///{place}/slurm-gpu.db")
     database.upgrade()

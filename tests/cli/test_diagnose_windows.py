@@ -22,11 +22,11 @@ def test_a_finding_in_the_window_decides_the_verdict(slurm_gpu: CommandLine):
     assert slurm_gpu("diagnose", "17") == 1
     assert "slow or failing (throttled)" in slurm_gpu.out
     assert "who       n1 GPU 5\n" in slurm_gpu.out
-    assert slurm_gpu.database.windows_asked == 1  # for an ended job only kept windows exist
+    assert slurm_gpu.database.windows_asked == 1  # an ended job has only kept windows
 
 
 def node_minutes(infiniband: dict[str, float]) -> list[NodeMinutes]:
-    """Return ten minutes of InfiniBand traffic; each node's share applies to the second half."""
+    """Return ten minutes of InfiniBand traffic; in the second half, each node has only its given share."""
     at_s = tuple(float(BEGINS_S + 10 * n) for n in range(1, 61))
     return [
         NodeMinutes(
@@ -39,7 +39,7 @@ def node_minutes(infiniband: dict[str, float]) -> list[NodeMinutes]:
 
 
 def test_windows_are_judged_up_to_the_end_of_the_shortest(slurm_gpu: CommandLine):
-    """For a young job the seconds that only one node reported are a large part of its time."""
+    """The seconds that only one node reported are a large part of a young job's time."""
     add_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=False)
     slurm_gpu.database.runs = [structs.replace(run, end_s=None) for run in slurm_gpu.database.runs]
     longer, shorter = windows_of(Training(n_bins=70)), windows_of(Training(n_bins=40))
@@ -111,7 +111,7 @@ def test_busy_cpus_of_a_node_count_if_the_job_uses_them(slurm_gpu: CommandLine, 
 
 
 def test_an_ended_healthy_job_is_judged_by_its_whole_timeline(slurm_gpu: CommandLine):
-    """Unless the window covers the last minutes of the job."""
+    """Use the window instead if it covers the last minutes of the job."""
     add_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     slurm_gpu.database.window_list = windows_of(Training())
     for after, basis in ((60, "by its last minutes at full resolution"), (2600, "by its whole timeline")):
@@ -145,11 +145,11 @@ def test_windows_of_all_nodes_of_a_running_job_are_awaited(slurm_gpu: CommandLin
         slurm_gpu.err == "Requesting the last ten minutes from the nodes of the job; this takes up to 80 s\n"
     )
     slurm_gpu("diagnose", "17")
-    assert slurm_gpu.err == ""  # the windows are still there
+    assert slurm_gpu.err == ""  # slurm-gpudbd still has the windows
 
 
 def test_windows_are_kept_until_all_nodes_have_sent_theirs(slurm_gpu: CommandLine):
-    """slurm-gpudbd drops windows after 20 s, so those of two nodes may never be there together."""
+    """slurm-gpudbd drops windows after 20 s, so it may never have the windows of two nodes together."""
     add_running_job(slurm_gpu, 0.0, 1000.0)
     begin = slurm_gpu.site.wall()
 
@@ -172,7 +172,7 @@ def test_waiting_for_nodes_without_an_answer_is_limited(slurm_gpu: CommandLine):
 
 
 def release_n2(slurm_gpu: CommandLine, *, end_s: int | None, state: str) -> None:
-    """Add a job that released n2 after ten minutes; its other node continued for an hour, or runs."""
+    """Add a job that released n2 after ten minutes and kept its other node for longer."""
     add_job(slurm_gpu, Training(n_bins=200, width_s=16.0), final=end_s is not None)
     (run,), (run_timeline,) = slurm_gpu.database.runs, slurm_gpu.database.run_timelines
     devices = tuple(
@@ -199,7 +199,7 @@ def test_a_node_that_failed_is_reported_as_missing(slurm_gpu: CommandLine):
 
 
 def test_windows_of_another_task_of_the_array_are_ignored(slurm_gpu: CommandLine):
-    """The other task had the same GPUs before."""
+    """Another task of the array used the same GPUs before."""
     add_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
     slurm_gpu.database.runs = [structs.replace(run, job_id=19, id="17_2") for run in slurm_gpu.database.runs]
     slurm_gpu.database.run_timelines = [

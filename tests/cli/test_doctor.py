@@ -42,7 +42,7 @@ def test_an_invalid_site_file_is_named_with_line_and_column(installed: Installat
 
 
 def test_munge(installed: Installation):
-    # Not below tmp_path: the path of a Unix socket is short.
+    # tmp_path may be too long for the path of a Unix socket.
     with tempfile.TemporaryDirectory(prefix="sgdoc-") as directory, running_munged(Path(directory)) as socket:
         Path(directory).chmod(0o755)
         installed.site_file.write_text(f"cluster: neuron\nmunge_socket: {socket}\n")
@@ -270,7 +270,7 @@ def test_a_policy_without_the_lua_plugin_is_reported(installed: Installation):
 
 @pytest.mark.parametrize("plugins", ["job_submit/lua", "throttle,job_submit/lua"])
 def test_the_full_name_of_the_plugin_is_recognized(installed: Installation, plugins: str):
-    """Slurm loads `lua` twice if both names are written."""
+    """Slurm loads the plugin twice if slurm.conf names both `lua` and `job_submit/lua`."""
     (installed.root / "policy.yaml").write_text(_POLICY)
     installed.conf["JobSubmitPlugins"] = plugins
     assert levels(job_submit.plugin(installed.at())) == ["ok"]
@@ -322,7 +322,7 @@ def test_the_installed_script_is_compared_with_the_policy(installed: Installatio
     assert levels(job_submit.script(installed.at(host="login"))) == ["skipped"]
 
 
-# Together
+# All checks together
 
 
 def test_checks_that_need_a_failed_check_are_skipped(installed: Installation):
@@ -395,7 +395,7 @@ def test_other_users_than_root_can_run_it_with_unreadable_directories(
 def test_checks_that_were_skipped_for_one_reason_share_one_line(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
 ):
-    """Failures must not be lost among them."""
+    """A line for each skipped check would hide failures."""
     checks = [Check(name, lambda _: [fail("down", "start it")], ()) for name in ("Slurm",)]
     checks += [Check(name, lambda _: [], ("Slurm",)) for name in ("hooks", "drained")]
     checks += [Check("more", lambda _: [skipped("no GPU")]), Check("fine", lambda _: [ok("well")])]
@@ -440,7 +440,7 @@ def test_each_of_several_mistakes_has_its_own_line(slurm_gpu: CommandLine, monke
 def test_control_characters_of_other_users_are_replaced(
     slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
 ):
-    """Operators write reasons of nodes, and other users may choose file names."""
+    """Operators write the reasons of nodes, and users choose file names, so messages may contain any text."""
     checks = (Check("drained", lambda _: [fail("drained: n1 (x\x1b]0;title\x07\x1b[2J)", "a\tb")]),)
     monkeypatch.setattr(run_checks, "__defaults__", (checks,))
     assert slurm_gpu("doctor") == 1

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` reports an interrupted apply and limits that were changed since."""
+"""`slurm-gpu doctor` reports an interrupted apply, and limits that changed after an apply."""
 
 from slurm_gpu.cli.doctor.checks.finding import DoctorContext
 from slurm_gpu.cli.doctor.checks.slurm import journal
@@ -11,7 +11,7 @@ LIMIT = Owned(of("vision"), limit("MaxTRES_gpu"), 4, None, "size")
 
 
 def applied(installed: Installation, state: ApplyState, *owned: Owned, found: int = 4) -> DoctorContext:
-    """Return a controller with an apply in this state, and slurmdbd with the limit `found`."""
+    """Return a controller with an apply in this state, whose slurmdbd has the limit `found`."""
     at = installed.at()
     written = ApplyJournal(at.policy_state)
     with written.lock():

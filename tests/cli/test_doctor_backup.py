@@ -94,7 +94,7 @@ def test_different_scripts_are_reported(hosts: Installation):
     ],
 )
 def test_the_remedy_is_for_the_host_with_the_older_policy(hosts: Installation, here: str, follows: str):
-    """`head` has the newer policy, on whichever host doctor runs."""
+    """Run doctor on the host `here`; `head` always has the newer policy."""
     texts = {"head2": "-- slurm-gpu 0.2.0\n", "head": "-- slurm-gpu 0.2.0\n-- newer\n"}
     for day, (host, text) in enumerate(texts.items()):
         script(hosts).write_text(text)

@@ -37,7 +37,7 @@ def host(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Installati
 
 
 def found(host: Installation, states: Mapping[str, str], *, is_node: bool = False) -> list[CheckResult]:
-    """Return the findings with these states of units ("loaded enabled active USER"; default: disabled)."""
+    """Return the findings for units in these states ("loaded enabled active USER"; default: disabled)."""
     blocks = []
     for name in (NODE, DATABASE, CONTROLLER, WEB, ADJUST, DAILY, REPORT):
         load, file, active, *user = states.get(name, "loaded disabled inactive").split()
@@ -67,7 +67,7 @@ def levels_and_remedies(findings: list[CheckResult]) -> list[tuple[str, str | No
 def test_slurm_gpudbd_is_needed_only_on_the_host_of_its_address(
     host: Installation, address: str, is_needed: bool
 ) -> None:
-    """The package installs slurm-gpudbd.yaml wherever its commands are used, as on the controller."""
+    """The package installs slurm-gpudbd.yaml even on hosts that only use its commands."""
     host.site_file.write_text(f"cluster: neuron\ndatabase: http://{address}\n")
     host.site_file.with_name("slurm-gpudbd.yaml").write_text("{}\n")
     remedies = [remedy for _, remedy in levels_and_remedies(found(host, {})) if remedy]
@@ -110,7 +110,7 @@ def test_the_host_with_slurm_gpudbd_yaml_needs_slurm_gpudbd(host: Installation) 
 
 
 def test_units_that_do_not_run_as_slurm_user_are_named(host: Installation) -> None:
-    """A report that runs as slurm takes /var/lib/slurm-gpu away from a slurm-gpudbd with another user."""
+    """A report that runs as another user than slurm-gpudbd would take over /var/lib/slurm-gpu."""
     findings = found(host, {DAILY: "loaded enabled active", REPORT: "loaded static inactive hpc"})
     assert [finding.level.value for finding in findings] == ["fail", "ok"]
     assert findings[0].message.startswith("slurm-gpu-report@day.service runs as hpc, but SlurmUser is slurm:")

@@ -58,7 +58,7 @@ def test_repeatedly_ending_nvml_readers_are_reported(installed: Installation):
     installed.database.lives = {"n1": Live(at_s=NOW_S), "n2": Live(at_s=NOW_S, host={"reader_exits": 2})}
     assert levels(readers.alive(installed.at())) == ["ok"]
     installed.database.lives["n3"] = Live(at_s=NOW_S, host={"reader_exits": 11})
-    # A node of the previous release.
+    # n4 still runs the previous release.
     installed.database.lives["n4"] = Live(at_s=NOW_S, host={"reader_deaths": 3})
     finding = worst(readers.alive(installed.at()))
     assert finding.level is Level.FAIL
@@ -175,7 +175,7 @@ def test_a_silent_node_is_named(installed: Installation):
 
 
 def test_the_same_problem_on_500_nodes_is_one_finding(installed: Installation):
-    """A firewall may separate them from slurm-gpudbd; one line per node would hide other findings."""
+    """A firewall may separate all nodes from slurm-gpudbd; one line per node would hide other findings."""
     at = installed.at()
     names = [f"n{n}" for n in range(1, 501)]
     at.nodes = [dataclasses.replace(at.nodes[0], name=name) for name in names]
@@ -237,7 +237,7 @@ def test_a_gpu_of_slurm_that_slurm_gpud_does_not_see_is_reported(installed: Inst
 
 
 def test_mig_instances_count_individually_or_as_their_gpu(installed: Installation):
-    # Two GPUs, one of which has three instances: four devices that Slurm may allocate.
+    # n1 has two GPUs, one with three instances, so Slurm may allocate four devices.
     installed.database.reports = [_report("n1", 2, n_instances=3), _report("n2", 4, n_instances=3)]
     installed.database.reports.append(_report("n3", 4))
     assert levels(database.devices_agree(installed.at())) == ["ok"]

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` reports on each node, with or without GPUs, what would drain it."""
+"""`slurm-gpu doctor` reports everything that would drain a node, with or without GPUs."""
 
 import dataclasses
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_a_node_without_gpus_needs_no_slurm_gpu_hook(bare: Installation):
 def test_hooks_that_slurmd_cannot_start_are_named(
     installed: Installation, content: bytes, problem: str, remedy: str
 ):
-    """Each of them drained a node of Slurm 22.05; a shell would run the first without an error."""
+    """Each of these hooks drained a node of Slurm 22.05, although a shell would run the first."""
     hook = installed.root / "epilog.d" / "50-site"
     hook.write_bytes(content)
     hook.chmod(0o755)

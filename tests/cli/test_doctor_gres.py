@@ -23,7 +23,7 @@ def line(files: str, kind: str = "a100", count: int = 1) -> str:
 
 
 def report(*minors: int, name: str | None = "NVIDIA A100-SXM4-40GB", cut: int | None = None) -> NodeReport:
-    """Return the report of a node with GPUs of these minors, one of which may have an instance."""
+    """Return the report of a node with GPUs of these minor numbers; the GPU `cut` has a MIG instance."""
     devices = [
         DeviceFacts(uuid=f"GPU-{minor}", node="n1", at_s=5, minor=minor, name=name) for minor in minors
     ]
@@ -33,7 +33,7 @@ def report(*minors: int, name: str | None = "NVIDIA A100-SXM4-40GB", cut: int | 
 
 
 def compared(text: str, node_report: NodeReport) -> list[str]:
-    """Return level and message of each finding."""
+    """Return the level and message of each finding."""
     found = list(gres.compare("n1", gres.positions(text), node_report))
     assert all((one.remedy is None) == (one.level.value == "ok") for one in found)
     return [f"{one.level.value} {one.message}" for one in found]

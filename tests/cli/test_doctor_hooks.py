@@ -55,11 +55,11 @@ def test_an_empty_glob_is_reported(installed: Installation):
     (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
     first, second = hooks.configured(installed.at())
     assert "matches no file: Slurm drains" in first.message
-    assert (first.level, second.level) == (Level.FAIL, Level.OK)  # the epilog's
+    assert (first.level, second.level) == (Level.FAIL, Level.OK)  # the epilog is OK
 
 
 def test_a_file_that_cannot_be_executed_is_reported(installed: Installation):
-    """A script needs chmod; a text would drain nodes as well if it were executable."""
+    """A script needs chmod; a text file would drain nodes even if it were executable."""
     (installed.root / "prolog.d" / "README").write_text("read me")
     finding = worst(hooks.configured(installed.at()))
     assert (finding.level, "README" in finding.message) == (Level.FAIL, True)
@@ -76,7 +76,7 @@ def test_a_hook_that_is_not_executable_is_not_ok_as_well(installed: Installation
 
 
 def test_a_typo_in_slurm_conf_is_recognized_by_the_installed_hook(installed: Installation):
-    """Without the typo, the glob would match the hook that lies next to slurm.conf."""
+    """Without the typo, the glob would match the hook in the directory of slurm.conf."""
     directory = Path(installed.conf["SLURM_CONF"]).parent
     (installed.root / "prolog.d").rename(directory / "prolog.d")
     installed.conf["Prolog"] = f"{directory}/prologs.d/*"
@@ -273,7 +273,7 @@ def test_a_line_added_to_others_is_checked_before_slurm_reads_it(installed: Inst
 
 
 def test_a_line_that_will_replace_another_is_checked_before_slurm_reads_it(installed: Installation):
-    """Earlier versions use only the last line."""
+    """Slurm before 24.11 uses only the last line."""
     conf, own = Path(installed.conf["SLURM_CONF"]), installed.conf["Prolog"]
     conf.write_text(f"Prolog={own}\nProlog={installed.root}/new.d/*\n")
     (installed.root / "new.d").mkdir()
@@ -314,7 +314,7 @@ def test_a_file_with_the_hooks_name_that_does_nothing_is_reported(installed: Ins
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("kind", ["prolog", "epilog"])
 def test_a_hook_is_recognized_by_its_content(installed: Installation, kind: str, wrapped: bool):
-    """A copy or a wrapper, under any name; an epilog as prolog, or the reverse, is reported."""
+    """Recognize a copy or a wrapper under any name, and report one of the other kind."""
     other = {"prolog": "epilog", "epilog": "prolog"}[kind]
     (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
     for event, level in ((kind, Level.OK), (other, Level.FAIL)):
@@ -337,7 +337,7 @@ def test_the_slurm_conf_of_the_node_must_run_the_hook_too(installed: Installatio
 
 
 def test_files_that_would_drain_nodes_are_found_before_slurm_reads_the_setting(installed: Installation):
-    """An admin runs doctor after editing slurm.conf: after `scontrol reconfigure` it would be too late."""
+    """Admins run doctor after editing slurm.conf: after `scontrol reconfigure` it would be too late."""
     conf = Path(installed.conf["SLURM_CONF"])
     conf.write_text("".join(f"{kind}={installed.conf[kind]}\n" for kind in ("Prolog", "Epilog")))
     readme = installed.root / "prolog.d" / "README"

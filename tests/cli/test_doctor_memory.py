@@ -47,7 +47,7 @@ def test_the_proposed_defaults_are_equal_shares_per_gpu_and_cpu(cluster: Install
     assert finding.message.startswith(
         "partition gpu: neither DefMemPerGPU nor DefMemPerCPU is set, so a job without --mem"
     )
-    # scontrol shows it as JobDefaults, but programs fail on a slurm.conf with that key.
+    # scontrol prints DefMemPerGPU as JobDefaults, but programs fail on a slurm.conf with that key.
     assert finding.remedy == (
         "set DefMemPerGPU=25000 and DefMemPerCPU=3125 (or less) in slurm.conf, each on its own line; "
         "then run "

@@ -93,7 +93,7 @@ def test_unread_events_are_reported(installed: Installation):
     assert levels(node.hook_directory(installed.at())) == ["ok"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the directory is root's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the directory must belong to root")
 def test_a_directory_of_events_that_others_can_enter_is_reported(installed: Installation):
     (installed.root / "run" / "jobs").chmod(0o755)
     assert worst(node.hook_directory(installed.at())).remedy.endswith(f"chmod 700 {installed.root}/run/jobs")
@@ -114,7 +114,7 @@ def test_unsent_records_are_reported(installed: Installation):
     just_now, before = NOW_S - 10, NOW_S - 90
     ended = {"final": True, "seq": 4}
     write(("record/a/GPU-1", {**ended, "last_s": just_now}), ("shipped/record/a/GPU-1", 3))
-    assert levels(node.spool(installed.at())) == ["ok"]  # still being sent
+    assert levels(node.spool(installed.at())) == ["ok"]  # the final record is still being sent
     write(("record/a/GPU-1", {**ended, "last_s": before}))
     assert worst(node.spool(installed.at())).message.endswith(" has 1 final record to send")
     write(("shipped/record/a/GPU-1", 4))
@@ -135,7 +135,7 @@ def test_unsent_records_are_reported(installed: Installation):
         ({}, None),
         ({"f_bavail": 4095}, "is full: 15 MiB and 100 files are left"),
         ({"f_favail": 0}, "is full: 16 MiB and 0 files are left"),
-        ({"f_favail": 0, "f_files": 0}, None),  # as with Btrfs, which has no fixed number
+        ({"f_favail": 0, "f_files": 0}, None),  # Btrfs has no fixed number of files
         ({"f_flag": os.ST_RDONLY}, "is mounted read-only"),
     ],
 )

@@ -113,7 +113,7 @@ def test_the_daemon_that_is_down_is_named_with_its_remedy(
 def test_a_database_host_without_slurm_conf_is_given_it(
     installed: Installation, monkeypatch: pytest.MonkeyPatch
 ):
-    """slurm-gpudbd calls sacct, scontrol and squeue, which need it."""
+    """slurm-gpudbd calls sacct, scontrol and squeue, which need slurm.conf."""
     monkeypatch.setenv("SLURM_CONF", f"{installed.root}/none")
     at = installed.at()
 

@@ -13,7 +13,7 @@ from slurm_gpu.cli.doctor.checks.finding import unit_is_here
 from tests.cli.installation import ROOT, Installation, worst
 
 _CHECKS = sorted((ROOT / "slurm_gpu" / "cli" / "doctor" / "checks").rglob("*.py"))
-# These check whether systemd has the unit, or write "on its host" for another host.
+# Modules that check whether systemd has the unit, or that give commands for another host.
 _MAY_NAME_SYSTEMD = {"services.py", "boot.py"}
 _NEEDS_A_UNIT = re.compile(r"\b(?:systemctl|journalctl)\b")
 

@@ -1,4 +1,4 @@
-"""doctor reports differences between Slurm's reservations and those of slurm-gpudbd."""
+"""`slurm-gpu doctor` reports differences between the reservations of Slurm and of slurm-gpudbd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` reports jobs that slurmctld no longer has and that accounting shows as running."""
+"""`slurm-gpu doctor` reports jobs that slurmctld no longer has, but that run according to accounting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PENDING = make_run(id="18", job_id=18, state="PENDING", start_s=None, end_s=None
 
 
 class LostJobs(Slurm):
-    """A Slurm whose slurmctld lost jobs, with this queue and these end times of jobs in accounting."""
+    """A Slurm whose slurmctld lost jobs, with a given queue and given end times in accounting."""
 
     def __init__(self, queue: Sequence[QueuedJob], ends: dict[tuple[int, int], int | None]) -> None:
         super().__init__({})

@@ -207,7 +207,7 @@ def test_another_slurm_gpudbd_at_the_port_is_reported(host: Installation):
 
 
 def test_a_second_slurm_gpudbd_on_this_host_is_reported(host: Installation):
-    """Clients prefer its socket to the address of the cluster's, so each has a part of the records."""
+    """Clients prefer the local socket to the configured address, so records would be divided."""
     other = Database()
     other.state = make_health(last_import_s=host.database.health().now_s - 7)
     (finding,) = _address(host, other)
@@ -261,7 +261,7 @@ def test_gpus_of_this_host_that_slurm_lacks_are_reported(installed: Installation
         path = installed.root / "dev" / name
         path.parent.mkdir(exist_ok=True)
         path.touch()
-    assert levels(gres.agrees(at)) == ["skipped"]  # slurm-gpud has yet to report
+    assert levels(gres.agrees(at)) == ["skipped"]  # slurm-gpud has not reported yet
     at.nodes = [dataclasses.replace(node, gpus={}) for node in at.nodes]
     finding = worst(gres.agrees(at))
     assert finding.message.startswith("this host has 2 GPUs (")
@@ -296,7 +296,7 @@ class _Page(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def page() -> Iterator[type[_Page]]:
-    """Return a web server with an answer to change; its address is `url`."""
+    """Return a handler whose answer tests can change, and serve it at `url`."""
     handler = type("Page", (_Page,), {})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     handler.url = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]

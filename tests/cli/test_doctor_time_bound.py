@@ -16,7 +16,7 @@ from slurm_gpu.errors import DatabaseError, MungedUnavailableError, SlurmError
 
 
 class Hanging:
-    """Slurm's commands, munged and slurm-gpudbd, all of which hang, and the elapsed time."""
+    """Simulate Slurm's commands, munged and slurm-gpudbd, which all hang, and the elapsed time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -86,7 +86,7 @@ def test_remaining_reservations_are_deleted_after_slurm_gpuctld_stops(installed:
 
 
 def test_placement_is_disabled_before_slurm_gpuctld_stops(installed: Installation, conf: Path):
-    """Only slurm-gpuctld removes the zone from the constraint of a job that waits for it."""
+    """Only slurm-gpuctld removes the zone from the constraint of a pending job."""
     installed.site_file.write_text("cluster: neuron\nplacement: {mode: enforce}\n")
     typed = lines(installed)
     at = typed.index(f"{installed.site_file}: placement: mode: observe instead of enforce")
@@ -327,7 +327,7 @@ def test_the_files_of_a_host_are_removed_while_slurmctld_is_down(
 def test_the_controllers_files_are_removed_while_slurmctld_is_down(
     installed: Installation, conf: Path, fail_slurm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ):
-    """Limits, which belong to a cluster that only Slurm names, are mentioned."""
+    """The steps mention the limits of the policy without checking them, because slurmctld is down."""
     apply(installed)
     installed.at().policy_state.mkdir()
     monkeypatch.setenv("SLURM_CONF", str(conf))
@@ -364,7 +364,7 @@ def test_without_slurm_conf_the_other_files_are_removed(installed: Installation)
 
 @pytest.fixture
 def by_hand(installed: Installation, conf: Path) -> Installation:
-    """An installation from the checkout, with hooks next to slurm.conf."""
+    """Return an installation from the checkout, with hooks next to slurm.conf."""
     installed.has_units = False
     for kind, name in (("Prolog", "10-slurm-gpu"), ("Epilog", "90-slurm-gpu")):
         directory = conf.parent / f"{kind.lower()}.d"
@@ -381,12 +381,12 @@ def test_hooks_that_no_glob_matches_any_more_are_removed(by_hand: Installation, 
     (step,) = [step for step in uninstall_steps(by_hand.at()) if "not installed from packages" in step.what]
     assert step.what.startswith("Remove slurm-gpu")
     assert step.lines[0] == f"rm -r {hooks} {by_hand.root}/run"
-    by_hand.has_units = True  # from packages: stubs remain
+    by_hand.has_units = True  # packages leave stubs
     assert f"rm {hooks}" in lines(by_hand)
 
 
 def test_hooks_that_slurm_runs_until_it_is_reconfigured_are_not_removed(by_hand: Installation, conf: Path):
-    """A glob that matches nothing drains the node."""
+    """A glob that matches no file drains the node."""
     conf.write_text("ClusterName=neuron\n")
     by_hand.conf.update(Prolog=f"{conf.parent}/prolog.d/*", Epilog="(null)")
     assert f"install -m 755 /usr/bin/true {conf.parent}/prolog.d/10-slurm-gpu" in lines(by_hand)
@@ -426,7 +426,7 @@ def test_a_checkout_has_no_steps_for_packages(installed: Installation, conf: Pat
 def test_files_installed_by_hand_are_removed_too(
     installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Units, links to the commands, and the environment that contains them."""
+    """Remove units, links to the commands, and the virtual environment that contains the commands."""
     installed.has_units = False
     (installed.root / "by-hand").mkdir()
     unit, link = (installed.root / "by-hand" / name for name in ("slurm-gpu", "slurm-gpud.service"))

@@ -22,7 +22,7 @@ def write(installed: Installation, zones: str) -> None:
 
 
 def wait_for_zones(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
-    """Put one job into the queue that waits for a zone."""
+    """Put one job that waits for a zone into the queue."""
     job = dataclasses.replace(
         recorded_client().jobs()[0], job_id=7, state="PENDING", admin_comment=COMMENT, **changes
     )

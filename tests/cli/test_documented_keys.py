@@ -23,7 +23,7 @@ _WORDS = set(
     .replace(",", " ")
     .split()
 )
-# Objects whose keys are names (GPU types, TRES), or documented elsewhere (records).
+# Objects whose keys are names (GPU types, TRES) or are documented elsewhere (records).
 _OWN_NAMES = {"gpus", "gpus_allocated", "tres_requested", "tres_allocated", "devices"}
 
 

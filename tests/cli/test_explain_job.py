@@ -177,7 +177,7 @@ def test_the_reason_for_the_end_of_sharing_is_printed(tmp_path: Path) -> None:
         assert ending is not None
         text = "\n".join(lines(replace(decision_of(job, None), endings=(ending,)), is_logged=True))
         assert f"  Sharing ended 1970-01-01 00:33:20: {why};\n    {what}" in text
-    assert find_decision(tmp_path, "abc1") is not None  # the decision of its submission
+    assert find_decision(tmp_path, "abc1") is not None  # the decision on the submission of the job
     assert find_decision(tmp_path, "abc2") is None
 
 

@@ -1,4 +1,4 @@
-"""`slurm-gpu forecast` prints forecasts of pending jobs and commands, or the reason for having none."""
+"""`slurm-gpu forecast` prints forecasts of pending jobs and commands, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FORECAST = Forecast(
 
 
 def answering(slurm_gpu: CommandLine, answer_: Forecast | str | UsageError) -> list[Any]:
-    """Set the answer of slurm-gpudbd, and return a list of the questions that it receives."""
+    """Set the answer of slurm-gpudbd, and return a list of the requests that it receives."""
     asked: list[Any] = []
 
     def answer(question: Any) -> Forecast | str:
@@ -165,7 +165,7 @@ PartitionName=shut Default=NO DefaultTime=NONE MaxTime=UNLIMITED State=DOWN
 
 @pytest.fixture
 def cluster(slurm_gpu: CommandLine) -> None:
-    """Set the partitions, of which gpu is the default and one is down; slurmdbd is unreachable."""
+    """Simulate partitions (gpu is the default, and shut is down) and an unreachable slurmdbd."""
 
     def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         if argv[0] == "sacctmgr":
@@ -238,7 +238,7 @@ rules:
 
 @pytest.fixture
 def policy(slurm_gpu: CommandLine, cluster: None, tmp_path: Path) -> None:
-    """Install a policy; the snapshot shows two running GPUs of the caller."""
+    """Install a policy, and a snapshot in which the caller has two running GPUs."""
     source = parse_yaml(POLICY, "policy.yaml")
     checked = check_policy(source)
     names = resolve_names(checked, source, SystemDirectory())

@@ -87,7 +87,7 @@ def test_eligible_and_suspended_times_are_printed(slurm_gpu: CommandLine):
 def test_a_job_cancelled_while_suspended_shows_the_end_of_the_allocation(
     slurm_gpu: CommandLine, counted_s: int, after_s: int, is_odd: bool
 ):
-    """Slurm records the start of the last suspension as the end; an epilog may be late, too."""
+    """Slurm records the start of the last suspension as the end of the job; an epilog may end later, too."""
     end_s = START_S + 3000
     record = _idle(_A, last_s=end_s + after_s, allocated_s=3000.0 + after_s, suspended_s=600.0)
     slurm_gpu.database.runs = [

@@ -128,7 +128,7 @@ def test_each_statistic_of_a_record_is_part_of_the_use_of_its_gpu():
     record = make_record(_A, **optional)
     use = device_uses([record])
     left_out = {name for name in optional if device_uses([replace(record, **{name: None})]) == use}
-    # uptime_s orders segments, the timeline is printed separately, and the two others have equivalents.
+    # uptime_s orders segments, the timeline is printed separately, and the other two have equivalents.
     assert left_out == {"uptime_s", "timeline", "device_util_pct", "mem_hist_ms"}
 
 
@@ -215,7 +215,7 @@ def test_segments_after_a_clock_change_are_separated_by_records_of_gpus():
     spans = (
         (0, 1800, 500.0),
         (600, 1800, 2300.0),
-    )  # the second began when the first ended, with another clock
+    )  # the second segment began when the first ended, but by another clock
     hosts, records = [], []
     for n, (first_s, allocated_s, uptime_s) in enumerate(spans):
         when = {
@@ -243,7 +243,7 @@ def test_segments_without_records_of_gpus_are_separated_by_uptime(set_by_s: int)
             first_s=START_S + 1801 + set_by_s,
             last_s=START_S + 2401 + set_by_s,
         ),
-        make_host(  # concurrent with the first
+        make_host(  # concurrent with the first segment
             segment="3" * 16,
             uptime_s=700.0,
             cpu_s=1.0,

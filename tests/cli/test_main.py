@@ -1,4 +1,4 @@
-"""Exit codes and error messages without tracebacks."""
+"""Commands return the right exit codes and print errors without tracebacks."""
 
 import os
 import sys

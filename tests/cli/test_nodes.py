@@ -1,4 +1,4 @@
-"""`slurm-gpu nodes` with the recorded Slurm, also as a process on a terminal and in a pipe."""
+"""`slurm-gpu nodes` works with the recorded Slurm, also as a process on a terminal and in a pipe."""
 
 import csv
 import dataclasses
@@ -35,7 +35,7 @@ def test_the_jobs_of_each_gpu_are_listed(slurm_gpu: CommandLine):
     assert by_user == {("alice", 1, 2), ("alice", 3), ("bob", 0)}
     (shards,) = (job for job in n3["jobs"] if job["shared_gpus"])
     assert (shards["user"], shards["shared_gpus"], shards["gpus"]) == ("alice", [3], [])
-    # One of four GPUs is used whole, one in part: 16 shards, less 4 in use and 4 of the whole GPU.
+    # Of the 16 shards of four GPUs, 4 are in use and 4 belong to a GPU that is allocated whole.
     assert (n3["gpus_free"], n3["shards_free"]) == (2, 8)
 
 
@@ -242,7 +242,7 @@ def _on_terminal(environ: dict[str, str], columns: int) -> str:
         while True:
             try:
                 printed += (part := os.read(master, 65536))
-            except OSError:  # the other side has closed
+            except OSError:  # the other end of the terminal was closed
                 break
             if not part:
                 break

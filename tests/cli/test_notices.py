@@ -81,7 +81,7 @@ class Here:
         return ""
 
     def _jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
-        """Return the ended job as Slurm has it; None: Slurm no longer has it."""
+        """Return the ended job, or no job if Slurm no longer has it."""
         assert job_ids is not None
         assert list(job_ids) == [17]
         return [] if self.state is None else [queued(job_id=17, state=self.state)]

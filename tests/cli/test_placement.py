@@ -1,4 +1,4 @@
-"""`slurm-gpu placement`, and the check of weights by doctor."""
+"""`slurm-gpu placement` prints and restores weights, and doctor checks them."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_without_slurm_gpuctld_weights_are_computed_and_not_set(command: Command
     assert command("placement", "status", "--json") == 0
     found = json.loads(command.out)
     assert (found["from"], found["mode"], found["last_action"]) == ("now", "observe", None)
-    # n1 has no free GPU, n3 only shards in use, and n4 no GPUs, with Weight 1.
+    # n1 has no free GPU, on n3 only shards are in use, and n4 has no GPUs.
     targets = {line["name"]: line["target"] for line in found["nodes"]}
     assert set(targets) == {"n1", "n2", "n3"}
     assert targets["n1"] < targets["n3"]
@@ -205,7 +205,7 @@ def test_release_is_refused_while_slurm_gpuctld_runs(command: CommandLine, tmp_p
 
 
 class Host:
-    """A controller for doctor."""
+    """A controller on which doctor checks weights."""
 
     def __init__(self, installed: Installation, slurm: Slurm, mode: str) -> None:
         installed.site_file.write_text(f"cluster: neuron\nplacement: {{mode: {mode}}}\n")
@@ -214,7 +214,7 @@ class Host:
         self.at.site.connect_slurm = lambda: slurm
 
     def write(self, **changes: object) -> None:
-        """Write a table of a running slurm-gpuctld."""
+        """Write the placement table of a running slurm-gpuctld."""
         self.installed.process(815, "python3", "/usr/sbin/slurm-gpuctld")
         placementtable.write(
             self.at.controller_run / "placement.json",

@@ -1,4 +1,4 @@
-"""`slurm-gpu quota` as users call it."""
+"""Call `slurm-gpu quota` as users do."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_owners_and_their_loans_are_shown_to_all_users(quota: Command) -> None:
     assert quota() == 0
     assert rows(quota)[-2:] == [
         ["owner", "owns", "uses itself", "lends", "borrows", "back within"],
-        ["vision", "12", "2", "6", "1", "10m"],  # 9 on loan, of which 3 are the unowned ones that are idle
+        ["vision", "12", "2", "6", "1", "10m"],  # on loan: 6 GPUs of vision, and 3 idle GPUs without an owner
     ]
     quota("--json")
     assert json.loads(quota.out)["lending"] == [

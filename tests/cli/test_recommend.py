@@ -1,4 +1,4 @@
-"""`slurm-gpu report recommend` as operators call it."""
+"""Call `slurm-gpu report recommend` as operators do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ rules:
 
 @pytest.fixture
 def recommend(slurm_gpu: CommandLine, tmp_path: Path) -> CommandLine:
-    """Add two jobs of an hour on each of twenty days, of which the limit lets one run at a time."""
+    """Add two one-hour jobs on each of twenty days; the limit lets one of them run at a time."""
     (tmp_path / "policy.yaml").write_text(POLICY)
     slurm_gpu.database.runs = [
         _run(20 * day + place, NOW_S - (21 - day) * DAY, place) for day in range(1, 21) for place in (0, 1)

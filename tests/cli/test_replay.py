@@ -1,4 +1,4 @@
-"""`slurm-gpu policy replay` as operators call it."""
+"""Call `slurm-gpu policy replay` as operators do."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_starts_simulates_starts_under_limits_on_running_jobs(replay: CommandLin
         for n in (17, 18, 19)
     ]
     assert replay("policy", "replay", str(one_each), "--since", "1d", "--starts") == 0
-    # One after the other: 0, 1 and 2 hours.
+    # The three jobs run one after the other, so they wait 0, 1 and 2 hours.
     assert ["vision", "3", "0.00", "1.00", "1.00", "1.00", "1.00"] in replay.rows()
     assert "Under the active policy: only 3 jobs to compare with the model; 30 are required" in replay.err
     assert replay("policy", "replay", str(one_each), "--since", "1d", "--starts", "--json") == 0

@@ -78,7 +78,7 @@ MAINTENANCE = (
 )
 
 
-# APPROVED, as slurm-gpuctld created it in Slurm.
+# The reservation APPROVED as slurm-gpuctld created it in Slurm.
 IN_SLURM = (
     f"ReservationName=sg_5 StartTime={NOW_S + DAY_S} EndTime={NOW_S + 2 * DAY_S} Nodes=n3 "
     "Flags=SPEC_NODES,MAGNETIC Users=bob Accounts=nlp\n"
@@ -112,7 +112,7 @@ class Table(Database):
 
 
 class Commands(RecordedSlurm):
-    """Commands that also print reservations and accounts."""
+    """Simulate Slurm's commands, including those for reservations and accounts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ def test_other_reservations_are_avoided(command: CommandLine) -> None:
     daily = f"ReservationName=nightly StartTime={NOW_S} EndTime={NOW_S + 3600} Nodes=n[1-3] Flags=DAILY\n"
     commands.reservations, command.site.run = daily, commands
     assert command("reserve", "approve", "7") == 2  # three days never fit between two nights
-    assert "2 nodes cannot be reserved together for 3d by Wed 2027-01-20" in command.err  # the horizon
+    assert "2 nodes cannot be reserved together for 3d by Wed 2027-01-20" in command.err  # the horizon ends
 
 
 def test_an_operator_chooses_nodes_and_the_earliest_start(command: CommandLine) -> None:

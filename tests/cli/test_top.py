@@ -233,7 +233,7 @@ def test_on_a_terminal_it_runs_until_q_and_restores_the_terminal(tmp_path: Path)
         while True:
             try:
                 printed += (part := os.read(master, 65536))
-            except OSError:  # the other side has closed
+            except OSError:  # the other end of the terminal was closed
                 break
             if not part:
                 break

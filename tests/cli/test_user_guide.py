@@ -51,7 +51,7 @@ def test_commands_and_options_exist():
             if found is None:
                 break
             command = found
-        # `forecast` is a group, and a command on an ID or on sbatch.
+        # `forecast` is a group, but also a command for a job ID or an sbatch command line.
         needs_command = isinstance(command, click.Group) and command.name != "forecast"
         assert needs_command is (words[1] == "COMMAND"), words
         options = {option for parameter in command.params for option in parameter.opts} | {"--help"}

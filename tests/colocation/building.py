@@ -1,4 +1,4 @@
-"""Small worlds and simple planners, and any world at all."""
+"""Build small worlds, simple planners, and random worlds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pairs(speeds: Sequence[Sequence[float]], *profiles: ApplicationProfile) -> T
 
 
 class PhaseWorld:
-    """Speeds that depend on phases: two in their odd phases get in each other's way."""
+    """A world whose speeds depend on phases: two applications in odd phases slow each other down."""
 
     def __init__(self, profiles: Sequence[ApplicationProfile], table: PairTable) -> None:
         self.profiles, self.capacity_mib, self._table = profiles, CAPACITY_MIB, table
@@ -53,7 +53,7 @@ class OneAtATime:
 
 
 class Replay:
-    """Start jobs as recorded in a log; with the same jobs and world everything else follows."""
+    """Start jobs as recorded in a log; with the same jobs and world, the simulation is then the same."""
 
     name = "replay"
 
@@ -98,7 +98,7 @@ class Reckless:
 
 
 class Trusting:
-    """First come, first served, with any co-runners that its belief permits."""
+    """Starts jobs in the order of submission, with any co-runners that its belief permits."""
 
     name = "trusting"
 
@@ -123,8 +123,9 @@ def profiles(draw: st.DrawFn, name: str) -> ApplicationProfile:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, phases: bool = True) -> World:
-    """Draw any applications with any speeds, including pairs that cannot run together. `phases`: that may
-    depend on their phases, too.
+    """Draw applications with any speeds, including pairs that cannot run together.
+
+    With `phases`, speeds may also depend on phases.
     """
     n = draw(st.integers(1, 4))
     some = [draw(profiles(f"app{i}")) for i in range(n)]
@@ -140,7 +141,7 @@ def worlds(draw: st.DrawFn, *, phases: bool = True) -> World:
 
 @st.composite
 def jobs(draw: st.DrawFn, world: World, max_size: int = 8) -> list[SharingJob]:
-    """Any jobs that fit into an empty GPU."""
+    """Draw jobs that each fit into an empty GPU."""
     one = st.builds(
         SharingJob,
         application=st.integers(0, len(world.profiles) - 1),

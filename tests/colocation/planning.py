@@ -1,4 +1,4 @@
-"""All planners that are not learned, and one that records the views of another."""
+"""Provide all planners that are not learned, and a planner that checks the decisions of another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_LEARNED = ("sjf", "tetris", "fgd", "greedy", "blossom", "lp", "annealing")
 
 
 def planners(world: World, belief: Belief, seed: int = 0) -> list[Planner]:
-    """Each of them, with a search that is short."""
+    """Return all planners that are not learned, with a short search."""
     return [made(name, world, belief, seed) for name in NOT_LEARNED]
 
 
@@ -25,7 +25,7 @@ def made(name: str, world: World, belief: Belief, seed: int = 0) -> Planner:
 
 
 class Watched:
-    """Answers as another does; fails where that breaks the protocol."""
+    """Returns the decisions of another planner, and fails if they break the protocol."""
 
     def __init__(self, planner: Planner, belief: Belief) -> None:
         self._planner, self._belief, self.name = planner, belief, planner.name

@@ -1,6 +1,4 @@
-"""A planner with predictions is never slower than one job after the other, while errors are as likely as
-assumed.
-"""
+"""A planner with predictions is never slower than sequential runs if errors are as likely as assumed."""
 
 from __future__ import annotations
 

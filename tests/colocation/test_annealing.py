@@ -1,4 +1,4 @@
-"""A plan continues between views, also if GPUs come and go and starts are delayed."""
+"""A plan continues between views, even if GPUs are added or removed and starts are delayed."""
 
 from __future__ import annotations
 

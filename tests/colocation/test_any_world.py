@@ -19,7 +19,7 @@ from tests.colocation.building import CAPACITY_MIB, OneAtATime, Reckless, Replay
 
 
 class Books:
-    """Records of a watcher."""
+    """An observer that records all stretches and kills."""
 
     def __init__(self) -> None:
         self.stretches: list[SharingStretch] = []

@@ -118,7 +118,8 @@ def test_memory_keeps_apart_only_those_phases_that_are_too_much_together() -> No
 def test_speeds_are_those_of_phases() -> None:
     two = profile("two", (40.0, 0.0), (60.0, 0.0))
     world = PhaseWorld([two], PairTable(["two"], np.array([[1.0]])))
-    # Odd with odd halves both: no gain. Odd with even is free, 40 s each way; 20 s of each are left.
+    # Two odd phases together gain nothing. Odd and even phases overlap without loss for 40 s each way; 20 s
+    # of each job remain.
     assert least_makespan(world, [SharingJob(0, 100.0)] * 2).makespan_s == pytest.approx(120)
 
 
@@ -175,9 +176,10 @@ class At:
 def best_of_all(
     world: World, some: Sequence[SharingJob], step_s: float, last_s: float
 ) -> dict[float, list[float]]:
-    """The shortest makespans of all schedules that start jobs at multiples of a step, two on a GPU at most.
+    """Return the shortest makespans of schedules that start jobs at multiples of a step, at most two per GPU.
 
-    By cap, none and 1.25; under the cap by how many are noticeably slowed down: none, one at most, or any.
+    The results are by cap (none, 1.25) and, under the cap, by the number of jobs that may be noticeably
+    slowed down (none, one, any).
     """
     best: dict[float, list[float]] = {math.inf: [math.inf], 1.25: [math.inf] * 3}
     times = np.arange(0, last_s, step_s).tolist()

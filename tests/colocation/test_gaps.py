@@ -1,4 +1,4 @@
-"""Tables in which pairs lack are made whole, and nothing that was measured changes."""
+"""Incomplete tables are completed without changing measured speeds."""
 
 from __future__ import annotations
 

@@ -59,12 +59,12 @@ def test_the_predicted_end_of_an_order_matches_the_simulator(
     ran = simulate(world, some, planner)
     assert ran.out_of_memory == 0
     assert ran.slowdown.max() <= cap * (1 + 1e-6)
-    assume(not planner.was_refused)  # to the last digit of a second the fit is not predicted
+    assume(not planner.was_refused)  # fits are not predicted to the last digit of a second
     assert end_s == pytest.approx(ran.makespan_s, abs=0.1)
     assert rollout.took_s == pytest.approx((ran.end_s - ran.start_s).tolist(), abs=0.1)
 
 
-# Nothing can run with its long second phase except its own short first one.
+# Only the application's own short first phase can run with its long second phase.
 LOADS = profile("loads", (10.0, CAPACITY_MIB / 3), (90.0, CAPACITY_MIB * 0.6))
 LOADING = pairs([[1.0]], LOADS)
 
@@ -88,7 +88,8 @@ HALF = PhaseWorld(  # the second halves of two take twice as long together
 
 
 def test_a_partner_is_put_off_until_the_cap_is_kept() -> None:
-    # Together from the beginning both would lose 50 s of 100; from 40 s on only 10, in the last 20.
+    # If both started together, each would lose 50 s of 100. If the second starts after 40 s, each loses only
+    # 10 s, in the last 20 s.
     ran = simulate(
         HALF, [SharingJob(0, 100.0)] * 2, Annealing(KnownBelief(HALF, cap=1.1), evaluations=200, slowed=1.0)
     )

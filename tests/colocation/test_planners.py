@@ -145,7 +145,7 @@ def test_at_most_one_job_in_six_is_slowed_on_all_gpus(
 
 
 def test_the_progress_of_running_jobs_is_considered() -> None:
-    # Two of them exceed the memory, but not after the peak of the first.
+    # Two jobs exceed the memory, but not after the peak of the first.
     peak = profile("peak", (50.0, 7000.0), (50.0, 1000.0))
     world = pairs([[1.0]], peak)
     for name in set(NOT_LEARNED) - {"sjf", "fgd"}:  # sjf never shares, and fgd uses peaks

@@ -1,4 +1,4 @@
-"""Speeds of unmeasured pairs: predicted from similar applications, with their likely errors."""
+"""Speeds of unmeasured pairs are predicted from similar applications, with their likely errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def zoo(seed: int, noise: float = 0.0) -> tuple[list[Traits], Floats]:
 
 
 def some_missing(speeds: Floats, seed: int, part: float) -> Floats:
-    """Remove pairs, both ways, at random."""
+    """Remove random pairs in both directions."""
     gone = np.triu(np.random.default_rng(seed).random(speeds.shape) < part)
     return np.where(gone | gone.T, np.nan, speeds)
 
@@ -177,7 +177,7 @@ def test_a_bounded_fit_omits_the_least_informative_pairs() -> None:
 
 @pytest.mark.parametrize("n", [31, 33, 40])
 def test_the_last_of_many_applications_is_predicted_from_its_own_pairs(n: int) -> None:
-    """One application is slowed down by all others; of these pairs a fit does not take all."""
+    """One application is slowed down by all others, and a fit does not include all of these pairs."""
     speeds = np.full((n, n), 0.9)
     speeds[-1] = 0.5
     speeds[0, -1] = speeds[-1, 0] = np.nan

@@ -1,4 +1,4 @@
-"""Prices as in table 5 of the thesis, and files that cannot be."""
+"""Savings match table 5 of the thesis, and invalid files are rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_both_savings_of_the_thesis_come_from_the_same_makespan() -> None:
     first, second = comparisons(read_yaml(PRICES))
     assert (first.name, first.alone_price, first.part_price) == ("cost 1", 0.75, 0.602)
     assert (second.name, second.alone_price, second.part_price) == ("cost 2", 0.526, 0.301)
-    # 12.6 % faster than SJF, where the thesis's text has 2.7 to 8.1 % slower.
+    # The makespan is 12.6 % shorter than SJF's; in the text of the thesis, it is 2.7 to 8.1 % longer.
     assert first.saved(1.0, 0.874) == pytest.approx(0.2986, abs=0.001)
     assert second.saved(1.0, 0.874) == pytest.approx(0.4998, abs=0.001)
 

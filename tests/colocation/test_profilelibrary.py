@@ -203,7 +203,7 @@ def test_on_a_card_four_times_as_fast_only_the_time_in_which_kernels_ran_is_shor
     assert phase.seconds == pytest.approx(100 * (0.2 + 0.2))
     assert phase.util == pytest.approx(0.5)
     assert phase.memory_mib == 3000
-    # As many bytes in 0.4 of the time, over a link twice as wide.
+    # The same number of bytes is sent in 0.4 of the time, over a link that is twice as fast.
     assert phase.pcie == pytest.approx(0.1 / 0.4 / 2)
     assert phase.sm == pytest.approx(0.4 * 0.25 / 0.4 / 4)
     assert faster(SMALL, LARGE) == 4

@@ -35,7 +35,7 @@ class InOrder:
 
 @st.composite
 def worlds_of_speeds(draw: st.DrawFn) -> World:
-    """Draw any speeds, and memory for all: otherwise fits change while jobs run."""
+    """Draw any speeds; all jobs fit into memory together, because fits would otherwise change over time."""
     world = draw(worlds(phases=False))
     assert isinstance(world, TableWorld)
     profiles = [

@@ -1,4 +1,4 @@
-"""Shards of an unknown job: enough, or no answer."""
+"""The estimated shards of an unknown job suffice, or there is no estimate."""
 
 import pytest
 from hypothesis import given

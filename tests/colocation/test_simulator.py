@@ -55,7 +55,7 @@ def test_a_new_phase_of_one_changes_the_speed_of_both() -> None:
     one = profile("one", (10, 0), (10, 0))
     table = pairs([[1.0]], one).table
     ran = simulate(PhaseWorld([one], table), [SharingJob(0, 20.0), SharingJob(0, 20.0)], AllAtOnce())
-    # Both enter their second phase after 10 s, in which two run at half speed.
+    # After 10 s, both enter their second phase, in which they run at half speed.
     assert ran.end_s.tolist() == pytest.approx([30.0, 30.0])
     assert [event.at_s for event in ran.log if event.what is SharingTransition.PHASE] == [10.0, 10.0]
 
@@ -259,7 +259,7 @@ def test_members_have_their_elapsed_and_lost_time() -> None:
 def test_speeds_over_phases_weigh_each_by_its_time() -> None:
     half_odd = profile("half odd", (50, 0), (50, 0))
     world = PhaseWorld([half_odd], pairs([[1.0]], half_odd).table)
-    # In its odd phase it meets the other's odd one half of the time: (1 + 0.5) / 2.
+    # In its odd phase, a job meets the odd phase of the other half of the time: (1 + 0.5) / 2.
     assert over_phases(world, (0, 0)) == pytest.approx((100 / (50 + 50 / 0.75),) * 2)
     assert over_phases(world, (0,)) == (1.0,)
 

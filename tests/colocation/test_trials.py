@@ -1,4 +1,4 @@
-"""Pairs with unknown speeds share a GPU for trials that their jobs can bear."""
+"""Pairs with unknown speeds share a GPU for a trial only if a failure keeps their jobs within the cap."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_job_that_cannot_bear_a_failed_trial_is_in_none() -> None:
     newcomer = Member(1, 1, 300.0)
     running = Member(0, 0, 150.0, done_s=50.0, ran_s=50.0)
     assert belief.may_share([running, newcomer])
-    # It has already lost 15 of the 20 s that it may lose, and a trial without any progress takes 20 s.
+    # The job has already lost 15 of the 20 s that it may lose, and a trial without any progress takes 20 s.
     assert not belief.may_share([replace(running, ran_s=65.0), newcomer])
     assert not belief.may_share([running, replace(newcomer, killed=1)])
 
@@ -79,7 +79,7 @@ def test_a_job_that_cannot_bear_a_failed_trial_is_in_none() -> None:
 def test_the_lower_end_of_the_interval_limits_what_a_job_can_bear() -> None:
     running, newcomer = Member(0, 0, 150.0), Member(1, 1, 140.0)
     assert belief_of(GOOD, lower=0.5).may_share([running, newcomer])
-    # At 0.2 of its speed it would lose 16 s in a trial of 20 s, and its cap permits 15 s.
+    # At 0.2 of its speed, the job would lose 16 s in a trial of 20 s, but the cap permits only 15 s.
     assert not belief_of(GOOD, lower=0.2).may_share([running, newcomer])
 
 

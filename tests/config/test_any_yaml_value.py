@@ -1,4 +1,4 @@
-"""Every value of every YAML file may be anything: it is used, or an error names its line and column."""
+"""Any value in any YAML file is either used or reported with its line and column."""
 
 import contextlib
 import copy
@@ -156,7 +156,7 @@ _WEB = {
 
 def _of_path(load: Callable[[Path | None], object]) -> Check:
     def check(source: YamlSource) -> object:
-        # These read the file themselves; what is in it is not a file's text any more.
+        # These functions read a file themselves, so replace their reader with one that returns the source.
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(inspect.getmodule(load), "read_yaml", lambda _: source)
             return load(Path(source.path))
@@ -286,7 +286,7 @@ def _with_value(whole: Any, place: Location, value: Any) -> Any:
 
 
 def _with_key(whole: Any, place: Location, key: Any) -> Any:
-    """`key` in the mapping at that place, with a value of what is there."""
+    """Return `whole` with the key added to the mapping at a place, with the value of another key there."""
     here = whole
     for part in place:
         here = here[part]
@@ -297,7 +297,7 @@ def _with_key(whole: Any, place: Location, key: Any) -> Any:
 
 @contextlib.contextmanager
 def _placed() -> Iterator[None]:
-    """No error, or one that names its place in a few lines."""
+    """Check that no error is raised, or a short error that names its place."""
     refused: InputError | None = None
     try:
         yield

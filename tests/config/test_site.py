@@ -1,4 +1,4 @@
-"""slurm-gpu.yaml is read completely, and each error is named with its position and the valid values."""
+"""slurm-gpu.yaml is read completely, and each error is reported with its position and the valid values."""
 
 import subprocess
 import sys
@@ -94,7 +94,7 @@ def test_no_daemon_starts_with_the_placeholder_of_the_shipped_file(daemon: str):
     path = ROOT / "etc" / "slurm-gpu.yaml"
     argv = [sys.executable, "-m", f"slurm_gpu.{daemon}.main", f"--config={path}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 2  # systemd does not start it again
+    assert done.returncode == 2  # systemd does not restart a daemon that exits with 2
     assert "cluster: 'CHANGE-ME' is the placeholder of the installed file" in done.stderr
 
 

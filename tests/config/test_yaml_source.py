@@ -1,4 +1,4 @@
-"""Every value of a YAML file has its line and column, and every error names them."""
+"""Every value of a YAML file has a line and a column, which every error names."""
 
 from pathlib import Path
 

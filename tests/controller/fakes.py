@@ -138,7 +138,7 @@ class Slurm:
         self.state_directory = str(Path(conf_path).parent)
         self.hosts = [SlurmctldHost("head", is_up=True)]
         self.set_calls: list[tuple[int, list[str]]] = []
-        """Weight and nodes of each call that set one."""
+        """Weight and nodes of each call that set a Weight."""
         self.asked: list[str] = []
         self.waiting_jobs: dict[int, WaitingJob] | None = {}
         self.more_settings: dict[str, str] = {}
@@ -200,7 +200,7 @@ class Slurm:
         ]
 
     def forget_weights(self, weights: Mapping[str, int] | None = None) -> None:
-        """Reset weights to those of slurm.conf, 1 by default, like a reconfiguration."""
+        """Reset weights to those of slurm.conf, 1 by default, as a reconfiguration does."""
         self.node_list = [
             dataclasses.replace(node, weight=(weights or {}).get(node.name, 1)) for node in self.node_list
         ]
@@ -219,7 +219,7 @@ class Slurm:
         ]
 
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
-        raise AssertionError("the watcher asks for less")
+        raise AssertionError("the watcher must not make this query")
 
     def accounting(
         self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None

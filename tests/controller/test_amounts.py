@@ -1,4 +1,4 @@
-"""A job counts the same here as in job_submit.lua."""
+"""A job counts the same in slurm-gpuctld as in job_submit.lua."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_running_job_counts_what_it_was_given() -> None:
 
 
 def test_a_running_job_without_allocated_gpus_counts_its_requested_ones() -> None:
-    """As slurmctld 22.05 starts jobs just after a restart."""
+    """slurmctld 22.05 starts such jobs just after a restart."""
     amounts = amounts_of(make_job(per_node="", per_job="gres:gpu:a100:3", tres="cpu=1,mem=48G,node=1"), FACTS)
     assert (amounts.mgpu, amounts.mgpu_by_type) == (3000, {"a100": 3000})
 
@@ -45,18 +45,18 @@ def test_running_gpus_are_of_the_type_of_their_nodes_where_slurm_names_none() ->
     ("asked", "mgpu"),
     [
         ({"per_job": "gres:gpu:3"}, 3000),
-        ({"per_job": "gres:gpu:3", "n_nodes": 4}, 4000),  # from 24.11 on, each node gets one
+        ({"per_job": "gres:gpu:3", "n_nodes": 4}, 4000),  # from 24.11 on, each node gets a GPU
         ({"per_node": "gres/gpu:a100:2", "n_nodes": 3}, 6000),
         ({"per_node": "gres:shard:3", "n_nodes": 2}, 1500),
         ({"per_node": "gres:gpu:1,gres:shard:2"}, 1500),
-        # Per task or socket: Slurm has the number of tasks, and of sockets on the fewest nodes.
+        # Per task or socket, Slurm's total includes the tasks, and the sockets on the fewest nodes.
         ({"tres": "cpu=4,node=1,gres/gpu=4"}, 4000),
         ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2}, 4000),
         ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2, "per_socket": "gres:gpu:2"}, 8000),
         ({"exclusive": True}, 4000),
         ({"exclusive": True, "partition": "small,gpu", "n_nodes": 2}, 4000),
         ({"exclusive": True, "partition": "unknown"}, 0),
-        # A request that is past reading counts as Slurm totals it.
+        # A request that cannot be parsed counts with Slurm's total.
         ({"per_node": "gres:gpu(,", "tres": "node=1,gres/gpu=2"}, 2000),
         ({}, 0),
     ],
@@ -74,7 +74,7 @@ def test_gpus_of_another_type_in_another_form_come_on_top() -> None:
 @pytest.mark.parametrize(
     ("asked", "total", "mgpu", "types"),
     [
-        # What Slurm 22.05 printed of pending jobs, where it tracked gres/gpu and gres/gpu:a100.
+        # Output of Slurm 22.05 for pending jobs; Slurm tracked gres/gpu and gres/gpu:a100.
         (
             {"per_node": "gres:gpu:a100:1", "per_task": "gres:gpu:v100:1", "n_nodes": 1},
             "node=1,gres/gpu=4,gres/gpu:a100=1",
@@ -100,14 +100,14 @@ def test_gpus_of_another_type_in_another_form_come_on_top() -> None:
             {"a100": 4000},
         ),
         ({"per_task": "gres:gpu:v100:1", "n_nodes": 1}, "node=1,gres/gpu=2", 2000, {"v100": 2000}),
-        # The total is of one node, and the job comes to two.
+        # The total is for one node, but the job gets two nodes.
         (
             {"per_node": "gres:gpu:a100:1", "per_task": "gres:gpu:v100:1", "n_nodes": 2},
             "node=1,gres/gpu=4,gres/gpu:a100=1",
             5000,
             {"a100": 2000, "v100": 3000},
         ),
-        # Where Slurm tracks both types, or none.
+        # Slurm tracks both types, or neither.
         (
             {"per_node": "gres/gpu:a100:2", "per_task": "gres/gpu:v100:1", "n_nodes": 1},
             "node=1,gres/gpu=4,gres/gpu:a100=2,gres/gpu:v100=2",
@@ -190,7 +190,7 @@ def test_no_text_of_a_users_stops_the_counting(request: str, total: str) -> None
 @pytest.mark.parametrize(
     ("asked", "cpus", "mib"),
     [
-        # What Slurm 22.05 with DefMemPerCPU=1024 and DefMemPerGPU=16384 printed of pending jobs.
+        # Output of Slurm 22.05 with DefMemPerCPU=1024 and DefMemPerGPU=16384 for pending jobs.
         ({"tres": "cpu=1,mem=1G,node=1", "mib_per_gpu": "gpu:16384"}, 1, 32768),
         (
             {"tres": "cpu=1,mem=12G,node=1", "cpus_per_gpu": "gres:gpu:8", "mib_per_gpu": "gres:gpu:6144"},

@@ -42,7 +42,7 @@ class Site:
         self.start()
 
     def start(self) -> None:
-        """Start another slurm-gpuctld, which has only the data on disk."""
+        """Start another slurm-gpuctld with only the data on disk."""
         self.acts = AuditReporter(self.clock, self.reported.extend)
         self.shipper = self.shipper_of()
 
@@ -50,7 +50,7 @@ class Site:
         return DecisionShipper(self.directory, self.clock, self.acts, self.send, background)
 
     def ship(self) -> None:
-        """Ship all, once it is due."""
+        """Ship all decisions when shipping is due."""
         self.clock.advance(60)
         self.shipper.run(QueueView())
 
@@ -259,7 +259,7 @@ def test_the_watcher_never_waits_for_it(site: Site):
     assert site.seconds == []
     site.clock.advance(decisionship.EVERY_S)
     shipper.run(QueueView())
-    assert len(tasks) == 1, "not while it is under way"
+    assert len(tasks) == 1, "not while a task is running"
     tasks[0]()
     done[0].set_result(None)
     assert site.seconds == [1]
@@ -296,7 +296,7 @@ def test_each_decision_is_stored_once_or_its_loss_is_reported(
         else:
             if (
                 step == "killed" and not site.is_down
-            ):  # once the database had it, before that was written down
+            ):  # after the database has the decisions, before the mark is written
                 piece = site.shipper._log.next(4096, 10)
                 if piece is not None:
                     site.send(list(site.shipper._decisions(piece.lines, Counter())), None)
@@ -339,7 +339,7 @@ LINES = st.builds(
 
 @given(st.one_of(st.binary(max_size=300), LINES.map(lambda text: text.encode("utf-8", "replace"))))
 def test_no_line_however_damaged_is_shipped_as_what_the_database_never_takes(line: bytes):
-    """Otherwise all later ones would wait indefinitely."""
+    """Otherwise, all later decisions would wait indefinitely."""
     decision = decision_of(LogLine(1, 0, line))
     if decision is not None:
         parse_report(json.dumps({"decisions": [to_json(decision)]}).encode())

@@ -1,4 +1,4 @@
-"""Features for the Lua: an order only where it excludes no node of a partition."""
+"""job_submit.lua gets an order of features only where it excludes no node of a partition."""
 
 from __future__ import annotations
 

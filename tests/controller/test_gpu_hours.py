@@ -1,4 +1,4 @@
-"""GPU-hours of periods in the time zone of the site; each run counts once."""
+"""GPU-hours are summed by period in the site's time zone, and each run counts once."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_earlier_parts_of_a_running_run_are_kept() -> None:
 
 def test_a_run_of_long_ago_counts_in_the_year_and_is_not_kept() -> None:
     store, starts = GpuHours(ZONE), {"day": NOON_S - 12 * HOUR_S, "year": NOON_S - 300 * 86400 - 12 * HOUR_S}
-    for day in (*range(31), *range(300, 30, -1)):  # the latest ones first, as they are read
+    for day in (*range(31), *range(300, 30, -1)):  # the latest days first, as slurm-gpuctld reads them
         store.note_ended(run(day, NOON_S - day * 86400 - HOUR_S, NOON_S - day * 86400))
     assert store.totals([], [GRADS], starts, NOON_S)[Subject(None, "grads")] == {"day": 2.0, "year": 602.0}
     assert len(store._ended) < 10

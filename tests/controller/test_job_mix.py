@@ -1,4 +1,4 @@
-"""The recent mix of jobs: each counts once, and less with time."""
+"""Each job counts once in the recent mix, and its weight decays."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LATER_S = 10.0
 
 
 def job(job_id: int, gpus: int = 1, cpus: int = 8, **changes: Any) -> CountedJob:
-    """Build a running job submitted just now."""
+    """Build a running job that was just submitted."""
     return make_job(
         job_id,
         **{
@@ -39,7 +39,7 @@ def job(job_id: int, gpus: int = 1, cpus: int = 8, **changes: Any) -> CountedJob
 
 
 def counted(mix: JobMix) -> dict[tuple[int, int], float]:
-    """Return GPUs and cores of each class with its share."""
+    """Return the share of each class, by its GPUs and cores."""
     found = mix.mix()
     return {
         (one.gpus, one.cpus): round(part, 3)
@@ -122,7 +122,7 @@ def test_a_restart_continues_and_counts_nothing_twice(clock: Clock, tmp_path: Pa
     assert counted(again) == counted(first)
     again.update([job(1), job(2, 4, 32), job(3, submit_s=NOON_S + 30)], FACTS)
     assert counted(again) == pytest.approx({(1, 8): 2 / 3, (4, 32): 1 / 3}, abs=0.001)
-    # An array's task that starts now is a job of its own, though it was submitted long ago.
+    # An array task that starts now is a job of its own, although it was submitted long ago.
     clock.advance(LATER_S)
     again.update([job(1), job(4)], FACTS)
     assert again.counted == pytest.approx(4)

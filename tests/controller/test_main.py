@@ -1,4 +1,4 @@
-"""The start of slurm-gpuctld."""
+"""Test the start of slurm-gpuctld."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if [ "$*" = "show config" ]; then printf '{CONFIG}'; fi
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    """A Slurm without nodes and jobs."""
+    """Return the environment of a Slurm without nodes and jobs."""
     for name in ("scontrol", "squeue", "sacct"):
         command = tmp_path / "bin" / name
         command.parent.mkdir(exist_ok=True)
@@ -77,7 +77,7 @@ def test_systemd_is_notified_of_polls_only_when_there_are_any(
         environ |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
         with start(tmp_path, environ) as daemon:
             received = [systemd.recv(200).decode()]
-            with gate.open("w"):  # opens once a poll is running, in which slurmctld does not answer
+            with gate.open("w"):  # opens once a poll is running; slurmctld does not answer it
                 systemd.setblocking(False)
                 with pytest.raises(BlockingIOError):
                     systemd.recv(200)

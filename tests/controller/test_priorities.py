@@ -82,7 +82,7 @@ def test_points_by_scale_and_waiting_in_one_call_for_each_value(site: Site):
 @pytest.mark.parametrize(
     ("reported", "tres", "needs"),
     [
-        # As reported by squeue of Slurm 22.05 for nodes of 32 CPUs, 100 GB and 4 GPUs.
+        # Values that squeue of Slurm 22.05 reports for nodes with 32 CPUs, 100 GB and 4 GPUs.
         (4, {"cpu": 1, "mem": 1024, "node": 1, "gres/gpu": 1}, 1),  # --nodes=1-1000 --gpus-per-node=1
         (3, {"cpu": 1, "node": 2}, 2),  # --nodes=2-3
         (2, {"cpu": 2, "node": 2}, 2),  # --nodes=2

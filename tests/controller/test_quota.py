@@ -1,4 +1,4 @@
-"""A user's own use against each limit."""
+"""Compare a user's own use with each limit."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_groups_that_none_of_the_users_jobs_can_be_in_are_left_out() -> None:
         GroupInForce("spring", from_s=NOON_S + 1),
     ):
         assert lines(rule({"jobs_total": 5}, group=group)) == []
-    # If Slurm returns no partitions of the user, all are possible.
+    # If Slurm returns no partitions for the user, all partitions are possible.
     nlp = GroupInForce("nlp", accounts=frozenset({"nlp"}))
     assert len(lines(rule({"jobs_total": 5}, group=nlp), places=UserAssociations())) == 1
 

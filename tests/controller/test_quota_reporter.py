@@ -1,4 +1,4 @@
-"""Limits, or why there are none, are sent for users who view them, in the background."""
+"""The limits of users who view them, or the reason for missing limits, are sent in the background."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_an_old_incomplete_or_missing_snapshot_is_ignored(tmp_path: Path) -> Non
 
 
 def test_the_old_snapshot_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
-    """A killed writer left its temporary file; the next one is not disturbed by it."""
+    """The temporary file of a killed writer does not disturb the next writer."""
     path = tmp_path / "snapshot.txt"
     write_run_file(path, render(example()))
     (tmp_path / ".snapshot.txt.4194305.unfinished").write_text("slurm-gpu-snapshot 1 8 99\nuse user:al")

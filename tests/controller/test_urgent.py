@@ -165,7 +165,7 @@ def test_an_unobserved_start_is_reported_later_with_unknown_overtaken_jobs(
 def test_a_restarted_process_reports_no_event_twice_or_the_same_one(
     world: World, lists_acts: bool, reports: int
 ):
-    world.lists_acts = lists_acts  # there may have been more acts since than are shown
+    world.lists_acts = lists_acts  # slurm-gpudbd may have more recent events than it lists
     world.runs(7)
     world.run_cycle(after_s=60)
     world.start()

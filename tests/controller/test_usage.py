@@ -1,4 +1,4 @@
-"""Sums by user, by user in a group, and by group."""
+"""Use is summed by user, by user in a group, and by group."""
 
 from __future__ import annotations
 

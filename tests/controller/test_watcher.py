@@ -91,7 +91,7 @@ def test_each_second_one_question_and_one_snapshot(site: Site) -> None:
 
 
 def test_as_of_is_before_the_query_of_slurmctld(site: Site) -> None:
-    """Jobs admitted while it answers may be missing in the answer."""
+    """Jobs that are admitted while slurmctld answers may be missing from the answer."""
     site.watcher.run_once()
     site.slurm.answers_after_s = 3.0
     asked_s = site.clock.wall()
@@ -115,7 +115,7 @@ def test_a_busy_slurmctld_is_polled_less_often_but_in_time(site: Site) -> None:
 
 
 def test_a_long_queue_costs_no_more_of_a_core_than_a_short_one(site: Site) -> None:
-    """Unless a refused user waits for a free slot."""
+    """The limit does not apply while a refused user waits for resources."""
 
     def poll() -> float:
         return site.watcher.run_once()
@@ -230,7 +230,7 @@ def test_tokens_of_the_last_two_minutes_are_named_once_each(site: Site) -> None:
         job(4, "ended", 60, JobPhase.ENDED),
         job(5, "old", SEEN_S + 10),
         make_job(6, admin_comment="by hand: slurm-gpu/1 t=forged", submit_s=NOON_S),
-        job(7, "é", 5),  # set by an operator: not ours, and not valid in the file
+        job(7, "é", 5),  # set by an operator, and not valid in the file
     ]
     seen = site.run_cycle().seen
     assert seen == {"new": NOON_S - 5, "array": NOON_S - 5, "ended": NOON_S - 60}
@@ -241,13 +241,13 @@ def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> N
     hour = 3600
     site.slurm.rows = [
         make_row(1, NOON_S - 3 * hour, NOON_S - 2 * hour),
-        make_row(2, NOON_S - hour, None),  # it runs, and the queue has it
+        make_row(2, NOON_S - hour, None),  # a running job, which is also in the queue
     ]
     site.slurm.queue = [make_job(2, start_s=NOON_S - hour)]
     site.slurm.answers_after_s = 0.0
     snapshot = site.run_cycle()
     assert snapshot.hours_of("alice", "grads", "day") == 4.0
-    # It ends: the queue shows it now, and accounting ten minutes later.
+    # The job ends: the queue shows its end now, and accounting ten minutes later.
     site.clock.advance(hour)
     site.slurm.rows.append(make_row(2, NOON_S - hour, NOON_S + hour))
     site.slurm.queue = [make_job(2, JobPhase.ENDED, start_s=NOON_S - hour, end_s=NOON_S + hour)]
@@ -255,7 +255,7 @@ def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> N
 
 
 def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(site: Site) -> None:
-    """As Slurm 22.05 reports it: the queue and the last row keep the start of the whole run."""
+    """In Slurm 22.05, the queue and the last row contain the start of the whole run."""
     hour, site.slurm.answers_after_s = 3600, 0.0
     start_s = NOON_S - 9 * hour
 
@@ -267,7 +267,7 @@ def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(sit
 
     queue(16)
     assert hours() == 9 * 16
-    queue(1)  # shrunk: accounting shows it at the next query
+    queue(1)  # the job shrank; accounting shows this at the next query
     assert hours() == 9 * 16
     site.clock.advance(hour / 2)
     resized = make_row(7, start_s, NOON_S - 4, 16, state="RESIZING")
@@ -315,7 +315,7 @@ def test_a_longer_period_reads_earlier_runs_and_counts_each_once(site: Site) -> 
     site.policy = with_periods("year")
     site.script.write_text("another policy")
     found = [site.run_cycle().hours_of("alice", "grads", "year") for _ in range(12)]
-    assert found[0] is None  # it reads a month at once, the latest one first
+    assert found[0] is None  # one month is read at a time, the latest first
     assert found[-1] == 8.0
 
 
@@ -364,13 +364,13 @@ def test_hard_limits_count_the_rest_of_pending_and_running_jobs(site: Site) -> N
     ]
     snapshot = site.run_cycle()
     assert snapshot.hours_of("alice", "grads", "month") == 2.0
-    unlimited = 2 * 365 * 24  # as its partition
+    unlimited = 2 * 365 * 24  # its partition has no time limit
     assert snapshot.hours_of("alice", "grads", "committed") == 2 + 3 * 2 * 2 + unlimited + 1
 
 
 @pytest.mark.parametrize("ahead_s", [40 * 86400, 2 * 3600])
 def test_a_clock_that_was_far_ahead_and_is_set_back_loses_no_gpu_hours(site: Site, ahead_s: int) -> None:
-    """As after a boot, until the time is set; a new month drops the one before."""
+    """The clock may be wrong after a boot until the time is set; a new month drops the previous month."""
     site.slurm.answers_after_s = 0.0
     site.slurm.rows = [make_row(1, NOON_S - 10800, NOON_S - 7200)]
     assert site.run_cycle().hours_of("alice", "grads", "week") == 2.0

@@ -153,7 +153,7 @@ def test_a_failed_call_leaves_the_rest_for_the_next_cycle(site: Site) -> None:
 
 
 def test_cores_count_and_a_node_without_any_is_not_called_fuller_than_it_is(site: Site) -> None:
-    # n1 has three GPUs free and no cores: it takes nothing, and is never whole.
+    # n1 has three free GPUs but no free cores, so it accepts no jobs and is never whole.
     site.busy({"n1": 1})
     site.slurm.node_list = [
         dataclasses.replace(node, cpus_allocated=32) if node.name == "n1" else node
@@ -169,7 +169,7 @@ def test_cores_count_and_a_node_without_any_is_not_called_fuller_than_it_is(site
 def test_gpus_without_the_cores_that_recent_jobs_need_come_first(
     site: Site, cpus: int, first: str, second: str, useful: float
 ) -> None:
-    # n2 has one GPU left, with 16 cores; n3 two, with 10.
+    # n2 has one free GPU and 16 free cores; n3 has two free GPUs and 10 free cores.
     taken = {"n2": 16, "n3": 22}
     site.slurm.node_list = [
         dataclasses.replace(node, cpus_allocated=taken.get(node.name, node.cpus_allocated))
@@ -230,7 +230,7 @@ def test_a_node_with_a_single_job_already_has_the_weight_of_a_whole_node(site: S
     site.busy({"n1": 0, "n2": 4, "n3": 1, "n4": 0})
     site.slurm.set_calls.clear()
     site.run_cycle()
-    assert site.slurm.set_calls == []  # so jobs that start before the next cycle leave it whole
+    assert site.slurm.set_calls == []  # jobs that start before the next cycle therefore leave n1 whole
 
 
 def test_levels_stay_those_of_timed_jobs_while_slurmctld_does_not_answer(site: Site) -> None:

@@ -52,7 +52,7 @@ def test_a_stop_puts_the_sites_own_back(site: Site) -> None:
 
 
 def test_after_a_kill_at_any_call_the_next_process_restores_weights(tmp_path: Path) -> None:
-    """Restore the state of Slurm and of the disk at the kill of the daemon."""
+    """The next process finds Slurm and the disk in the state at the time of the kill."""
 
     class KilledError(BaseException):
         pass
@@ -85,7 +85,7 @@ def test_after_a_kill_at_any_call_the_next_process_restores_weights(tmp_path: Pa
 
 def test_killed_and_started_in_another_mode_it_gives_them_back_first(site: Site) -> None:
     site.start()
-    site.start("observe")  # the first was killed
+    site.start("observe")  # the first process was killed
     assert site.weights == ALL_ONE
     assert not site.memory.exists()
 
@@ -122,9 +122,9 @@ def test_the_original_weight_of_dynamic_nodes_is_the_first_one_seen(site: Site) 
 
 def test_a_node_that_is_managed_no_more_gets_its_own_back(site: Site) -> None:
     site.start()
-    site.start(nodes="n[1-2]")  # the first was killed, and the file changed
+    site.start(nodes="n[1-2]")  # the first process was killed, and the file was changed
     assert (site.weights["n3"], site.weights["n4"]) == (1, 1)
-    # Now they are unmanaged nodes of the same Weight and come first, like nodes without GPUs.
+    # n3 and n4 are now unmanaged nodes with equal weights, and come first, like nodes without GPUs.
     assert (site.weights["n1"], site.weights["n2"]) == (5, 3)
     site.stop()
     assert site.weights == ALL_ONE
@@ -137,14 +137,14 @@ def test_with_a_backup_only_the_host_whose_slurmctld_is_in_charge_acts(site: Sit
     calls = len(site.slurm.set_calls)
     assert site.weights == PACKED
     assert not site.table().in_charge
-    # head fails as a whole, and 22.05 on spare starts with the original weights.
+    # The host head fails, and slurmctld 22.05 on spare starts with the original weights.
     site.slurm.hosts[0] = SlurmctldHost("head", is_up=False)
     site.slurm.forget_weights()
     site.clock.advance(CYCLE_S)
     spare.run(QueueView())
     assert site.weights == PACKED
     assert len(site.slurm.set_calls) > calls
-    # It is back, and the slurm-gpuctld on spare may exit without effect.
+    # head is up again, and the slurm-gpuctld on spare may exit without effect.
     site.slurm.hosts[0] = SlurmctldHost("head", is_up=True)
     site.clock.advance(CYCLE_S)
     head.run(QueueView())
@@ -169,7 +169,7 @@ def test_an_unreachable_slurmctld_is_logged_once_and_a_stop_does_not_wait(
     assert site.slurm.asked == ["ping"]
     assert "run `slurm-gpu placement release`" in caplog.text
     site.slurm.down = False
-    site.start()  # after all that the memory is still there
+    site.start()  # the record of original weights still exists
     site.stop()
     assert site.weights == ALL_ONE
 

@@ -1,4 +1,4 @@
-"""Zones for the Lua: only those whose feature exactly their nodes have."""
+"""job_submit.lua gets only zones whose feature all nodes of the zone, and no other nodes, have."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Features:
 
 
 class Site:
-    """Build a waiting job of two nodes."""
+    """A slurm-gpuctld and a waiting job on two nodes."""
 
     def __init__(self, directory: Path, own: str = "") -> None:
         self.directory, self.clock, self.features = directory, Clock(), Features()
@@ -69,7 +69,7 @@ class Site:
         )
 
     def let_pass(self, seconds: float) -> None:
-        """Run once per second, like the watcher."""
+        """Run once per second, as the watcher does."""
         for _ in range(int(seconds)):
             self.wait.run(
                 QueueView(answered=True, in_charge=self.in_charge, jobs=self.queue, zones=self.table)
@@ -149,7 +149,7 @@ def test_next_to_an_inactive_slurmctld_waits_are_counted_and_nothing_is_written(
     tmp_path: Path,
 ) -> None:
     site = Site(tmp_path)
-    site.in_charge, site.mode = False, "advise"  # this host's file may be another one
+    site.in_charge, site.mode = False, "advise"  # the site file of this host may differ
     site.let_pass(WAIT_S + 2 * EVERY_S)
     assert site.features.written == []
     site.in_charge, site.mode = True, "enforce"
@@ -182,7 +182,7 @@ def test_alternatives_follow_the_scores_while_the_job_waits(tmp_path: Path) -> N
     site = Site(tmp_path, "a100")
     site.points = {"zone1": 300, "zone2": 350}
     site.let_pass(60)
-    assert site.features.written == []  # not for a little
+    assert site.features.written == []  # a small advantage changes nothing
     site.points = {"zone1": 300, "zone2": 700}
     site.let_pass(60)
     assert site.features.written == [((7,), "a100&[zone2|zone1]")]

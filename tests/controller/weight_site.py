@@ -26,7 +26,7 @@ PACKED = {"n1": 5, "n2": 3, "n3": 4, "n4": 6, "c1": 1}
 
 
 class Site:
-    """A cluster of four nodes with four GPUs and one without, and the weight controller."""
+    """The weight controller, and a cluster of four nodes with four GPUs each and one node without GPUs."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.clock = directory, Clock()
@@ -39,7 +39,7 @@ class Site:
         self.busy(BUSY)
         self.running = 0
         self.jobs: list[CountedJob] | None = None
-        """Jobs of the last poll of the queue."""
+        """Jobs in the last poll of the queue."""
         self.mix = JobMix(self.clock, directory / "jobmix.json")
 
     def busy(self, gpus: dict[str, int], **more: Any) -> None:

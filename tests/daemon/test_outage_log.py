@@ -101,7 +101,7 @@ def test_without_an_end_a_failure_is_logged_once_a_minute_with_its_number(
 
 
 class Stop(threading.Event):
-    """Set after `n` rounds; `between` is called in each."""
+    """An event that is set after `n` rounds and calls `between` in each round."""
 
     def __init__(self, n: int, between: Callable[[], None]) -> None:
         super().__init__()
@@ -111,14 +111,14 @@ class Stop(threading.Event):
         return self.left <= 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        if timeout:  # the pauses of no length are none
+        if timeout:  # waits of no length are not rounds
             self.left -= 1
             self.between()
         return self.is_set()
 
 
 class Loop:
-    """One loop of a daemon. Its work raises the `errors` in turn; None is a round that works."""
+    """One loop of a daemon, whose work raises `errors` in turn; None is a round without an error."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.clock, self.tmp_path = FakeClock(), tmp_path
@@ -265,7 +265,7 @@ LOOPS = {
 }
 
 
-# A mistake of ours ends slurm-gpuctld, and systemd starts it again.
+# A bug in these loops ends slurm-gpuctld, and systemd restarts it.
 ENDED_BY_MISTAKES = {Snapshots, AuditLoop, ReadEnded, WaitForZones}
 CASES = [
     pytest.param(kind, unexpected, id=f"{kind.__name__}-{'mistake' if unexpected else 'outage'}")
@@ -334,7 +334,7 @@ OF_ONE_ITEM = {
 
 
 def _logs_in_a_handler(path: Path) -> set[str]:
-    """The functions that log a warning or worse where they catch an error."""
+    """Return the functions that log a warning or an error while they handle an exception."""
     found: set[str] = set()
 
     def search(node: ast.AST, function: str) -> None:
@@ -362,4 +362,4 @@ def _is_warning(node: ast.AST) -> bool:
 def test_caught_errors_go_to_an_outage_log_or_concern_one_item(package: str) -> None:
     paths = sorted((ROOT / "slurm_gpu" / package).rglob("*.py"))
     found = set().union(*map(_logs_in_a_handler, paths))
-    assert found <= OF_ONE_ITEM, "use OutageLog, so that an outage is logged once"
+    assert found <= OF_ONE_ITEM, "use OutageLog to log an outage only once"

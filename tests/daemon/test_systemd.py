@@ -1,4 +1,4 @@
-"""Notifications to systemd over a real datagram socket."""
+"""Notifications reach systemd over a real datagram socket."""
 
 import contextlib
 import math
@@ -54,7 +54,7 @@ def test_the_watchdog_is_notified_at_half_its_interval_by_a_running_loop(systemd
         assert due_s == now_s + 30
         assert notifier.turned(now_s + 29.9, "") == due_s
     assert received(systemd).count("WATCHDOG=1") == 4
-    assert received(systemd) == []  # no messages without a turn of the loop
+    assert received(systemd) == []  # a loop that is stalled sends no messages
 
 
 def test_a_watchdog_of_another_process_is_not_ours(systemd: socket.socket) -> None:

@@ -15,7 +15,7 @@ from tests.database.servers import MariaDB, running_mariadb, running_munged
 
 @pytest.fixture(scope="session", autouse=True)
 def _old_sqlite() -> Iterator[None]:
-    """Let no statement pass that the oldest supported SQLite does not read."""
+    """Fail on statements that the oldest supported SQLite cannot read."""
     event.listen(Engine, "before_cursor_execute", require_old)
     yield
     event.remove(Engine, "before_cursor_execute", require_old)
@@ -23,7 +23,7 @@ def _old_sqlite() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def short_path() -> Iterator[Path]:
-    """A directory with a name short enough for Unix sockets, which other users may enter."""
+    """Return a directory with a path short enough for Unix sockets, which other users may enter."""
     root = Path(tempfile.mkdtemp(prefix="sgdb-"))
     root.chmod(0o755)
     yield root
@@ -54,14 +54,14 @@ def munge_socket(short_path: Path) -> Iterator[str]:
 def server(
     tmp_path_factory: pytest.TempPathFactory, short_path: Path, munge_socket: str
 ) -> Iterator[Running]:
-    """slurm-gpudbd's HTTP server, reached over TCP and a Unix socket."""
+    """Start slurm-gpudbd's HTTP server on TCP and on a Unix socket."""
     with running_server(tmp_path_factory.mktemp("http"), short_path / "gpudbd.sock", munge_socket) as running:
         yield running
 
 
 @pytest.fixture(params=["sqlite", "mariadb"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty database of each kind."""
+    """Return the URL of an empty database of each kind."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'database' / 'test.db'}"
     else:
@@ -82,7 +82,7 @@ def fresh_database(url: str) -> Iterator[Database]:
 
 @pytest.fixture(scope="session")
 def shared_databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Database]]:
-    """Keep the databases of `shared_database`, since pytest ends a fixture when its parameter changes."""
+    """Keep the databases of `shared_database`, because pytest ends a fixture when its parameter changes."""
     made: dict[str, Database] = {}
     yield made
     for database in made.values():

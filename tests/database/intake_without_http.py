@@ -1,4 +1,4 @@
-"""Ingest of shipments without HTTP."""
+"""Store shipments without HTTP."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ N1, N2 = "127.0.1.1", "127.0.1.2"
 
 
 class Gate:
-    """An Intake with its clock, Slurm and memory; `ship` is a shipment of n1 over the wire."""
+    """An Intake with its clock, Slurm and memory; `ship` passes it a serialised shipment of n1."""
 
     def __init__(self, database: Database, slurm: MemorySlurm | None = None) -> None:
         self.database, self.clock = database, FakeClock()

@@ -1,4 +1,4 @@
-"""SQL that the oldest supported SQLite does not read: RHEL 9 has 3.34, and Python uses the system's."""
+"""Detect SQL that is too new for the oldest supported SQLite, 3.34 of RHEL 9, which Python uses there."""
 
 import re
 from typing import Any

@@ -52,12 +52,12 @@ ROOT = os.getuid() == 0
 # The clock of these tests, which does not advance by itself.
 UNBOUNDED = PerUser(requests=1000, rows_per_s=10**9)
 WEB = 2
-"""Another such user, in the role of slurm-gpuweb's."""
+"""A user that exists in Debian and RHEL, in the role of slurm-gpuweb's user."""
 WEB_HOST = "127.0.0.7"
 """Another host on which slurm-gpuweb may run."""
-# A user for whom slurmdbd, which is unreachable, returns nothing.
+# A user whose accounts cannot be queried, because slurmdbd is unreachable.
 UNRESOLVED = 3
-# The accounts of users; all accounts for others.
+# The accounts of some users; other users have all accounts.
 PLACES = {
     pwd.getpwuid(NOBODY).pw_name: UserAssociations(accounts=frozenset({"vision"})),
     pwd.getpwuid(UNRESOLVED).pw_name: UserAssociations(from_slurmdbd=False),
@@ -96,7 +96,7 @@ class Running:
     def raw(
         self, method: str, target: str, body: bytes | Iterator[bytes], headers: dict[str, str]
     ) -> tuple[int, Any]:
-        """Status and decoded answer of one request, with nothing added to it."""
+        """Send one request unchanged; return the status and the decoded answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             connection.request(method, target, body, headers)
@@ -107,11 +107,11 @@ class Running:
             connection.close()
 
     def asked_by(self, uid: int, method: str, target: str, body: bytes = b"") -> tuple[int, Any]:
-        """Status and answer of a request that another user signs."""
+        """Send a request signed by another user; return the status and the answer."""
         return self.raw(method, target, body, self.signed_by(uid, method, target, body))
 
     def signed_by(self, uid: int, method: str, target: str, body: bytes = b"") -> dict[str, str]:
-        """Headers of a request that another user signs."""
+        """Return the headers of a request signed by another user."""
         with acting_as(uid):
             return self.signed(method, target, body)
 
@@ -120,7 +120,7 @@ class Running:
         return {"Authorization": f"MUNGE {munge.encode(digest, self.munge_socket)}", **more}
 
     def post(self, body: bytes) -> tuple[int, Any]:
-        """Ship it as root; the status and the answer."""
+        """Post a shipment as root; return the status and the answer."""
         headers = self.signed("POST", "/v1/node", body, **{"Content-Encoding": "gzip"})
         return self.raw("POST", "/v1/node", body, headers)
 

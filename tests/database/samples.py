@@ -13,7 +13,7 @@ SLURM_UID = 64030
 
 
 class FakeClock:
-    """Advances only on request."""
+    """A clock that advances only on request."""
 
     def __init__(self, wall: float = T0) -> None:
         self.now = wall
@@ -33,7 +33,7 @@ def segment(n: int) -> str:
 
 
 def record(**given: Any) -> Record:
-    """Ten seconds of one job on one GPU of n1, at 40 %."""
+    """Return a record of ten seconds of a job on one GPU of n1, at 40 %."""
     first_s = given.get("first_s", T0)
     seconds = float(given.get("last_s", first_s + 10) - first_s)
     values: dict[str, Any] = {
@@ -59,14 +59,14 @@ def record(**given: Any) -> Record:
 
 
 def idle(**given: Any) -> Record:
-    """A record of a job without samples: the daemon was down."""
+    """Return a record without samples, as if the daemon was down."""
     return record(
         **{"sampled_s": 0.0, "util_hist_ms": None, "mem_used_frac": None, "energy_j": None, **given}
     )
 
 
 def host(**given: Any) -> Host:
-    """Ten seconds of one job's processes on n1, which are GROMACS."""
+    """Return a host record of ten seconds of a job's GROMACS processes on n1."""
     first_s = given.get("first_s", T0)
     values: dict[str, Any] = {
         "cluster": CLUSTER,
@@ -93,7 +93,7 @@ def host(**given: Any) -> Host:
 
 
 def gpu(**given: Any) -> DeviceFacts:
-    """An a100 of n1."""
+    """Return the facts of an a100 of n1."""
     values: dict[str, Any] = {
         "uuid": "GPU-1",
         "node": "n1",
@@ -113,7 +113,7 @@ def gpu(**given: Any) -> DeviceFacts:
 
 
 def timeline(*util_pct: float | None, start_s: int = T0, width_s: int = 1) -> Timeline:
-    """A timeline with this utilisation."""
+    """Return a timeline with the given utilisation."""
     levels = bytes(255 if value is None else round(value * 2.5) for value in util_pct)
     return Timeline(width_s=width_s, start_s=start_s // width_s * width_s, series={"util": levels})
 
@@ -122,7 +122,7 @@ UIDS = {"alice": 1001, "bob": 1002}
 
 
 def row(**given: Any) -> AccountingRun:
-    """A completed job of alice with one GPU of n1, ten seconds from T0."""
+    """Return a completed job of alice with one GPU of n1, for ten seconds from T0."""
     values: dict[str, Any] = {
         "cluster": CLUSTER,
         "job_id": 1,
@@ -157,7 +157,7 @@ def row(**given: Any) -> AccountingRun:
 
 
 def requeued(job_id: int = 1) -> list[AccountingRun]:
-    """A job that ran 10 s on n1, was requeued, and ran 10 s on n1 again 30 s later."""
+    """Return a job that ran 10 s on n1, was requeued, and ran 10 s on n1 again 30 s later."""
     first = row(job_id=job_id, state="REQUEUED")
     start_s = T0 + 40
     return [
@@ -173,7 +173,7 @@ def requeued(job_id: int = 1) -> list[AccountingRun]:
 
 
 def queued(**given: Any) -> QueuedJob:
-    """A running job of alice on n1."""
+    """Return a running job of alice on n1."""
     values: dict[str, Any] = {
         "job_id": 1,
         "array_job_id": None,
@@ -207,7 +207,7 @@ def queued(**given: Any) -> QueuedJob:
 
 
 def node(number: int, **given: Any) -> SlurmNode:
-    """n1, n2 …: four a100 with four shards each, at 127.0.1.1, 127.0.1.2 …"""
+    """Return node n1, n2 …, with four a100 of four shards each, at 127.0.1.1, 127.0.1.2 …"""
     values: dict[str, Any] = {
         "name": f"n{number}",
         "address": f"127.0.1.{number}",

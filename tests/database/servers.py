@@ -1,4 +1,4 @@
-"""Real servers for tests: a private MariaDB and a private munged, each in a directory of its own."""
+"""Real servers for tests: a private MariaDB and a private munged, each in its own directory."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ class MariaDB:
         command += ["--innodb-log-file-size=8M"]
         if os.getuid() == 0:
             command.append("--user=root")
-        # In a shared one, each server that starts removes the temporary tables of the others.
+        # In a shared TMPDIR, each starting server would remove the temporary tables of the others.
         environment = os.environ | {"TMPDIR": str(self.root)}
         made = subprocess.run(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -82,7 +82,7 @@ class MariaDB:
         return f"mysql+pymysql://root@localhost/{database}?unix_socket={self.socket}"
 
     def fresh(self) -> str:
-        """The URL of a new, empty database."""
+        """Return the URL of a new, empty database."""
         name = f"t{secrets.token_hex(6)}"
         engine = create_engine(self.url(""))
         with engine.begin() as connection:
@@ -112,7 +112,7 @@ class MariaDB:
 
 @contextlib.contextmanager
 def running_mariadb(root: Path, *options: str) -> Iterator[MariaDB]:
-    """`options` of mariadbd in addition to those of a small instance."""
+    """Start a small MariaDB with additional `options` of mariadbd."""
     server = MariaDB(root, *options)
     server.install()
     server.start()
@@ -124,7 +124,7 @@ def running_mariadb(root: Path, *options: str) -> Iterator[MariaDB]:
 
 @contextlib.contextmanager
 def running_munged(root: Path, secret: bytes | None = None) -> Iterator[Path]:
-    """The socket of a munged with a key of its own, or this one, which every user may use."""
+    """Start a munged for all users, with a random key unless one is given; return its socket."""
     key = root / "key"
     key.write_bytes(secrets.token_bytes(128) if secret is None else secret)
     key.chmod(0o600)

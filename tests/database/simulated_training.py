@@ -1,4 +1,4 @@
-"""Simulated trainings, second by second, as the watch reads them from slurm-gpudbd."""
+"""Simulated trainings with values for each second, as the watch reads them from slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SENT_AFTER_S = 15.0
 
 
 class Played:
-    """A training by job: nodes report every ten seconds, at different times, and send windows on request."""
+    """Simulated trainings by job; nodes report every ten seconds, and send windows on request."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Played:
         starts: dict[int, int] | None = None,
         same_nodes: bool = False,
     ):
-        """`starts` are seconds. On the same nodes jobs run one after the other, else each has its own."""
+        """Start jobs at `starts` (seconds), on their own nodes or one after the other on the same nodes."""
         self.trainings, self.users, self.starts = trainings, users or {}, starts or {}
         for job, training in trainings.items():
             if not same_nodes:
@@ -50,7 +50,7 @@ class Played:
         self.reported: list[StoredVerdict] = []
         self.apps: dict[int, str] = {}
         self.resized: dict[int, tuple[int, tuple[str, ...]]] = {}
-        """By job, the time at which it gives nodes back, and the nodes that it keeps."""
+        """The time at which a job releases nodes and the nodes that it keeps, by job."""
 
     def wall(self):
         return self.now_s
@@ -180,7 +180,7 @@ class Watching:
         self.played = played
         self.watch = JobWatch(played, Accused(played.statements, played.index_of), DiagnosisThresholds())  # type: ignore[arg-type]
         self.first_verdict_s: dict[int, float] = {}
-        """By job the second of its first verdict."""
+        """The second of the first verdict, by job."""
 
     def until(self, second):
         """Scan every five seconds up to `second`."""

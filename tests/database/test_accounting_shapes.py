@@ -1,4 +1,4 @@
-"""Requeues, arrays, heterogeneous jobs, failed nodes, and jobs that never ran, as sacct prints them."""
+"""Import sacct's rows of requeues, arrays, heterogeneous jobs, failed nodes, and jobs that never ran."""
 
 from collections.abc import Mapping, Sequence
 
@@ -38,7 +38,7 @@ class Site:
 
 
 def times(submit_s: int, start_s: int | None, end_s: int | None) -> Mapping[str, str]:
-    """Relative to T0; eligible at submission."""
+    """Return sacct's times for seconds from T0, of a job eligible at submission."""
 
     def printed(at_s: int | None) -> str:
         return "Unknown" if at_s is None else str(T0 + at_s)
@@ -138,7 +138,7 @@ def test_a_job_that_is_cancelled_before_it_starts_used_nothing(database: Databas
 
 
 def test_a_job_that_is_cancelled_as_it_starts_has_run(database: Database) -> None:
-    """For less than a second: it has nodes."""
+    """Test a job that has nodes and ran for less than a second."""
     site = Site(database)
     site.prints({"State": "CANCELLED by 1001", **times(0, 300, 300)})
     (run,) = site.runs()

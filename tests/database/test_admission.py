@@ -14,7 +14,7 @@ MOST = 500
 
 
 class Site:
-    """Nodes that come again as requested, and a server that serves in order of arrival."""
+    """Nodes that retry after the requested delay, and a server that works in order of arrival."""
 
     def __init__(self, n_nodes: int, per_s: float) -> None:
         self.clock, self.per_s = FakeClock(), per_s
@@ -26,7 +26,7 @@ class Site:
         self._served = 0.0
 
     def run(self) -> float:
-        """Until all are served; returns how long that took."""
+        """Run until all nodes are served; return the seconds that it took."""
         began_s = self.clock.monotonic()
         while self.due or self.waiting:
             self.clock.now += STEP_S

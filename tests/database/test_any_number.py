@@ -1,4 +1,4 @@
-"""Every parameter and body of slurm-gpudbd's API may be anything: it is used, or a 4xx names it."""
+"""Any value of any parameter or body of slurm-gpudbd's API is used, or rejected by a 4xx that names it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ ROUTES = make_app(MagicMock(), MagicMock()).routes
 
 @pytest.fixture(scope="module")
 def client(server: Running) -> Iterator[httpx.Client]:
-    """As root, by the Unix socket."""
+    """Return an HTTP client as root on the Unix socket."""
     transport = httpx.HTTPTransport(uds=str(server.config.database_socket))
     with httpx.Client(transport=transport, base_url="http://slurm-gpudbd", timeout=60) as client:
         client.post("/v1/reservations", json=BODIES["/v1/reservations"] | {"user": "someone"})
@@ -174,7 +174,7 @@ def client(server: Running) -> Iterator[httpx.Client]:
 def ask(client: httpx.Client, method: str, target: str, body: bytes = b"") -> int:
     answer = client.request(method, target, content=body)
     reported = f"{method} {target[:80]} {body[-300:]!r}: {answer.status_code} {answer.text[:200]}"
-    # 503 where Slurm does not answer, as in this test.
+    # The answer is 503 if Slurm does not answer, as in this test.
     assert answer.status_code < 500 or (answer.status_code == 503 and "slurmctld" in answer.text), reported
     assert answer.status_code < 400 or answer.json()["error"], reported
     assert answer.status_code < 400 or len(answer.text) < 20_000, reported
@@ -205,7 +205,7 @@ def test_any_part_of_a_path_is_answered(client: httpx.Client, route: Any) -> Non
 
 
 def texts_with(whole: Any, value: str) -> Iterator[str]:
-    """Yield the body as JSON with that text replacing each of its parts in turn."""
+    """Yield the body as JSON, with a text in place of each part in turn."""
     yield value
     if isinstance(whole, list):
         items = enumerate(whole)
@@ -233,7 +233,7 @@ def test_any_value_in_a_body_is_answered(client: httpx.Client, path: str) -> Non
 
 def test_no_route_is_left_out() -> None:
     swept = {*PARAMETERS, *(path.replace("/1", "/{id}") for path in BODIES)}
-    # Shipments of nodes: test_hostile_records.py.
+    # test_hostile_records.py tests the shipments of nodes.
     swept |= {route.path for route in ROUTES if "{" in route.path} | {"/v1/node"}
     without_parameters = {"live", "nodes", "running", "verdicts", "cluster", "quota", "health"}
     assert {route.path for route in ROUTES} == swept | {f"/v1/{name}" for name in without_parameters}

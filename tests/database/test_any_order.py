@@ -1,4 +1,4 @@
-"""However shipments are interleaved, lost and resent, doubled or overtaken, the tables end up the same."""
+"""The final tables are the same even if shipments are interleaved, lost and resent, doubled or reordered."""
 
 import json
 from collections import defaultdict
@@ -74,7 +74,7 @@ def _story() -> list[Delivery]:
         found.append(record(job_id=3, segment=segment(30), seq=seq, last_s=T0 + seconds))
         found.append(gpu(at_s=T0 + 100 * seq, driver=str(seq)))
         found.append(gpu(at_s=T0 + 100 * seq, driver=str(seq), node="n2", uuid="GPU-2"))
-    # The last window to arrive counts: a node has one at a time, and repeats none.
+    # The last window to arrive counts, because a node has one window at a time and never resends it.
     found.append(window(job_id=3, segment=segment(30)))
     alone = {"cluster": "host:ws1", "node": "ws1", "job_id": 1}
     begun = HostRun(**alone, seq=1, uid=1001, user="alice", start_s=T0, devices=("GPU-7",))
@@ -93,7 +93,7 @@ _STORY = _story()
 
 
 def _key(item: Delivery) -> tuple[Any, ...]:
-    """The key of an item."""
+    """Return the key of an item."""
     match item:
         case Record() | Window():
             return type(item), item.segment, item.device
@@ -114,7 +114,7 @@ _MAY_BE_LOST = sorted(set(range(len(_STORY))) - _NEWEST)
 
 
 def deliver(database: Database, items: Sequence[Delivery]) -> None:
-    """Slurm's accounting by the import, the rest by one shipment of each node."""
+    """Import the items of Slurm's accounting, and ship all others in one shipment of each node."""
     rows = [run_row(item, {}) for item in items if isinstance(item, AccountingRun)]
     if rows:
         database.write(lambda connection: store_changed_runs(connection, rows))
@@ -133,7 +133,7 @@ def deliver(database: Database, items: Sequence[Delivery]) -> None:
 
 
 def tables(database: Database) -> dict[str, Any]:
-    """The tables without row numbers; keys of runs replace their numbers."""
+    """Return the tables, with keys of runs instead of row numbers."""
     with database.reading() as connection:
 
         def rows(table: Any) -> list[dict[str, Any]]:
@@ -190,7 +190,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @st.composite
 def deliveries_of(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
-    """Yield shipments, each with or without an import after it: the whole story except lost ones."""
+    """Yield all shipments of the story except lost ones, each with or without an import after it."""
     lost = draw(st.sets(st.sampled_from(_MAY_BE_LOST)))
     order = draw(st.permutations([index for index in range(len(_STORY)) if index not in lost]))
     again = draw(st.lists(st.integers(0, len(_STORY) - 1), max_size=10))

@@ -126,7 +126,7 @@ def test_runs_of_which_too_little_is_known_have_no_profile() -> None:
 
 @pytest.fixture
 def site(server: Running) -> Running:
-    """The server without a row."""
+    """Return the server with empty tables."""
     with server.database.engine.begin() as connection:
         for table in metadata.sorted_tables:
             connection.execute(delete(table))

@@ -62,7 +62,7 @@ def runs_of_a_job(draw: st.DrawFn, job_id: int) -> list[AccountingRun]:
         last = number == len(submits) - 1
         state = draw(st.sampled_from(("COMPLETED", "PENDING", *_CONTINUED) if last else _CONTINUED))
         submit_s, nodes = T0 + 100 * at, draw(st.sampled_from(("n1", "n2", "n[1-2]", "")))
-        # Slurm 22.05 sets the start of a resized run's part to that of the whole run.
+        # Slurm 22.05 gives each part of a resized run the start of the whole run.
         start_s = draw(st.sampled_from((submit_s, T0, None)))
         rows.append(
             row(
@@ -79,7 +79,7 @@ def runs_of_a_job(draw: st.DrawFn, job_id: int) -> list[AccountingRun]:
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> list[list[AccountingRun]]:
-    """All that accounting says of three jobs, some of it twice or as it was before, in any batches."""
+    """Draw batches of the accounting rows of three jobs, some doubled or in an earlier version."""
     rows = [one for job_id in (1, 2, 3) for one in draw(runs_of_a_job(job_id))]
     rows += [one._replace(state="RUNNING", end_s=None) for one in rows if draw(st.booleans())]
     cut = draw(st.integers(1, len(rows)))
@@ -112,7 +112,7 @@ def test_requeues_without_records_leave_nothing_to_a_pass(database: Database) ->
 
 
 def test_a_run_that_comes_late_is_left_to_a_pass(database: Database) -> None:
-    """Stored rows of the job need other derived columns then."""
+    """Test a late run, which changes derived columns of stored rows of the same job."""
     first, second = requeued()
     store(database, [second])
     assert [found["first_submit_s"] for found in derived(database)] == [T0 + 11]

@@ -1,4 +1,4 @@
-"""Bulk inserts into MariaDB store the given rows with any texts."""
+"""Bulk inserts into MariaDB store rows with arbitrary texts unchanged."""
 
 import pytest
 from hypothesis import given, settings
@@ -56,7 +56,7 @@ def test_bytes_are_kept(shared_database: Database, packed: bytes) -> None:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_an_unwritable_value_is_reported_as_such(database: Database, many: bool) -> None:
-    """Not as a database error, which would be retried indefinitely."""
+    """Test that the error is not a database error, which would be retried indefinitely."""
     rows = [(*run_row(row(tres_allocated={"gpu": object()}), {}), True)]
     with pytest.raises(StatementError, match="not JSON serializable"):
         database.write(lambda connection: bulk.insert(connection, insert(run), NAMES, rows, many=many))

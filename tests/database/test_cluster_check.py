@@ -1,4 +1,4 @@
-"""A cluster's name counts in any case; one that Slurm does not have is logged once, with the right one."""
+"""Cluster names ignore case; a name that Slurm does not have is logged once, with the right name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GET /v1/cluster: slurmctld's nodes and jobs, and their visibility to other users."""
+"""GET /v1/cluster returns slurmctld's nodes and jobs, as far as they are visible to the user."""
 
 from dataclasses import replace
 

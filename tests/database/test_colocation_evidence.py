@@ -1,4 +1,4 @@
-"""Finished runs that slurm-gpuctld reads from slurm-gpudbd to learn from them."""
+"""slurm-gpuctld reads finished runs from slurm-gpudbd to learn profiles of jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.database.test_run_detail import account, ship
 
 @pytest.fixture
 def site(server: Running) -> Running:
-    """The server without a row."""
+    """Return the server with empty tables."""
     with server.database.engine.begin() as connection:
         for table in metadata.sorted_tables:
             connection.execute(delete(table))

@@ -1,4 +1,4 @@
-"""The daemon as a process of its own: killed, stopped, and with its database killed under it."""
+"""Test the daemon as a separate process: kill it, stop it, and kill its database while it runs."""
 
 import contextlib
 import fcntl
@@ -31,7 +31,7 @@ from tests.database.servers import MariaDB
 
 _WITHIN_S = 20.0
 _STARTED = multiprocessing.get_context("forkserver")
-"""Fork processes from one that has imported the daemon, since the import takes longer than most tests."""
+"""Fork processes from one that has imported the daemon; the import takes longer than most tests."""
 _STARTED.set_forkserver_preload(["slurm_gpu.database.main", "pymysql"])
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0, reason="only root may ship without a Slurm to name SlurmUser"
@@ -52,7 +52,7 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 class Daemon:
-    """slurm-gpudbd in `root`, reached by its Unix socket; there is no Slurm in its PATH."""
+    """A slurm-gpudbd in `root` with a Unix socket and without Slurm in its PATH."""
 
     def __init__(self, root: Path, url: str) -> None:
         self.root, self.socket, self.url = root, root / "db.sock", url
@@ -83,7 +83,7 @@ class Daemon:
         wait_for(lambda: self.ship(record(segment=segment(0xFFFF))) == 200, self.log)
 
     def stop(self, number: int) -> int | None:
-        """Return the exit code; None while it runs."""
+        """Send a signal and wait; return the exit code, or None if the daemon still runs."""
         assert self.process is not None
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
@@ -107,7 +107,7 @@ class Daemon:
 
 
 def be(options: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
-    """The daemon, in a process of its own."""
+    """The daemon in a separate process."""
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -211,7 +211,7 @@ def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, url: str) -> None:
             for n in range(10_000):
                 if n >= kill_at:
                     assert daemon.process is not None
-                    daemon.process.kill()  # and ship on, into the dying daemon
+                    daemon.process.kill()  # continue to ship to the dying daemon
                 name, seq = segment(n % 7), round_ * 10_000 + n
                 if daemon.ship(record(segment=name, seq=seq)) == 200:
                     acknowledged[name] = seq
@@ -250,7 +250,7 @@ def test_slurm_gpudbd_ends_though_the_database_hangs(tmp_path: Path, own_mariadb
 
 
 def test_a_database_that_does_not_exist_ends_the_start(tmp_path: Path, own_mariadb: MariaDB) -> None:
-    """`systemctl start` fails at once with the reason, instead of waiting until its time limit."""
+    """Test that `systemctl start` fails immediately with the reason, not after its time limit."""
     daemon = Daemon(tmp_path, own_mariadb.url("none"))
     process = daemon.launch()
     try:
@@ -319,7 +319,7 @@ def test_it_does_not_start_while_others_can_read_its_password(
 
 
 def exit_code(daemon: Daemon, *arguments: str) -> int:
-    """Import fails in this process: a child process would need more time than the test."""
+    """Test a failed import in this process, because a child process would take too long."""
     umask = os.umask(0o077)
     try:
         return main(daemon.options(*arguments))

@@ -32,7 +32,7 @@ def _derive(
 
 
 def test_derived_columns_do_not_depend_on_unread_statistics() -> None:
-    """Statistics that derived columns depend on must be in DERIVED_FROM."""
+    """Test that DERIVED_FROM contains all statistics that derived columns depend on."""
     full, read, unpack = list[Record](), list[Record](), unpacker(DERIVED_FROM)
     for n, device in enumerate(("GPU-1", "GPU-1", "GPU-2")):
         found = record(segment=segment(n), device=device, first_s=T0 + n, last_s=T0 + 10, uptime_s=50.5 + n)
@@ -186,7 +186,7 @@ def test_time_between_two_watches_lowers_coverage() -> None:
 
 @pytest.mark.parametrize("elapsed_s", [0, 1])
 def test_coverage_of_a_run_below_a_second_uses_the_node_s_allocated_time(elapsed_s: int) -> None:
-    """Slurm cuts its times to whole seconds: such a run has 0 or 1 s."""
+    """Test a run of 0 or 1 s, because Slurm truncates its times to whole seconds."""
     brief = record(
         last_s=T0, allocated_s=0.4, sampled_s=0.4, util_hist_ms={30: 400}, energy_j=Total(0.4, 80.0)
     )
@@ -206,7 +206,7 @@ def test_coverage_never_exceeds_one() -> None:
 
 
 def test_samples_after_slurms_end_fill_no_gap_before_it() -> None:
-    """A job may be completing for long while its epilog hangs, and slurm-gpud be started again then."""
+    """Test a restart of slurm-gpud while a job is completing for a long time, because its epilog hangs."""
     stuck = record(prolog_s=T0, first_s=T0 + 600, last_s=T0 + 1200, util_hist_ms={0: 600_000})
     assert _derive([stuck], elapsed_s=600)["coverage"] == 0.0
     always = record(last_s=T0 + 1200)

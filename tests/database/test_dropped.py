@@ -1,4 +1,4 @@
-"""An impossible value costs only its field: the rest of the record is stored, and the field is reported."""
+"""An impossible value drops only its field: the other fields are stored, and the field is reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.database.conftest import empty
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, gpu, host, queued, record
 from tests.database.test_fast_decoder import full
 
-# Values of every type, and outside the limits of any quantity, word or time.
+# Values of every type, also outside the limits of all quantities, names and times.
 NONSENSE = st.sampled_from(
     [2**64 - 1, 2**32 - 1, -1, -1e300, 1e300, 10**400, "", "\x00", [], [1], {"a b": 1}]
 )
@@ -39,7 +39,7 @@ DEVICE = gpu(parent="GPU-0", gpu_instance=1, compute_instance=0, nvlink_bytes_pe
 
 
 def wrong(name: str, wire: dict[str, Any], nonsense: Any) -> Any:
-    """Put nonsense in the place of a field, or of the last number of a list."""
+    """Replace a field, or the last number of a list, by nonsense."""
     value = wire[name]
     if isinstance(value, list) and isinstance(nonsense, int | float):
         return [*value[:-1], nonsense]
@@ -71,7 +71,7 @@ def test_each_implausible_field_costs_only_that_field(kind: str, name: str, nons
     dropped: dict[str, str] = {}
     item = read.from_wire(spoilt, dropped)
     good = read.from_wire(wire)
-    assume(dropped)  # an empty list is a list of no jobs
+    assume(dropped)  # an empty list of jobs is valid
     assert list(dropped) == [name]
     assert dropped[name].startswith(name)
     assert getattr(item, name) in (None, {}, 10.0 if name == "sampled_s" else None)

@@ -1,4 +1,4 @@
-"""An open job of a node is reported as ended only if Slurm has been certain of it for a while."""
+"""A node's open job is reported as ended only after Slurm has reported the end for some time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ NOW_S = T0 + 10_000
 def end_of_job(
     jobs: Sequence[QueuedJob], accounting: Mapping[int, Sequence[int | RunEnd | None]], as_of_s: float = NOW_S
 ) -> dict[int, RunsEnded]:
-    """Return the end of job 1 on n1; by default its runs were there."""
+    """Return the ended runs of job 1 on n1, where its runs were by default."""
     queue = QueueState(as_of_s, {job.job_id: job for job in jobs}, {})
     asked: list[int] = []
 

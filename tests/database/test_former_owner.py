@@ -1,4 +1,4 @@
-"""A uid that gets the name of a former user reads nothing of that user, on any path."""
+"""A user with the name of a former user reads no data of the former user, on any path."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SHOWN_TO_OPERATORS = {  # An operator must find the text in each of these.
 def server(
     tmp_path_factory: pytest.TempPathFactory, short_path: Path, munge_socket: str
 ) -> Iterator[Running]:
-    """With a job, a reservation, a verdict, decisions and limits of the former owner of NAME."""
+    """Store a job, a reservation, a verdict, decisions and limits of the former owner of NAME."""
     with running_server(tmp_path_factory.mktemp("owner"), short_path / "owner.sock", munge_socket) as made:
         whose = {"job_id": JOB, "user": NAME, "uid": FORMER, "name": SECRET}
         running = row(**whose, state="RUNNING", end_s=None, nodes="here")

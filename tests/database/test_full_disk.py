@@ -1,4 +1,4 @@
-"""A database on a full disk accepts and rejects nothing; everything is sent again and stored later."""
+"""On a full disk, items are neither accepted nor rejected; nodes send them again later."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,14 +20,14 @@ Limit = Callable[[bool], None]
 
 @pytest.fixture(params=["sqlite", "mariadb"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Database, Limit]]:
-    """A database whose disk space a test takes and returns."""
+    """Return a database and a function that limits its disk space or removes the limit."""
     if request.param == "sqlite":
         database = Database(f"sqlite:///{tmp_path / 'x.db'}")
         pages = [1_000_000]
         event.listen(database.engine, "connect", lambda c, _: c.execute(f"PRAGMA max_page_count={pages[0]}"))
 
         def limit(is_full: bool) -> None:
-            pages[0] = 1 if is_full else 1_000_000  # no fewer than there are
+            pages[0] = 1 if is_full else 1_000_000  # used pages remain
             database.dispose()
 
         database.upgrade()
@@ -67,7 +67,7 @@ def test_data_of_the_meantime_waits_on_its_node_and_is_stored_later(small: tuple
     for _ in range(3):
         with pytest.raises(DatabaseError) as failed:
             gate.ship(**admitted)
-    assert gate.count(run_device) == gate.count(run_host) == 0, "what cannot be stored whole is not there"
+    assert gate.count(run_device) == gate.count(run_host) == 0, "a part of the items was stored"
     assert gate.memory.rejections.by_kind() == {}
     assert "no space left" in str(daemon_that_is_down(str(failed.value)))
     fill(False)

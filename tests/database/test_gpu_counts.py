@@ -91,7 +91,7 @@ every = pytest.mark.parametrize(("text", "mgpu"), list(_TRES.items()))
 
 
 def mps_node(number: int, **given: Any) -> SlurmNode:
-    """Return a node of four GPUs with shards and MPS, which no Slurm has together."""
+    """Return a node of four GPUs with both shards and MPS, which Slurm does not allow."""
     return node(number, mps=400, **given)
 
 
@@ -100,7 +100,7 @@ def is_shared(text: str) -> bool:
 
 
 def asked(text: str, mgpu: int) -> int | None:
-    """Shares of a job without nodes: their part of a GPU is unknown."""
+    """Return the GPUs requested without nodes: the size of shards and MPS is then unknown."""
     return None if is_shared(text) else mgpu
 
 
@@ -122,7 +122,7 @@ def running(text: str) -> QueuedJob:
 
 @pytest.fixture(scope="module")
 def lua_amounts() -> Callable[[CountingFacts], Any]:
-    """Return amounts.lua as it is with a policy of these facts."""
+    """Return amounts.lua, generated from the facts of a policy."""
     source = Path("plugins/job_submit/amounts.lua").read_text()
     lua = importlib.import_module("lupa.lua51").LuaRuntime()
     load = lua.execute(f"return function(...) {source} end")

@@ -10,7 +10,7 @@ Item = tuple[str, int]
 
 
 class Transactions:
-    """Records the groups.
+    """A recorder of the committed groups.
 
     An item of "bad" fails, and one of a `locked` sender after `locked_s`, or much longer if the caller waits.
     With an item of "off" the database is unreachable.
@@ -43,7 +43,7 @@ class Transactions:
         return [10 * n for _, n in items]
 
     def do(self, *items: Item) -> dict[int, int | str]:
-        """Return by number the results of items, or their errors."""
+        """Return the results or errors of items by number."""
         outcomes = self.commits.do(items)
         self.errors += [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         reported = (str(outcome) if isinstance(outcome, Exception) else outcome for outcome in outcomes)
@@ -92,7 +92,7 @@ def test_alone() -> None:
 
 
 def test_each_that_fails_has_an_error_of_its_own() -> None:
-    """One that several requests raise would gather the frames of all of them."""
+    """Test separate errors, because one exception would collect the traceback frames of all requests."""
     world = Transactions()
     world.unavailable = True
     world.do(("a", 1), ("b", 2), ("c", 3))

@@ -1,4 +1,4 @@
-"""systemd's watchdog is fed as long as slurm-gpudbd does its work, and no longer."""
+"""slurm-gpudbd sends keep-alive messages to systemd's watchdog only while its work progresses."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ class Daemon:
         return found
 
     def live(self, seconds: float) -> list[str]:
-        """Return the messages to systemd in that time, after which the import has made no progress."""
+        """Advance the clock without progress of the import; return the messages to systemd."""
         until = self.clock.monotonic() + seconds
         while self.clock.monotonic() < until:
             self.clock.now += max(0.1, self.heartbeat.beat())
@@ -91,7 +91,7 @@ async def begun(daemon: Daemon, scope: Scope) -> "asyncio.Task[None]":
         return None
 
     task = asyncio.ensure_future(daemon.answering(scope, nothing, nothing))
-    await asyncio.sleep(0)  # to where it waits
+    await asyncio.sleep(0)  # run the request until it waits
     return task
 
 
@@ -115,7 +115,7 @@ def test_requests_of_which_none_is_answered_are_a_hung_daemon(daemon: Daemon, me
     async def story() -> None:
         stuck = [await begun(daemon, request(method)) for _ in range(3)]
         daemon.live(ANSWERED_WITHIN_S + WATCHDOG_S)
-        # Other requests continue, which does not help the waiting ones.
+        # The progress of other requests does not count as progress of the waiting ones.
         other = request("POST" if method == "GET" else "GET")
         other["begin"].set()
         other["end"].set()
@@ -130,7 +130,7 @@ def test_requests_of_which_none_is_answered_are_a_hung_daemon(daemon: Daemon, me
 def test_hanging_storage_alone_is_a_hung_daemon_until_it_continues(
     daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Other requests are answered meanwhile, such as live values, and shipments over the allowance."""
+    """Answer other requests meanwhile, such as live values and shipments over the limit."""
 
     async def story() -> None:
         daemon.storing.begin()

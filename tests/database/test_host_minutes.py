@@ -1,4 +1,4 @@
-"""Host metrics of the last ten minutes: kept in memory, and access to them."""
+"""Host metrics of the last ten minutes are kept in memory and shown only to permitted users."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ class TestStorage:
         found = minutes.of("n1", T0 + 20)
         assert found is not None
         assert found.at_s == (T0 + 30, T0 + 40, T0 + 50)
-        assert minutes.of("n1", T0 + 40) is None, "one value alone says since when of nothing"
+        assert minutes.of("n1", T0 + 40) is None, "one value alone covers no time"
         assert minutes.of("n2", 0) is None
 
     def test_a_repeated_value_counts_once_and_a_clock_set_back_restarts(self):
@@ -82,7 +82,7 @@ class TestStorage:
 
 
 class TestAccess:
-    """Nodes that a job has for itself, since it has."""
+    """Test access to the metrics of nodes from the time at which a job is alone on them."""
 
     def since(self, *others: Any, **own: Any) -> float | None:
         job = queued(job_id=1, nodes=("n1", "n2"), **own)

@@ -1,4 +1,4 @@
-"""Runs on machines without Slurm, reported by their nodes, next to runs of Slurm's accounting."""
+"""Nodes report runs on machines without Slurm, which are stored next to runs of Slurm's accounting."""
 
 import json
 from dataclasses import replace
@@ -100,7 +100,7 @@ def test_an_outdated_report_is_ignored(database: Database) -> None:
 def test_an_id_that_came_round_again_after_a_node_lost_its_memory_is_the_new_runs(
     database: Database, end_s: int | None
 ) -> None:
-    """With the old run's end reported minutes before, or never."""
+    """Test an old run whose end was reported minutes before, or never."""
     old = RUN if end_s is None else RUN.ended(end_s)
     ship(database, old, records=[host_metrics(last_s=T0 + 100, util_hist_ms={5: 100_000})])
     again_s = T0 + 340 if end_s is not None else T0 + 86400
@@ -114,7 +114,7 @@ def test_an_id_that_came_round_again_after_a_node_lost_its_memory_is_the_new_run
 def test_a_run_gets_the_uid_of_the_name_here_when_it_is_reported(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Independent of the uid on that machine, and of a later user with the name."""
+    """Test access by name, whatever the uid on the machine, but not for a later user with the name."""
     uids = {"alice": ALICE.uid}
     monkeypatch.setattr("slurm_gpu.database.ingest.intake.uid_of", uids.get)
     ship(database, RUN)

@@ -29,7 +29,7 @@ ROOT = Caller(0, "root", sees_all=True, writes=True)
 ADDRESS = {"n1": "127.0.1.1", "n2": "127.0.1.2"}
 
 GOOD = [record(job_id=n, segment=segment(n), device=f"GPU-{n}", timeline=timeline(40, 40)) for n in (1, 3)]
-# Optional fields of a record, so that each field is present.
+# The optional fields of a record; with them every field is present.
 FULL: dict[str, Any] = {
     **record(job_id=2, segment=segment(2), node="n2", uptime_s=500.0, granted_mgpu=1000).to_wire(),
     "no_process_s": 1.0,
@@ -76,7 +76,7 @@ def _with(value: Any, path: tuple[Any, ...], wrong: Any) -> Any:
 
 @st.composite
 def hostile(draw: st.DrawFn) -> tuple[dict[str, Any], set[str]]:
-    """A record of job 2 on n2 with something in its place, and the names of the fields that are not true."""
+    """Draw a record of job 2 on n2 with arbitrary values, and the names of the changed fields."""
     wire, names = FULL, set()
     for path in draw(st.lists(st.sampled_from(sorted(_places(FULL), key=str)), min_size=1, max_size=3)):
         wire = _with(wire, path, draw(WRONG))
@@ -97,7 +97,7 @@ def _ship(intake: Intake, node: str, *records: Any) -> list[str]:
     body = json.dumps({"wire": 1, "node": node, "records": records}).encode()
     try:
         shipment = parse_shipment(body, "")
-    except ShipmentError as error:  # NaN is no JSON
+    except ShipmentError as error:  # NaN is not JSON
         return [f"{error.status} {error}"]
     answer = intake.take(shipment, ADDRESS[node])
     return [item["why"] for item in answer["rejected"]]
@@ -129,7 +129,7 @@ def test_a_hostile_record_is_refused_by_its_field_or_does_no_harm(
     assert [(item["ugpucore"], item["coverage"]) for item in before] == [(40.0, 1.0)] * 2
 
     for why in _ship(intake, "n2", wire):
-        # For two inconsistent fields, either is named; and jobs and nodes are checked with Slurm.
+        # If two fields are inconsistent, either may be named. Jobs and nodes are checked against Slurm.
         reported = any(name in why for name in names) or why.startswith("400 the body is not JSON")
         assert reported or (names & {"job_id", "node", "segment", "cluster"}), why
     reconcile(lite)

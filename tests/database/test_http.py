@@ -1,4 +1,4 @@
-"""The real server over real sockets, with real MUNGE credentials."""
+"""Test the real server over real sockets, with real MUNGE credentials."""
 
 import contextlib
 import gzip
@@ -226,7 +226,7 @@ def test_any_json_of_the_right_sender_is_answered(server: Running, value: dict[s
 
 
 def test_an_abandoned_shipment_is_not_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With many waiting requests, work for disconnected clients would starve the others."""
+    """Test that disconnected clients cause no work, which would delay many waiting requests."""
     busy, go_on, read = threading.Barrier(posts.READERS + 1), threading.Event(), list[bytes]()
 
     def vouch(authenticator: Authenticator, *request: Any) -> Caller:
@@ -286,7 +286,7 @@ def test_waiting_shipments_are_limited(
 def test_a_shipment_on_which_its_node_gave_up_is_not_stored(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sends the same again."""
+    """Test that a late shipment is not stored, because its node sends it again."""
     body = shipment(records=[record(node="here", segment=segment(701)).to_wire()])
     before = server.contents()
 
@@ -306,7 +306,7 @@ def test_a_shipment_on_which_its_node_gave_up_is_not_stored(
 def test_a_node_is_asked_to_retry_only_before_anything_is_stored(
     server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Slurm may become unreachable at any time; the sender is authorised first."""
+    """Test that nothing is stored if Slurm is unreachable when the sender is authorised."""
 
     def unknown(*_: object) -> Any:
         raise SlurmError("slurmctld does not answer")

@@ -62,7 +62,7 @@ def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.M
     many = [socket.create_connection((url.hostname, url.port), timeout=10) for _ in range(6)]
     try:
         with contextlib.suppress(ConnectionResetError):
-            assert many[-1].recv(1) == b""  # one too many
+            assert many[-1].recv(1) == b""  # over the limit
         with DatabaseClient(server.config) as client:  # another user, over the Unix socket
             assert client.health().cluster == CLUSTER
     finally:
@@ -82,9 +82,7 @@ def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.M
 def test_an_invalid_second_request_is_disconnected(
     server: Running, monkeypatch: pytest.MonkeyPatch, request_head: bytes, more: bytes
 ) -> None:
-    """Received data does not extend the time limit of a request, otherwise connections could stay open
-    indefinitely.
-    """
+    """Test that received data does not extend a request's time limit, which would keep connections open."""
     monkeypatch.setattr(LIMITS, "request_within_s", 0.2)
     url = urlsplit(server.config.database)
     with socket.create_connection((url.hostname, url.port), timeout=10) as holder:
@@ -108,7 +106,7 @@ def test_a_client_that_reads_no_answers_is_disconnected(
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
         deaf.settimeout(10)
         deaf.connect((url.hostname, url.port))
-        with pytest.raises(ConnectionError):  # a timeout of the test's own is none
+        with pytest.raises(ConnectionError):  # the test's own timeout raises another error
             deaf.sendall(asks)
 
 
@@ -165,7 +163,7 @@ def test_thousands_that_are_refused_are_a_line_in_the_log(
 def test_connections_over_the_limit_wait_and_are_answered_in_order(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refusal costs as much as an answer, and refused clients retry."""
+    """Test that clients wait, because a refusal costs as much as an answer and refused clients retry."""
     monkeypatch.setattr(LIMITS, "connections", 2)
     url = urlsplit(server.config.database)
     body, answers = shipment(records=[]), list[int]()
@@ -177,7 +175,7 @@ def test_connections_over_the_limit_wait_and_are_answered_in_order(
         waiting = [threading.Thread(target=lambda: answers.append(server.post(body)[0])) for _ in range(5)]
         for thread in waiting:
             thread.start()
-        waiting[0].join(0.2)  # none is admitted meanwhile
+        waiting[0].join(0.2)  # no client is admitted meanwhile
         assert answers == []
     for thread in waiting:
         thread.join()
@@ -199,14 +197,14 @@ def test_connections_of_workers_are_bounded_too(server: Running, monkeypatch: py
 def test_a_connection_that_waited_too_long_is_closed_and_the_next_answered(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is about to time out; so would the next one by the time that this one is served."""
+    """Test that a client about to time out is not served, because the next one would then time out too."""
     monkeypatch.setattr(LIMITS, "connections", 1)
     monkeypatch.setattr(LIMITS, "backlog_s", 0.3)
     url = urlsplit(server.config.database)
     with socket.create_connection((url.hostname, url.port), timeout=10) as holder:
         early = socket.create_connection((url.hostname, url.port), timeout=10)
         early.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
-        assert not select([holder], [], [], 0.4)[0]  # a span of the kernel's clock: nothing else passes it
+        assert not select([holder], [], [], 0.4)[0]  # wait on the kernel's clock
         late = socket.create_connection((url.hostname, url.port), timeout=10)
         late.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
     with early, late:

@@ -25,7 +25,7 @@ _DAY_S = 86400
 
 
 def history(days: int = 2) -> list[AccountingRun]:
-    """Jobs over 40 such days: one that was requeued, and some that are pending or running."""
+    """Return jobs over `days` × 40 days: one that was requeued, and some that are pending or running."""
     rows = requeued(1000)
     for n in range(1, 41):
         start_s = T0 - days * n * _DAY_S
@@ -42,13 +42,13 @@ def importer(database: Database, slurm: MemorySlurm) -> Importer:
 
 
 def ship(database: Database) -> None:
-    """Records that arrived before their runs were imported."""
+    """Store records that arrive before the import of their runs."""
     reported = [record(job_id=n, segment=segment(n)) for n in (1000, 2001)]
     database.write(lambda connection: store_records(connection, reported))
 
 
 def contents(database: Database) -> list[dict[str, Any]]:
-    """All rows, but for how they are numbered."""
+    """Return all rows without their numbers."""
     columns = [column for column in run.columns if column.name != "run_id"]
     with database.reading() as connection:
         rows = connection.execute(select(*columns).order_by(run.c.job_id, run.c.submit_s)).mappings()
@@ -62,7 +62,7 @@ def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def untouched(database: Database) -> list[dict[str, Any]]:
-    """The table of an import that is not killed."""
+    """Return the table of an import that is not killed."""
     ship(database)
     importer(database, MemorySlurm(history())).run_once()
     found = contents(database)
@@ -71,7 +71,7 @@ def untouched(database: Database) -> list[dict[str, Any]]:
 
 
 def on_write(database: Database, do: Callable[[], None]) -> None:
-    """Call `do` where a transaction that writes begins, and just before it is committed."""
+    """Call `do` when a writing transaction begins, and just before its commit."""
 
     def at(connection: Connection) -> None:
         if connection.get_execution_options().get("slurm_gpu_write"):
@@ -82,8 +82,8 @@ def on_write(database: Database, do: Callable[[], None]) -> None:
 
 
 def in_child(database: Database, do: Callable[[], None], rows: list[AccountingRun]) -> int:
-    """Import in a process of its own that calls `do` at each of these moments; returns its id."""
-    database.dispose()  # SQLite's locks do not bear being inherited
+    """Import in a child process that calls `do` at each begin and commit of a write; return its ID."""
+    database.dispose()  # SQLite's locks must not be inherited by a fork
     pid = os.fork()
     if pid == 0:
         try:
@@ -117,7 +117,7 @@ def test_killed_before_or_after_any_of_its_transactions(
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
         importer(database, MemorySlurm(history())).run_once()
-        assert contents(database) == untouched, f"killed at its moment {point}"
+        assert contents(database) == untouched, f"killed at point {point}"
     assert point > 8
 
 

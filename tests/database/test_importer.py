@@ -70,7 +70,7 @@ def test_a_job_is_followed_from_pending_to_its_end(database: Database) -> None:
 
 
 def test_a_job_cancelled_while_held_is_queried_by_its_id(database: Database) -> None:
-    """Slurm's accounting has it in no period."""
+    """Test a job that no period of Slurm's accounting contains."""
     held = queued(job_id=7, state="PENDING", eligible_s=None, start_s=None, nodes=[])
     slurm = MemorySlurm(jobs=[held, queued(job_id=8, state="CANCELLED")])
     clock = FakeClock()
@@ -148,7 +148,7 @@ def test_an_open_run_that_slurmdbd_closed_late_is_queried_by_its_id(database: Da
     importing = importer(database, slurm, clock)
     clock.now += 10 * WIDE_OVERLAP_S
     importing.run_once()
-    slurm.rows = [row()]  # it ended long before the period of the next pass
+    slurm.rows = [row()]  # the job ended long before the next pass's period
     importing.run_once()
     assert slurm.questions[-1] == (0, (1,))
     assert runs(database)[1, T0 - 60]["state"] == "COMPLETED"
@@ -157,7 +157,7 @@ def test_an_open_run_that_slurmdbd_closed_late_is_queried_by_its_id(database: Da
 def test_records_without_a_run_are_queried_in_several_passes(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Accounting has no old jobs any more: they must not keep the newest from being queried."""
+    """Test that old jobs, which accounting no longer has, do not prevent queries of the newest ones."""
     monkeypatch.setattr("slurm_gpu.database.accounting.importer._MAX_UNMATCHED", 2)
     clock, slurm = FakeClock(T0 + 30 * 86400), MemorySlurm()
     records = [record(job_id=job_id, segment=segment(job_id)) for job_id in range(1, 6)]
@@ -228,7 +228,7 @@ def test_an_error_is_logged_when_it_begins_and_when_it_ends(
     importing = importer(database, slurm, clock)
 
     class Passes(threading.Event):
-        """Replaces the pauses between ten passes; Slurm is unreachable in the fourth to eighth."""
+        """An event that replaces the pauses between ten passes; Slurm is unreachable in passes 4 to 8."""
 
         n = 0
 
@@ -258,7 +258,7 @@ def test_an_import_that_failed_is_tried_again_before_the_next_interval(
     waits: list[float | None] = []
 
     class Passes(threading.Event):
-        """Stands for the pauses between three passes; Slurm answers again before the last one."""
+        """An event that replaces the pauses between three passes; Slurm answers again before the last."""
 
         def wait(self, timeout: float | None = None) -> bool:
             waits.append(timeout)
@@ -331,7 +331,7 @@ def test_shares_of_nodes_stay_while_slurmctld_is_down(database: Database) -> Non
 def test_the_gpus_of_an_ended_run_stay_when_nodes_are_reconfigured(
     database: Database,
 ) -> None:
-    """The current nodes apply to a running job, and after its nodes have changed."""
+    """Test that the current nodes apply to a running job, and to a job whose nodes have changed."""
     reconfigured = {"n1": node(1, shards=32, gpus={"h100": 4}), "n2": NODES["n2"]}
 
     def reported(known: dict[str, SlurmNode], **given: object) -> tuple[object, object]:

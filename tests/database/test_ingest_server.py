@@ -15,7 +15,7 @@ from tests.database.samples import record, segment
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The node addresses of shipments that the ingest server answered."""
+    """Return the node addresses of shipments that the ingest server answered."""
     seen: list[str] = []
     result = IngestConnection.answer
 

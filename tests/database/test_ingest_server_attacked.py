@@ -1,4 +1,4 @@
-"""The ingest server under attack: an attack costs only its sender."""
+"""An attack on the ingest server affects only its sender."""
 
 import gc
 import socket

@@ -155,7 +155,7 @@ def test_a_job_that_was_never_on_the_node_is_denied_by_accounting(database: Data
 
 
 def test_the_rest_of_a_resized_job_denies_no_earlier_record(database: Database) -> None:
-    """Accounting gives it the start of the whole run, and the earlier row may arrive later."""
+    """Test a row after a resize with the start of the whole run; the earlier row may arrive later."""
     resized_s = T0 + 5000
     account(database, row(nodes="n2", submit_s=resized_s, start_s=T0, end_s=T0 + 10_000, elapsed_s=10_000))
     before = record(first_s=T0 + 1000, last_s=resized_s)
@@ -245,7 +245,7 @@ def test_the_node_receives_its_jobs(database: Database) -> None:
 def test_the_granted_part_of_each_gpu_is_sent_only_if_known(
     tres: dict[str, float], nodes: int, shards: tuple[int, ...], granted_mgpu: int | None
 ) -> None:
-    """A GPU has four shards here; those of a job may be on several GPUs and differ between nodes."""
+    """Test GPUs of four shards; a job's shards may be on several GPUs and differ between nodes."""
     names = tuple(f"n{n + 1}" for n in range(nodes))
     index = dict.fromkeys(names, {"shard": shards} if shards else {"gpu": (0, 1)})
     job = queued(tres_allocated=tres, nodes=names, gpu_index=index)
@@ -253,7 +253,7 @@ def test_the_granted_part_of_each_gpu_is_sent_only_if_known(
 
 
 def test_a_job_that_is_completing_was_granted_what_it_was() -> None:
-    """slurmctld shows only the nodes that such a job has yet to leave, and not on which GPUs it is there."""
+    """Test a completing job, for which slurmctld lists only its remaining nodes and no GPUs."""
     tres = {"node": 2, "gres/shard": 4}
     running = queued(tres_allocated=tres, nodes=("n1", "n2"), gpu_index={"n1": {"shard": (2,)}})
     completing = queued(tres_allocated=tres, nodes=("n1",), gpu_index={}, state="COMPLETING")
@@ -381,7 +381,7 @@ def test_a_record_with_any_field_replaced_is_stored_or_rejected(
     sent = json.dumps({"wire": 1, "node": "n1", "records": [{**record().to_wire(), **fields}]})
     try:
         shipment: CheckedShipment = parse_shipment(sent.encode(), "")
-    except ShipmentError:  # NaN and Infinity are no JSON
+    except ShipmentError:  # NaN and Infinity are not JSON
         return
     view = SlurmView(MemorySlurm(), FakeClock(), lambda name: frozenset({name}))
     answer = Intake(shared_database, view, CLUSTER, FakeClock()).take(shipment, None)

@@ -1,4 +1,4 @@
-"""Answers and log when the database is unreachable, hangs, is locked, or refuses an item."""
+"""Test answers and log if the database is unreachable, hangs, is locked, or refuses an item."""
 
 import base64
 import logging
@@ -24,7 +24,7 @@ from tests.database.servers import MariaDB
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, name: str, is_refused: Callable[[Any], bool]) -> None:
-    """The database takes no transaction with such an item in it."""
+    """Let the database refuse each transaction that contains a matching item."""
     right = getattr(storing, name)
 
     def store(connection: Any, items: Iterable[Any]) -> Any:
@@ -81,7 +81,7 @@ def test_parameters_that_fit_into_no_column_are_rejected_where_that_is_so(databa
 
 
 def test_a_value_too_long_for_a_statement_is_rejected_without_the_others(mariadb: MariaDB) -> None:
-    """MariaDB closes the connection for it, as if it were down: its node would resend it indefinitely."""
+    """Test a value for which MariaDB closes the connection; its node must not resend it indefinitely."""
     url = mariadb.fresh()
     Database(url).upgrade()
     with mariadb.with_most_bytes(16_384):
@@ -116,7 +116,7 @@ def test_a_database_without_a_table_refuses_nothing_for_good(fresh_database: Dat
 
 @pytest.fixture
 def locked(mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A database of MariaDB that does not wait for locks."""
+    """Return a MariaDB database that does not wait for locks."""
     monkeypatch.setattr(engine, "ROW_LOCK_WAIT_S", 0)
     url = mariadb.fresh()
     database = Database(url)

@@ -1,4 +1,4 @@
-"""The lenders of a run's GPUs, and the job that got them back."""
+"""Test the recorded lenders of a run's GPUs, and the job for which the GPUs were returned."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_a_loan_went_back_to_the_job_that_started_next_on_its_nodes(database: Da
 @pytest.mark.parametrize(
     "other",
     [
-        {"start_s": T0 + 9},  # it was there before
-        {"start_s": T0 + 500, "end_s": T0 + 600},  # long after
-        {"submit_s": T0 + 11, "eligible_s": T0 + 11},  # submitted once they were free
+        {"start_s": T0 + 9},  # started before the return
+        {"start_s": T0 + 500, "end_s": T0 + 600},  # started long after the return
+        {"submit_s": T0 + 11, "eligible_s": T0 + 11},  # submitted after the return
         {"nodes": "n3"},
         {"qos": "sg-loans"},
     ],

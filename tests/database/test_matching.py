@@ -58,14 +58,14 @@ def test_time_decides_where_old_runs_are_missing() -> None:
 
 
 def _all_found(runs: list[RunSpan], *records: RecordSpan) -> list[int | None]:
-    """The run of each of these records of one job."""
+    """Return the matching run of each record of one job."""
     named = [replace(record, segment=segment(n)) for n, record in enumerate(records)]
     found = assign(runs, named)
     return [found[record.segment, record.device] for record in named]
 
 
 def test_the_records_of_a_first_run_that_is_missing_are_no_other_runs() -> None:
-    """Accounting has the second and third run: records of the first match no run yet."""
+    """Test that records of the first run match no run while accounting has only the second and third."""
     first, second, third = _record(1000, 1800), _record(1830, 2600, restart=1), _record(2630, 3400, restart=2)
     runs = [_run(2, 1830, 2600), _run(3, 2630, 3400)]
     assert _all_found(runs, first, second, third) == [None, 2, 3]
@@ -90,7 +90,7 @@ def test_a_last_run_that_is_not_there_yet_is_no_missing_first_one() -> None:
 
 
 def test_a_clock_that_is_off_by_less_than_a_minute_hides_no_run() -> None:
-    """Eight GPUs count as one: they have one clock."""
+    """Test that eight GPUs count as one, because they share one clock."""
     late = [replace(_record(1005, 1015, restart=1), device=f"GPU-{n}") for n in range(8)]
     assert _all_found(REQUEUED, *late) == [2] * 8
 
@@ -115,7 +115,7 @@ def test_matching_a_flood_of_records_of_one_job_is_bounded(monkeypatch: pytest.M
     st.integers(-20, 20),
 )
 def test_every_record_of_a_known_run_is_that_runs(lengths: list[int], n_missing: int, off_s: int) -> None:
-    """For any missing first runs, as long as clocks are roughly right and runs last a while."""
+    """Test any number of missing first runs, with roughly right clocks and runs that are not too short."""
     runs, records, began = [], [], 10_000
     for n, length in enumerate(lengths):
         ended = began + 100 + length
@@ -140,7 +140,7 @@ def test_a_flood_of_records_is_not_compared_with_each_of_a_jobs_many_runs(
     monkeypatch.setattr(match, "_overlap_s", overlap_s)
     runs = [_run(n, 1000 + 100 * n, 1090 + 100 * n) for n in range(1000)]
     records = [_record(1000 + 100 * n, 1090 + 100 * n, restart=n) for n in range(1000)]
-    # Those of a forger fit none by order, and are long.
+    # Forged records match no run by order, and are long.
     forged = [_record(0, 10**9, restart=10**6 + n) for n in range(5000)]
     assert _all_found(runs, *records, *forged)[:1000] == list(range(1000))
     assert n_calls <= 1_500_000, "all runs for all records are six millions"
@@ -199,7 +199,7 @@ def test_a_reused_job_id_is_distinguished_by_time() -> None:
 
 
 def test_time_decides_between_runs_with_the_same_restart_count() -> None:
-    """An id that was reused within minutes of the end of the previous run."""
+    """Test a job ID that was reused within minutes after the end of the previous run."""
     runs = [_run(1, 1000, 1100, restart=0), _run(2, 1340, 2340, restart=0)]
     assert _all_found(runs, _record(1000, 1100), _record(1340, 2340)) == [1, 2]
 
@@ -225,9 +225,7 @@ def test_a_run_without_an_end_is_over_when_its_id_is_reused(restart: int | None,
 def test_the_node_decides_for_an_id_reused_at_once_if_clocks_cannot(
     gap_s: int, lengths_s: tuple[int, int], off_s: tuple[int, int], restart: int | None
 ) -> None:
-    """A slurmctld that was killed started the next run on another node; the end of the first was never
-    reported.
-    """
+    """Test a killed slurmctld that starts the next run elsewhere and never reports the first run's end."""
     forgotten = _run(1, 1000, None, "n1,n2", restart)
     again = _run(2, 1000 + gap_s, 1000 + gap_s + lengths_s[1], "n3", restart)
     before = _record(1000 + off_s[0], 1000 + off_s[0] + lengths_s[0], node="n1")

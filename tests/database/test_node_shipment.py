@@ -1,4 +1,4 @@
-"""Parts of a shipment other than records and events, permissions of its sender, and the answer."""
+"""Test shipments except records and events: the other parts, the sender's permissions, the answer."""
 
 import json
 from dataclasses import replace
@@ -158,7 +158,7 @@ def test_a_gpu_reported_by_two_nodes_is_recorded(
     reconcile(database)
     with database.reading() as connection:
         (run,) = find_job(connection, CLUSTER, "1", Caller(0, "root", True, True), T0).runs
-    assert run.device_facts == {"GPU-1": gpu()}, "its own node's word counts"
+    assert run.device_facts == {"GPU-1": gpu()}, "the report of its own node counts"
 
 
 def test_a_gpu_that_was_moved_is_where_it_was_put(
@@ -312,7 +312,7 @@ def test_no_live_values_stop_a_shipment(shared_database: Database, value: Any) -
     body = json.dumps({"wire": 1, "node": "n1", "live": value}).encode()
     try:
         shipment = parse_shipment(body, "")
-    except ShipmentError:  # NaN and Infinity are no JSON
+    except ShipmentError:  # NaN and Infinity are not JSON
         return
     clock = FakeClock()
     view = SlurmView(MemorySlurm(), clock, lambda name: frozenset({name}))

@@ -85,7 +85,7 @@ def test_a_histogram_that_is_none_comes_back_as_it_was() -> None:
     assert unpack_statistics(pack_statistics(odd)) == odd
 
 
-# Values as stored in databases. They must remain readable: never change them, only add some.
+# Values as stored in databases. Stored values must remain readable: never change a value, only add new ones.
 STORED = {
     "1": (
         "31438e6f5348bc6289714b90b8297aa423790eacc0c4d4008b13d1d2b3a19e2936470343df00e228434c0f0c31"

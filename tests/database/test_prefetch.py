@@ -1,4 +1,4 @@
-"""Reading ahead changes only the timing."""
+"""Prefetching changes only the timing, not the results."""
 
 import threading
 from collections.abc import Generator

@@ -76,7 +76,7 @@ def test_records_that_may_be_under_way_are_a_gap_and_no_0(database: Database) ->
 
 
 def test_a_job_that_ended_in_the_queue_never_started(database: Database) -> None:
-    """Slurm gives such a job the same second as start and end."""
+    """Test a job that ended in the queue, to which Slurm gives the same start and end."""
     ended = {"state": "CANCELLED", "start_s": T0, "end_s": T0, "elapsed_s": 0}
     fill(
         database,
@@ -241,7 +241,7 @@ def test_a_job_shows_both_of_a_double_watch(database: Database) -> None:
 
 
 def test_searches_use_an_index(database: Database) -> None:
-    """At millions of runs, a page must not cost a scan of the table."""
+    """Test that a page needs no scan of the table, which may have millions of runs."""
     if not database.is_sqlite:
         pytest.skip("MariaDB plans by the rows that are there")
     order = (run.c.submit_s.desc(), run.c.run_id.desc())

@@ -1,4 +1,4 @@
-"""Limits of slurm-gpuctld, or the reason for their absence, are shown to their user and operators."""
+"""A user and operators see the user's limits from slurm-gpuctld, or the reason why there are none."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ NEVER_WAIT_S = 0.001
 
 
 def refused(bounds: CallerBounds, caller: Caller) -> HTTPException | None:
-    """Return the error for one more request, None if it was begun."""
+    """Return the error for one more request, or None if the request was started."""
 
     async def begin() -> None:
         await bounds.begin(caller)
@@ -147,7 +147,7 @@ def test_no_user_reads_more_than_the_burst_and_the_rate(
     assert all(seconds >= 1 for seconds in waits)
     for uid, n_rows in read.items():
         per_s = 100 * (WEB_FACTOR if uid == PAGE.uid else 1)
-        # The cost of the last request is known after it is served.
+        # The cost of a request is known only after its answer.
         assert n_rows - last[uid] <= per_s * (BURST_S + clock.monotonic() - began_s) + 1
 
 

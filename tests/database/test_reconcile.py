@@ -25,7 +25,7 @@ from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, record, row,
 
 
 def _store(database: Database) -> None:
-    """Jobs 1, 7 and 9, with a record each, whose shards only nodes can convert."""
+    """Store jobs 1, 7 and 9 with one record each, and with shards that only nodes can convert."""
     for job_id in (1, 7, 9):
         rows = [run_row(row(job_id=job_id, tres_allocated={"gres/shard": 2.0}), {})]
         database.write(partial(store_changed_runs, rows=rows))
@@ -74,7 +74,7 @@ def test_a_grant_that_an_older_version_took_does_not_stop_reconciling(database: 
     ]
     database.write(lambda connection: store_records(connection, huge))
     reconcile(database)
-    # Only the granted share is omitted; the measurements count.
+    # Only the number of granted GPUs is omitted; the measurements count.
     assert _derived(database) == {1: 40.0, 7: 40.0, 9: 40.0}
     with database.reading() as connection:
         assert not connection.execute(select(run_device.c.device).where(run_device.c.match_due)).all()
@@ -108,7 +108,7 @@ def _store_job(database: Database, n_jobs: int, job_id: int) -> None:
 def test_each_record_gets_its_run_however_many_are_due_and_few_statements_are_kept(
     database: Database,
 ) -> None:
-    """SQLAlchemy keeps what it compiled: a statement for each number of rows would fill its cache."""
+    """Test that statements do not depend on the number of rows, which would fill SQLAlchemy's cache."""
     job_id, kept = 1, []
     for n_jobs in (1, 2, 3, 4, 5, 8, 11, 12, 13, 14, 15, 16, 9, 7, 6):
         _store_job(database, n_jobs, job_id)

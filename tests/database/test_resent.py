@@ -1,4 +1,4 @@
-"""Data that nodes send only once is sent again after the database lost it; so are Slurm's runs."""
+"""After a loss of the database, nodes send even one-time data again, and runs are imported again."""
 
 import json
 import random
@@ -77,7 +77,7 @@ class Here(ShipmentSource):
 
 
 class World:
-    """One node, its scheduler, and slurm-gpudbd's intake and import, over one clock."""
+    """One node with its scheduler, and slurm-gpudbd's intake and import, all with one clock."""
 
     def __init__(self, database: Database, directory: Path, name: str = "n1", address: str = ADDRESS) -> None:
         self.database, self.clock = database, FakeClock(T0 + 5)
@@ -187,7 +187,7 @@ def test_a_table_that_is_emptied_under_a_running_node_fills_again(world: World, 
     before = content()
     assert before
     world.empty(table)
-    world.advance(3700 if name == "watermark" else PERIOD_S + 120)  # pruning notes its own each hour
+    world.advance(3700 if name == "watermark" else PERIOD_S + 120)  # pruning stores its watermark every hour
     assert content() == before
     if "run_id" in columns:
         (known,) = {found["run_id"] for found in world.rows(run)}
@@ -211,7 +211,7 @@ def test_a_run_that_comes_again_has_the_records_of_before(world: World) -> None:
     (measured,) = (found["ugpucore"] for found in world.rows(run) if found["job_id"] == 5)
     assert measured is not None
     world.empty(run)
-    world.clock.now += 30 * 86400  # before any overlap of two passes
+    world.clock.now += 30 * 86400  # too long for the overlap of two passes
     world.advance(120)
     assert [found["ugpucore"] for found in world.rows(run) if found["job_id"] == 5] == [measured]
 

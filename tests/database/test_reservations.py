@@ -136,7 +136,7 @@ def find_one_of(database: Database, number: int) -> Reservation:
 
 
 def all_at_once(works: Sequence[Callable[[], object]]) -> list[str]:
-    """Run them in threads that begin together; return the errors of the refused ones."""
+    """Run the calls in threads that start together; return the errors of refused calls."""
     barrier = threading.Barrier(len(works))
 
     def run(work: Callable[[], object]) -> str | None:
@@ -207,7 +207,7 @@ def test_the_first_job_is_reported_once_and_repetition_changes_nothing(database:
     store_report(database, replace(first, first_job_id=18, first_start_s=NOW_S + 500, error="Slurm refused"))
     store_report(
         database, Report(id=one.id, at_s=NOW_S, state=ReservationState.APPROVED)
-    )  # one that was on its way for long
+    )  # a report that arrives late
     kept = now(database, one)
     assert (kept.state, kept.first_job_id, kept.first_start_s) == (ReservationState.ACTIVE, 17, NOW_S + 30)
     assert kept.error is None
@@ -257,7 +257,7 @@ def test_a_controller_whose_clock_is_ahead_ends_nothing(database: Database) -> N
     )
     store_report(
         database, Report(id=one.id, at_s=NOW_S + 65, state=ReservationState.ACTIVE), NOW_S + 5
-    )  # as clocks are
+    )  # clocks may differ by a minute
     assert (now(database, one).state, now(database, one).error) == (ReservationState.ACTIVE, None)
 
 
@@ -278,7 +278,7 @@ def test_users_request_operators_approve_and_every_user_sees_the_calendar(server
     assert status == 200
     one = answer["reservation"]
     assert (one["user"], one["state"], one["earliest_s"]) == (NAME_OF_NOBODY, "requested", now_s)
-    assert one["account"] == "vision"  # however it was written: Slurm writes it so
+    assert one["account"] == "vision"  # in Slurm's spelling, whatever the request's
     decision = {"act": "approve", "start_s": now_s, "end_s": now_s + DAY_S + 1800, "nodes": "n2,n1"}
     assert ask(NOBODY, f"/{one['id']}", **decision)[0] == 403
     assert ask(NOBODY, f"/{one['id']}", act="deny")[0] == 403
@@ -432,7 +432,7 @@ def test_users_cannot_request_for_others_and_only_slurm_gpuctld_reports(server: 
     [{"nodes": None}, {"start_s": None}, {"nodes": "n[1-"}, {"nodes": 7}, {"state": "gone"}, {"id": ...}],
 )
 def test_an_answer_that_cannot_be_true_is_an_error_of_slurm_gpudbd(changes: dict[str, Any]) -> None:
-    """And ends no slurm-gpuctld."""
+    """Test that an impossible answer raises a handled error, which does not end slurm-gpuctld."""
     promised = Reservation(
         id=1,
         cluster=CLUSTER,
@@ -454,7 +454,7 @@ def test_an_answer_that_cannot_be_true_is_an_error_of_slurm_gpudbd(changes: dict
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 @pytest.mark.parametrize("nodes", ["ALL", "n1,all", "n1 Flags=MAINT", "n[1-2", "n1\n", ","])
 def test_nodes_are_named_one_by_one(server: Running, nodes: str) -> None:
-    """Slurm takes ALL for the whole cluster."""
+    """Test that names such as ALL, which Slurm reads as the whole cluster, are rejected."""
 
     def ask(uid: int, path: str, **body: Any) -> tuple[int, Any]:
         return server.asked_by(uid, "POST", f"/v1/reservations{path}", json.dumps(body).encode())

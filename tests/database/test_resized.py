@@ -25,9 +25,9 @@ def _gpus(n: int) -> dict[str, float]:
 
 
 def _rows(*, has_own_start: bool) -> list[AccountingRun]:
-    """Three hours on three nodes, two on two, one on n1.
+    """Return rows of three hours on three nodes, two hours on two nodes and one hour on n1.
 
-    The start of a row after a resize is the whole run's, or that of the resize: both occur.
+    In Slurm, the start of a row after a resize is the start of the whole run or the time of the resize.
     """
     at = {"submit_s": T0 - 60, "eligible_s": T0 - 60, "start_s": T0}
     first = row(
@@ -61,7 +61,7 @@ def _rows(*, has_own_start: bool) -> list[AccountingRun]:
 
 
 def _watch(n: int, until_h: float, *, watched: float = 1.0, **given: Any) -> Record:
-    """Node n had its GPU allocated until then, and was watched for that part of the time."""
+    """Return the record of node n with a GPU allocated for `until_h`, sampled for a part `watched` of it."""
     allocated_s = until_h * HOUR
     sampled_s = watched * allocated_s
     return record(
@@ -84,7 +84,7 @@ WATCHED = [_watch(1, 6), _watch(2, 5), _watch(3, 3)]
 
 
 def _show(database: Database, rows: list[AccountingRun], records: list[Record]) -> Run:
-    """The one run that there is of these."""
+    """Store rows and records; return their only run."""
     database.write(lambda connection: store_records(connection, records))
     fill(database, *rows)
     (shown,) = job(database, "1", now_s=T0 + 9 * HOUR)

@@ -1,4 +1,4 @@
-"""Timelines, windows, live values, hosts and events: content and access."""
+"""Test the content of timelines, windows, live values, hosts and events, and access to them."""
 
 import pwd
 import socket
@@ -51,7 +51,7 @@ def site(server: Running) -> Iterator[Running]:
     with server.database.engine.begin() as connection:
         for table in metadata.sorted_tables:
             connection.execute(delete(table))
-    server.clock.now += 1000  # live values and wishes of the test before are forgotten
+    server.clock.now += 1000  # live values and requests of the previous test expire
     yield server
     server.slurm.queue.clear()
 
@@ -145,7 +145,7 @@ def test_events_of_other_nodes_do_not_displace_those_of_the_jobs_own(
 def test_the_first_and_last_events_of_each_kind_are_kept_over_the_limit(
     site: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand of one kind must hide neither another kind nor how it ended."""
+    """Test that many events of one kind hide neither other kinds nor the last event."""
     monkeypatch.setattr(detail, "MAX_EVENTS", 8)
     many = [event(n, job_id=1, at_s=T0 + n, kind="throttle_begin") for n in range(1, 31)]
     ship(site, events=[*many, event(40, job_id=1, at_s=T0 + 40, kind="gpu_lost")], records=[here()])
@@ -263,7 +263,7 @@ def test_a_window_is_requested_and_received(site: Running) -> None:
 
 
 def test_a_machine_without_slurm_has_jobs_of_the_same_number(site: Running) -> None:
-    """Both run, and each node is asked only for its own window."""
+    """Test two running jobs with the same ID: each node is asked only for the window of its own job."""
     account(site, row(nodes="n2", end_s=None, state="RUNNING"))
     reported = HostRun(
         cluster="host:ws1", job_id=1, node="ws1", seq=1, uid=1, user="alice", start_s=T0, devices=["GPU-0"]
@@ -410,7 +410,7 @@ def test_live_values_of_others_devices_are_only_their_occupancy(site: Running) -
     site.clock.now += 10
     # slurmctld is queried again
     site.raw("GET", "/v1/live", b"", site.signed("GET", "/v1/live"))
-    not_slurms = {"util_pct": 80.0, "jobs": [3]}  # the same number, counted by a machine without Slurm
+    not_slurms = {"util_pct": 80.0, "jobs": [3]}  # the same ID, assigned by a machine without Slurm
     devices = {"A": mine, "B": theirs, "C": shared, "D": not_slurms}
     ship(site, live={"at_s": T0, "devices": devices, "host": {"cpu_pct": 7.0}})
     assert ask(site, NOBODY, "/v1/live")[1]["nodes"]["here"] == {

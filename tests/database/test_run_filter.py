@@ -1,4 +1,4 @@
-"""Filters and orders of runs: their results page by page, without revealing hidden values of other users."""
+"""Filters and orders of runs work page by page and reveal no hidden values of other users."""
 
 import itertools
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def ask(database: Database, caller: Caller = ROOT, **query: str) -> list[str]:
 
 
 def pages(database: Database, caller: Caller, **query: str) -> Iterator[list[Run]]:
-    """Asked for one after the other, each a minute later."""
+    """Yield all pages, each requested a minute after the previous one."""
     cursor: dict[str, str] = {}
     for n in itertools.count():
         with database.reading() as connection:
@@ -117,7 +117,7 @@ def test_filters(filled: Database, query: dict[str, str], found: str) -> None:
 
 
 def test_the_place_of_a_run_is_that_at_its_start(database: Database) -> None:
-    """The node has moved to another zone since; slurm-gpu.yaml counts for times without a recorded state."""
+    """Test a node that moved to another zone; slurm-gpu.yaml applies to times without a recorded state."""
     before, after = Places({}, {"n1": "old"}), Places({}, {"n1": "new"})
     nodes = {"n1": node(1)}
     database.write(lambda connection: store_node_periods(connection, nodes, before, T0 - 1000))

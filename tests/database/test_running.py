@@ -1,4 +1,4 @@
-"""GET /v1/running: how the jobs that run have used their GPUs, in one answer for all."""
+"""GET /v1/running returns the GPU use of all running jobs in one answer."""
 
 from __future__ import annotations
 

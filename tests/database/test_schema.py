@@ -40,7 +40,7 @@ def test_upgrade_may_be_run_again(url: str) -> None:
 
 
 def test_each_step_of_an_upgrade_can_be_repeated(url: str) -> None:
-    """MariaDB keeps the tables of a step that is killed before it records the new schema."""
+    """Repeat each step, because MariaDB keeps its tables if it is killed before it records the new schema."""
     database = Database(url)
     if database.is_sqlite:
         Path(str(database.url.database)).parent.mkdir()
@@ -221,7 +221,7 @@ def test_sqlite_is_made_in_a_private_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("password", ["p@ss", "p@ss/w0rd", "p/ss@w0rd", "@/@"])
 def test_a_password_with_address_characters_is_recognised_and_not_shown(password: str) -> None:
-    """Text after an @ would be used as a host name, and appear in the log and in doctor's output."""
+    """Test an @ in a password: the text after it would appear as a host name in the log and in doctor."""
     with pytest.raises(UnusableDatabaseError, match="other characters as %XX") as raised:
         Database(f"mysql+pymysql://slurm_gpu:{password}@localhost/slurm_gpu")
     assert "w0rd" not in str(raised.value)
@@ -252,7 +252,7 @@ def test_an_invalid_url_is_an_error_with_advice(url: str) -> None:
     assert raised.value.exit_code == 2  # systemd does not start slurm-gpudbd again
 
 
-# PyMySQL leaves the Unix socket of an attempt that failed to the garbage collector.
+# PyMySQL leaves the Unix socket of a failed connection to the garbage collector.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("url", "reads_authorities"),

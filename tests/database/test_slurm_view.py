@@ -73,7 +73,7 @@ def test_no_caller_waits_for_the_next_answer_if_the_last_took_long() -> None:
 
 
 def test_a_caller_for_a_fresh_answer_waits_though_the_last_took_long() -> None:
-    """Otherwise the first reader after an hour would get an answer that is an hour old."""
+    """Test that the first reader after an hour does not get an answer that is an hour old."""
     clock, answers = FakeClock(), iter(range(9))
 
     def ask() -> int:
@@ -87,7 +87,7 @@ def test_a_caller_for_a_fresh_answer_waits_though_the_last_took_long() -> None:
 
 
 def test_a_repeatedly_slow_slurmctld_is_queried_less_often() -> None:
-    """As during startup: nodes that came up would be reported as down for another minute."""
+    """Test that one slow answer, as during startup, does not cause a pause of a minute."""
     clock, took, asked = FakeClock(), [3.0], []
 
     def ask() -> float:

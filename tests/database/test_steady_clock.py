@@ -12,7 +12,7 @@ from tests.database.samples import T0, record, segment
 
 
 def _set_back_after(seconds: float, by_s: int) -> list[Record]:
-    """A watch of 100 s, the clock set, slurm-gpud restarted, and another watch of 95 s."""
+    """Return two records of a job, with a clock step and a restart of slurm-gpud between them."""
     return [
         record(uptime_s=500.0, allocated_s=seconds, last_s=T0 + int(seconds), sampled_s=seconds),
         record(

@@ -21,13 +21,13 @@ from slurm_gpu.database.storage.engine import Database
 from slurm_gpu.slurm.client import AccountingRun
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, row, segment, timeline
 
-# Work of an hour is split into steps of this length.
+# An hour of work is split into steps of this length.
 PIECE_S = 600.0
 _AT_MOST_S = 2.0
 
 
 class SlowSlurm(MemorySlurm):
-    """Its accounting takes as long as allowed, and lacks the requested jobs."""
+    """A Slurm whose accounting answers just within the timeout, and lacks the requested jobs."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def clock() -> FakeClock:
 
 
 def longest_s(clock: FakeClock, making: Importer) -> float:
-    """For how long a pass showed no sign of life."""
+    """Return the longest time of a pass without a sign of progress."""
     found = [0.0]
     real = clock.monotonic
 
@@ -142,7 +142,7 @@ def test_it_rests_most_of_the_time_while_many_wait_for_an_answer(
         right(*given, **more)
 
     class Stop(threading.Event):
-        """Ends after a number of rests, which take no time."""
+        """An event that is set after a number of rests, which take no time."""
 
         def __init__(self) -> None:
             super().__init__()

@@ -31,7 +31,7 @@ def account(database: Database, *rows: AccountingRun) -> int:
 
 
 def table(database: Database) -> dict[str, Any]:
-    """All that matters of the tables: runs by key, records with their run's key, and the events."""
+    """Return the relevant parts of the tables: runs by key, records with their run's key, and events."""
     with database.reading() as connection:
         runs = {r["run_id"]: r for r in connection.execute(select(run)).mappings()}
         keys = {run_id: (r["cluster"], r["job_id"], r["submit_s"]) for run_id, r in runs.items()}
@@ -159,7 +159,7 @@ def test_a_record_that_came_before_its_run_moves_to_it(database: Database) -> No
 
 
 def test_records_of_a_run_missing_in_accounting_count_for_no_other(database: Database) -> None:
-    """Records of the first of three runs, each followed by the next within seconds, and its host record."""
+    """Test the records of the first of three runs, each of which begins within seconds of the last end."""
     runs = [row(submit_s=T0 + n, start_s=T0 + 110 * n, end_s=T0 + 110 * n + 100) for n in range(3)]
     runs = [item._replace(state="REQUEUED" if n < 2 else "COMPLETED") for n, item in enumerate(runs)]
     for n in range(3):
@@ -210,7 +210,7 @@ def read_accounting_until(database: Database, at_s: int) -> None:
 def test_a_job_is_not_called_lost_until_slurms_accounting_was_read_an_hour_further(
     database: Database,
 ) -> None:
-    """slurmdbd may be down for a day, and a database without Slurm reads no accounting."""
+    """Test a slurmdbd that is down for a day, and a database without Slurm, which reads no accounting."""
     ship(database, record(job_id=7))
     now_s, last_s = T0 + 86400, T0 + 10
     listed = []
@@ -226,7 +226,7 @@ def test_a_job_is_not_called_lost_until_slurms_accounting_was_read_an_hour_furth
 def test_a_job_that_slurm_has_is_not_called_lost_though_a_record_fits_none_of_its_runs(
     database: Database,
 ) -> None:
-    """A node's clock is wrong, a record comes from another node, and a job never started."""
+    """Test a wrong clock of a node, a record from another node, and a job that never started."""
     read_accounting_until(database, T0 + 86400)
     account(database, row(job_id=1), row(job_id=2), row(job_id=3, start_s=None, state="CANCELLED"))
     ship(

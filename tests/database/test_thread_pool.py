@@ -77,7 +77,7 @@ def test_the_loop_is_called_once_for_all_that_is_done_until_it_comes_round(
         for _ in asked:  # the event loop is blocked meanwhile
             assert work.begun.acquire(timeout=20)
         assert await asyncio.gather(*asked) == [2 * n for n in range(0, 40, 2)]
-        assert len(calls) <= 2, "the last was perhaps not done when the loop went on"
+        assert len(calls) <= 2, "the last call may still have been running"
 
     played(story)
 

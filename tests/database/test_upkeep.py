@@ -34,7 +34,7 @@ class World:
         self.upkeep = Upkeep(database, self.clock, places, retention)
 
     def later(self, seconds: float, *nodes: Any) -> list[tuple[Any, ...]]:
-        """Run one pass after some time with these nodes, and return the stored periods."""
+        """Advance the clock, run one pass with the given nodes, and return the stored periods."""
         self.clock.now += seconds
         if nodes:
             self.slurm.node_list = list(nodes)
@@ -239,7 +239,7 @@ def test_it_continues_after_a_restart(database: Database, monkeypatch: pytest.Mo
     again.later(60)
     again.later(PRUNE_EVERY_S)
     begun = [from_s for table, from_s, _ in found if table == "run_device"]
-    assert begun == [-120 * _DAY_S, -90 * _DAY_S + 60], "what came late is looked for once a day, too"
+    assert begun == [-120 * _DAY_S, -90 * _DAY_S + 60], "late rows are searched once a day, too"
 
 
 def test_a_clock_that_was_ahead_for_a_while_keeps_nothing_from_going(database: Database) -> None:

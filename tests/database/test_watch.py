@@ -1,4 +1,4 @@
-"""The watch over running jobs reports problems soon, with their culprit, and no healthy job."""
+"""The watch over running jobs soon reports faults with their causes, and reports no healthy job."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def well(**more) -> Training:
 
 
 def throttled(by: float = 0.15, at_s: int = AT_S, stop_s: int | None = None, seed: int = 1) -> Training:
-    """GPU 5's clock falls, as by heat."""
+    """Return a training in which the clock of GPU 5 falls, as by heat."""
     training = well(seed=seed)
     training.clock[5, at_s:stop_s] *= 1 - by
     training.throttle[5, at_s:stop_s] = 0.8
@@ -34,14 +34,14 @@ def throttled(by: float = 0.15, at_s: int = AT_S, stop_s: int | None = None, see
 
 
 def busy_longer(by: float = 0.15, **more) -> Training:
-    """GPU 2 computes more slowly without a change of its clock."""
+    """Return a training in which GPU 2 computes more slowly without a change of its clock."""
     training = well(**more)
     training.speed[2, AT_S:] *= 1 - by
     return training
 
 
 class Hanging(Training):
-    """GPU 3 stops, and the others spin; or all stop, where `all_stop`."""
+    """A training in which GPU 3 stops and the others spin, or all stop if `all_stop`."""
 
     all_stop = False
     goes_on_s: int | None = None
@@ -91,7 +91,7 @@ def test_a_suspicion_is_not_reported():
 
 
 def slow_links(by: float = 0.3, **more) -> Training:
-    """All wait longer for each other: no GPU deviates from its peers."""
+    """Return a training in which all GPUs wait longer for each other, so none deviates from its peers."""
     training = well(**more)
     training.talk[:, AT_S:] += by
     return training
@@ -155,7 +155,7 @@ def test_an_ended_problem_is_closed_and_does_not_flicker():
 
 def test_healthy_trainings_are_not_reported():
     trainings = {job: well(seed=job) for job in range(1, 9)}
-    for job, training in trainings.items():  # GPUs that always differ
+    for job, training in trainings.items():  # with constant differences between GPUs
         training.clock *= 1 + 0.01 * np.random.default_rng(job).standard_normal((8, 1))
     watching = Watching(Played(trainings))
     watching.until(1195)
@@ -165,7 +165,7 @@ def test_healthy_trainings_are_not_reported():
 
 @pytest.mark.parametrize("another", [True, False])
 def test_network_traffic_of_a_node_is_a_jobs_if_it_is_alone_there(another: bool):
-    """A process that reads does not hang; but it may belong to the other job."""
+    """Test that traffic disproves a hang only if no other job on the node may have caused it."""
     played = Played({1: hanging()})
     live, queue = played.live, played.queue
 
@@ -208,7 +208,7 @@ def test_jobs_that_share_gpus_are_not_watched():
 
 
 def accused_by(*users: str) -> Watching:
-    """One job after the other on the same GPUs, of which GPU 5 is slow; the last job finds it well."""
+    """Run jobs one after the other on the same GPUs; GPU 5 is slow, except in the last job."""
     trainings = {job: throttled(at_s=150, seed=job) for job in range(1, len(users) + 1)}
     for training in trainings.values():
         training.n_bins = 420

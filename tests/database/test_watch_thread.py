@@ -19,7 +19,7 @@ MODULE = "slurm_gpu.database.verdicts.watch"
 
 
 class NoDescriptor(importlib.abc.MetaPathFinder):
-    """Fails as the import system does when no file descriptor is left."""
+    """An importer that fails like the import system without free file descriptors."""
 
     def __init__(self, n_failures: int) -> None:
         self.n_failures = n_failures

@@ -1,4 +1,4 @@
-"""slurm-gpuweb reads everything, but only from its own hosts; no request counts as another user's."""
+"""slurm-gpuweb may read everything, but only from its own hosts, and not in the name of other users."""
 
 import http.client
 import ipaddress
@@ -46,7 +46,7 @@ def ask(
     body: bytes = b"",
     **headers: str,
 ) -> tuple[int, Any]:
-    """Status and answer of a request by `uid` from a host with this address."""
+    """Return the status and answer of a request by `uid` from a given address."""
     with acting_as(uid):
         signed = server.signed(method, target, body)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10, source_address=(address, 0))
@@ -208,7 +208,7 @@ def test_a_name_that_this_host_does_not_have_is_logged_at_start(
     hosts: tuple[str, ...],
     logged: bool,
 ) -> None:
-    # The real host may have slurm-gpu-web, for example while a lab is up.
+    # The real host may have the user slurm-gpu-web, for example while a lab is up.
     root = pwd.getpwnam("root")
     monkeypatch.setattr(pwd, "getpwnam", {"root": root}.__getitem__)
     with caplog.at_level(logging.WARNING):

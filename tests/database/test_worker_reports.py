@@ -1,4 +1,4 @@
-"""Reports of a worker to slurm-gpudbd, which may not read them for a while."""
+"""Test the reports of a worker to slurm-gpudbd, which may read them late."""
 
 import socket
 import threading
@@ -21,7 +21,7 @@ from slurm_gpu.database.ingest.worker_protocol import (
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Connection, Connection]]:
-    """The worker's end of the channel, and slurm-gpudbd's."""
+    """Return both ends of a channel: the worker's and slurm-gpudbd's."""
     theirs, ours = socket.socketpair()
     with Connection(theirs.detach()) as channel, Connection(ours.detach()) as slurm_gpudbd:
         yield channel, slurm_gpudbd

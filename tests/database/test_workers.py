@@ -1,4 +1,4 @@
-"""slurm-gpudbd with workers: ingest, display, and the effects of their death."""
+"""Test slurm-gpudbd with workers: ingest, answers, and the effects of a worker's death."""
 
 import http.client
 import json
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 
 @dataclass
 class TcpDaemon:
-    """A daemon with workers, reached as nodes do: by TCP, with MUNGE credentials."""
+    """A client of a daemon with workers; like nodes, it uses TCP and MUNGE credentials."""
 
     daemon: Daemon
     port: int
@@ -63,7 +63,7 @@ class TcpDaemon:
 
     @contextmanager
     def workers_alone(self) -> Iterator[None]:
-        """Stop slurm-gpudbd itself: answers meanwhile are the workers'."""
+        """Stop slurm-gpudbd itself; only its workers answer meanwhile."""
         assert self.daemon.process is not None
         assert self.daemon.process.pid is not None
         os.kill(self.daemon.process.pid, signal.SIGSTOP)
@@ -110,7 +110,7 @@ def workers_of(daemon: Daemon | int, named: bytes = b"slurm_gpu.database.ingest.
 
 
 def is_alive(pid: int) -> bool:
-    """Also if no caller has waited for it."""
+    """Return whether a process exists, even as a zombie."""
     return Path(f"/proc/{pid}").exists()
 
 
@@ -119,7 +119,7 @@ LIVE = {"at_s": 1.8e9, "devices": {"GPU-1": {"util_pct": 50.0, "jobs": [7]}}}
 
 def test_shipments_of_a_worker_are_shown_by_slurm_gpudbd(tmp_path: Path, munge_socket: str) -> None:
     with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}", 1, munge_socket) as tcp:
-        records = [record(segment=segment(n)).to_wire() for n in range(40)]  # more than is read at the door
+        records = [record(segment=segment(n)).to_wire() for n in range(40)]  # too large for one read
         bad = {**records[0], "seq": -1}
         answers: list[Any] = []
 
@@ -157,7 +157,7 @@ def test_a_worker_passes_on_what_is_no_shipment(tmp_path: Path, munge_socket: st
         with socket.create_connection(("127.0.0.1", tcp.port), timeout=20) as connection:
             with tcp.workers_alone():
                 connection.sendall(request)
-                tcp.ship(live=LIVE)  # after which the worker has read the other, too
+                tcp.ship(live=LIVE)  # by then the worker has read the other request, too
             assert b" 401 " in connection.recv(100)[:20]
 
 

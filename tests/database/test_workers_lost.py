@@ -28,12 +28,12 @@ MESSAGES = [ShipmentStored("n1", "1.0"), WorkerStatus()]
 
 
 def framed(message: bytes) -> bytes:
-    """As multiprocessing.connection sends it."""
+    """Return a message in the format of multiprocessing.connection."""
     return len(message).to_bytes(4, "big") + message
 
 
 def sends(monkeypatch: pytest.MonkeyPatch, message: bytes, *, stays: bool) -> None:
-    """Let new workers send these bytes, and then exit or keep running."""
+    """Let new workers send the given bytes, and then exit or keep running."""
     code = SENDS.format(message.hex()) + ("\nwhile channel.recv(65536): pass" if stays else "")
     monkeypatch.setattr(workers_module, "_COMMAND", (sys.executable, "-S", "-P", "-c", code))
 
@@ -56,7 +56,7 @@ def has_arrivals(memory: LiveState) -> Callable[[], bool]:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker is started again without a pause."""
+    """Restart workers without a pause."""
     monkeypatch.setattr(workers_module, "_PAUSE_S", 0.01)
     monkeypatch.setattr(workers_module, "_END_WITHIN_S", 0.1)
 
@@ -99,7 +99,7 @@ def test_one_that_sends_nonsense_is_replaced(
 def test_a_connection_for_which_no_descriptor_is_left_costs_no_worker(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # The kernel leaves the descriptor out of the message then.
+    # Without free descriptors, the kernel drops the descriptor from the message.
     without = framed(encode([PassedOn(b"GET ")])) + b"\0"
     sends(monkeypatch, without + framed(encode(MESSAGES)), stays=True)
     with workers() as memory:

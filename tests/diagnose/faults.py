@@ -1,4 +1,4 @@
-"""Trainings in which something is wrong, for the tests of this folder."""
+"""Provide faulty trainings for the tests in this folder."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ def culprits(verdict):
 
 
 def a_slow_clock(slowdown=0.2, **more):
-    """Worker 5, from the fourth minute on, by heat."""
+    """Return a training in which heat slows down worker 5 from the fourth minute on."""
     training = Training(**more)
     training.clock[5, training.at(4) :] *= 1 - slowdown
     training.throttle[5, training.at(4) :] = 0.8
@@ -26,7 +26,7 @@ def a_slow_clock(slowdown=0.2, **more):
 
 
 def a_hang(**more):
-    """Worker 3 stops after eight minutes, and the others spin."""
+    """Return a training in which worker 3 stops after eight minutes, and the others spin."""
     training = Training(**more)
     values = training.values()
     stop = training.at(8)
@@ -55,7 +55,7 @@ def as_series(training, values, **more):
 def in_steps_of(seconds, training, ahead=(0, 0)):
     """Return a training of long steps each second: computing, then a third of the time communication.
 
-    `ahead`: seconds by which the clocks of its nodes are ahead.
+    `ahead` contains the seconds by which the clocks of its nodes are ahead.
     """
     values = training.values()
     at = np.arange(training.n_bins)
@@ -68,7 +68,7 @@ def in_steps_of(seconds, training, ahead=(0, 0)):
 
 
 def as_read(training, values, each=10, phases=(0, 4)):
-    """Average values as nodes do that read their counters every `each` seconds, at their own moments.
+    """Average values like nodes that read their counters every `each` seconds, at different moments.
 
     Utilisation and memory are read each second.
     """

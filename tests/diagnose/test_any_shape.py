@@ -25,14 +25,14 @@ from tests.diagnose.faults import OLDER, as_read, as_series, culprits
 from tests.diagnose.test_steps import a_table
 from tests.diagnose.training import EVERYTHING, Training
 
-# Loss from which a job is not healthy, and the number of generated jobs (about 10 s).
+# Minimum loss of a job that is not healthy, and the number of generated jobs (about 10 s).
 _LOSS = 0.1
 _JOBS = 240
 _MOST_WRONG = 0.02
 
 
 def timings(times: list[list[float]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return seconds forward and backward; each worker (replica, stage) takes this many times the usual."""
+    """Return seconds forward and backward; `times` contains each worker's factor, by replica and stage."""
     factors = np.array(times)[:, :, None, None]
     random = np.random.default_rng(1)
     shape = (*factors.shape[:2], 40, 4)
@@ -42,7 +42,7 @@ def timings(times: list[list[float]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def timed(times: list[list[float]]) -> Verdict:
-    """Judge such timings."""
+    """Judge a job by such timings."""
     return judge_steps(read_steps(a_table(*timings(times))))
 
 
@@ -252,7 +252,7 @@ def test_regular_checkpoints_are_healthy():
 
 @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
 def test_long_evaluations_at_regular_intervals_are_no_change(metrics):
-    """The first one is due after one interval."""
+    """The first evaluation is due after one interval."""
     verdict = with_stalls(False, 600, 100, 600, n_bins=3600, metrics=metrics)
     assert verdict.finds_nothing
     assert verdict.kind != LONG_PAUSE
@@ -303,7 +303,7 @@ def independent(training: Training) -> dict[Metric, np.ndarray]:
 @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "older"])
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_independent_workers_are_not_compared(n, metrics):
-    """They belong to a parameter server, an asynchronous training, or trials of one search."""
+    """Such workers belong to a parameter server, an asynchronous training, or trials of one search."""
     training = Training(n=n, metrics=metrics)
     training.work[: n // 2] = 1.5
     verdict = diagnose(as_series(training, independent(training)))
@@ -481,7 +481,7 @@ def evaluated(n: int, metrics: tuple[Metric, ...], *, spin: bool, width: int) ->
 @pytest.mark.parametrize("width", [1, 10, 60, 100])
 @pytest.mark.parametrize("n", [2, 3, 8])
 def test_an_evaluation_by_one_worker_is_not_unequal_sequences_or_late_input(n, width, spin, metrics):
-    """In wide bins, its worker has more work than the others, which is true."""
+    """In wide bins, the verdict may be that rank 0 has more work than the others, which is true."""
     verdict = evaluated(n, metrics, spin=spin, width=width)
     more_work = (verdict.kind, verdict.roles) == ("workers", ("rank 0 (n1)",))
     assert verdict.cause in (Cause.HEALTHY, Cause.INCONCLUSIVE) or more_work

@@ -23,7 +23,7 @@ _LEVELS = st.sampled_from([0.0, 0.004, 0.3, 0.95, 1.0, math.nan])
 
 @st.composite
 def data(draw):
-    """A few workers, each with any metrics, bins and gaps; levels that jump, noise or none."""
+    """Draw a few workers with any metrics, bins, gaps and jumping levels, with or without noise."""
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n_bins = draw(st.integers(0, 90))
     width_s = draw(st.sampled_from([0.5, 1.0, 8.0, 512.0]))
@@ -76,7 +76,7 @@ def test_there_is_always_a_verdict(series, running):
 @example(335315)  # clocks of 0
 @given(st.integers(0, 2**32 - 1))
 def test_verdicts_of_any_faulty_training_contain_no_nan(seed):
-    """Slower in part, with gaps, wild values and any groups: no warning, and nothing shown is NaN."""
+    """Partly slow trainings with gaps, extreme values and any groups cause no warning and no NaN."""
     random = np.random.default_rng(seed)
     n, data = int(random.choice([1, 2, 3, 4, 8, 16])), EVERYTHING if random.random() < 0.5 else OLDER
     training = Training(n=n, per_node=int(random.choice([1, 4])), n_bins=256, metrics=data, seed=seed)

@@ -1,4 +1,4 @@
-"""Changes of level are found where they are, and not where there are none."""
+"""Changes of level are found where they exist, and nowhere else."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_noise_alone_is_one_segment():
 
 
 def by_trying_all(row, penalty, least):
-    """The same optimum without any pruning."""
+    """Return the same optimum, computed without pruning."""
     n = len(row)
     price = penalty * 2 * np.log(n) * max(noise(row[None])[0], 1e-6) ** 2
     best = {0: (-price, [])}

@@ -1,4 +1,4 @@
-"""A job that is stalled, and jobs that only pause."""
+"""A stalled job is reported as a hang, and jobs that only pause are not."""
 
 import numpy as np
 import pytest
@@ -68,7 +68,7 @@ class TestHang:
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     @pytest.mark.parametrize("silent", [False, True])
     def test_computing_without_traffic_is_not_a_hang(self, metrics, silent):
-        """Evaluation and generation use no tensor cores and links, and send little."""
+        """Evaluation and generation may compute without tensor cores and with little or no traffic."""
         training = Training(metrics=metrics)
         values = training.values()
         since = training.at(7)
@@ -106,7 +106,7 @@ class TestHang:
         ],
     )
     def test_an_idle_end_of_a_job_that_is_cut_short_may_have_been_one(self, seconds, cut_short, cause):
-        """It may have uploaded its results as well."""
+        """Instead of hanging, the job may have uploaded its results."""
         training = Training(n_bins=480 + seconds)
         training.runs[480:] = False
         verdict = diagnose(training.series(), running=False, cut_short=cut_short)
@@ -153,7 +153,7 @@ class TestHang:
         ],
     )
     def test_without_data_of_hosts_an_idle_job_may_be_loading_data(self, seconds, copies, cause, metrics):
-        """Data that takes half a minute to write came over PCIe first; data that is read did not."""
+        """Data that takes half a minute to write is first copied over PCIe; data that is read is not."""
         training = Training(n_bins=480 + seconds, metrics=metrics)
         training.runs[480:] = False
         values = training.values()
@@ -215,7 +215,7 @@ class TestHang:
         self, seconds, cut_short
     ):
         training, values = a_hang(n_bins=480 + seconds)
-        end = -5 if cut_short else None  # in which its processes are ended
+        end = -5 if cut_short else None  # processes end in the last seconds
         values[Metric.UTIL][3, slice(-7 if cut_short else -2, end)] = 0.5
         verdict = diagnose(as_series(training, values), running=not cut_short, cut_short=cut_short)
         assert (verdict.cause, culprits(verdict)) == (Cause.HANG, [3])
@@ -261,7 +261,7 @@ class TestHang:
         ],
     )
     def test_the_first_may_evaluate_on_cpus_while_the_others_wait(self, cpu, seconds, suspect):
-        """Not for long, and not if CPUs are idle; without data of hosts it is only a suspicion."""
+        """Such an evaluation is short and uses CPUs; without data of hosts, a hang is only a suspicion."""
         training, values = a_hang(n_bins=480 + seconds)
         values[Metric.UTIL][:, training.at(8) :] = 1.0
         values[Metric.UTIL][0, training.at(8) :] = 0.0
@@ -311,7 +311,7 @@ class TestHang:
 
 
 class TestValuesEachTenSeconds:
-    """As in the watch over running jobs: momentary values, of which not all nodes have the last one."""
+    """Values are momentary, as in the watch over running jobs, and some nodes lack the last value."""
 
     def a_table(self, idle, **last):
         training, values = a_hang(n_bins=480 + 30)

@@ -1,4 +1,4 @@
-"""One verdict: healthy trainings, timings with counters, and the text of the verdict."""
+"""The judge returns one verdict for healthy trainings, and for timings combined with counters."""
 
 import pytest
 
@@ -120,7 +120,7 @@ class TestWithSteps:
         assert (verdict.cause, verdict.why_not) == (Cause.HEALTHY, ())
 
     def test_a_rank_that_is_late_where_no_gpu_is_slow_is_a_suspicion(self):
-        """Its process may wait for something else within the timed operations."""
+        """The rank's process may wait for something else within the timed operations."""
         verdict = diagnose(Training().series(), steps=self.timings(slow=5))
         assert (verdict.cause, culprits(verdict), verdict.suspect) == (Cause.SLOW, [5], True)
         assert any("no worker differs" in why for why in verdict.why_not)

@@ -11,7 +11,7 @@ from tests.diagnose.training import EVERYTHING, Training
 
 
 def a_training(heavy, power, gaps, metrics=OLDER, **more):
-    """`heavy` workers take so much more power and have so much longer gaps between kernels, all the time."""
+    """Return a training in which power and kernel gaps of `heavy` workers always differ by these values."""
     training = Training(metrics=metrics, **more)
     values = training.values()
     noise = 0.003 * training.random.standard_normal((training.n, training.n_bins))
@@ -42,7 +42,7 @@ def test_one_of_several_may_take_no_more_power(seed):
     ("heavy", "power", "gaps"),
     [
         ([2, 7], 0.05, 0.0),  # GPUs differ
-        ([0], -0.02, 0.005),  # its CPU logs as well, and launches late
+        ([0], -0.02, 0.005),  # the CPU also writes logs and launches late
         ([2], 0.04, 0.005),  # one GPU may always take more
         ([0, 2, 3, 5, 7, 8, 10, 13, 15], 0.05, 0.005),  # most of them: the others have less to do
     ],

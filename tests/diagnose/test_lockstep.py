@@ -18,7 +18,7 @@ BUSY = (Metric.UTIL, Metric.SM_ACTIVE, Metric.TENSOR)
 
 
 def independent_programs(metrics, seed=1, n=8, *, alike=True) -> tuple[Training, dict[Metric, np.ndarray]]:
-    """Programs, one per GPU, that evaluate and save independently and send each other nothing."""
+    """Return programs, one per GPU, that evaluate and save independently and send each other nothing."""
     training = Training(n=n, seed=seed, metrics=metrics)
     values = training.values()
     random = training.random
@@ -38,7 +38,7 @@ def independent_programs(metrics, seed=1, n=8, *, alike=True) -> tuple[Training,
 
 
 def quiet_since(values, rows, first):
-    """These GPUs have nothing to do from then on."""
+    """Set the GPUs in these rows to idle from the bin `first` on."""
     for metric, matrix in values.items():
         if metric not in (Metric.MEM_USED, Metric.SM_CLOCK):
             matrix[rows, first:] = 0.13 if metric is Metric.POWER else 0.0
@@ -49,7 +49,7 @@ def judged(training, values, **more):
 
 
 def test_bursts_of_traffic_in_long_steps_are_no_sign_of_different_paces():
-    """A block contains four or five bursts over both links; which of these is more frequent is chance."""
+    """A block contains four or five bursts over both links; the number varies by chance."""
     training = Training(n=16)
     training.work[3] = 1.5
     values = training.values()
@@ -182,7 +182,7 @@ class TestUnused:
 
 @pytest.mark.parametrize("metrics", [OLDER, HOPPER], ids=["older", "hopper"])
 def test_a_worker_with_another_role_is_not_starved(metrics):
-    """As one that gathers parameters: it holds and does less than those that train."""
+    """A worker that only gathers parameters uses less memory and does less than workers that train."""
     training = Training(metrics=metrics)
     training.memory[0], training.work[0] = 0.2, 0.05
     values = training.values()

@@ -119,7 +119,7 @@ def test_long_steps_are_no_episodes(seconds):
 
 
 def test_short_dips_of_many_gpus_cost_little():
-    """Each GPU rarely has less to run, but at any time one of them has."""
+    """Each GPU rarely has less to run, but at any time this is the case for one of them."""
     training = Training(n=512, n_bins=120, width_s=64.0, noise=0.005)
     values = training.values()
     values[Metric.UTIL] = 1 - 0.05 * (training.random.random(values[Metric.UTIL].shape) < 0.004)

@@ -1,4 +1,4 @@
-"""If all workers became slower, the one that changed differently is the cause."""
+"""If all workers became slower, the worker that changed differently is the cause."""
 
 import pytest
 
@@ -13,7 +13,7 @@ BEGINS_MINUTE = 5
 
 
 def all_slower(rises=0.0, **more):
-    """Steps take longer from the fifth minute on; 2 % of the time no kernel runs, then by `rises` less."""
+    """Return a training with longer steps from minute 5 on; gaps of 2 % between kernels shrink by `rises`."""
     training = Training(metrics=OLDER, **more)
     training.talk[:, training.at(BEGINS_MINUTE) :] = 0.6
     values = training.values()
@@ -23,7 +23,7 @@ def all_slower(rises=0.0, **more):
 
 
 class TestWithoutActivity:
-    """As GPUs before Hopper: power, utilisation, clocks and links."""
+    """GPUs before Hopper report only power, utilisation, clocks and links."""
 
     @pytest.mark.parametrize(("own", "cause"), [(1.0, Cause.COMMUNICATION), (0.92, Cause.SLOW)])
     def test_the_one_whose_power_changed(self, own, cause):
@@ -95,7 +95,7 @@ class TestWithoutActivity:
 
 
 class TestWaitForData:
-    """All are slower, so utilisation falls by a part of the slowdown."""
+    """All workers are slower, so utilisation falls by a part of the slowdown."""
 
     @pytest.mark.parametrize("metrics", [OLDER, None])
     def test_a_worker(self, metrics):

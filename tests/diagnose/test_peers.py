@@ -1,4 +1,4 @@
-"""Groups of peers: given, from the launcher's options, or inferred from the work."""
+"""Groups of peers are given explicitly, derived from the launcher's options, or inferred from the work."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from slurm_gpu.diagnose.series import JobWorker, Series
 
 
 def a_series(**levels):
-    """Workers with these levels of each metric, 20 bins long, four to a node."""
+    """Return workers with these levels of each metric in 20 bins, four workers per node."""
     rows = {Metric(name): np.asarray(values, dtype=np.float64) for name, values in levels.items()}
     n = len(next(iter(rows.values())))
     random = np.random.default_rng(3)
@@ -66,7 +66,7 @@ def test_stages_are_reported_by_their_memory():
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("each", [4, 8])
 def test_stages_whose_memory_spreads_into_each_others_are_reported_by_the_order_of_ranks(seed, each):
-    """Each of 80 GB has 2 less than the one before, the last one also logits; each differs by 0.2."""
+    """Each stage uses 2 of 80 GB less than the one before; the last also stores logits; noise is 0.2 GB."""
     random = np.random.default_rng(seed)
     memory = np.repeat([0.78, 0.755, 0.725, 0.74], each) + 0.003 * random.normal(size=4 * each)
     assert inferred(mem_used=memory) == [0] * each + [1] * each + [2] * each + [3] * each
@@ -90,7 +90,7 @@ def test_work_shows_stages_where_memory_does_not():
 
 
 def test_a_slow_node_is_no_stage():
-    """Its clocks are lower, its tensor pipe is busier, and it does the work of its peers."""
+    """A slow node has lower clocks and a busier tensor pipe, but does as much work as its peers."""
     of = inferred(mem_used=[0.6] * 8, tensor=[0.3] * 4 + [0.4] * 4, sm_clock=[1.0] * 4 + [0.75] * 4)
     assert set(of) == {0}
 

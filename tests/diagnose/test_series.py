@@ -1,4 +1,4 @@
-"""Timelines, windows and host values on one grid."""
+"""Timelines, windows and host values are aligned to one grid."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A GPU or a node that is slow or failing is named, and since when."""
+"""The verdict names slow or failing GPUs and nodes, and the time at which the problem began."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ class TestSlow:
         assert "throttle" not in [item.metric for item in verdict.evidence]
 
     def test_a_clock_that_wanders_by_itself_accuses_no_gpu(self):
-        """By 4 % for some minutes, without a reason: this occurs under a power cap."""
+        """Under a power cap, a clock may fall by 4 % for some minutes without a reported reason."""
         training = Training()
         training.clock[5, training.at(4) : training.at(8)] *= 0.96
         assert diagnose(training.series()).cause is Cause.HEALTHY
@@ -65,7 +65,7 @@ class TestSlow:
         assert diagnose(training.series()).cause is cause
 
     def test_a_clock_that_fell_in_between_is_no_excuse(self):
-        """Links are not at fault where one GPU's clock fell, and it is busier since then."""
+        """Links are not at fault if a GPU has been busier since its clock fell."""
         training = Training()
         training.clock[9, 240:] *= 0.96
         training.speed[9, 240:] = 0.985
@@ -141,7 +141,7 @@ def test_timelines_of_a_day_are_judged_as_windows_are():
 
 
 class TestEvidence:
-    """The numbers are those of the GPUs."""
+    """The numbers in the evidence are the values of the GPUs."""
 
     @pytest.mark.parametrize("usual", [1.03, 1.0, 0.97])
     def test_the_expected_value_is_that_of_peers(self, usual):

@@ -1,4 +1,4 @@
-"""slurm_gpu_steps.py as a training uses it: real processes write side by side, and die, and are read."""
+"""Real processes write timings with slurm_gpu_steps.py, may be killed, and the files are read."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ for number in range({steps}):
 
 
 def a_rank(directory: Path, rank: int, *, seconds=0.004, steps=6, every=1) -> "subprocess.Popen[str]":
-    """A rank of a training on two nodes of two GPUs, as torchrun starts it."""
+    """Start a rank of a training on two nodes of two GPUs, like torchrun."""
     script = TRAINING.format(
         folder=str(FILE.parent), directory=str(directory), every=every, steps=steps, seconds=seconds
     )
@@ -74,7 +74,7 @@ def test_data_before_a_kill_is_read(tmp_path: Path):
     file = tmp_path / "rank-00000.csv"
     assert file.read_text().endswith("\n")
     assert len(timings_of(tmp_path).steps.numbers) >= 5
-    # A disk that is full ends a line anywhere.
+    # If the disk is full, a line may end anywhere.
     file.write_text(file.read_text() + "0,0,0,99,forward-comp")
     assert 99 not in timings_of(tmp_path).steps.numbers
 
@@ -84,11 +84,11 @@ def test_a_run_that_begins_again_begins_its_file_again(tmp_path: Path):
         a_rank(tmp_path, 0, steps=4).communicate()
     assert timings_of(tmp_path).steps.forward.shape == (1, 1, 4, 2)
     lines = (tmp_path / "rank-00000.csv").read_text().splitlines()
-    assert len(lines) == 1 + 4 * 3, "of each step itself, and of two microbatches"
+    assert len(lines) == 1 + 4 * 3, "a line per step, and one per microbatch"
 
 
 def test_two_trainings_of_one_job_do_not_write_into_each_other(tmp_path: Path):
-    """Both are rank 0, where no launcher counts them."""
+    """Without a launcher, both trainings are rank 0."""
     first = a_rank(tmp_path, 0, steps=10_000)
     assert first.stdout is not None
     first.stdout.readline()
@@ -205,7 +205,7 @@ HEAD = "dp_rank,stage,rank,step,optype,duration,mb_id,node,local_rank"
 
 
 def a_csv(tmp_path: Path, *, head: str = HEAD, n: int = 4, **changed) -> Path:
-    """Six steps of a few ranks; `changed` are values of rank 1, by column."""
+    """Write some steps of a few ranks; `changed` contains values of rank 1, by column."""
     lines = [head]
     for rank in range(n):
         for step in range(6):

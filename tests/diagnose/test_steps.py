@@ -15,7 +15,7 @@ FORWARD_S, BACKWARD_S = 0.05, 0.1
 
 
 def a_training(seed=1, replicas=4, stages=4, steps=12, micro=4, noise=0.02):
-    """Seconds (forward, backward) of each microbatch, all alike but for noise."""
+    """Return the seconds (forward, backward) of each microbatch, equal except for noise."""
     random = np.random.default_rng(seed)
     shape = (replicas, stages, steps, micro)
     return tuple(base * (1 + noise * random.standard_normal(shape)) for base in (FORWARD_S, BACKWARD_S))
@@ -99,7 +99,7 @@ def test_a_worker_that_is_slow_in_each_step_is_named(slowdown):
     ],
 )
 def test_a_replica_that_takes_longer_in_all_its_stages_has_more_to_do(replicas, times, options):
-    """Also for few steps, where a factor per worker also removes noise, and so explains more."""
+    """With few steps, factors per worker also remove noise and therefore explain more."""
     forward, backward = a_training(replicas=replicas, **options)
     forward[1] *= times
     backward[1] *= times

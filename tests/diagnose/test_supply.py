@@ -1,4 +1,4 @@
-"""Links and input: the cause that all wait for is named, and no worker that only waits."""
+"""The verdict names slow links or late input, and no worker that only waits."""
 
 import json
 from dataclasses import replace
@@ -104,7 +104,7 @@ class TestSupply:
 
     @pytest.mark.parametrize(("slower", "cause"), [(True, Cause.COMMUNICATION), (False, Cause.HEALTHY)])
     def test_constant_node_traffic_is_no_evidence_about_the_job(self, slower, cause):
-        """A megabyte a second of logs does not become less where steps take longer; and one node's may."""
+        """Traffic of 1 MB/s for logs does not fall if steps take longer, but may fall on one node."""
         training = Training(n=32)
         training.talk[:, training.at(5) :] *= 1.6 if slower else 1.0
         hosts = []
@@ -271,7 +271,7 @@ def test_two_short_pauses_of_one_worker_are_not_one_long_lack_of_input(pauses):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_job_of_long_steps_that_does_a_quarter_less_is_not_called_healthy(seed):
-    """Samples contain one or two steps, so that the level changes from sample to sample."""
+    """Samples contain one or two steps, so the level changes from sample to sample."""
     training = Training(seed=seed)
     values = training.values()
     alternates = np.repeat(np.tile([0.8, 1.0, 1.2, 0.9, 1.1], 4), 15)

@@ -1,6 +1,4 @@
-"""Incomplete and noisy data: the unknown stays unknown, and no GPU is accused because of measurement
-errors.
-"""
+"""Unknown values remain unknown, and no GPU is accused because of incomplete or noisy data."""
 
 from dataclasses import replace
 
@@ -191,7 +189,7 @@ def test_rounding_of_a_barely_used_link_accuses_no_gpu(seed):
 
 
 class TestReading:
-    """Counters are read each ten seconds, by each node at moments of its own."""
+    """Each node reads its counters every ten seconds, at different moments."""
 
     @pytest.mark.parametrize("phases", [(0, 5), (2, 9), (1, 8)])
     @pytest.mark.parametrize("seed", SEEDS)

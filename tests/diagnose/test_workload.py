@@ -61,7 +61,7 @@ class TestImbalance:
     @pytest.mark.parametrize("seed", SEEDS)
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     def test_sequences_that_a_whole_node_has_in_common(self, seed, metrics):
-        """As tensor parallelism over eight GPUs has it: within a node all do alike."""
+        """With tensor parallelism over eight GPUs, all GPUs of a node process the same sequences."""
         training = Training(seed=seed, n=32, metrics=metrics)
         length = 1 + training.random.pareto(4, (4, 120))
         training.work *= np.repeat(np.repeat(length, 8, axis=0), 5, axis=1)
@@ -72,7 +72,7 @@ class TestImbalance:
     @pytest.mark.parametrize("metrics", [EVERYTHING, OLDER])
     @pytest.mark.parametrize("alike", [1, 2])
     def test_small_variations_count_if_neighbours_have_them_in_common(self, seed, metrics, alike):
-        """As with tensor parallelism over two GPUs."""
+        """With tensor parallelism over two GPUs, neighbours process the same sequences."""
         training = Training(seed=seed, n=32, metrics=metrics, noise=0.005)
         length = 1 + 0.018 * training.random.standard_normal((32 // alike, 60))
         training.work *= np.repeat(np.repeat(length, alike, axis=0), 10, axis=1)
@@ -91,9 +91,7 @@ class TestImbalance:
         assert verdict.finds_nothing
 
     def test_a_stage_with_a_layer_more(self):
-        """Workers that wait for it spin, which also keeps SMs active, so only a part of the difference
-        shows.
-        """
+        """Waiting workers spin and keep SMs active, so only part of the difference is measured."""
         training = Training(n=32)
         training.work[24:] *= 1.13
         verdict = diagnose(training.series(), groups=groups_given("pp=4", 32))
@@ -146,9 +144,7 @@ class TestImbalance:
         assert verdict.finds_nothing
 
     def test_two_stages_whose_gpus_differ_in_power_by_as_much_are_none(self):
-        """The standard deviation of four GPUs may be 0 by chance; that of the other four shows the usual
-        one.
-        """
+        """The standard deviation of four GPUs may be 0 by chance; that of the other four is typical."""
         training = Training(n=8, per_node=4, metrics=OLDER)
         values = training.values()
         usual = np.array([1.05, 1.05, 1.05, 1.05, 0.94, 0.98, 1.02, 1.06])
@@ -157,7 +153,7 @@ class TestImbalance:
         assert verdict.finds_nothing
 
     def test_a_replica_with_more_to_do_is_reported_by_the_power_of_all_its_gpus(self):
-        """Each of them by itself deviates no more than GPUs with equal work."""
+        """Each single GPU of the replica deviates no more than GPUs with equal work."""
         training = Training(n=32, metrics=OLDER)
         replica = np.flatnonzero(np.arange(32) // 2 % 4 == 1)  # pp=4, dp=4, tp=2
         training.work[replica] *= 1.12

@@ -1,7 +1,7 @@
-"""A synchronous training in a few lines: the computing times determine the metrics of every worker.
+"""Simulate a synchronous training in which computing times determine the metrics of every worker.
 
-Each step all workers wait for the slowest, spinning; what their counters then say follows from it. It is for
-the tests of this folder: small, and without any of the ugliness of real clusters but what a test asks for.
+In each step, all workers spin until the slowest has finished; their counters follow from these times. The
+model is small, and has no irregularities of real clusters except those that a test adds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EVERYTHING = (
 
 @dataclass
 class Training:
-    """`n` workers, `per_node` to a node; arrays of a fault are (n, n_bins), set before `series` is asked."""
+    """`n` workers, `per_node` on each node; set the arrays (n, n_bins) of a fault before calling `series`."""
 
     n: int = 16
     per_node: int = 8
@@ -55,7 +55,7 @@ class Training:
         )
 
     def at(self, minute: float) -> int:
-        """The bin at this minute."""
+        """Return the bin at this minute."""
         return int(minute * 60 / self.width_s)
 
     def values(self) -> dict[Metric, np.ndarray]:
@@ -85,7 +85,7 @@ class Training:
         return {metric: shown[metric] for metric in self.metrics}
 
     def worker_series(self) -> list[WorkerSeries]:
-        """One of each worker."""
+        """Return the series of each worker."""
         values = self.values()
         return [
             WorkerSeries(
@@ -98,5 +98,5 @@ class Training:
         ]
 
     def series(self, **more) -> Series:
-        """All of it on one grid."""
+        """Return the series of all workers on one grid."""
         return align(self.worker_series(), **more)

@@ -26,7 +26,7 @@ _GPU_TYPES = frozenset({"a100", "h100"})
 
 
 class People:
-    """A host with three users, of whom bob is an undergraduate."""
+    """A host with three users; bob is an undergraduate."""
 
     def uid(self, user: str) -> int | None:
         return _USERS.get(user)
@@ -83,7 +83,7 @@ class ExampleCluster:
         )
 
     def submit(self, user: str, command: str, at: dt.datetime | None = None) -> str:
-        """Return the output, with ACCEPTED as the last line of an accepted job; the job script must exist."""
+        """Submit a job whose script exists, and return the output, with ACCEPTED at the end if accepted."""
         self._at = at or MONDAY_AT_TEN
         request = parse_command(shlex.split(command), {}, None)
         given = {"default_account": _ACCOUNTS[user], "default_qos": "normal"}

@@ -1,4 +1,4 @@
-"""Messages of the code in Python, Lua and shell, with `…` for what varies."""
+"""Find the messages of the Python, Lua and shell code, with `…` for inserted values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOGGED = {"warning", "error", "exception", "critical"}
 
 
 def _text(node: ast.expr) -> str | None:
-    """Return the text of a literal with `…` for inserted values, or None if it is no text."""
+    """Return the text of a literal with `…` for inserted values, or None if it is not text."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return _PERCENT.sub(lambda found: "%" if found[0] == "%%" else GAP, node.value)
     if isinstance(node, ast.JoinedStr):
@@ -40,14 +40,14 @@ def _nodes() -> list[tuple[Path, ast.AST]]:
 
 
 def texts() -> Iterator[str]:
-    """Return every text in the product's Python."""
+    """Yield every text in the product's Python code."""
     for _, node in _nodes():
         if isinstance(node, ast.expr) and (text := _text(node)):
             yield text
 
 
 def logged() -> Iterator[tuple[str, str]]:
-    """Return (path:line, text) of each warning of the daemons."""
+    """Yield (path:line, text) of each warning of the daemons."""
     for path, node in _nodes():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "OutageLog":
             text = _text(node.args[1])
@@ -63,7 +63,7 @@ def logged() -> Iterator[tuple[str, str]]:
 
 
 def scripts() -> Iterator[str]:
-    """Return the Lua of job_submit and the shell of the hooks."""
+    """Yield the Lua of job_submit and the shell of the hooks."""
     for folder in ("plugins/job_submit", "prolog", "epilog", "packaging/hooks"):
         for path in sorted((ROOT / folder).glob("*")) if (ROOT / folder).is_dir() else ():
             yield path.read_text(encoding="utf-8")
@@ -76,7 +76,7 @@ def pieces(message: str) -> tuple[str, ...]:
 
 
 def is_like(message: str, text: str) -> bool:
-    """Whether a text of the code has all fixed parts of the message in order."""
+    """Return whether a text of the code contains all constant parts of the message in order."""
     at = 0
     for piece in pieces(message):
         at = text.find(piece, at)

@@ -1,4 +1,4 @@
-"""The pages of the documentation, parsed."""
+"""Parse the pages of the documentation."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def _blocks(page: Path) -> list[Token]:
 
 
 def tokens(page: Path) -> list[Token]:
-    """Return blocks and their children in order."""
+    """Return the blocks of a page and their children, in order."""
     return [one for block in _blocks(page) for one in (block, *(block.children or ()))]
 
 
 def links(page: Path) -> Iterator[str]:
-    """Return the targets of links and pictures."""
+    """Yield the targets of links and pictures."""
     for token in tokens(page):
         target = token.attrGet("src") if token.type == "image" else token.attrGet("href")
         if isinstance(target, str):
@@ -60,12 +60,12 @@ def anchors(page: Path) -> set[str]:
 
 
 def code_spans(page: Path) -> set[str]:
-    """Return the code spans of the text."""
+    """Return the code spans of a page."""
     return {token.content for token in tokens(page) if token.type == "code_inline"}
 
 
 def fences(page: Path, language: str) -> Iterator[tuple[str, str]]:
-    """Return (words after the language, text) of each block of code in a language."""
+    """Yield (words after the language, text) of each code block in a language."""
     for token in tokens(page):
         if token.type == "fence" and token.info.split()[:1] == [language]:
             yield " ".join(token.info.split()[1:]), token.content

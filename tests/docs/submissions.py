@@ -13,7 +13,7 @@ import yaml
 from .pages import DOCS
 
 POLICIES = {path.stem: path for path in sorted((DOCS / "policies").glob("*.yaml"))}
-# The job script of all submissions. Its jobs stay pending, so that later submissions find them in the queue.
+# The job script of all submissions. Its jobs stay pending, so later submissions count them.
 JOB_SCRIPT = "#!/bin/sh\n#SBATCH --begin=now+1hour\n#SBATCH --output=/dev/null\n"
 # The last line of the answer to an accepted submission.
 ACCEPTED = "accepted"
@@ -25,7 +25,7 @@ class Submission:
     """A command and its answer, with ACCEPTED as the last line if the job is accepted."""
 
     user: str
-    # None: any time.
+    # None if the time does not matter.
     at: dt.datetime | None
     command: str
     answer: str

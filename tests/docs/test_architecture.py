@@ -1,4 +1,4 @@
-"""The map in docs/architecture.md and the packages are the same."""
+"""The map in docs/architecture.md lists all packages and no other folders."""
 
 import re
 from itertools import groupby
@@ -54,7 +54,7 @@ def test_every_file_that_the_page_names_exists():
 
 
 def _ways() -> dict[str, str]:
-    """The sections "The path of a …", by their titles."""
+    """Return the sections "The path of a …", by title."""
     sections = (one.partition("\n") for one in PAGE.read_text().split("\n## "))
     return {title: body for title, _, body in sections if title.startswith("The path of")}
 
@@ -73,7 +73,7 @@ def test_a_way_enters_each_package_once():
         text = re.sub(r"\([^()]*\)", "", body)
         named = [name for name in re.findall(r"`([a-z_]+)/", text) if (PACKAGE / name).is_dir()]
         passed = [name for name, _ in groupby(named)]
-        assert len(passed) == len({*passed}), f"{title} comes back: {passed}"
+        assert len(passed) == len({*passed}), f"{title} enters a package twice: {passed}"
         assert len(passed) - 1 <= MOST_BORDERS
         assert f"\nPackages: {', '.join(passed)}.\n" in body
 

@@ -1,4 +1,4 @@
-"""The policies of the cookbook are valid, and its refusals are their answers."""
+"""The policies of the cookbook are valid and give the refusals on the page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TITLE = re.compile(r'title="(\w+)\.yaml(?: with mode: (\w+))?"')
 
 
 def _titled(language: str) -> list[tuple[str, str | None, str]]:
-    """Return (name of the recipe, mode if it is another, text) of each block."""
+    """Return (recipe name, mode in the title or None, text) of each block."""
     found = []
     for words, text in fences(_PAGE, language):
         match = _TITLE.fullmatch(words)

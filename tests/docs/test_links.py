@@ -1,4 +1,4 @@
-"""Every link in the documentation has a target, also in the checkout."""
+"""Every link in the documentation has a target in the checkout."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 def test_the_site_has_each_page_once() -> None:
     class Loader(yaml.SafeLoader):
-        """Ignore the tags of mkdocs."""
+        """A YAML loader that ignores the tags of mkdocs."""
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
     site = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
@@ -56,7 +56,7 @@ _LIST = re.compile(r"\s{0,3}([-*]|\d+\.) ")
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_lists_begin_behind_an_empty_line(page: Path) -> None:
-    """Without it, the site's Markdown makes them text of the paragraph."""
+    """Without an empty line, the site's Markdown adds a list to the paragraph before it."""
     in_code, before, found = False, "", []
     for line in page.read_text().splitlines():
         if line.startswith("```"):

@@ -1,4 +1,4 @@
-"""Each figure of docs/measurements.md states its data and their part in development."""
+"""Each figure of docs/measurements.md states its data and how development used the data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _cells(row: str) -> list[str]:
 
 
 def _tables() -> list[list[list[str]]]:
-    """Return the tables as rows of cells; the first row is the head."""
+    """Return the tables as rows of cells; the first row is the header."""
     blocks = re.findall(r"(?:^\|.*\n)+", _PAGE, re.MULTILINE)
     return [[_cells(row) for row in block.splitlines() if not row.startswith("|-")] for block in blocks]
 

@@ -94,7 +94,7 @@ def test_every_reason_for_throttling() -> None:
 
 
 class _Silent:
-    """A reader without devices."""
+    """A GPU reader without devices."""
 
     def devices(self) -> list[object]:
         return []

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes messages of the code only, and has each warning of the daemons."""
+"""docs/troubleshooting.md quotes only messages of the code, and lists each warning of the daemons."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .messages import is_like, logged, pieces, scripts, texts
 from .pages import DOCS, code_spans
 
 _PAGE = DOCS / "troubleshooting.md"
-# Items about messages begin with them, and a colon follows.
+# An item about messages begins with the messages and a colon.
 _QUOTED = re.findall(r"^- ((?:`[^`]+`(?:, )?)+): ", _PAGE.read_text(), re.MULTILINE)
 MESSAGES = [span for text in _QUOTED for span in text.split("`")[1::2]]
 
@@ -33,7 +33,7 @@ def test_a_message_that_is_not_in_the_code_is_found() -> None:
 
 
 def _is_on_the_page(text: str) -> bool:
-    """Whether the page has the text, or a part of it with 20 characters."""
+    """Return whether the page quotes the text, or a part of it with at least 20 constant characters."""
     return any(
         is_like(text, message) or (is_like(message, text) and sum(map(len, pieces(message))) >= 20)
         for message in MESSAGES

@@ -32,7 +32,7 @@ def test_trees_as_arrays_predict_the_same():
     trees = learn.trees_of(models, held)
     np.testing.assert_allclose(trees.predict(features), said, atol=1e-5)
 
-    # The same by hand, for one row: the rows in its leaf, tree by tree.
+    # Compute the result for one row by hand, from the rows in its leaf in each tree.
     mass = trees.distribution(features)
     by_hand = np.mean(
         [

@@ -1,4 +1,4 @@
-"""A stored model may be truncated, damaged or forged: it is refused with one error, or it forecasts."""
+"""A truncated, damaged or forged model is rejected with one kind of error, or it forecasts."""
 
 import io
 import json
@@ -55,7 +55,7 @@ def packed(parts, compression=zipfile.ZIP_DEFLATED):
 
 
 def refused_or_forecasts(body):
-    """Return whether it is refused; otherwise check that forecasts and drivers are finite and ordered."""
+    """Return whether `body` is rejected; if not, check that forecasts and drivers are finite and ordered."""
     try:
         model = read_model(body)
     except DatabaseError as error:
@@ -171,7 +171,7 @@ _JSON = st.recursive(
 @settings(max_examples=examples(40))
 @given(st.data())
 def test_a_model_with_another_value_is_refused_or_forecasts(data):
-    """One place of the JSON has another value."""
+    """One value in the JSON is replaced."""
     header = json.loads(PARTS["header.json"])
     place = header
     while True:
@@ -186,7 +186,7 @@ def test_a_model_with_another_value_is_refused_or_forecasts(data):
 
 @pytest.mark.parametrize("name", [name for name in PARTS if name != "header.json"])
 def test_the_tables_forecast_if_the_regression_is_damaged(name):
-    """The interval is that of the errors of the tables."""
+    """The interval is computed from the errors of the tables."""
     parts = {part: content for part, content in PARTS.items() if part != name}
     if name.startswith(("started.", "waiting.", "errors.tables.")):
         with pytest.raises(DatabaseError, match=f"{name} is missing"):
@@ -246,7 +246,7 @@ def test_a_zip_bomb_is_not_unpacked(monkeypatch):
 
 
 def test_a_part_is_unpacked_only_up_to_its_stated_size():
-    """The directory of the file has 8 bytes instead of 16 MiB."""
+    """The zip directory states a size of 8 bytes instead of 16 MiB."""
     size = 2**24 + 4321
     body = packed(PARTS | {"typical": bytes(size)})
     lied = body.replace(size.to_bytes(4, "little"), (8).to_bytes(4, "little"))
@@ -256,6 +256,6 @@ def test_a_part_is_unpacked_only_up_to_its_stated_size():
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
 def test_other_compressions_are_refused(compression):
-    """They unpack everything at once."""
+    """Other compression methods unpack everything at once."""
     with pytest.raises(DatabaseError, match="a compression other than deflate"):
         read_model(packed(PARTS, compression))

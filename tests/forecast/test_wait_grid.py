@@ -1,4 +1,4 @@
-"""Distributions of waits and their quantiles."""
+"""Distributions of waits and their quantiles are correct."""
 
 import numpy as np
 import pytest

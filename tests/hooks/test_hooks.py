@@ -20,7 +20,7 @@ MOST = 4000
 def run(
     kind: str, run_dir: Path, shell: str = "/bin/sh", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    # Like slurmd: no PATH, only the given variables.
+    # Run hooks like slurmd, without PATH and with only the given variables.
     command = [shell, "sh", HOOKS[kind]] if shell.endswith("busybox") else [shell, HOOKS[kind]]
     return subprocess.run(
         command,
@@ -107,7 +107,7 @@ def test_a_directory_that_cannot_be_written_fails_no_job(tmp_path: Path, kind: s
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("kind", HOOKS)
 def test_unread_hook_files_are_limited_in_number(tmp_path: Path, kind: str, shell: str) -> None:
-    """A blocked log does not delay a job, and logging resumes once it is read."""
+    """Test that a blocked log does not delay a job, and that logging resumes when the log is read."""
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     for number in range(MOST):

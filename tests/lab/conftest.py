@@ -1,6 +1,6 @@
-"""The lab as a fixture, kept between tests with equal options.
+"""Provide the lab as a fixture, kept between tests with equal options.
 
-One lab runs at a time; tests/lab/side-by-side gives each of several pytest workers a machine for its own.
+One lab runs at a time; tests/lab/side-by-side runs each of several pytest workers in its own namespaces.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lab.options import Options
 LabWith = Callable[..., Lab]
 _NEEDED = ("munged", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "cc")
 
-# For parallel labs: options change rarely, and no long file comes last.
+# The order of files for parallel labs: options change rarely, and no long file comes last.
 _ORDER = (
     "test_down.py",  # a lab for each test
     *("test_attribution.py", "test_node.py", "test_outages.py", "test_applications.py"),  # without our policy
     *("test_limits.py", "test_overshoot.py", "test_beyond_native.py", "test_advice.py"),  # without services
     *("test_identity.py", "test_mig.py", "test_fencing.py", "test_host_mode.py", "test_empty_cluster.py"),
-    *("test_lending.py", "test_database.py", "test_demo.py", "test_live.py"),  # as all others: the default
+    *("test_lending.py", "test_database.py", "test_demo.py", "test_live.py"),  # default, as all others
 )
 
 
@@ -49,7 +49,7 @@ def _host() -> None:
 
 @pytest.fixture(scope="session")
 def lab_with(_host: None) -> Iterator[LabWith]:
-    """Return a function: options of the lab → the lab, up with exactly these."""
+    """Return a function that starts and returns a lab with exactly the given options."""
     last: list[Lab] = []
 
     def bring_up(**chosen: object) -> Lab:
@@ -58,7 +58,7 @@ def lab_with(_host: None) -> Iterator[LabWith]:
             wanted.down()
         if not all(wanted.status().values()):
             wanted.up()
-        wanted.cancel_all_jobs()  # of a test that failed, and would fail others
+        wanted.cancel_all_jobs()  # jobs left by a failed test would fail others
         last[:] = [wanted]
         return wanted
 

@@ -1,8 +1,8 @@
 """Submit against a limit while jobs are cancelled and slurmctld restarts, and count accepted jobs.
 
 In a round, four submitters continue until the limit is reached. Then jobs are cancelled at random and `policy
-apply` runs; then jobs are cancelled and slurmctld is restarted; each time until the limit is reached again.
-Slurm enforces no limit of its own, so that excess jobs stay in the queue.
+apply` runs; then jobs are cancelled and slurmctld is restarted. Each step ends when the limit is reached.
+Slurm enforces no limit of its own, so excess jobs stay in the queue.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lab.polling import wait_for
 
 SUBMITTERS = 4
 LOG_VARIABLE = "SLURM_GPU_TEST_OVERSHOOT_LOG"
-"""Names a file that gets one line of JSON per round."""
+"""The environment variable with the path of a log: one line of JSON per round."""
 
-_HOLD_S = 2.5  # longer than any admission is remembered that shows nowhere
+_HOLD_S = 2.5  # longer than the script remembers an admission without a job
 _FULL_DEADLINE_S = 60.0
 _PENDING = ("--begin=now+1hour", "--wrap=true")
 _RUNNING = ("--wrap=sleep 300",)
@@ -33,7 +33,7 @@ _RUNNING = ("--wrap=sleep 300",)
 
 @dataclass(frozen=True)
 class Request:
-    """A submission with the amount of each task, also encoded in its name to count the queue."""
+    """A submission with the amount of each task; its job name repeats the amount, to count the queue."""
 
     options: tuple[str, ...]
     each: int = 1
@@ -41,7 +41,7 @@ class Request:
 
     @property
     def amount(self) -> int:
-        """Return the amount that a request counts."""
+        """Return the amount of all tasks."""
         return self.each * self.tasks
 
 
@@ -56,11 +56,11 @@ class Kind:
     requests: tuple[Request, ...]
     users: tuple[str, ...] = ("alice",)
     needs_snapshot: bool = False
-    """Whether the limit is on GPU-hours, which only a snapshot has."""
+    """Whether the limit is on GPU-hours, which only a snapshot contains."""
 
     @property
     def least(self) -> int:
-        """The smallest request; with less left of the limit, no job may be accepted."""
+        """Return the smallest request; if less than that is left of the limit, no job may be accepted."""
         return min(request.amount for request in self.requests)
 
     def policy(self, why: str) -> str:
@@ -72,7 +72,7 @@ class Kind:
         )
 
     def amount_of(self, decision: dict[str, str]) -> int:
-        """Return the amount of a line of decisions.log."""
+        """Return the amount in a line of decisions.log."""
         if self.name == "hours":
             return round(float(decision["committed"]))
         return int(decision["mgpu"]) // 1000 if self.name == "gpus" else int(decision["tasks"])
@@ -130,18 +130,18 @@ class Round:
     number: int
     limit: int
     most: int = 0
-    """The most that was seen in the queue."""
+    """The largest amount seen in the queue."""
     judged: int = 0
-    """Submissions that were decided about."""
+    """The number of accepted and refused submissions."""
     refused_with_room: int = 0
-    """Refusals below the limit, since jobs had ended only moments before."""
+    """The number of refusals below the limit, because jobs had ended only moments before."""
     room_unused_s: float = 0.0
     """The longest time until a released amount was used."""
     seconds: float = 0.0
 
     @property
     def overshoot(self) -> int:
-        """By how much the limit was exceeded."""
+        """Return the amount by which the limit was exceeded."""
         return max(self.most - self.limit, 0)
 
     def __str__(self) -> str:
@@ -217,7 +217,7 @@ class Play:
         self.round = Round(self.kind.name, self.counted_by, self.number, self.kind.limit)
 
     def run(self) -> Round:
-        """Play it; afterwards the queue is as the last step left it."""
+        """Play the round, and leave the queue as it is after the last step."""
         start = time.monotonic()
         self.apply()
         with Submitters(self.lab, self.kind, running=self.number % 2 == 0):
@@ -233,12 +233,12 @@ class Play:
     # Steps
 
     def apply(self) -> None:
-        """Put the policy into force, each time with another text and so as another script."""
+        """Apply the policy, each time with a different text, to generate a different script."""
         self.policy.write_text(self.kind.policy(f"Round {self.number} at {time.time():.3f}."))
         self.lab.run_as("root", ["slurm-gpu", "policy", "apply", str(self.policy)])
 
     def outlive_slurm_gpuctld(self) -> None:
-        """Its last snapshot is used for half a minute and shows a reached limit."""
+        """Kill slurm-gpuctld; its last snapshot, with the limit reached, is used for half a minute."""
         self.lab.daemons["slurm-gpuctld"].kill9()
         self.observe(3.0)
         self.lab.daemons["slurm-gpuctld"].start()

@@ -1,7 +1,7 @@
 """A program that queries slurm-gpudbd as its own user, in many threads or at a steady rate.
 
-`flood` asks again as soon as it has an answer, whatever that says; `probe` measures how long each takes.
-Standard library alone: it runs as users who may not read this project's environment.
+`flood` sends the next request as soon as it has any answer; `probe` measures how long each answer takes.
+Only the standard library is used, because users who run this program may not read the project's environment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
     def signed(self, method: str, target: str, body: str | None) -> dict[str, str]:
-        """Return the headers that vouch for a request."""
+        """Return the headers that authenticate a request."""
         if self._path is not None:
             return {}
         text = "\n".join((method, target, body or ""))
@@ -91,7 +91,7 @@ def flood(
 
 
 def probe(path: str, seconds: float, target: str, method: str = "GET", body: str | None = None) -> None:
-    """Print the seconds that each answer took, and how many were none."""
+    """Print the seconds that each answer took, and the number of requests without an answer."""
     until, took, failed = time.monotonic() + seconds, [], 0
     while time.monotonic() < until:
         connection, began = _Connection(path), time.monotonic()

@@ -1,4 +1,4 @@
-"""slurmctld has times in whole seconds, and renews the job table of the script at most once per second."""
+"""Wait for slurmctld, which uses whole seconds and renews the script's job table at most once per second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def next_second() -> None:
 
 
 def leave_no_job(lab: Lab) -> None:
-    """Cancel all jobs, and wait until the job table of the script no longer has them."""
+    """Cancel all jobs, and wait until they are no longer in the script's job table."""
     next_second()
     lab.cancel_all_jobs()
     next_second()

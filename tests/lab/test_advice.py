@@ -1,4 +1,4 @@
-"""The command that a refusal advises is typed, and a real Slurm without limits of its own takes it."""
+"""Run the command that a refusal advises; a real Slurm without limits of its own must accept it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def until(lab: Lab, expected: str, *options: str) -> str:
 
 
 def advised(refused: str, *options: str) -> list[str]:
-    """The options with those in their place that a refusal names."""
+    """Return the options, replaced where a refusal advises others."""
     found = re.search(r"sbatch (--.*) \.\.\.", refused)
     assert found is not None, refused
     names = {word.partition("=")[0] for word in found[1].split()}
@@ -73,7 +73,7 @@ def test_gpus_in_mixed_forms_are_made_smaller_together(
     until(lab, "Submitted", *smaller)
 
     full = until(lab, "used 8", *options)
-    assert "scancel" not in full, full  # that would not help: the job exceeds the limit by itself
+    assert "scancel" not in full, full  # cancelling would not help: the job alone exceeds the limit
     assert "When other jobs have ended, try" in full
     assert advised(full, *options) == smaller
 

@@ -1,4 +1,4 @@
-"""tests/lab/apart gives a command a machine for its own, of which nothing is left, however it ends."""
+"""Test that tests/lab/apart isolates a command, and removes everything however the command ends."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ exit 7
 def _can_be_apart() -> None:
     tried = subprocess.run([APART, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
-        pytest.skip(f"no machine can be parted here: {tried.stderr.strip()}")
+        pytest.skip(f"namespaces are not available here: {tried.stderr.strip()}")
 
 
 @pytest.fixture
 def stranger() -> Iterator[int]:
-    """A process of this machine, which is not to be seen apart."""
+    """Start a process outside, which must be invisible to the isolated command."""
     with subprocess.Popen(["sleep", "2000000002"]) as process:
         yield process.pid
         process.kill()

@@ -1,4 +1,4 @@
-"""GPU use of processes is attributed to their own job, for jobs of every kind."""
+"""Test that the GPU use of processes is attributed to their own job, for jobs of every kind."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def simgpu(util: int, seconds: float = 6) -> str:
 
 
 def runs(lab: Lab, job: int | str) -> list[dict[str, Any]]:
-    """All runs of a job, [] while none is known."""
+    """Return all runs of a job, [] while the database has none."""
     shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
     found: list[dict[str, Any]] = json.loads(shown.stdout)["runs"] if shown.returncode == 0 else []
     return found
 
 
 def test_every_shape_of_job_is_charged_with_its_own_work(lab: Lab) -> None:
-    """Side by side on few GPUs: a pair on one node, a permutation, steps, an array, two components."""
+    """Run in parallel on few GPUs: a pair on one node, a permutation, steps, an array, two components."""
     both = [
         lab.submit("alice", "-wn1", "--gpus=1", "--time=5", f"--wrap={simgpu(util)}") for util in (20, 80)
     ]
@@ -74,7 +74,7 @@ def test_every_shape_of_job_is_charged_with_its_own_work(lab: Lab) -> None:
         (f"{het}+1", "n4", 2),
     }
     for run in parts:
-        # simgpu attributes all components to the first one, whose id SLURM_JOB_ID has everywhere.
+        # simgpu attributes all components to the first one, because SLURM_JOB_ID is its id in all of them.
         used = {device["device"]: max(map(int, device["util_hist_ms"])) for device in run["devices"]}
         assert used == {share.gpu.uuid: 40 for share in lab.truth(run["job_id"])}
     assert [event for run in (*tasks, *parts) for event in run["events"]] == []
@@ -97,11 +97,11 @@ def of_job(lab: Lab, job: int) -> list[truth.ProcessTruth]:
 
 def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     if cgroups.probe().version is cgroups.CgroupVersion.NONE:
-        pytest.skip("without cgroups Slurm's word counts, which comes each ten seconds")
+        pytest.skip("without cgroups only Slurm reports suspensions, every ten seconds")
     stamps = lab.layout.home / "alice" / "stamps"
     job = lab.submit("alice", "--gpus=1", "--time=5", script=SUSPENDED.format(stamps=stamps))
     (process,) = wait_for(lambda: of_job(lab, job), 60, "its process begins to work")
-    # So its idle start is sampled, even without the samples around its suspension.
+    # The job's idle start is then sampled, even without the samples around its suspension.
     began_s = process.points[0].time_ns / 1e9
     wait_for(lambda: time.time() > began_s + 4, 30, "it has worked for 4 s")
     lab.output(["scontrol", "suspend", str(job)])
@@ -113,18 +113,18 @@ def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     lab.output(["scancel", str(job)])
     (record,) = final_records(lab, job, 1)
     interval_s = 3.0  # between samples: 2 s, or slightly more on a busy machine
-    # The time between the samples around a change counts as neither.
+    # The time between the samples around a change counts neither as running nor as stopped.
     unknown_s = 2 * interval_s
     times_s = [float(line) for line in stamps.read_text().split()]
     stopped_s = max(after - before for before, after in pairwise(times_s))
-    assert stopped_s > 9  # Slurm freezes it 2 s after SIGSTOP
+    assert stopped_s > 9  # Slurm freezes a job 2 s after SIGSTOP
     # A sample counts from the start of its pass, which may take long on a busy machine.
     assert stopped_s - unknown_s <= record["suspended_s"] <= stopped_s + 1.0
     reported_at_s = record["suspended_s"] + record["sampled_s"]
     assert record["allocated_s"] - unknown_s <= reported_at_s <= record["allocated_s"] + 0.01
     (did,) = wait_for(lambda: lab.truth(job), 60, "it has ended")
     (run,) = runs(lab, job)
-    # Its schedule continues while it is stopped, and would add at least 12 s of work if it counted.
+    # The job's schedule continues while it is stopped, and would add at least 12 s of work if it counted.
     busy_s = sum(int(pct) * ms for pct, ms in record["util_hist_ms"].items()) / 70_000
     idle_s = (1 - did.usage.util_pct / 70) * record["allocated_s"]
     worked_s = record["allocated_s"] - stopped_s - idle_s

@@ -1,4 +1,4 @@
-"""With a backup slurmctld both hosts need the policy and a snapshot, and doctor names a host without them."""
+"""Test a backup slurmctld: both hosts need the policy and a snapshot, and doctor reports missing ones."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.long
 NAME, ADDRESS = "backup", "127.0.0.2"
 TWO_HOSTS = (
     f"SlurmctldHost={NAME}({ADDRESS})",
-    "CommunicationParameters=NoCtldInAddrAny",  # both listen on one port, each on its address
+    "CommunicationParameters=NoCtldInAddrAny",  # both hosts listen on one port, each on its own address
     "SlurmctldTimeout=5",
 )
 
 
 class Backup:
-    """A second host, as far as slurmctld sees it: a host name, an /etc/slurm and a /run of its own."""
+    """A second host for slurmctld, with its own host name, /etc/slurm and /run."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab, self.root = lab, lab.layout.root / NAME
@@ -65,11 +65,11 @@ class Backup:
         self._enter = ["nsenter", f"--target={holder.pid}", "--uts", "--mount"]
 
     def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """A command of root's on that host."""
+        """Run a command as root on the second host."""
         return self.lab.run_as("root", [*self._enter, *argv], check=check)
 
     def start(self, *argv: str) -> subprocess.Popen[bytes]:
-        """A daemon of SlurmUser's on that host."""
+        """Start a daemon as SlurmUser on the second host."""
         who = ["setpriv", "--reuid=slurm", "--regid=slurm", "--clear-groups"]
         with (self.root / "out").open("ab") as out:
             process = subprocess.Popen(
@@ -104,13 +104,13 @@ def backup(lab_with: LabWith) -> Iterator[Backup]:
 
 
 def _findings(shown: subprocess.CompletedProcess[str], name: str) -> list[tuple[str, str]]:
-    """Level and message of each finding of the check of that name."""
+    """Return the level and message of each finding of a check."""
     checks = json.loads(shown.stdout)["checks"]
     return [(check["level"], check["message"]) for check in checks if check["check"] == name]
 
 
 def _check(shown: subprocess.CompletedProcess[str], name: str) -> tuple[str, str]:
-    """Level and message of the only finding of the check of that name."""
+    """Return the level and message of the only finding of a check."""
     (found,) = _findings(shown, name)
     return found
 
@@ -142,7 +142,7 @@ def test_the_backup_has_the_policy_and_takes_over(backup: Backup) -> None:
         assert _check(shown, "backup")[0] == "ok"
         assert _check(shown, "applied")[0] == "ok"
 
-    backup.start("slurmctld", "-D", "-i")  # as the lab's own: 26.05 takes over from a killed one only so
+    backup.start("slurmctld", "-D", "-i")  # without -i, 26.05 does not take over from a killed slurmctld
     watcher = [str(lab.layout.bin / "slurm-gpuctld"), f"--run-dir={lab.layout.controller_run}"]
     backup.start(*watcher, f"--config={lab.layout.site_file}", "--foreground")
     snapshot = backup.root / "run" / "snapshot.txt"
@@ -264,11 +264,11 @@ def test_reservations_continue_when_the_backup_takes_over(backup: Backup) -> Non
 
 
 OWN, WHOLE = 1, 17
-"""The weights of an idle node with four GPUs: the site's own, and ours."""
+"""The weights of an idle node with four GPUs: the site's and slurm-gpuctld's."""
 
 
 def _weight(lab: Lab) -> int | None:
-    """That of the one node; None while no slurmctld answers."""
+    """Return the weight of the only node, None while no slurmctld answers."""
     shown = lab.run_as("root", ["sinfo", "-hN", "-o", "%w"], check=False).stdout.split()
     return int(shown[0]) if shown else None
 

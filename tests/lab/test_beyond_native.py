@@ -1,4 +1,4 @@
-"""Limits that Slurm does not have, on a real Slurm without native limits."""
+"""Test limits that Slurm does not have, on a real Slurm without native limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LATER = ("--begin=now+1hour", "--output=/dev/null", "--wrap=true")
 
 @pytest.fixture(scope="module")
 def bare(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
-    """Only Slurm and our job_submit.lua; no native limits."""
+    """Start only Slurm with our job_submit.lua, without native limits."""
     lab = lab_with(services=False, native_limits=False)
     yield lab
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
@@ -33,7 +33,7 @@ def lab(bare: Lab) -> Iterator[Lab]:
 
 
 def apply(lab: Lab, tmp_path: Path, rules: str, more: str = "") -> None:
-    """Put a policy of these rules into force; groups are those of the lab."""
+    """Apply a policy with these rules and the groups of the lab."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(
         "version: 1\nmode: enforce\n"

@@ -1,4 +1,4 @@
-"""The clock of a node, or of slurm-gpudbd, is set under real jobs: each keeps its record, and its length."""
+"""Set the clock of a node or of slurm-gpudbd during real jobs: each job keeps its record and its length."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_clock_that_is_set_under_a_job_costs_it_nothing(lab_with: LabWith) -> 
         (record,) = run.devices
         assert record.first_s - share.start_s == pytest.approx(ahead_s, abs=2 + share.unsure_s)
         assert record.allocated_s == pytest.approx(share.end_s - share.start_s, abs=0.1 + share.unsure_s)
-        # Driver samples from before the clock step that were not read yet are a gap.
+        # Driver samples that were not read before the clock step are lost, which leaves a gap.
         assert record.sampled_s == pytest.approx(record.allocated_s, abs=2)
         assert run.ugpucore == pytest.approx(share.usage.util_pct, abs=6 if ahead_s == 0 else 1)
     assert "the wall clock was set by +120" in lab.daemons["slurm-gpud-n1"].log.read_text()

@@ -48,7 +48,7 @@ MOST_SLOWED = 1.25
 CAP = 1.5
 CAPPED = f"goal: considerate, slowdown: {CAP}"
 LONG_S = 240
-"""Under CAP, jobs of this length can bear a trial."""
+"""Jobs of this length are long enough for a trial of sharing under CAP."""
 POLICY = """\
 version: 1
 colocation: {{mode: {mode}, {goal}, max_wait: 10m, why: "Small ones fit one GPU."}}
@@ -97,7 +97,7 @@ def submit(lab: Lab, application: str, seconds: float = WORK_S, phases: str | No
 
 
 def run_all(lab: Lab, jobs: list[int], within_s: float = DEADLINE_S) -> tuple[float, dict[int, str]]:
-    """Wait for all; seconds from the first begin to the last end, by simgpu, and how each ended."""
+    """Wait for all jobs; return the seconds from first start to last end, by simgpu, and how each ended."""
     wait_for(
         lambda: not lab.output(["squeue", "-h", "-o", "%i"]).split(),
         within_s,
@@ -174,7 +174,7 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time(lab: Lab) -> N
 
 
 def met_for_long(course: Course) -> set[tuple[str, str]]:
-    """Return co-runners of more than a third of its run; shorter ones than a fifth are not learned."""
+    """Return the co-runners of over a third of a run; those of less than a fifth are not learned."""
     ends = [*(from_s for from_s, _, _ in course.stretches[1:]), course.ended_s or course.began_s]
     beside_s: dict[str, float] = defaultdict(float)
     for (from_s, others, _), to_s in zip(course.stretches, ends, strict=True):
@@ -231,7 +231,7 @@ def test_a_shared_job_that_runs_out_of_memory_runs_again_alone(lab: Lab) -> None
     apply(lab, "enforce")
     submit(lab, "fox", 10)
     wait_for(lambda: is_published(lab, "fox"), 180, "fox is known", lambda: log_of(lab), 1.0)
-    # More than any of them ever had: two of these do not fit.
+    # The jobs use more memory than earlier ones with this name: two of them do not fit.
     jobs = [submit(lab, "fox", phases="util=30,mem=9000,s=15; util=30,mem=30000,s=15") for _ in range(3)]
     wait_for(
         lambda: any(course.ended_by == OUT_OF_MEMORY for course in courses(lab.layout.truth)),
@@ -266,7 +266,7 @@ def together(lab: Lab, jobs: list[int]) -> list[int]:
 
 
 def gpu_of(output: str) -> str:
-    """The GPU of its shards: "IDX:1" on 22.05; from 24.11 on "0/8,2/8", how many it has of each."""
+    """Return the GPU of a job's shards: "IDX:1" on 22.05; from 24.11 on "0/8,2/8", the shards of each GPU."""
     if (index := output.removeprefix("IDX:")) != output:
         return index
     (gpu,) = (at for at, part in enumerate(output.split(",")) if not part.startswith("0/"))

@@ -1,4 +1,4 @@
-"""slurm-gpuctld with a real slurmctld: equal counts, low load, and recovery of both."""
+"""Test slurm-gpuctld with a real slurmctld: equal counts, low load, and recovery of both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LATER = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
 
 @pytest.fixture(scope="module")
 def bare(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
-    """Slurm with its limits and accounting, our job_submit.lua, and slurm-gpuctld."""
+    """Start Slurm with its limits and accounting, our job_submit.lua, and slurm-gpuctld."""
     lab = lab_with(services=False, controller=True)
     policy = lab.layout.root / "controller-policy.yaml"
     policy.write_text(POLICY)
@@ -165,11 +165,11 @@ def test_slurmctld_is_polled_at_most_once_a_second(lab: Lab) -> None:
         return Counter({kind: int(number) for kind, number in rows})
 
     log = lab.layout.controller_run / "decisions.log"
-    # It polls twice per second for three seconds after a decision.
+    # slurm-gpuctld polls twice per second for three seconds after a decision.
     wait_for(lambda: time.time() - log.stat().st_mtime > 4, DEADLINE_S, "there is no decision for a while")
     began = time.monotonic()
     lab.run_as("root", ["sdiag", "--reset"])
-    # The host determines the time until eight polls; slurm-gpuctld must not poll faster.
+    # Eight polls may take longer on a slow host, but slurm-gpuctld must not poll faster.
     wait_for(lambda: asked()["REQUEST_JOB_INFO"] >= 8, DEADLINE_S, "it is asked", interval_s=0.5)
     found = asked()
     seconds = time.monotonic() - began
@@ -183,7 +183,7 @@ def test_a_controller_killed_at_any_moment_leaves_a_complete_snapshot(lab: Lab, 
     last = parse(path_of(lab).read_text())
     for _ in range(5):
         daemon.kill9()
-        left = parse(path_of(lab).read_text())  # never a part
+        left = parse(path_of(lab).read_text())  # is always complete
         assert left.generation >= last.generation
         daemon.start()
         last = snapshot_after(lab)
@@ -225,7 +225,7 @@ def test_quota_shows_a_users_own_use_and_refusals_agree_with_it(lab: Lab) -> Non
     def refused() -> str:
         return lab.run_as("alice", ["sbatch", "--gpus=64", *LATER], check=False).stderr
 
-    # Until the snapshot contains her job, it is "just submitted", like those of previous tests.
+    # Until the snapshot contains alice's job, it counts as "just submitted", like jobs of previous tests.
     wait_for(lambda: "used 2, limit 64, requested 64" in refused(), DEADLINE_S, "both say so", refused, 0.5)
 
 

@@ -1,4 +1,4 @@
-"""slurm-gpudbd on a real cluster: Slurm is authoritative, and other users cannot write."""
+"""Test slurm-gpudbd on a real cluster: Slurm is authoritative, and other users cannot write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def database(lab: Lab) -> Iterator[DatabaseClient]:
 
 
 def recorded(database: DatabaseClient, job: int | str, n_runs: int = 1, n_devices: int = 1) -> list[Run]:
-    """The runs of a job, once all have ended and have their final records."""
+    """Return the runs of a job, once all have ended and have their final records."""
 
     def found() -> list[Run]:
         runs = list(database.run(str(job)))
@@ -186,7 +186,7 @@ def test_a_node_can_report_only_its_own_jobs(lab: Lab, database: DatabaseClient)
         (rejected,) = foreign["rejected"]
         return str(rejected["why"])
 
-    # Slurm does not list all nodes of a completing job, so that only the segment contradicts it.
+    # Slurm does not list all nodes of a completing job, so only the segment contradicts Slurm.
     wait_for(
         lambda: denied_by() == f"job {job} was never on n2 according to Slurm",
         60,
@@ -194,7 +194,7 @@ def test_a_node_can_report_only_its_own_jobs(lab: Lab, database: DatabaseClient)
         denied_by,
     )
     (after,) = database.run(str(job))
-    # Its host record and accounting may arrive meanwhile.
+    # The host record and accounting of the job may arrive meanwhile.
     for name in ("devices", "events", "ugpucore", "ugpumem", "coverage", "energy_j"):
         assert getattr(after, name) == getattr(run, name), name
 
@@ -257,5 +257,5 @@ def _files(root: Path) -> Iterator[Path]:
 def _holds(path: Path, password: str) -> bool:
     try:
         return password.encode() in path.read_bytes()
-    except FileNotFoundError:  # daemons write, rename and remove meanwhile
+    except FileNotFoundError:  # daemons rename and remove files meanwhile
         return False

@@ -1,4 +1,4 @@
-"""Decisions of job_submit.lua are in the database, also after the log is gone."""
+"""Test that the database keeps the decisions of job_submit.lua after the log is removed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def lab(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
 
 
 def submit(lab: Lab) -> tuple[int, str]:
-    """A job of alice's that waits, and its token."""
+    """Submit a job of alice's that waits; return its ID and its token."""
     later = ["sbatch", "--parsable", "--begin=now+1hour", "--gpus=1", "--output=/dev/null", "--wrap=true"]
     job = int(lab.run_as("alice", later).stdout)
     shown = lab.output(["squeue", "--noheader", f"--jobs={job}", "--Format=admin_comment:200"])
@@ -45,7 +45,7 @@ def test_a_decision_is_in_the_database_though_slurm_gpuctld_was_killed(lab: Lab)
     job, token = submit(lab)
     daemon.start()
     wait_for(lambda: kept(lab, token) == 1, WITHIN_S, "the decision is shipped")
-    # alice cannot read the log, so that the answer comes from slurm-gpudbd.
+    # alice cannot read the log, so the answer comes from slurm-gpudbd.
     output = lab.run_as("alice", ["slurm-gpu", "explain", str(job)]).stdout
     assert "No zone was needed" in output
     assert "may see more" not in output

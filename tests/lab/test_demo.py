@@ -1,4 +1,4 @@
-"""The jobs of the demo: the policy decides as expected, and every row agrees with the truth."""
+"""Run the jobs of the demo: the policy decides as expected, and every row agrees with the truth."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ def test_every_row_is_within_one_point_of_what_the_gpus_really_did(lab: Lab) -> 
     assert row["a quarter of a GPU"]["nGPU"] == 0.25
     assert row["two nodes, two GPUs each"]["nNODE"] == 2
 
-    assert len(devices[row["two nodes, two GPUs each"]["id"]]) == 4  # one per node-GPU
-    assert all(len(devices[r["id"]]) == 1 for r in rows if r["array_job_id"])  # each task its own
+    assert len(devices[row["two nodes, two GPUs each"]["id"]]) == 4  # one for each GPU of each node
+    assert all(len(devices[r["id"]]) == 1 for r in rows if r["array_job_id"])  # one device for each task
     assert len(devices[row["three seconds"]["id"]]) == 1
-    # Relative to the allocation; the coverage of a run uses whole seconds, which are too coarse for short
-    # jobs.
+    # The coverage of a run uses whole seconds, which are too coarse for short jobs.
     assert all(d["sampled_s"] > 0.9 * d["allocated_s"] for found in devices.values() for d in found)
 
 

@@ -1,4 +1,4 @@
-"""Trainings with a fault of each kind, on the whole way from the driver to `slurm-gpu diagnose`."""
+"""Diagnose a training with each kind of fault, from the driver to `slurm-gpu diagnose`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_cause_and_culprit_are_reported_during_and_after_the_job(
 
 
 def reported_after_the_job(found: TrainingResult) -> bool:
-    """Diagnose by the timeline; hangs of a finished job need ten minutes."""
+    """Return whether the timeline names the fault; hangs of a finished job need ten minutes."""
     assert found.over is not None
     return found.over.named or (found.cause == Cause.HANG and found.over.cause == Cause.HEALTHY)

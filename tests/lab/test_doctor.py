@@ -1,4 +1,4 @@
-"""`slurm-gpu doctor` on a complete installation passes, and names each fault."""
+"""Test that `slurm-gpu doctor` passes on a complete installation, and names each fault."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurm_gpu.config.site import load_config
 
 
 def _doctor(lab: Lab) -> tuple[int, dict[str, set[str]]]:
-    """Exit code, and the levels that each check found."""
+    """Return the exit code, and the levels of the findings of each check."""
     argv = ["slurm-gpu", "doctor", "--json"]
     shown = lab.run_as("root", argv, check=False)
     found: dict[str, set[str]] = {}
@@ -33,8 +33,8 @@ def _doctor(lab: Lab) -> tuple[int, dict[str, set[str]]]:
 
 def _all_well(lab: Lab) -> bool:
     code, found = _doctor(lab)
-    # Its policy has no lending, urgent jobs or shared GPUs; there is no backup slurmctld, no forecast
-    # training, no reservation of slurm-gpu, and no daemon of systemd.
+    # The lab's policy has no lending, urgent jobs or shared GPUs. The lab has no backup slurmctld, no
+    # forecast training, no reservation of slurm-gpu, and no daemon run by systemd.
     for nothing in (
         "lending",
         "urgent",
@@ -50,7 +50,7 @@ def _all_well(lab: Lab) -> bool:
 
 
 def test_the_lab_is_fine(lab: Lab) -> None:
-    lab.daemons["slurm-gpudbd"].restart()  # it reports rejected items of other tests until its restart
+    lab.daemons["slurm-gpudbd"].restart()  # until restarted, slurm-gpudbd reports items of other tests
     wait_for(lambda: _all_well(lab), 90, "doctor finds nothing", lambda: str(_doctor(lab)), 1)
 
 
@@ -81,7 +81,7 @@ def test_a_policy_that_is_not_in_force_is_found(lab: Lab) -> None:
     before = policy.read_text()
     try:
         policy.write_text(before + "# changed\n")
-        assert _doctor(lab)[1]["policy"] == {"ok"}  # a remark changes nothing
+        assert _doctor(lab)[1]["policy"] == {"ok"}  # a YAML comment changes nothing
         policy.write_text(before.replace("version: 1", "version: one"))
         code, found = _doctor(lab)
     finally:
@@ -167,7 +167,7 @@ def _site(**keys: object) -> Break:
 
 
 def _hook(kind: str, text: str | None = None) -> Break:
-    """Replace one hook; without a text, by the other one."""
+    """Replace the text of a hook, by default with the text of the other hook."""
 
     def change(lab: Lab) -> Broken:
         other = {"prolog": "epilog", "epilog": "prolog"}[kind]
@@ -180,7 +180,7 @@ def _hook(kind: str, text: str | None = None) -> Break:
 @contextlib.contextmanager
 def _swapped(lab: Lab) -> Iterator[None]:
     with contextlib.ExitStack() as both:
-        changes = [_hook("prolog")(lab), _hook("epilog")(lab)]  # both are read before one is written
+        changes = [_hook("prolog")(lab), _hook("epilog")(lab)]  # read both hooks before writing one
         for change in changes:
             both.enter_context(change)
         yield
@@ -205,7 +205,7 @@ def _web_port(lab: Lab) -> Broken:
 # do not hide each other, and are injected at the same time.
 _BREAKS: tuple[Mapping[str, tuple[Break, str, str, str]], ...] = (
     {
-        # First, so that it starts again last, and reads a slurm-gpu.yaml that is whole.
+        # This fault is first, because it is repaired last, when slurm-gpu.yaml is complete again.
         "slurm-gpuweb is dead": (
             lambda lab: _killed(lab, "slurm-gpuweb"),
             "slurm-gpuweb",
@@ -371,13 +371,13 @@ def test_a_daemon_that_hangs_is_named_and_waited_for_once(
         findings = _findings(lab)
         took_s = time.monotonic() - began_s
     assert _has_failed(findings, check, message, remedy), findings
-    # Documented; the sum of the timeouts of all commands is far larger.
+    # The documented limit; the sum of the timeouts of all commands is far larger.
     assert took_s < 20.0
     wait_for(lambda: _all_well(lab), 90, "it is fine again", lambda: str(_doctor(lab)), 1)
 
 
 def test_the_import_works_again_soon_after_slurmdbd_does(lab: Lab) -> None:
-    """With the interval of a site: after the lab's own, of 5 s, the next pass follows soon anyway."""
+    """Test with the default import interval; the lab's 5 s are too short to show a difference."""
     slurm_gpudbd = lab.daemons["slurm-gpudbd"]
 
     def fails() -> bool:
@@ -440,7 +440,7 @@ def test_a_dead_slurmd_is_found_and_no_node_that_is_out_on_purpose(lab: Lab) -> 
     lab.output(["scontrol", "delete", "reservationname=maint"])
 
     def resumed() -> bool:
-        # Slurm 24.11 may refuse this until slurmd has registered again.
+        # Slurm 24.11 may refuse the update until slurmd has registered again.
         lab.run_as("root", ["scontrol", "update", "nodename=n1", "state=resume"], check=False)
         return states()["n1"] == "idle"
 

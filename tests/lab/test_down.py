@@ -1,4 +1,4 @@
-"""lab/down removes everything in any state of the lab, and changes nothing else on the host."""
+"""Test that lab/down removes the lab in any state, and changes nothing else on the host."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ sleep 1002
 
 
 def rarely(values: Iterable[object], often: Container[object]) -> list[object]:
-    """Parameters, of which `make test` has time for some."""
+    """Return the values as parameters, with those marked `long` for which `make test` has no time."""
     return [one if one in often else pytest.param(one, marks=pytest.mark.long) for one in values]
 
 
@@ -83,7 +83,7 @@ def test_a_busy_group_and_groups_made_since_are_removed_by_the_next_call(tmp_pat
     group = tmp_path / "slurm_n1"
     (group / "job_1").mkdir(parents=True)
     keeps_it = group / "job_1" / "process"
-    keeps_it.touch()  # rmdir fails, as with a process in the group
+    keeps_it.touch()  # makes rmdir fail, like a process in the group
     assert not remove([group])
     (group / "job_1" / "step_0").mkdir()
     keeps_it.unlink()
@@ -155,7 +155,7 @@ def test_a_slurm_configured_on_the_host_is_not_touched(
 
 
 def test_processes_of_others_survive(no_lab: Lab) -> None:
-    """A shell with the variables of lab/env and its children must not be killed by the lab."""
+    """Test that the lab does not kill a user's shell with the variables of lab/env, or its children."""
     no_lab.up()
     environment = no_lab.output([str(REPOSITORY / "lab" / "env")])
     bystander = subprocess.Popen(["sh", "-c", f"{environment}\ncd {no_lab.layout.root}; exec sleep 1000"])
@@ -192,7 +192,7 @@ def test_a_requested_port_in_use_is_named(no_lab: Lab) -> None:
 
 
 def test_labs_in_a_chroot_and_in_a_container_on_the_same_host_survive(no_lab: Lab, tmp_path: Path) -> None:
-    """Their processes are visible here and have the same names as ours."""
+    """Test that processes of other labs survive, although they are visible and have the same names."""
     no_lab.up()
     theirs = no_lab.environment_of("alice")
     root = tmp_path / "root"

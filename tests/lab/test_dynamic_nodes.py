@@ -1,4 +1,4 @@
-"""Nodes that slurm.conf does not name (`slurmd -Z`, `scontrol create`) are measured like all others."""
+"""Test that nodes missing from slurm.conf (`slurmd -Z`, `scontrol create`) are measured like all others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.lab.conftest import LabWith
 from tests.lab.test_attribution import simgpu
 from tests.lab.test_node import check
 
-# Neither NVML's order nor that of minors is Slurm's.
+# Slurm, NVML and the minor numbers each order the GPUs differently.
 GPUS = NodeGpus(minors=(2, 0, 3, 1), listed=(3, 1, 0, 2))
 CREATED = "CPUs=32 RealMemory=100000 Gres=gpu:a100:4,shard:16 NodeAddr=127.0.0.1 State=CLOUD"
 

@@ -1,4 +1,4 @@
-"""A cluster on which no job has run yet: the first commands that an administrator tries."""
+"""Test an administrator's first commands on a cluster on which no job has run yet."""
 
 from __future__ import annotations
 

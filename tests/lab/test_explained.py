@@ -1,4 +1,4 @@
-"""`slurm-gpu explain` predicts the outcome of a submission with the exact messages of the policy."""
+"""Test that `slurm-gpu explain` predicts the outcome of a submission with the policy's exact messages."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ class Fate:
     policy_says: tuple[str, ...]
     accepted: bool
     by_slurm: bool = False
-    """Whether it is Slurm that refuses."""
+    """Whether Slurm, not the policy, refuses the job."""
 
 
 @pytest.fixture(scope="module")
 def bring_up(lab_with: Callable[..., Lab], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Lab]:
-    """Return a function: EnforcePartLimits → a cluster with partitions that keep jobs out."""
+    """Return a function that starts a lab with an EnforcePartLimits and partitions that exclude jobs."""
     policy = tmp_path_factory.mktemp("policy") / "policy.yaml"
     policy.write_text(POLICY)
 
@@ -148,7 +148,7 @@ def submitted(lab: Lab, user: str, options: str) -> tuple[Fate, int]:
 
 
 def state(lab: Lab, job: int) -> str:
-    """Return for example "PENDING PartitionDown"; of an array only the remaining record."""
+    """Return for example "PENDING PartitionDown", for an array only of the remaining record."""
     argv = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %r"]
     return lab.output(argv).partition("\n")[0]
 
@@ -162,7 +162,7 @@ def test_explain_predicts_a_refusal_and_its_source(lab: Lab, options: str) -> No
 
 
 def test_explain_predicts_the_access_to_a_partition_of_groups(lab: Lab) -> None:
-    """Slurm 22.05 refuses others in any case, later versions only with EnforcePartLimits."""
+    """Slurm 22.05 always refuses users outside the groups, later versions only with EnforcePartLimits."""
     predicted, _ = explained(lab, "bob", "--partition=ops")
     really, _ = submitted(lab, "bob", "--partition=ops")
     assert really == predicted

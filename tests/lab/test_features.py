@@ -1,4 +1,4 @@
-"""On a real Slurm, jobs on one node use types of nodes in their own order, and lose no node by it."""
+"""Test on a real Slurm that one-node jobs use node types in the order of their features, and may use any."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ FEATURES = ("a100", "h100")
 GPUS = {"n1": 2, "n2": 2, "n3": 4, "n4": 4}
 """Each node has 32 cores: a GPU's share is 16 on n1 and n2, and 8 on n3 and n4."""
 MIX: Mapping[tuple[int, int], float] = {(1, 8): 500.0, (1, 16): 500.0}
-"""GPUs and cores of a job, and its frequency."""
+"""The frequency of jobs by their number of GPUs and cores."""
 MIB = 1024
 
 
 class TypedCluster(Cluster):
-    """Nodes of two types, and jobs whose constraint orders these."""
+    """A cluster with two types of nodes, and jobs with constraints that order these types."""
 
     features: Sequence[str] = ()
     mix: Mapping[tuple[int, int], float] = MIX
@@ -137,7 +137,7 @@ def test_a_job_takes_the_first_type_with_room_and_no_job_is_refused_or_waits(clu
     assert cluster.wait_until_runs(hungry) in ("n1", "n2")
     assert cluster.state(modest, "Feature") == "[h100|a100]"
     assert cluster.state(hungry, "Feature") == "[a100|h100]"
-    # Once the type that comes first is full, the other one is used at once.
+    # When the first type of node is full, jobs start immediately on the other type.
     nodes = [cluster.wait_until_runs(cluster.submit_one(16)) for _ in range(4)]
     assert set(nodes[:3]) == {"n1", "n2"}
     assert nodes[3] in ("n3", "n4")
@@ -156,7 +156,7 @@ def test_a_waiting_job_starts_on_any_type_that_becomes_free(cluster: TypedCluste
 
 @pytest.mark.long
 def test_more_gpus_are_allocated_than_by_weights_alone(cluster: TypedCluster) -> None:
-    """Fill the cluster with the same jobs until they request 130 % of the GPUs, without any end."""
+    """Submit the same jobs until they request 130 % of the GPUs; no job ends meanwhile."""
     allocated: dict[bool, list[int]] = {False: [], True: []}
     for with_features in (False, True):
         for seed in range(1, 6):
@@ -167,5 +167,5 @@ def test_more_gpus_are_allocated_than_by_weights_alone(cluster: TypedCluster) ->
     print(
         f"GPUs allocated of {sum(GPUS.values())}: weights {allocated[False]}, with features {allocated[True]}"
     )
-    # The model of these nodes: 9.4 by weights and 10.6 with features, in the mean of these seeds.
+    # For these nodes and seeds, the model allocates 9.4 GPUs by weights and 10.6 with features on average.
     assert sum(allocated[True]) > sum(allocated[False])

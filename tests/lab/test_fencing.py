@@ -1,4 +1,4 @@
-"""On a host without usable cgroups the lab logs one line and works without them."""
+"""Test that on a host without usable cgroups the lab logs one line and works without them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_host_that_gives_too_few_controllers_of_cgroup_v2_is_not_taken(tmp_pat
 
 def test_the_probe_leaves_nothing(no_lab: Lab) -> None:
     probe()
-    # Other groups of this host may come and go meanwhile.
+    # Other cgroups may be created or removed on this host meanwhile.
     groups = [path for depth in ("*", "*/*") for path in Path("/sys/fs/cgroup").glob(depth)]
     assert [path for path in groups if "slurm-gpu" in path.name] == []
 
@@ -52,7 +52,7 @@ def test_the_lab_runs_without_cgroup_v2_if_slurm_cannot_use_it(
     no_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if probe().version is CgroupVersion.V2:
-        pytest.skip("Slurm may well be able to use cgroup v2 on this host")
+        pytest.skip("Slurm may be able to use cgroup v2 on this host")
     monkeypatch.setattr(cgroups, "probe", lambda: CgroupSupport(CgroupVersion.V2))
     said: list[str] = []
     lab = Lab(no_lab.layout, no_lab.options, said.append)

@@ -15,16 +15,16 @@ from lab.polling import wait_for
 pytestmark = pytest.mark.long
 
 PAST = ("carol", "alice") * 3
-"""Users with earlier jobs; the policy of the lab allows no more at a time."""
+"""The users of earlier jobs, each with as many jobs at a time as the policy of the lab allows."""
 WORK_S = 4
 NODE = ("--gpus=4", "--nodelist=n1", "--output=/dev/null")
-"""All GPUs of one node, so that they run one after the other."""
+"""Each job requests all GPUs of one node, so only one runs at a time."""
 
 
 def test_a_waiting_job_has_a_forecast_that_is_later_judged(lab: Lab) -> None:
     alice = ("slurm-gpu", "forecast")
     past = [
-        lab.submit(user, *NODE, f"--time={10 + number}", f"--wrap=sleep {WORK_S}")  # like jobs count less
+        lab.submit(user, *NODE, f"--time={10 + number}", f"--wrap=sleep {WORK_S}")  # equal ones count less
         for number, user in enumerate(PAST)
     ]
     wait_for(lambda: all(_started(lab, job) for job in past), 300, "all are known to have waited")

@@ -1,4 +1,4 @@
-"""A slurmctld that is killed forgets its last seconds, and gives the numbers of its last jobs out again."""
+"""Test a killed slurmctld, which loses its last seconds and assigns the IDs of its last jobs again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def submit(lab: Lab, *options: str, seconds: int = 4) -> int:
 
 
 def accounted(lab: Lab, job: int) -> list[str]:
-    """The states of its rows in Slurm's accounting."""
+    """Return the states in the job's rows of Slurm's accounting."""
     return lab.output(["sacct", "-aXnPD", f"-j{job}", "-Snow-1days", "-oState"]).split()
 
 
@@ -33,12 +33,12 @@ def runs_of(lab: Lab, job: int) -> list[Mapping[str, Any]]:
 
 
 def nodes_of(run: Mapping[str, Any]) -> set[str]:
-    """Those that recorded it."""
+    """Return the nodes that recorded the run."""
     return {record["node"] for record in run["devices"]}
 
 
 def runaways(lab: Lab) -> tuple[str, str]:
-    """Return the result of doctor about them."""
+    """Return the level and message of doctor's check of runaway jobs."""
     done = lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False).stdout
     (found,) = [item for item in json.loads(done)["checks"] if item["check"] == "runaways"]
     return found["level"], found["message"]

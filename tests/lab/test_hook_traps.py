@@ -1,4 +1,4 @@
-"""The traps of Slurm's hooks: it falls into each, `doctor` names it before, and placed hooks avoid it."""
+"""Test the traps of Slurm's hooks: each does harm, `doctor` warns of it, and our hooks avoid it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHANGES = 200
 
 
 class Hooks:
-    """The lab with the directories of hooks as a package leaves them."""
+    """The lab, with its hook directories as after the installation of a package."""
 
     def __init__(self, lab: Lab, scratch: Path) -> None:
         self.lab, self.log, self._aside = lab, scratch / "log", lab.layout.root / "aside"
@@ -35,7 +35,7 @@ class Hooks:
         for kind in NAMES:
             own = REPOSITORY / kind / "10-slurm-gpu"
             head, line, *rest = own.read_text().splitlines(keepends=True)
-            # All nodes share this host, so each has a run directory of its own.
+            # All nodes share this host, so each has its own run directory.
             run = f"SLURM_GPU_RUN_DIR={lab.layout.root}/nodes/$SLURMD_NODENAME/run\n"
             note = f"echo {kind} {NAMES[kind]} >>{self.log}\n"
             (self.texts / kind).write_text("".join([head, line, run, note, *rest]))
@@ -58,7 +58,7 @@ class Hooks:
         subprocess.run(argv, check=True, capture_output=True)
 
     def site(self, kind: str, name: str) -> Path:
-        """A hook of the site's own."""
+        """Write a hook that belongs to the site."""
         path = self.directory(kind) / name
         path.write_text(f"#!/bin/sh\necho {kind} {name} >>{self.log}\n")
         path.chmod(0o755)
@@ -68,7 +68,7 @@ class Hooks:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def doctor(self) -> list[str]:
-        """Return the findings of doctor about hooks, without passed checks."""
+        """Return doctor's findings about hooks, without passed checks."""
         shown = self.lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False)
         checks = json.loads(shown.stdout)["checks"]
         return [one["message"] for one in checks if one["check"] == "hooks" and one["level"] != "ok"]
@@ -80,7 +80,7 @@ class Hooks:
         return self.lab.submit("alice", "--gpus=1", "--time=1", "--output=/dev/null", script="#!/bin/sh\n")
 
     def drains(self) -> None:
-        """The next job drains the node."""
+        """Check that the next job drains the node."""
         job = self.run_job()
         wait_for(lambda: self.state().startswith("drain"), 30, "the node is drained", self.state)
         self.lab.run_as("root", ["scancel", str(job)])

@@ -1,4 +1,4 @@
-"""On a machine without Slurm or MUNGE, `slurm-gpu jobs` shows the processes of two users on its GPUs."""
+"""Test that, without Slurm and MUNGE, `slurm-gpu jobs` lists the processes of two users on the GPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.lab
 
 
 class Workstation:
-    """slurm-gpudbd and slurm-gpud of one machine with two GPUs; commands find no Slurm."""
+    """The slurm-gpudbd and slurm-gpud of one machine with two GPUs and without Slurm's commands."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -85,12 +85,12 @@ class Workstation:
         return list(json.loads(self.run_command("jobs", "--json"))["runs"])
 
     def both(self) -> Sequence[dict[str, Any]]:
-        """Both users' runs, () while not both are known."""
+        """Return both users' runs, () while one is missing."""
         runs = self.runs()
         return runs if len(runs) == 2 else ()
 
     def recorded(self) -> Sequence[dict[str, Any]]:
-        """Both users' runs with their records, () until both are over and all records are final."""
+        """Return both users' runs with records, () until both have ended and all records are final."""
         runs = [json.loads(self.run_command("job", run["id"], "--json"))["runs"][0] for run in self.both()]
         for run in runs:
             final = [record["final"] for record in (*run["devices"], *run["hosts"])]
@@ -110,7 +110,7 @@ class Workstation:
 
 @pytest.fixture
 def workstation() -> Iterator[Workstation]:
-    """In a directory that users reach: pytest's own are in one that only its user does, deeper with xdist."""
+    """Start the daemons in a directory that all users may enter, unlike pytest's temporary directories."""
     with tempfile.TemporaryDirectory(prefix="slurm-gpu-ws") as made:
         directory = Path(made)
         workstation = Workstation(directory)

@@ -1,4 +1,4 @@
-"""A GPU is its UUID: Slurm's position, the minor number and NVML's index may all disagree."""
+"""Test that GPUs are identified by UUID: Slurm's position, minor number and NVML's index may all differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a real Slurm, slurmctld passes the fields of slurm_gpu/slurm/job_desc.py to job_submit.lua."""
+"""Test that a real slurmctld passes the fields of slurm_gpu/slurm/job_desc.py to job_submit.lua."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_unset_fields_have_the_types_and_values_of_the_table(kind: str, found: s
 
 
 def test_the_table_lists_each_field_that_a_job_sets(found: set[tuple[str, ...]]) -> None:
-    """A wrong name is nil in slurmctld, so the fields that every job sets must not be nil."""
+    """Test that fields that every job sets are not nil, as a field with a wrong name would be."""
     at = {(table, name): what for table, name, what, _ in found}
     for field in ("alloc_node", "name", "script", "std_in", "user_name", "work_dir"):
         assert at["job_desc", field] == "string", field

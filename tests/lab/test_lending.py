@@ -1,4 +1,4 @@
-"""Idle GPUs of an owner are lent immediately and return within the stated time."""
+"""Test that an owner's idle GPUs are lent immediately and returned within the stated time."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def shared(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
     policy = lab.layout.root / "lending-policy.yaml"
     policy.write_text(POLICY)
     applied = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
-    assert applied.stderr == ""  # nothing is missing, and nothing could prevent the return in time
+    assert applied.stderr == ""  # no warning that GPUs may not return in time
     assert lab.run_as("root", ["slurm-gpu", "policy", "status", str(policy)]).returncode == 0
     yield lab
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
-    lab.daemons["slurmdbd"].restart()  # of a loop that it sees since: the last test here
+    lab.daemons["slurmdbd"].restart()  # 22.05 still finds the preemption loop of the last test
 
 
 @pytest.fixture
@@ -69,12 +69,12 @@ def ended(lab: Lab, job: int) -> list[dict[str, Any]]:
 
 
 def queued(lab: Lab, job: int) -> str:
-    """State and reason, such as "PENDING QOSGrpGRES"; "" where it is over."""
+    """Return a job's state and reason, such as "PENDING QOSGrpGRES", or "" if the job has ended."""
     return lab.run_as("root", ["squeue", "-h", "-j", str(job), "-o", "%T %r"], check=False).stdout.strip()
 
 
 def lending(lab: Lab) -> tuple[float, float]:
-    """GPUs that vision uses itself, and that it lends."""
+    """Return the number of GPUs that vision uses itself, and the number that it lends."""
     quota = json.loads(lab.run_as("root", ["slurm-gpu", "quota", "--json"]).stdout)
     (vision,) = quota["lending"]
     assert (vision["owner"], vision["owned"], vision["borrowed"]) == ("vision", OWNED, 0)
@@ -99,7 +99,7 @@ def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: 
 
     (own,) = runs(lab, alice)
     first, second = runs(lab, bob)
-    # At once: by the second pass of the scheduler, which runs every 5 s.
+    # The job must start by the second pass of the scheduler, which runs every 5 s.
     assert first["start_s"] - first["submit_s"] <= 10
     assert own["start_s"] - own["submit_s"] <= RETURN_WITHIN_S
     assert first["end_s"] <= own["start_s"]
@@ -121,10 +121,10 @@ def test_idle_owned_gpus_are_used_by_others_only_on_loan(lab: Lab) -> None:
     wait_for(lambda: queued(lab, more) == "PENDING QOSGrpGRES", 30, "the rest is vision's")
     stolen = lab.run_as("bob", ["sbatch", "--qos=sg-vision", "--gpus=1", "--wrap=true"], check=False)
     assert "Invalid qos" in stolen.stderr
-    lab.run_as("bob", ["scontrol", "update", f"jobid={more}", "qos=sg-loans"])  # it need not wait
+    lab.run_as("bob", ["scontrol", "update", f"jobid={more}", "qos=sg-loans"])  # bob can start it now
     wait_for(lambda: queued(lab, more) == "RUNNING None", 30, "it runs on loan")
     escape = lab.run_as("bob", ["scontrol", "update", f"jobid={more}", "qos=normal"], check=False)
-    assert escape.returncode != 0  # and cannot keep borrowed GPUs
+    assert escape.returncode != 0  # a job cannot keep borrowed GPUs
     alice, _ = submit(lab, "alice", f"--gpus={OWNED}")
     wait_for(lambda: queued(lab, alice) == "RUNNING None", RETURN_WITHIN_S, "alice has all that vision owns")
     assert queued(lab, unowned) == "RUNNING None"
@@ -181,9 +181,9 @@ def test_a_preemption_loop_seen_only_by_slurmdbd_is_reported_with_a_remedy(lab: 
         assert (applied.returncode == 0) == (applied.stderr == "")
         return applied.stderr
 
-    assert apply(policy) == ""  # normal, which urgent preempts, then no longer preempts sg-loans
+    assert apply(policy) == ""  # urgent preempts normal, which no longer preempts sg-loans
     assert apply(lab.layout.policy_file) == ""
-    if message := apply(policy):  # Slurm 22.05 does
+    if message := apply(policy):  # on Slurm 22.05
         assert "QOS Preemption loop detected" in message
         assert "(systemctl restart slurmdbd) and run the same command again" in message
         assert "does not answer" not in message

@@ -1,4 +1,4 @@
-"""Limits of the policy on a real Slurm, without any limit of Slurm's own."""
+"""Test the limits of the policy on a real Slurm without native limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PENDING = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true"
 
 @pytest.fixture(scope="module")
 def bare(lab_with: Callable[..., Lab], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Only Slurm and our job_submit.lua; no native limits."""
+    """Start only Slurm with our job_submit.lua, without native limits."""
     lab = lab_with(services=False, native_limits=False)
     policy = tmp_path_factory.mktemp("policy") / "policy.yaml"
     apply(lab, policy, "Five each.")
@@ -75,7 +75,7 @@ def message_lines(result: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def queued(lab: Lab) -> list[str]:
-    """Ids of alice's running and pending jobs, each array task by itself."""
+    """Return the IDs of alice's running and pending jobs, with each array task separately."""
     states = "--states=PENDING,RUNNING,SUSPENDED"  # a cancelled job may still be completing
     return lab.output(["squeue", "--noheader", "--array", "--user=alice", states, "--format=%i"]).split()
 
@@ -128,10 +128,10 @@ def test_every_form_of_a_request_is_limited(lab: Lab, arguments: tuple[str, ...]
 
 
 def test_submissions_refused_by_slurm_itself_are_distinguished_from_queued_ones(lab: Lab) -> None:
-    lab.submit("bob", *PENDING)  # slurmctld saves no jobs before there has been one
+    lab.submit("bob", *PENDING)  # slurmctld saves no job_state before the first job
     wait_for((lab.layout.slurmctld / "job_state").exists, 60, "slurmctld saves its jobs")
     next_second()
-    with ThreadPoolExecutor() as pool:  # side by side, as the first is forgotten after some seconds
+    with ThreadPoolExecutor() as pool:  # in parallel: tries are forgotten after some seconds
         tries = [pool.submit(sbatch, lab, "--reservation=nope", "--gpus=2", *PENDING) for _ in range(3)]
     assert all("reservation is invalid" in each.result().stderr for each in tries)
     refused = sbatch(lab, "--gpus=2", *PENDING).stderr
@@ -140,22 +140,22 @@ def test_submissions_refused_by_slurm_itself_are_distinguished_from_queued_ones(
         r"If Slurm refused (?:it|them), try again in (\d+) s", re.sub(r"\s*sbatch: error:\s*", " ", refused)
     )
     assert seconds is not None, refused
-    time.sleep(int(seconds[1]))  # the message states that this suffices
+    time.sleep(int(seconds[1]))  # the wait that the message advises
     assert sbatch(lab, "--gpus=2", *PENDING).returncode == 0
 
 
 def test_a_pending_range_of_nodes_counts_with_its_most(lab: Lab, tmp_path: Path) -> None:
-    """Read from Slurm's own record: the script that let the job in is gone."""
+    """Test that the range is read from Slurm's job record after the script that accepted it is replaced."""
     lab.submit("alice", "--nodes=1-3", "--gres=gpu:1", *PENDING)
     next_second()
     apply(lab, tmp_path / "policy.yaml", "Five each, read again.")
 
     def refused() -> str:
-        lab.submit("bob", *PENDING)  # brings a new table
+        lab.submit("bob", *PENDING)  # renews the script's job table
         next_second()
         return sbatch(lab, "--gpus=4", *PENDING).stderr
 
-    # Until the admission need not be remembered any more they are "just submitted".
+    # While the script remembers the admission, the message reports the GPUs as "just submitted".
     wait_for(lambda: "used 3, limit 6, requested 4" in refused(), 60, "the table has her job", refused)
     explain = ["slurm-gpu", "explain", "--", "sbatch", "--gpus=4", "--time=10", "--wrap=true"]
     assert "used 3, limit 6, requested 4" in lab.run_as("alice", explain, check=False).stdout
@@ -213,7 +213,7 @@ rules:
 
 @pytest.fixture
 def night(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
-    """With GROWTH in force, and the QOS and the partition that it names."""
+    """Apply GROWTH, and create the QOS and the partition that this policy names."""
     policy = tmp_path / "growth.yaml"
     policy.write_text(GROWTH)
     lab.run_as("root", ["sacctmgr", "-i", "add", "qos", "sg-long"])
@@ -228,7 +228,7 @@ def night(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
 
 
 def test_an_accepted_job_cannot_be_moved_or_prolonged_past_a_limit(night: Lab) -> None:
-    """Time, QOS, partition and throttle of an array of two GPUs in all, changed one by one."""
+    """Change the time, QOS, partition and throttle of an array with two GPUs in total, one by one."""
     job = night.submit("alice", "--gpus=1", "--array=0-1%1", *PENDING)
 
     def update(*changes: str) -> bool:
@@ -249,7 +249,7 @@ def test_an_accepted_job_cannot_be_moved_or_prolonged_past_a_limit(night: Lab) -
     assert not update("Partition=night")  # where four GPUs are more than three
     assert update("TresPerJob=gres:gpu:1")
     assert update("Partition=night")
-    # Both tasks count whether throttled or not, and so a throttle changes nothing.
+    # Both tasks count whether throttled or not, so a throttle changes nothing.
     assert update("ArrayTaskThrottle=2")
     assert "ArrayTaskThrottle=2" in shown()
     assert not update("TresPerJob=gres:gpu:2")
@@ -261,7 +261,7 @@ def alone(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
     made = {"alone": "OverSubscribe=EXCLUSIVE", "hour": "MaxTime=60", "week": "MaxTime=7-0"}
     for name, setting in made.items():
         lab.run_as("root", ["scontrol", "create", f"PartitionName={name}", "Nodes=ALL", "State=UP", setting])
-    apply(lab, tmp_path / "policy.yaml", "Five each.")  # what nodes they have
+    apply(lab, tmp_path / "policy.yaml", "Five each.")  # reads the partitions' nodes
     yield lab
     lab.cancel_all_jobs()
     for name in made:
@@ -278,7 +278,7 @@ def alone(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
 def test_defaults_of_a_partition_do_not_bypass_limits(
     alone: Lab, asked: tuple[str, ...], wanted: tuple[str, ...], instead: tuple[str, ...]
 ) -> None:
-    """Whole nodes, of four GPUs each, and time."""
+    """Test defaults for whole nodes, with four GPUs each, and for time."""
     job = alone.submit("alice", *asked, "--begin=now+1hour", "--output=/dev/null", "--wrap=true")
 
     def update(*changes: str) -> bool:
@@ -303,7 +303,7 @@ def test_a_broken_policy_is_not_installed_and_the_running_one_stays(lab: Lab, tm
 
 @pytest.mark.long
 def test_tries_are_forgotten_even_on_a_silent_cluster(lab: Lab) -> None:
-    """The state of slurmctld shows that they have no job, without another change of a job."""
+    """Test that tries without a job are forgotten, although no job changes afterwards."""
 
     def passes(*options: str) -> bool:
         return sbatch(lab, *options, *PENDING).returncode == 0
@@ -313,7 +313,7 @@ def test_tries_are_forgotten_even_on_a_silent_cluster(lab: Lab) -> None:
     wait_for(lambda: passes("--test-only"), 60, "tries are forgotten", interval_s=1.0)
     lab.submit("alice", f"--array=1-{LIMIT - 1}", *PENDING)
     next_second()
-    # The table that the next try brings is the last: no job changes from then on.
+    # The next try renews the job table for the last time: no job changes after it.
     wait_for(lambda: passes("--test-only"), 60, "the last of them is forgotten, too", interval_s=1.0)
     assert not passes()
     wait_for(passes, 60, "the try after the last change is forgotten", interval_s=1.0)

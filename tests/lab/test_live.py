@@ -1,4 +1,4 @@
-"""Live values, windows and timelines from a real node to the reader."""
+"""Test live values, windows and timelines from a real node to the reader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def database(lab: Lab) -> Iterator[DatabaseClient]:
 
 
 def nodes_live(lab: Lab, user: str) -> dict[str, Any]:
-    """What `user` sees of each node now, {} while Slurm or slurm-gpudbd does not answer in time."""
+    """Return `user`'s view of each node, {} while Slurm or slurm-gpudbd does not answer in time."""
     shown = lab.run_as(user, ["slurm-gpu", "nodes", "--live", "--json"], check=False)
     if shown.returncode != 0:
         return {}
@@ -44,7 +44,7 @@ def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: Database
         return values if values.get("jobs") == [job] else {}
 
     def works(user: str) -> bool:
-        """The values are at most ten seconds old, and the first may be of before it began to work."""
+        """Return whether the job computes; values up to ten seconds old may precede the start of its work."""
         return "util_pct" in (values := live(user)) and abs(values["util_pct"] - 60) <= 2
 
     wait_for(lambda: works("carol"), 60, "an operator sees what it does now", interval_s=1.0)
@@ -96,7 +96,7 @@ def test_node_periods_are_recorded(lab: Lab) -> None:
         return found if len(found) == len(lab.nodes) else set()
 
     try:
-        # Nodes of slurmctld are polled every minute, and may have been down at first.
+        # slurmctld is polled for nodes every minute, and may have reported them as down at first.
         found = wait_for(up, 120, "all nodes are up", interval_s=1.0)
     finally:
         engine.dispose()

@@ -1,4 +1,4 @@
-"""Each MIG instance is a GPU in Slurm, and a job is charged for its own instance."""
+"""Test that each MIG instance is a GPU in Slurm, and that a job is charged for its own instance."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _submit(lab: Lab, kind: str) -> int:
 
 
 def _recorded(lab: Lab, job: int) -> dict[str, tuple[float, float | None, float]]:
-    """Return by UUID the means of memory (0–1) and utilisation, and late_samples_pct, once final, else {}."""
+    """Return the mean memory (0–1), mean utilisation and late_samples_pct by UUID once final, else {}."""
     shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
     if shown.returncode != 0:
         return {}

@@ -1,4 +1,4 @@
-"""slurm-gpuweb on a real cluster shows GPU activity promptly, and only to permitted users."""
+"""Test that slurm-gpuweb on a real cluster shows GPU activity promptly, and only to permitted users."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CAROL, ALICE, BOB = Viewer("carol", 60903, True), Viewer("alice", 60901, False),
 
 
 class Page:
-    """The parts of slurm-gpuweb as its daemon connects them, and a signed-in user."""
+    """The parts of slurm-gpuweb, connected as in its daemon, and a signed-in user."""
 
     def __init__(self, lab: Lab) -> None:
         config = load_config(lab.layout.site_file)
@@ -58,7 +58,7 @@ class Page:
         return self.get(f"/api/v1/frame?metric={metric}", viewer).content[square]
 
     def square(self, uuid: str) -> list[int]:
-        """Return the values of one GPU; {} while unknown."""
+        """Return the values of one GPU, {} while there are none."""
         state = self.board.state
         assert state is not None
         return [state.layout.square_of[uuid]] if uuid in state.layout.square_of else []
@@ -69,7 +69,7 @@ class Page:
         return [at for row in rows for first, last in row["squares"] for at in range(first, last + 1)]
 
     def idle_s(self, node: str, uuid: str) -> float:
-        """Return the seconds since a GPU was last seen computing."""
+        """Return the seconds since the last sample in which a GPU was computing."""
         state = self.board.state
         assert state is not None
         idle_s = state.seen.live[node].devices[uuid].idle_s
@@ -103,7 +103,7 @@ def test_slurm_gpuweb_runs_and_reveals_nothing_without_sign_in(lab: Lab) -> None
 
 @contextlib.contextmanager
 def signed_in(lab: Lab, user: str) -> Iterator[httpx.Client]:
-    """A browser that opened the link which `slurm-gpu web` printed for a user."""
+    """A browser that opened the link printed by `slurm-gpu web` for a user."""
     link = json.loads(lab.output(["slurm-gpu", "web", "--json"], user=user))["url"]
     web, _, token = link.partition("/signin#")
     assert web == f"http://127.0.0.1:{lab.layout.web_port}"
@@ -167,7 +167,7 @@ def test_top_shows_gpus_with_their_jobs_and_utilisation(lab: Lab) -> None:
     (interval,) = lab.intervals(job)
     (row,) = rows("bob")
     assert (row["nodes"], row["user"], row["gpus"]) == ([interval.node], "alice", list(interval.positions))
-    assert row["util_pct"] == [None]  # it is not bob's
+    assert row["util_pct"] == [None]  # bob does not own the job
     assert re.search(
         rf"{interval.positions[0]} +alice +{job}\b", lab.output(["slurm-gpu", "top"], user="bob")
     )
@@ -184,7 +184,7 @@ def test_utilisation_is_on_the_square_for_permitted_users(lab: Lab, page: Page) 
     wait_for(lambda: abs(page.octet(square, "util") - 60) <= 2, 60, "it is seen to compute", interval_s=0.5)
 
     oldest_s = 0.0
-    until = time.monotonic() + 25  # two live values and more
+    until = time.monotonic() + 25  # longer than two live values take
     while time.monotonic() < until:
         oldest_s = max(oldest_s, page.age_s(interval.node))
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Slurm's own limits under a policy, in a real slurmdbd and slurmctld."""
+"""Test Slurm's own limits under a policy, in a real slurmdbd and slurmctld."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def bare(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
 
 @pytest.fixture
 def lab(bare: Lab, tmp_path: Path) -> Iterator[Lab]:
-    """A cluster with POLICY applied, unused limits, and an empty queue."""
+    """Return a cluster with POLICY applied, unused limits, and an empty queue."""
     apply(bare, tmp_path, **LOOSE)
     yield bare
     bare.cancel_all_jobs()
@@ -79,7 +79,7 @@ def apply(lab: Lab, directory: Path, **values: int) -> str:
 
 
 def seen(lab: Lab) -> tuple[str, str, str]:
-    """All of Slurm's own limits, and the script."""
+    """Return all of Slurm's own limits, and the script."""
     show = ["sacctmgr", "-nP", "show"]
     return (
         lab.output([*show, "assoc", "wopl", f"format={LIMITS[0]}"]),
@@ -94,7 +94,7 @@ def limits_of(lab: Lab, account: str, user: str = "") -> str:
 
 
 def queue(lab: Lab) -> dict[str, str]:
-    """Reason by job ID; "None" for those that run."""
+    """Return the reason by job ID, "None" for running jobs."""
     rows = lab.output(["squeue", "-h", "-o", "%A %r"]).splitlines()
     return {job_id: reason for job_id, _, reason in (row.partition(" ") for row in rows)}
 
@@ -153,7 +153,7 @@ def test_native_limits_on_running_jobs_delay_accepted_ones(lab: Lab, tmp_path: P
 
 
 def test_pending_jobs_count_regardless_of_their_reason(lab: Lab, tmp_path: Path) -> None:
-    """Held, dependent, --begin and throttled: to Slurm as to our script, pending is pending."""
+    """Test held, dependent, --begin and throttled jobs: Slurm and our script count all as pending."""
     apply(lab, tmp_path, queue=5)
     lost_script(lab)
     lab.submit("alice", *LATER)
@@ -183,7 +183,7 @@ def test_manual_changes_are_drift(lab: Lab, tmp_path: Path) -> None:
     path = written(tmp_path)
     assert slurm_gpu(lab, "policy", "status", path).returncode == 0
     sacctmgr(lab, "modify", "user", "where", "name=alice", "account=vision", "set", "GrpTRES=gres/gpu=99")
-    sacctmgr(lab, "modify", "account", "where", "name=vision", "set", "GrpJobs=77")  # which no rule names
+    sacctmgr(lab, "modify", "account", "where", "name=vision", "set", "GrpJobs=77")  # not in any rule
     found = slurm_gpu(lab, "policy", "status", path, check=False)
     assert found.returncode == 1
     assert (
@@ -211,7 +211,7 @@ def test_rollback_works_while_slurmctld_is_down(lab: Lab, tmp_path: Path) -> Non
 @pytest.mark.parametrize("signal", ["", "KILL"], ids=["sacctmgr fails", "apply is killed"])
 @pytest.mark.parametrize("call", [1, 2])
 def test_half_an_apply_is_none(lab: Lab, tmp_path: Path, call: int, signal: str) -> None:
-    """sacctmgr fails at each change in turn, or kills the calling command."""
+    """Let sacctmgr fail at each change in turn, or kill the calling command."""
     before = seen(lab)
     shim = tmp_path / "bin" / "sacctmgr"
     shim.parent.mkdir()

@@ -1,4 +1,4 @@
-"""slurm-gpud on real jobs: short ones, several on one GPU, and a database that hangs."""
+"""Test slurm-gpud with short jobs, several jobs on one GPU, and a database that hangs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def final_records(lab: Lab, job: int, count: int) -> list[dict[str, Any]]:
         shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
         if shown.returncode != 0:
             return []
-        # The id of an array or heterogeneous job stands for all its tasks or components.
+        # For the ID of an array or heterogeneous job, the command returns all tasks or components.
         of_job = [run for run in json.loads(shown.stdout)["runs"] if run["job_id"] == job]
         final = [device for run in of_job for device in run["devices"] if device["final"]]
         return final if len(final) == count else []
@@ -37,7 +37,7 @@ def final_records(lab: Lab, job: int, count: int) -> list[dict[str, Any]]:
 
 
 def check(lab: Lab, job: int) -> float:
-    """Compare the records of a job with the truth; return how far memory is off, in percentage points."""
+    """Compare the records of a job with the truth; return the error of memory in percentage points."""
     wait_for(lambda: any(interval.end_s for interval in lab.intervals(job)), 120, f"job {job} ends")
     records = final_records(lab, job, len(lab.truth(job)))
     shares = {share.gpu.uuid: share for share in lab.truth(job)}
@@ -58,8 +58,8 @@ def check(lab: Lab, job: int) -> float:
 def late_samples_pct(record: dict[str, Any]) -> float:
     """Return the allowed error of uGPUmem if the machine stalls while memory is allocated and freed.
 
-    slurm-gpud samples memory itself, since the driver keeps no samples of it. A change counts from the middle
-    between two samples at most half a second apart; longer intervals are no part of the mean.
+    slurm-gpud samples memory itself, because the driver keeps no memory samples. A change counts from the
+    middle between two samples at most half a second apart; the mean omits longer intervals.
     """
     seconds, _, _, highest = record["mem_used_frac"]
     unknown_s = 2 * 0.25 + record["allocated_s"] - seconds
@@ -76,7 +76,7 @@ def test_short_jobs_are_within_one_point_of_the_truth(lab_with: LabWith) -> None
             f"simgpu --util {dice.randrange(101)} --mem-mib {dice.randrange(40000)} --seconds {seconds:.2f}"
         )
         jobs.append(submit(lab, "--gpus=1", work=work))
-    # A stall may cost some of them more; see late_samples_pct.
+    # A stall of the machine may cause larger errors in some records; see late_samples_pct.
     assert median(check(lab, job) for job in jobs) <= 1
 
 

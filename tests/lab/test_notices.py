@@ -1,6 +1,6 @@
-"""An idle job is warned by mail, cancelled, reported to its owner, and restored.
+"""Test that the owner of an idle job is warned by mail, and that the job is cancelled and restored.
 
-The test takes the real time: no job is judged within five minutes.
+The test runs in real time: no job is judged in its first five minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ contact: gpu-help@lab.test
 mail: {{host: 127.0.0.1, port: {mail}, from: gpu-help@lab.test, to: "{{user}}@lab.test"}}
 webhook: {{url: "http://127.0.0.1:{web}/hook"}}
 """
-# Only the second task, which has the id of the array, is idle and cancelled.
+# Only the second task, whose job ID is the array's, is idle and must be cancelled.
 ARRAY = """\
 #!/bin/sh
 [ "$SLURM_ARRAY_TASK_ID" = 2 ] || exec simgpu --util 60 --mem-mib 4000 --seconds 1500
@@ -112,7 +112,7 @@ def test_only_the_idle_job_is_warned_cancelled_and_restored(
         assert [one["state"] for one in shown["ended"]] == ["ended"]
         assert {it["state"] for one in shown["notices"] for it in one["deliveries"].values()} == {"sent"}
 
-        # The effect of `action: hold` on a job, and its release by the owner.
+        # Hold the job as `action: hold` does, and let its owner release it.
         lab.run_as("root", ["scontrol", "requeuehold", other])
         wait_for(lambda: state(lab, other) == "PENDING", 60, "it is held", lambda: log_of(lab), 0.5)
         lab.run_as("alice", ["scontrol", "release", other])

@@ -1,4 +1,4 @@
-"""kill -9 of any daemon at any moment loses no job's record."""
+"""Test that kill -9 of any daemon at any moment loses no job's record."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _reached(moment: float) -> bool:
 
 
 def _accounted(lab: Lab, jobs: Set[int]) -> set[int]:
-    """Return those of `jobs` that are in Slurm's accounting a minute after all daemons run again.
+    """Return the jobs that are in Slurm's accounting a minute after all daemons run again.
 
     slurmdbd 24.11 loses a job if MariaDB is killed while it commits the job's row.
     """
@@ -130,7 +130,7 @@ def _accounted(lab: Lab, jobs: Set[int]) -> set[int]:
 
 
 def _unmatched_devices(lab: Lab, job: int) -> list[dict[str, object]]:
-    """Return the nodes and devices of a job's final records, which the database keeps without a run."""
+    """Return the nodes and devices of a job's final records; the database has them even without a run."""
     database = Database(yaml.safe_load(lab.layout.database_file.read_text())["url"])
     of_job = select(run_device.c.node, run_device.c.device).where(
         run_device.c.job_id == job, run_device.c.final
@@ -142,7 +142,7 @@ def _unmatched_devices(lab: Lab, job: int) -> list[dict[str, object]]:
 
 
 def _wait_for_devices(lab: Lab, job: int, gpus: int) -> list[dict[str, object]]:
-    """The final records of a job, one for each GPU at least (more where its watch was broken)."""
+    """Return a job's final records, one for each GPU, or more if its observation was interrupted."""
 
     def found() -> list[dict[str, object]]:
         result = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
@@ -153,7 +153,7 @@ def _wait_for_devices(lab: Lab, job: int, gpus: int) -> list[dict[str, object]]:
         return devices if len(last) == gpus else []
 
     def explain() -> str:
-        """Return where the job ran, its records, its accounting, and the ends of the daemons' logs."""
+        """Return the job's nodes, records and accounting, and the last lines of the daemons' logs."""
         parts = [
             str(lab.intervals(job)),
             lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False).stdout,

@@ -1,4 +1,4 @@
-"""Four parallel submitters never exceed a limit, whatever happens meanwhile."""
+"""Test that four parallel submitters never exceed a limit, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = int(os.environ.get("SLURM_GPU_TEST_ROUNDS", "1"))
 
 @pytest.fixture(scope="module", params=["table", pytest.param("snapshot", marks=pytest.mark.long)])
 def bare(request: pytest.FixtureRequest, lab_with: Callable[..., Lab]) -> Iterator[tuple[Lab, str]]:
-    """Slurm without limits of its own, our job_submit.lua, and slurm-gpuctld if its snapshot counts."""
+    """Start Slurm without native limits, our job_submit.lua, and slurm-gpuctld if its snapshot is used."""
     lab = lab_with(services=False, native_limits=False, controller=request.param == "snapshot")
     yield lab, request.param
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])

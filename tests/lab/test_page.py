@@ -1,4 +1,4 @@
-"""The page of slurm-gpuweb in a browser, over a real cluster: from a link to a square, its job and a file."""
+"""Test slurm-gpuweb's page in a browser on a real cluster: follow a link to a square, its job and a file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _focus_job(tab: browsing.Tab, job: int) -> Any:
 def test_a_job_is_followed_from_its_square_to_its_page_and_its_file(lab: Lab, sign_in: SignIn) -> None:
     tab = sign_in("alice")
     page = tab.page
-    assert "signin" not in page.url, "what is secret of the link is in no address"
+    assert "signin" not in page.url, "no address contains the secret of the link"
     job = lab.submit("alice", "--gpus=1", "--time=5", "--job-name=followed", script=_LONG)
     (interval,) = wait_for(lambda: lab.intervals(job), 60, "the job starts")
     said = _focus_job(tab, job)

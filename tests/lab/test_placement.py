@@ -1,6 +1,6 @@
-"""Jobs fill the nodes whose GPUs are least useful to others, then the fullest, on a real Slurm.
+"""Test on a real Slurm that jobs fill the nodes whose GPUs are least useful to others, then the fullest.
 
-Settings of slurm-gpuctld are removed when it stops.
+slurm-gpuctld removes its settings when it stops.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ WORK = "#!/bin/sh\nexec sleep 3600\n"
 
 
 class Cluster:
-    """The lab, its slurm-gpuctld in a mode, and jobs by the node on which they run."""
+    """The lab with slurm-gpuctld in a chosen mode, and with jobs on chosen nodes."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.daemon: Daemon = lab.daemons["slurm-gpuctld"]
         self.jobs: dict[int, tuple[str, int]] = {}
-        """Node and GPUs of each that was started here, the first first."""
+        """The node and number of GPUs of each started job, in order of start."""
 
     def write_mode(self, mode: str) -> None:
         site = yaml.safe_load(self.lab.layout.site_file.read_text())
@@ -75,7 +75,7 @@ class Cluster:
         return self.lab.submit("alice", "--time=60", "--output=/dev/null", *options, script=WORK)
 
     def wait_until_runs(self, job: int) -> str:
-        """Wait for a job to start; returns its nodes."""
+        """Wait for a job to start, and return its nodes."""
         return wait_for(lambda: self.nodes_of(job), DEADLINE_S, "the job runs", self.queue, 0.1)
 
     def end(self, *jobs: int) -> None:
@@ -100,15 +100,15 @@ class Cluster:
         return self.lab.output(["squeue"]) + self.lab.output(["scontrol", "show", "node"])
 
     def busy(self) -> dict[str, int]:
-        """GPUs in use by node."""
+        """Return the number of allocated GPUs by node."""
         return {name: sum(gpus for node, gpus in self.jobs.values() if node == name) for name in NODES}
 
     def whole(self) -> int:
-        """Nodes of which no GPU is in use."""
+        """Return the number of nodes without an allocated GPU."""
         return sum(n == 0 for n in self.busy().values())
 
     def weights(self) -> dict[str, int]:
-        """As Slurm has them now."""
+        """Return the current Weight of each node in Slurm."""
         rows = (line.split() for line in self.lab.output(["sinfo", "-hN", "-o", "%N %w"]).splitlines())
         return {name: int(weight) for name, weight in rows}
 
@@ -122,7 +122,7 @@ class Cluster:
         return read(self.lab.layout.controller_run / "placement.json")
 
     def wait_settled(self) -> None:
-        """Wait until slurm-gpuctld has seen the jobs that there are, and nodes have the weights for them."""
+        """Wait until slurm-gpuctld has read the current jobs and set the weights of all nodes."""
         expected = self.busy()
 
         def settled() -> bool:
@@ -137,7 +137,7 @@ class Cluster:
 
 
 WHOLE = 17
-"""The Weight of a whole node, where the site's own is Slurm's default of 1."""
+"""The Weight of a whole node if the site uses Slurm's default of 1."""
 
 
 def is_packed(weights: dict[str, int], busy: dict[str, int]) -> bool:
@@ -171,7 +171,7 @@ def cluster(module_cluster: Cluster) -> Iterator[Cluster]:
 
 
 def test_a_job_goes_to_the_fullest_node_where_stock_slurm_takes_the_first(cluster: Cluster) -> None:
-    # Stock Slurm takes the node with the fewest CPUs left that will do: here one with three GPUs left.
+    # Stock Slurm takes the suitable node with the fewest free CPUs: here one with three free GPUs.
     def fill() -> None:
         cluster.fill({"n1": 0, "n2": 3, "n3": 2, "n4": 0})
         cluster.start("--nodelist=n1", cpus=16)
@@ -188,7 +188,7 @@ def test_a_job_goes_to_the_fullest_node_where_stock_slurm_takes_the_first(cluste
     weights = cluster.weights()
     assert weights["n2"] < weights["n3"] <= weights["n1"] < weights["n4"], weights
     assert cluster.start() == "n2"
-    # A job that does not fit there uses the next node, and one that needs a whole node finds one.
+    # A job that does not fit on n2 uses the next node, and a job that needs a whole node finds one.
     assert cluster.start(gpus=3) == "n1"
     assert cluster.start(gpus=4) == "n4"
 
@@ -213,7 +213,7 @@ def test_weights_are_back_within_a_cycle_of_a_reconfiguration(cluster: Cluster) 
     assert table is not None
     began = time.monotonic()
     cluster.lab.run_as("root", ["scontrol", "reconfigure"])
-    assert cluster.weights() == dict.fromkeys(NODES, 1)  # Slurm has forgotten them
+    assert cluster.weights() == dict.fromkeys(NODES, 1)  # Slurm has lost the weights
     wait_for(lambda: is_packed(cluster.weights(), busy), table.cycle_s + 5, "they are back", interval_s=0.2)
     assert time.monotonic() - began <= table.cycle_s + 5
     assert "node weights set again: n[1-4]" in cluster.daemon.log.read_text() or cluster.daemon.running
@@ -225,13 +225,13 @@ def test_a_stop_gives_the_sites_own_back(cluster: Cluster) -> None:
     assert cluster.weights() != dict.fromkeys(NODES, 1)
     cluster.daemon.stop()
     assert cluster.weights() == dict.fromkeys(NODES, 1)
-    assert doctor(cluster) == "fail"  # the site file enforces it, and no daemon runs
+    assert doctor(cluster) == "fail"  # slurm-gpu.yaml has mode enforce, but no daemon runs
     cluster.write_mode("observe")
     assert doctor(cluster) == "ok"
 
 
 def doctor(cluster: Cluster) -> str:
-    """Level of the check of weights."""
+    """Return the level of doctor's check of weights."""
     shown = cluster.lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False)
     levels = [check["level"] for check in json.loads(shown.stdout)["checks"] if check["check"] == "weights"]
     assert len(levels) == 1, shown.stdout
@@ -249,7 +249,7 @@ def test_weights_are_restored_after_kills_restarts_and_mode_changes(cluster: Clu
     cluster.run_in("enforce")
     cluster.fill(busy)
     cluster.daemon.kill9()
-    assert is_packed(cluster.weights(), busy)  # as they were
+    assert is_packed(cluster.weights(), busy)  # unchanged
     wait_for(
         lambda: doctor(cluster) == "fail",
         DEADLINE_S,
@@ -260,7 +260,7 @@ def test_weights_are_restored_after_kills_restarts_and_mode_changes(cluster: Clu
     cluster.wait_settled()
     assert doctor(cluster) == "ok"
     assert status(cluster)["whole_free"] == 1
-    # Killed for good: a person gives them back.
+    # If slurm-gpuctld is killed and not restarted, an admin restores the weights.
     cluster.daemon.kill9()
     release = ["slurm-gpu", "placement", "release"]
     wait_for(
@@ -272,7 +272,7 @@ def test_weights_are_restored_after_kills_restarts_and_mode_changes(cluster: Clu
     assert cluster.weights() == dict.fromkeys(NODES, 1)
     cluster.write_mode("observe")
     assert doctor(cluster) == "ok"
-    # Killed, and started with another mode: it gives them back itself.
+    # If slurm-gpuctld is killed and starts in another mode, it restores the weights itself.
     cluster.run_in("enforce")
     assert is_packed(cluster.weights(), busy)
     cluster.daemon.kill9()
@@ -289,7 +289,7 @@ def test_slurmctld_killed_and_restarted_comes_to_the_same_weights(cluster: Clust
     slurmctld = cluster.lab.daemons["slurmctld"]
     slurmctld.restart()
     wait_for(lambda: is_packed(cluster.weights(), busy), DEADLINE_S, "weights are back", cluster.queue, 0.5)
-    slurmctld.kill9()  # which may take jobs with it that it had not saved
+    slurmctld.kill9()  # jobs that were not saved may be lost
     slurmctld.start()
     began_s = time.time()
 
@@ -318,8 +318,8 @@ def test_a_manual_weight_is_kept_and_reported_by_doctor(cluster: Cluster) -> Non
 
 @pytest.mark.long
 def test_a_job_starts_where_gpus_are_least_useful_to_recent_jobs(cluster: Cluster) -> None:
-    # Most jobs request one GPU with 16 of a node's 32 cores. n2 has three free GPUs, but only 15 cores, and
-    # fits no such job. n3 is fuller, and its last GPU has enough cores for one.
+    # Most jobs request one GPU with 16 of a node's 32 cores. n2 has three free GPUs, but only 15 free cores,
+    # too few for such a job. n3 is fuller, but has enough free cores for one.
     cluster.run_in("enforce")
     wanted = ("--nodes=4", "--gpus-per-node=1", "--ntasks-per-node=1", "--cpus-per-task=16")
     waiting = [cluster.submit("--hold", *wanted) for _ in range(20)]
@@ -341,12 +341,12 @@ def test_a_job_starts_where_gpus_are_least_useful_to_recent_jobs(cluster: Cluste
     assert weights["n2"] <= weights["n3"] < weights["n1"] < weights["n4"], (weights, useful)
     assert cluster.start(cpus=8) == "n2"
     cluster.lab.run_as("root", ["scancel", *map(str, waiting)])
-    # So the GPU of n3 is there for the next of the many, and no node is broken into for it.
+    # The next job with 16 cores gets the last GPU of n3, so no empty node is needed for it.
     assert cluster.start(cpus=16) == "n3"
 
 
 def fullest(busy: dict[str, int]) -> set[str]:
-    """Nodes with the most GPUs in use of those that have one left."""
+    """Return the nodes with the most allocated GPUs among those with a free GPU."""
     fitting = {name: n for name, n in busy.items() if n < GPUS}
     return {name for name, n in fitting.items() if n == max(fitting.values())}
 
@@ -354,7 +354,7 @@ def fullest(busy: dict[str, int]) -> set[str]:
 @pytest.mark.long
 def test_after_random_fills_and_drains_a_job_goes_to_the_fullest_node_each_time(cluster: Cluster) -> None:
     def hits(mode: str) -> int:
-        """Of 20 jobs, those that went to a fullest node; the same fills and drains in every mode."""
+        """Return how many of 20 jobs started on a fullest node; jobs start and end alike in every mode."""
         rng, right = random.Random(7), 0
         cluster.empty()
         cluster.run_in(mode)
@@ -373,13 +373,13 @@ def test_after_random_fills_and_drains_a_job_goes_to_the_fullest_node_each_time(
 
 
 CHOSEN_SEED = 744
-"""The seed of a sequence after which stock Slurm leaves one empty node, of two possible ones."""
+"""The seed of a sequence of jobs after which stock Slurm leaves one empty node; two are possible."""
 OTHER_SEEDS = (1, 2)
-"""An arbitrary seed, after which both leave equally many empty nodes, as after most short sequences."""
+"""Arbitrary seeds; after most short sequences both modes leave equally many empty nodes."""
 
 
 def churn(cluster: Cluster, mode: str, seed: int) -> int:
-    """Return the number of whole nodes after a churn of jobs, which is the same in every mode."""
+    """Return the number of whole nodes after random jobs, which are the same in every mode."""
     cluster.empty()
     cluster.run_in(mode)
     rng = random.Random(seed)
@@ -413,7 +413,7 @@ def test_after_a_churn_a_job_of_two_whole_nodes_finds_them_where_stock_makes_it_
     assert ours >= stock + 1
     began = time.monotonic()
     cluster.wait_until_runs(cluster.submit(*two_nodes))
-    assert time.monotonic() - began < 15  # immediately, on a busy host
+    assert time.monotonic() - began < 15  # without waiting, even on a busy host
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The model of `placement replay`, compared with the lab's real Slurm on the same jobs."""
+"""Compare the model of `placement replay` with the lab's real Slurm on the same jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long
 
 JOBS, SEED = 30, 7
 WITHIN, WITHIN_S = 0.3, 5.0
-"""The allowed difference of mean waits: backfill runs every 5 s, and the model has no prolog."""
+"""The allowed difference in mean wait: Slurm's backfill runs every 5 s, and the model has no prolog."""
 
 
 def test_waits_of_the_model_match_slurm_s(lab_with: LabWith) -> None:
@@ -23,7 +23,7 @@ def test_waits_of_the_model_match_slurm_s(lab_with: LabWith) -> None:
     before = lab.output(["date", "+%Y-%m-%dT%H:%M:%S%:z"]).strip()
     chosen = random.Random(SEED)
     jobs = []
-    for _ in range(JOBS):  # more than 16 GPUs can run at once
+    for _ in range(JOBS):  # more than can run at once on 16 GPUs
         gpus = chosen.choice((1, 1, 2, 4))
         nodes = chosen.choice((1, 2)) if gpus == 4 else 1
         jobs.append(
@@ -46,7 +46,7 @@ def test_waits_of_the_model_match_slurm_s(lab_with: LabWith) -> None:
     found = answer["reproduction"]
     assert found["jobs"] == JOBS
     recorded_s, modelled_s = found["recorded_h"] * 3600, found["modelled_h"] * 3600
-    assert recorded_s > 2 * WITHIN_S, "there was something to wait for"
+    assert recorded_s > 2 * WITHIN_S, "the jobs did not wait long enough"
     assert abs(modelled_s - recorded_s) <= max(WITHIN * recorded_s, WITHIN_S), found
     for figures in answer["rules"].values():
         assert (figures["jobs"], figures["never_started"]) == (JOBS, 0)

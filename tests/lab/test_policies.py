@@ -1,4 +1,4 @@
-"""Each policy in docs/policies on a real Slurm: its submissions get the answers in the documentation."""
+"""Test each policy in docs/policies on a real Slurm: submissions get the documented answers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def apply(lab: Lab, policy: str) -> None:
 
 
 def submit(lab: Lab, one: Submission, jobs: list[int]) -> str:
-    """Return the answer without prefixes, with positions in `jobs` as job IDs; append accepted jobs."""
+    """Return the answer without prefixes and with positions in `jobs` as job IDs; append accepted jobs."""
     argv = shlex.split(one.command)
     if argv[0] == "salloc":
         argv.insert(1, "--no-shell")
@@ -104,7 +104,7 @@ def without_prefix(line: str) -> str:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_each_submission_gets_its_documented_answer(lab: Lab, name: str) -> None:
-    """The first submission at a given time and all later ones are omitted; periods end in 2099."""
+    """Omit submissions from the first one with a given time; let all periods end in 2099."""
     policy = re.sub(r"until: [\d-]+", "until: 2099-12-31", POLICIES[name].read_text())
     create_names(lab, policy)
     apply(lab, policy)

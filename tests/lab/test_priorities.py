@@ -1,4 +1,4 @@
-"""A waiting large job earns points and starts before earlier small ones, on a real Slurm."""
+"""Test on a real Slurm that a waiting large job earns points and starts before earlier small ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def submit(lab: Lab, *options: str) -> int:
 
 
 def points(lab: Lab) -> dict[int, int]:
-    """SITE of each job that waits."""
+    """Return the site factor of each pending job."""
     rows = lab.output(["sprio", "--noheader", "--format=%i|%S"]).split()
     return {int(job): int(factor) for job, _, factor in (row.partition("|") for row in rows)}
 
@@ -63,7 +63,7 @@ def test_a_large_job_overtakes_small_ones_by_waiting(lab: Lab):
     assert {found[job] for job in small} == {0}
     first = found[large]
 
-    # Weights move while all runs, and the job has the new ones' points without a restart.
+    # After a change of the weights, the job gets its new points without a restart of any daemon.
     write(lab, per_hour={"large": 1_000_000}, max_points=first // 2)
     wait_for(lambda: points(lab)[large] <= first // 2, DEADLINE_S, "it has fewer", lambda: queue(lab))
     assert points(lab)[large] > 0

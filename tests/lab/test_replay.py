@@ -1,4 +1,4 @@
-"""A new policy over jobs that ran on a real cluster, as slurm-gpudbd recorded them."""
+"""Replay a new policy over jobs that slurm-gpudbd recorded on a real cluster."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_replay_lists_jobs_that_a_new_policy_would_have_refused(lab: Lab, tmp_pa
     jobs = [
         lab.submit("alice", "--gpus=1", "--time=30", *wait),
         lab.submit("alice", "--gpus=1", "--time=30", *wait),
-        lab.submit("alice", "--gpus=1", "--time=30", *wait),  # one too many
-        lab.submit("bob", "--gpus=2", "--time=2:00:00", *wait),  # advice
+        lab.submit("alice", "--gpus=1", "--time=30", *wait),  # over the limit
+        lab.submit("bob", "--gpus=2", "--time=2:00:00", *wait),  # gets advice
     ]
     recorded = ["slurm-gpu", "jobs", "--since", before, "--json"]
 

@@ -1,4 +1,4 @@
-"""Approved reservations exist in a real Slurm, receive jobs, and are removed when unused."""
+"""Test that approved reservations exist in a real Slurm, receive jobs, and are removed when unused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SITES_OWN = "ReservationName=maintenance StartTime=now+86400 Duration=60 Users=r
 
 
 class Cluster:
-    """The lab, its table of reservations, and those in Slurm."""
+    """The lab, with the reservations in the database and in Slurm."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -50,7 +50,7 @@ class Cluster:
         return int(said.split()[1].rstrip(":"))
 
     def promise(self, number: int, nodes: str, in_s: int = 1) -> Reservation:
-        """As `approve` does, but sooner than a minute from now."""
+        """Approve a reservation as `approve` does, but with a start less than a minute from now."""
         start_s = int(time.time()) + in_s
         (one,) = [row for row in self.database.reservations() if row.id == number]
         return self.database.decide_reservation(
@@ -137,7 +137,7 @@ def test_a_reservation_attracts_its_job_and_is_released_afterwards(cluster: Clus
     number = cluster.ask()
     cluster.promise(number, "n[1-2]")
     cluster.wait(lambda: cluster.row(number).state is ReservationState.ACTIVE, "it has begun")
-    for user in ("carol", "bob"):  # of the same account, and of another
+    for user in ("carol", "bob"):  # with the same account, and with another
         job = cluster.submit(user, "--nodelist=n1", "--gpus=1")
         cluster.wait(
             lambda job=job: "eserv" in cluster.show(job, "Reason"), "others wait for what is reserved"
@@ -173,7 +173,7 @@ def test_cancelled_jobs_are_not_the_first_and_cancelled_reservations_attract_non
     assert cluster.row(number).first_job_id == training
     cluster.lab.run_as("alice", ["slurm-gpu", "reserve", "cancel", str(number)])
     cluster.wait(lambda: "MAGNETIC" not in cluster.shown(), "it draws no more jobs")
-    assert cluster.ours() == [f"sg_{number}"]  # while a job is in it
+    assert cluster.ours() == [f"sg_{number}"]  # while a job runs in it
     following = cluster.submit("alice", "--nodes=1", "--gpus-per-node=4")
     cluster.wait(lambda: cluster.show(following, "State") == "RUNNING", "the next job runs")
     assert cluster.show(following, "Reservation") == "(null)"
@@ -182,7 +182,7 @@ def test_cancelled_jobs_are_not_the_first_and_cancelled_reservations_attract_non
 
 
 def test_a_job_longer_than_its_reservation_continues_unless_its_nodes_are_promised(cluster: Cluster) -> None:
-    """Slurm attracts no job that overlaps a later reservation of its nodes, but one may be created later."""
+    """Create the second reservation later, because Slurm attracts no job that overlaps an existing one."""
     lab, snapshot = cluster.lab, cluster.lab.layout.controller_run / "snapshot.txt"
     first, after = cluster.ask("--time=1m"), cluster.ask("--gpus=4", "--time=5m")
     one = cluster.promise(first, "n[1-2]", in_s=12)
@@ -203,11 +203,11 @@ def test_a_job_longer_than_its_reservation_continues_unless_its_nodes_are_promis
         said = lab.run_as("alice", [*argv, "--wrap=exec sleep 3600"])
         return int(said.stdout), said.stderr
 
-    cluster.controller.kill9()  # so that it cannot release it too early
+    cluster.controller.kill9()  # it could release the reservation too early
     (free, said), (promised, _) = submit("n1"), submit("n2")
     assert f"Slurm may run this job in your reservation sg_{first}, which ends " in said
     assert "To run elsewhere: --exclude=n[1-2]" in said
-    if slurm_version() >= (26, 5):  # where a reservation attracts no job that outlasts it
+    if slurm_version() >= (26, 5):  # since 26.05, a reservation attracts no longer job
         for job in (free, promised):
             cluster.wait(lambda job=job: cluster.show(job, "State") == "PENDING", "it waits")
             assert cluster.show(job, "Reservation") == "(null)"
@@ -236,7 +236,7 @@ def test_an_unused_reservation_is_released_for_others(cluster: Cluster) -> None:
 def test_a_failed_node_is_reported_and_its_replacement_by_an_operator_kept(
     cluster: Cluster,
 ) -> None:
-    """slurm-gpuctld does the same by itself, once the node is out of service for ten minutes."""
+    """Let an operator replace the node; slurm-gpuctld does so itself after ten minutes out of service."""
     number = cluster.ask()
     cluster.promise(number, "n[1-2]", in_s=3600)
     cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
@@ -272,7 +272,7 @@ def test_kill_9_restarts_and_a_reconfiguration_leave_what_is_promised(cluster: C
     cluster.controller.kill9()
     try:
         cluster.database.decide_reservation(first, "cancel")
-        # slurmctld saves its state now and then: killed so soon it may have forgotten both by itself.
+        # slurmctld saves its state periodically; if killed this early, it may lose both reservations.
         cluster.lab.daemons["slurmctld"].kill9()
         cluster.lab.daemons["slurmctld"].start()
         cluster.lab.run_as("root", ["scontrol", "delete", f"ReservationName=sg_{second}"], check=False)
@@ -336,7 +336,7 @@ def test_from_a_size_on_jobs_need_one_and_who_has_one_is_drawn_in(cluster: Clust
         assert "Refused by the reservation rule: jobs with 8 or more GPUs" in refused.stderr
         assert "slurm-gpu reserve request --gpus 8 --nodes 2 --time 0-00:05:00" in refused.stderr
         number = cluster.ask()
-        cluster.promise(number, "n[2-3]")  # of two zones
+        cluster.promise(number, "n[2-3]")  # in two zones
         cluster.wait(lambda: "\nreserved alice vision gpu 8000 " in snapshot.read_text(), "it is promised")
         cluster.wait(lambda: cluster.ours(), "Slurm has it")
         training = cluster.submit("alice", *asked)

@@ -1,4 +1,4 @@
-"""A job that its owner shrinks while it runs is one run: since its first start, on all nodes that it had."""
+"""Test that a job shrunk while it runs is one run since its first start, on all nodes that it used."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_job_that_shrinks_is_one_run_with_all_its_gpus(lab: Lab) -> None:
     assert run["end_s"] == int(rows[1]["End"])
     assert run["RUN_h"] == round((run["end_s"] - run["start_s"]) / 3600, 6)
     assert 0 <= run["WAIT_h"] <= run["SUBMIT_WAIT_h"] < 60 / 3600
-    # The second row begins with the resize, which is its submission time, regardless of its start.
+    # The second row begins at the time of the resize: its submission time, not its start time.
     gpu_s = 2 * (int(rows[0]["End"]) - int(rows[0]["Start"])) + int(rows[1]["End"]) - int(rows[1]["Submit"])
     assert run["nGPU"] * run["RUN_h"] * 3600 == pytest.approx(gpu_s, rel=0.001)
 

@@ -1,4 +1,4 @@
-"""A run is one execution of a job: a requeued job has two, each with its own record."""
+"""Test that a requeued job has two runs, each with its own record."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_a_requeued_job_has_two_runs_with_their_own_records(lab: Lab) -> None:
 @pytest.mark.long
 def test_short_runs_without_a_prolog_are_recorded_from_their_start(lab: Lab, no_second_prolog: None) -> None:
     if cgroups.probe().version is cgroups.CgroupVersion.NONE:
-        pytest.skip("only the job's cgroup says since when it runs")
+        pytest.skip("only the job's cgroup has its start time")
     jobs = [
         lab.submit("alice", f"-w{node}", "--gpus=1", "--time=5", "--requeue", script=_work(seconds))
         for node, seconds in zip(lab.nodes, (3, 4, 6, 8), strict=True)
     ]
     wait_for(lambda: all(lab.intervals(job) for job in jobs), 60, "all have started")
-    # A new slurm-gpud excludes unknown jobs on its GPUs after two lists of jobs.
+    # A restarted slurm-gpud lists the jobs twice before it excludes unknown jobs on its GPUs.
     started_s = time.time()
     wait_for(lambda: time.time() > started_s + 25, 60, "slurm-gpud has listed the jobs twice")
     for job in jobs:
@@ -69,7 +69,7 @@ def test_short_runs_without_a_prolog_are_recorded_from_their_start(lab: Lab, no_
 
 @pytest.fixture
 def no_second_prolog(lab: Lab) -> Iterator[None]:
-    """Let no prolog run after a requeue, as slurmd does by chance: for a job ID that it has not forgotten."""
+    """Let no prolog run after a requeue, like a slurmd that still remembers the job ID."""
     prolog = lab.layout.etc / "prolog.d" / "10-slurm-gpu"
     whole = prolog.read_text()
     first, _, rest = whole.partition("\n")
@@ -79,7 +79,7 @@ def no_second_prolog(lab: Lab) -> Iterator[None]:
 
 
 def _replace(hook: Path, text: str) -> None:
-    """Write it by one rename: Slurm drains a node whose hook is missing or not executable."""
+    """Replace a hook by one rename: Slurm drains a node if a hook is missing or not executable."""
     fresh = hook.parent.parent / "fresh-hook"
     fresh.write_text(text)
     fresh.chmod(0o755)

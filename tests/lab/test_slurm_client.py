@@ -1,4 +1,4 @@
-"""The contract of each backend of slurm_gpu.slurm, tested with the installed version of Slurm."""
+"""Test the contract of each backend of slurm_gpu.slurm with the installed version of Slurm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def client(request: pytest.FixtureRequest, lab: Lab, monkeypatch: pytest.MonkeyP
     commands = CommandClient(environ=lab.environment_of("root"))
     if request.param == "commands":
         return commands
-    monkeypatch.setenv("SLURM_CONF", str(lab.layout.slurm_conf))  # pyslurm reads it once, when it is imported
+    monkeypatch.setenv("SLURM_CONF", str(lab.layout.slurm_conf))  # pyslurm reads it only at import
     pyslurm = PyslurmClient.if_usable(commands)
     if pyslurm is None:
         pytest.skip(f"no pyslurm for Slurm {commands.version()} is installed")

@@ -1,4 +1,4 @@
-"""The parser of slurm.conf agrees with slurmctld on files generated from Slurm's grammar."""
+"""Test that the parser of slurm.conf agrees with slurmctld on files generated from Slurm's grammar."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.slurm.spellings import SPELLINGS, Spelling
 
 N_VARIANTS = 200
 SEED = 20261128
-# A range of its own: lab.layout assigns smaller ones.
+# Ports that no lab uses: lab.layout assigns smaller offsets.
 PORT_OFFSET = 900
 BASE = """\
 ClusterName=Variants
@@ -70,7 +70,7 @@ WEIGHTS = ("", " 5", "0", "1", "50", "062", "0x1F", "4k", "4K", "+7", "INFINITE"
 
 @dataclass(frozen=True)
 class Variants:
-    """A slurmctld that is started with one slurm.conf after another."""
+    """A slurmctld that starts with a series of slurm.conf variants."""
 
     conf: Path
     daemon: Daemon
@@ -84,7 +84,7 @@ class Variants:
         return run_command(argv, query_environment(self.environment), 10)
 
     def reads(self, text: str) -> None:
-        """Start slurmctld with this text: a reconfiguration takes no other names of nodes."""
+        """Start slurmctld with a slurm.conf, because a reconfiguration does not change node names."""
         self.daemon.kill9()
         self.conf.write_text(text, newline="")
         try:
@@ -120,7 +120,7 @@ def variants(lab: Lab) -> Iterator[Variants]:
 
 
 def _answers(client: CommandClient) -> bool:
-    """Return whether slurmctld answers: on a busy host it accepts connections before, and resets them."""
+    """Return whether slurmctld answers; on a busy host it accepts and resets connections before that."""
     try:
         client.settings()
     except SlurmError:
@@ -138,7 +138,7 @@ def test_variants_of_slurm_conf_are_read_as_slurmctld_reads_them(variants: Varia
         for key in {line.key.lower(): line.key for line in lines if _name(line.key) is not None}.values():
             values = [line.value for line in settings_named(lines, key)]
             name = _name(key)
-            # From 24.11 on Prolog and its like have several values.
+            # From 24.11 on, Prolog and similar keys have several values.
             several = [raw[f"{name}[{i}]"] for i in range(len(values)) if f"{name}[{i}]" in raw]
             assert several or [raw[str(name)]] == [values[-1]], text
             assert not several or several == values, text
@@ -172,7 +172,7 @@ def test_slurmctld_does_not_start_with_leftover_text(variants: Variants, line: s
 
 
 def _variant(rng: random.Random, root: Path) -> str:
-    """Return a slurm.conf that slurmctld accepts, part of it in included files."""
+    """Return a valid slurm.conf, partly in included files."""
     lines = [_random(rng).line(rng.choice(KEYS), rng.choice(VALUES)) for _ in range(rng.randrange(1, 6))]
     lines += [_random(rng).line("JobSubmitPlugins", rng.choice(PLUGINS)) for _ in range(rng.randrange(2))]
     numbers = iter(range(1, 100))
@@ -198,10 +198,10 @@ def _variant(rng: random.Random, root: Path) -> str:
 
 
 def _random(rng: random.Random) -> Spelling:
-    """Return a spelling with parts of several."""
+    """Return a random combination of spellings."""
 
     def value(text: str) -> str:
-        # Only a value without quotes can be quoted, and only one with blanks, or an empty one, must be.
+        # A value that contains quotes cannot be quoted; a value that is empty or has blanks must be.
         is_quoted = '"' not in text and (not text or re.search(r"[ \t]", text) or rng.random() < 0.5)
         text = re.sub(r"[\\#]", r"\\\g<0>", text)
         if rng.random() < 0.3:

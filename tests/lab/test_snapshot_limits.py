@@ -1,4 +1,4 @@
-"""Limits that are counted by slurm-gpuctld's snapshot."""
+"""Test limits on usage that slurm-gpuctld's snapshot counts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.long
 DEADLINE_S = 120.0
 """A deadline for asynchronous work of Slurm and slurm-gpuctld on a busy host."""
 MARGIN_S = 0.7
-"""The longest time in seconds between a decision and the poll that must show its job."""
+"""The longest time in seconds between a decision and the poll that must contain its job."""
 SLOW_S = 1.0
-"""The time of slurmctld to add a job, for which the script allows."""
+"""The time that the script allows slurmctld for adding a job."""
 
 
 @pytest.fixture(scope="module")
 def bare(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
-    """Slurm without limits of its own, our job_submit.lua, and slurm-gpuctld."""
+    """Start Slurm without native limits, our job_submit.lua, and slurm-gpuctld."""
     lab = lab_with(services=False, native_limits=False, controller=True)
     yield lab
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
@@ -42,7 +42,7 @@ def lab(bare: Lab, tmp_path: Path) -> Iterator[Lab]:
 
 
 def last_poll(lab: Lab) -> QueryTiming:
-    """Return the time of the last poll of slurmctld by slurm-gpuctld, by the uptime of this machine."""
+    """Return the time of slurm-gpuctld's last poll of slurmctld, in seconds of uptime."""
     snapshot = read_fresh(lab.layout.controller_run / "snapshot.txt", time.time())
     return snapshot.timing if snapshot and snapshot.timing else QueryTiming(0.0, 0.0, "")
 
@@ -59,12 +59,12 @@ def settle(lab: Lab) -> None:
 
 
 def covers_all_since(polled: QueryTiming, done_s: float) -> bool:
-    """Return whether the script must have dropped submissions without a job by then."""
+    """Return whether the poll is late enough for the script to drop earlier submissions without a job."""
     return polled.began_s - done_s >= MARGIN_S + polled.took_s + SLOW_S
 
 
 def test_tries_and_what_slurm_refuses_leave_no_false_refusal(lab: Lab) -> None:
-    """Fifty of each, and the next poll, within two seconds: users without jobs have the whole limit."""
+    """Test that users have the whole limit within two seconds after fifty submissions of each kind."""
     lab.submit("bob", *PENDING)
     settle(lab)
     for _ in range(50):
@@ -105,7 +105,7 @@ FORMS = (
 
 
 def test_the_snapshot_counts_what_the_script_counted(lab: Lab) -> None:
-    """One form of asking after the other: GPUs, CPUs and memory, as admitted and as they wait."""
+    """Compare the GPUs, CPUs and memory of each form of request at admission and in the snapshot."""
     policy = lab.layout.root / "counting-policy.yaml"
     policy.write_text(
         "version: 1\nmode: enforce\ngroups: {all: {}}\nrules:\n"

@@ -1,4 +1,4 @@
-"""No combination of fields that a client of libslurm can set gets more GPUs than the policy allows."""
+"""Test that no combination of fields set by a client of libslurm gets more GPUs than the policy allows."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def client(lab: Lab) -> Path:
 
 
 def combinations(n_pairs: int) -> list[str]:
-    """Return each form of request alone and with each other field, and some with two other fields."""
+    """Return each form of GPU request alone and with each other field, and some with two other fields."""
     alone = [*GPUS, *(f"{gpus} {other}" for gpus in GPUS for other in OTHERS)]
     pairs = [
         f"{gpus} {one} {other}"
@@ -141,7 +141,7 @@ def over_limit(lab: Lab, client: Path, lines: Sequence[str]) -> list[str]:
 
 
 def is_counted(line: str) -> bool:
-    """Return whether the request's GPUs do not depend on a number of sockets."""
+    """Return whether the number of GPUs is independent of the number of sockets."""
     return "per_socket" not in line
 
 

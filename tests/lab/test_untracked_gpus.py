@@ -1,4 +1,4 @@
-"""Without GPUs in AccountingStorageTRES, accounting lacks the GPUs of jobs, and nodes report them."""
+"""Test that nodes report the GPUs of jobs if AccountingStorageTRES and thus accounting lack GPUs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_gpus_that_slurm_does_not_account_for_are_counted_by_their_node(lab_with
 
 
 def _run(lab: Lab, job: int, state: str = "COMPLETED") -> dict[str, Any]:
-    """Return the run of a job in this state; {} until this state is imported."""
+    """Return the run of a job in a given state, {} until that state is imported."""
     shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
     if shown.returncode != 0:
         return {}
@@ -43,7 +43,7 @@ def _run(lab: Lab, job: int, state: str = "COMPLETED") -> dict[str, Any]:
 
 
 def _measured(lab: Lab, job: int) -> dict[str, Any]:
-    """Return the run with its records; each import clears nGPU for a moment, until it is derived again."""
+    """Return the run once it has records and nGPU, which each import clears and then derives again."""
     run = _run(lab, job)
     return run if None not in (run.get("uGPUcore"), run.get("nGPU")) else {}
 

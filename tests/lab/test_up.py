@@ -1,4 +1,4 @@
-"""lab/up gives a cluster on which jobs run, fenced, and can be repeated."""
+"""Test that lab/up starts a cluster that runs jobs with fenced GPUs, and that it can be repeated."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_up_again_restarts_nothing(lab: Lab) -> None:
 
 
 def slurmctld_saved_its_jobs(lab: Lab) -> None:
-    """A killed slurmctld continues from its saved state, at most 5 s old, and assigns later ids again."""
+    """A killed slurmctld continues from a saved state at most 5 s old, and assigns later job IDs again."""
     lab.submit("alice", "--job-name=the last to be saved", "--wrap=true", "--output=/dev/null")
     saved = lab.layout.slurmctld / "job_state"
     wait_for(
@@ -98,7 +98,7 @@ def test_each_interval_of_allocated_gpus_is_stamped(lab: Lab) -> None:
     assert len({interval.node for interval in intervals}) == 2
     for interval in intervals:
         assert interval.end_s is not None
-        # The stamps have the kernel's hundredths of a second.
+        # The kernel's time stamps have a resolution of 10 ms.
         assert submitted_s - 0.02 <= interval.start_s < interval.start_s + 1 <= interval.end_s <= now_s + 0.02
 
 
@@ -137,7 +137,7 @@ def test_the_truth_about_a_job_is_known_per_gpu(lab: Lab) -> None:
 
 @pytest.mark.usefixtures("no_lab")
 def test_a_taken_port_moves_the_lab_to_the_next_range() -> None:
-    usual = Lab().layout  # the lab before may have moved
+    usual = Lab().layout  # the previous lab may use other ports
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("", usual.slurmctld_port))
@@ -147,6 +147,6 @@ def test_a_taken_port_moves_the_lab_to_the_next_range() -> None:
         moved.up()
     assert moved.layout.port == usual.port + PORT_RANGE_SIZE
     assert any(str(usual.slurmctld_port) in line for line in said)
-    # Any later command finds it there.
+    # Any later command finds the lab at its new ports.
     assert Lab().layout == moved.layout
     assert all(Lab().status().values())

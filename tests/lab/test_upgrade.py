@@ -1,4 +1,4 @@
-"""A cluster of the release before, upgraded while jobs run: the database first, then node by node."""
+"""Upgrade a cluster from the previous release while jobs run: the database first, then node by node."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.lab.conftest import LabWith
 from tests.upgrade.releases import BEFORE, unpacked
 
 pytestmark = pytest.mark.long
-# The lab's hook and ours run one after the other.
+# The longest time between the lab's hook and ours, which run one after the other.
 STAMPS_S = 0.5
-# The start of slurm-gpud and its first sample take seconds on a busy host. A job that ends before has no
-# samples (tests/node/test_restarts.py); for a longer one the driver still has all samples since its prolog.
+# The start of slurm-gpud and its first sample take seconds on a busy host. A job that ends before that has no
+# samples (tests/node/test_restarts.py). For a longer job the driver still has all samples since its prolog.
 OUTLASTS_A_START_S = 20
 
 
@@ -36,7 +36,7 @@ def lab(lab_with: LabWith) -> Lab:
 
 
 def daemons_of_previous_release(lab: Lab) -> Mapping[str, Daemon]:
-    """Our daemons as they were in the release before, with the same files, addresses and process ids."""
+    """Return our daemons of the previous release, with the same files, addresses and PID files."""
     root = lab.layout.root / "before"
     root.mkdir(exist_ok=True)
     tree = root / BEFORE
@@ -61,7 +61,7 @@ _NEWER_SETTINGS = "web", "workers"
 
 
 def _settings_files(lab: Lab) -> dict[Path, Path]:
-    """Return the settings files of slurm-gpudbd, and where their current contents are kept."""
+    """Return the settings files of slurm-gpudbd, each with the path of its saved contents."""
     files = lab.layout.site_file, lab.layout.database_file
     return {file: file.with_name(f"{file.name}.current") for file in files}
 
@@ -92,7 +92,7 @@ def upgrade_database(lab: Lab) -> None:
 
 
 def submit(lab: Lab, node: str, seconds: int) -> int:
-    """A job with one GPU of that node."""
+    """Submit a job with one GPU of a node; return its ID."""
     work = f"--wrap=simgpu --util 50 --mem-mib 2000 --seconds {seconds}"
     return lab.submit("alice", "-w", node, "--gpus=1", "--time=5", work)
 
@@ -111,7 +111,7 @@ def wait_until_ended(lab: Lab, *jobs: int) -> None:
 
 
 def run_of(lab: Lab, job: int) -> dict[str, Any]:
-    """Its one run, once the record of its GPU is final."""
+    """Return the only run of a job, once the record of its GPU is final."""
 
     def found() -> Any:
         shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
@@ -123,7 +123,7 @@ def run_of(lab: Lab, job: int) -> dict[str, Any]:
 
 
 def require_whole(lab: Lab, job: int, lost_s: float) -> None:
-    """Nothing of it is missing but for a moment while one slurm-gpud gave way to the next."""
+    """Check that a run lacks at most `lost_s`, when one slurm-gpud replaced another."""
     run = run_of(lab, job)
     (interval,) = lab.intervals(job)
     assert interval.end_s is not None

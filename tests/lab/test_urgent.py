@@ -1,4 +1,4 @@
-"""An urgent job starts before older ones, by preemption if necessary, and has one audit event."""
+"""Test that an urgent job starts before older ones, by preemption if necessary, with one audit event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ manages: {qos: [urgent, normal], accounts: [vision, nlp]}
 groups: {leads: {users: [alice]}}
 urgent: {for: [leads], jobs_running: 1, preempts: [normal], why: "Deadlines of papers."}
 """
-# Deadline for asynchronous work of Slurm and the daemons on a busy host.
+# The deadline for asynchronous work of Slurm and the daemons on a busy host.
 DEADLINE_S = 120.0
 ALL = ("--nodes=4", "--gpus-per-node=4")
 WHY = "CVPR is on Friday"
@@ -33,7 +33,7 @@ def shared(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
     policy = lab.layout.root / "urgent-policy.yaml"
     policy.write_text(POLICY)
     applied = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
-    assert applied.stderr == ""  # nothing is missing
+    assert applied.stderr == ""  # no warning of missing settings
     yield lab
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
 

@@ -1,4 +1,4 @@
-"""The watch over running jobs on a real cluster reports slow and hanging jobs, and no others."""
+"""Test that the watch over running jobs on a real cluster reports slow and hanging jobs only."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_a_slow_gpu_and_a_hang_are_reported_and_a_healthy_job_is_not(lab: Lab) -
     assert seen[slow]["verdict"]["confidence"] >= 0.6
     assert seen[hangs]["verdict"]["cause"] == "hang"
 
-    assert set(unhealthy(lab, "bob")) == {hangs}  # users see their own
+    assert set(unhealthy(lab, "bob")) == {hangs}  # users see their own jobs
     suspects = json.loads(lab.output(["slurm-gpu", "nodes", "--suspect", "--json"], user="carol"))
     assert suspects["as_of_s"] is not None
-    assert suspects["suspects"] == []  # one job makes no suspect
+    assert suspects["suspects"] == []  # one slow job does not make a node a suspect
     for job in (slow, well, hangs):
         lab.output(["scancel", str(job)])
     wait_for(lambda: not unhealthy(lab, "carol"), 60, "ended alerts disappear", interval_s=2.0)

@@ -1,4 +1,4 @@
-"""On a real Slurm distributed jobs remain in one zone, users' constraints are kept, and no job is refused."""
+"""Test zones on a real Slurm: distributed jobs use one zone and keep their constraints; none is refused."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Cluster:
     def decided(self) -> str:
         """Return the zone scores that job_submit.lua logs for a test job."""
         ask = ["sbatch", "--test-only", "--nodes=2", "--gpus-per-node=1", "--wrap=true"]
-        self.lab.run_as("alice", ask, check=False)  # also where no two nodes are free
+        self.lab.run_as("alice", ask, check=False)  # fails if no two nodes are free
         decisions = self.lab.layout.controller_run / DECISIONS_LOG
         return decisions.read_text().splitlines()[-1].partition(" zone=")[2]
 
@@ -56,7 +56,7 @@ class Cluster:
         )
 
     def show(self, job: int, field: str) -> str:
-        """One column of squeue, "" where the job has ended."""
+        """Return one column of squeue, or "" if the job has ended."""
         text = self.lab.output(["squeue", "-h", "--states=all", "-j", str(job), "-O", f"{field}:200"])
         return "" if text.strip() == "(null)" else text.strip()
 
@@ -70,7 +70,7 @@ class Cluster:
         wait_for(holds, DEADLINE_S, what, lambda: self.lab.output(["squeue", "-o", "%i %T %r %N %f"]), 0.2)
 
     def take(self, *nodes: str) -> list[int]:
-        """Jobs that have these nodes to themselves."""
+        """Start an exclusive job on each node; return the job IDs."""
         jobs = [self.submit(f"--nodelist={node}", "--exclusive", "--gpus=1") for node in nodes]
         for job in jobs:
             self.wait_until_runs(job)

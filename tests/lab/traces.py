@@ -13,7 +13,7 @@ _TREES = ("/dev", "/run", "/etc", "/var/lib", "/var/log", "/var/spool", "/var/ma
 _LAB_UIDS = {60901, 60902, 60903, 60921}
 # Python writes compiled modules next to its sources, which may be in one of the trees.
 _REPOSITORY = str(Path(__file__).resolve().parents[2])
-# From other tests on this host; the lab creates none.
+# Other tests on this host create these names; the lab does not.
 _TEMPORARY = re.compile(r"(/tmp|/dev/shm)/(pytest-of-|sg[a-z]+-|tmp)")
 
 
@@ -28,7 +28,7 @@ class Traces:
     paths: frozenset[str]
 
     def since(self, before: Traces) -> list[str]:
-        """Return the new traces; traces that vanished were not the lab's."""
+        """Return the new traces; traces that disappeared did not belong to the lab."""
         added = (getattr(self, f.name) - getattr(before, f.name) for f in fields(self))
         return sorted(trace for kind in added for trace in kind if not _TEMPORARY.search(trace))
 
@@ -99,7 +99,7 @@ def _paths() -> frozenset[str]:
         for name in (*directories, *files)
         if _NAMES.search(str(path := Path(directory) / name))
     }
-    # Everybody works there, in directories of their own: the lab's would bear its name, or be its users'.
+    # All users write there; a trace of the lab has its name or belongs to its users.
     with os.scandir("/tmp") as entries:
         found |= {entry.path for entry in entries if _NAMES.search(entry.name) or _is_a_users(entry)}
     return frozenset(found)

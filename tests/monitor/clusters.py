@@ -9,7 +9,7 @@ NOW_S = 1_795_000_000
 
 
 def job(job_id: int, user: str = "alice", **given: Any) -> ClusterJob:
-    """One that runs, for an hour more."""
+    """Return a running job that ends in an hour."""
     values: dict[str, Any] = {
         "id": str(job_id),
         "job_id": job_id,
@@ -42,7 +42,7 @@ def holds(job_id: int, *gpus: int, shared: Sequence[int] = ()) -> ClusterAllocat
 
 
 def node(name: str, *holders: ClusterAllocation, **given: Any) -> ClusterNode:
-    """Return four A100, of which those without a job are free."""
+    """Return four A100; GPUs without a job are free."""
     gpus = given.get("gpus", {"a100": 4})
     allocated = {position for holder in holders for position in (*holder.gpus, *holder.shared_gpus)}
     in_service = given.get("in_service", True)

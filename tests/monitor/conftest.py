@@ -1,4 +1,4 @@
-"""Fixtures of the tests of slurm-gpuweb."""
+"""Fixtures for the tests of slurm-gpuweb."""
 
 import pytest
 

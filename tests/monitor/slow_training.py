@@ -1,4 +1,4 @@
-"""A job with a diagnosis: one GPU of a training is slow, with the answers of slurm-gpudbd."""
+"""A training with one slow GPU, and slurm-gpudbd's answers for its diagnosis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH_S = 16
 
 
 class Drawn(Here):
-    """The last GPU of `job` is slow from the middle on; the older run of it was never measured."""
+    """A job whose last GPU is slow in the second half, and whose previous run was not measured."""
 
     def __init__(self, name: str = "train") -> None:
         super().__init__(churn=0.0)

@@ -1,4 +1,4 @@
-"""A small cluster, slurm-gpuweb's application over it, and its viewer."""
+"""A small cluster with slurm-gpuweb's application and a viewer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ N_GPUS = 64
 
 
 class Here:
-    """`viewer` is the requesting user; `poll` makes the next state from the cluster."""
+    """The application; `viewer` is the requesting user, and `poll` reads a new state from the cluster."""
 
     def __init__(self, churn: float = 0.1) -> None:
         self.source = SyntheticCluster(N_GPUS, churn=churn)
@@ -51,7 +51,7 @@ class Here:
         return state
 
     def any_user(self) -> str:
-        """A user with jobs that run."""
+        """Return a user with running jobs."""
         return next(job.user for job in self.source.cluster().jobs if job.state == "RUNNING")
 
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""The squares of a job: from slurm-gpud if it reports them, and always as many as in Slurm."""
+"""A job has as many squares as GPUs in Slurm, at the positions that slurm-gpud reports, if any."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def holder(job_id: int, *gpus: int, shared: tuple[int, ...] = ()) -> ClusterAllo
 
 
 def report(name: str = "n1", minors: tuple[int, ...] = (0, 1, 2, 3)) -> NodeReport:
-    """Its devices in the driver's order, which is not that of their minor numbers."""
+    """Return a node's devices in the driver's order, which differs from the order of minor numbers."""
     devices = tuple(
         DeviceFacts(uuid=f"{name}-{index}", node=name, at_s=1, index=index, minor=minor)
         for index, minor in enumerate(minors)
@@ -116,7 +116,7 @@ def test_state_shows_out_of_service_unless_a_job_is_still_there():
 
 def test_a_gpu_unknown_to_slurm_is_not_available():
     one = node(n_gpus=2, gpus_free=1, holders=(holder(7, 0),))
-    values = live((), (), (7,), ())  # four that slurm-gpud sees, of which the job has the third
+    values = live((), (), (7,), ())  # slurm-gpud reports four GPUs, the third with the job
     place = layout(one, reports=(report(minors=(3, 2, 1, 0)),))
     found = find_allocation(cluster([one]), values, place)
     assert state_frame(place, [one], values, found) == bytes([3, 3, 1, 0])

@@ -1,4 +1,4 @@
-"""Every parameter of slurm-gpuweb's API may be anything: it is used, or a 4xx names it."""
+"""Any value of any parameter of slurm-gpuweb's API is used, or rejected by a 4xx that names it."""
 
 from __future__ import annotations
 

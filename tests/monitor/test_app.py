@@ -1,4 +1,4 @@
-"""Answers of the API, over a cluster of sixty-four GPUs and through the real application."""
+"""Test answers of the API with the real application and a cluster of sixty-four GPUs."""
 
 from __future__ import annotations
 

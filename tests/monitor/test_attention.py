@@ -1,4 +1,4 @@
-"""Alerts are shown with their squares: all of them to operators, and their own to users."""
+"""Alerts are shown with their squares; operators see all alerts, and users see their own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.monitor.small_cluster import Here
 
 
 def watched() -> Here:
-    """Five minutes of a cluster where nothing begins or ends, and some jobs do nothing."""
+    """Run a cluster for five minutes, in which no job starts or ends and some jobs are idle."""
     here = Here(churn=0.0)
     for _ in range(31):
         here.poll()

@@ -1,4 +1,4 @@
-"""The program itself: errors of its files, listening and termination."""
+"""Test the slurm-gpuweb program: errors in its files, listening and termination."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAM = [sys.executable, "-m", "slurm_gpu.monitor.main"]
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[str]:
-    """A site whose slurm-gpudbd is unreachable."""
+    """Return a site whose slurm-gpudbd is unreachable."""
     site, web = tmp_path / "slurm-gpu.yaml", tmp_path / "slurm-gpuweb.yaml"
     socket_path = tmp_path / "none.sock"
     site.write_text(f"cluster: lab\ndatabase: http://127.0.0.1:9\ndatabase_socket: {socket_path}\n")

@@ -1,4 +1,4 @@
-"""The page with the diagnosis of a job: its visibility, and limits of the drawing process."""
+"""Test the page with the diagnosis of a job: its visibility, and limits of the drawing process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_permitted_users_see_the_diagnosis(drawn: Drawn):
 
 def test_while_windows_are_requested_the_page_links_to_itself(drawn: Drawn):
     again = f'<a href="diagnosis?id={drawn.job}">'
-    assert again not in drawn.get(f"/diagnosis?id={drawn.job}").text, "nothing more will come"
+    assert again not in drawn.get(f"/diagnosis?id={drawn.job}").text, "no window is requested any more"
     drawn.source.windows = lambda job: ()  # type: ignore[method-assign]
     answer = drawn.get(f"/diagnosis?id={drawn.job}").text
     assert "The last ten minutes at full resolution were requested from the nodes: " + again in answer
@@ -146,7 +146,7 @@ def test_a_user_gets_two_at_once_and_all_together_a_few():
         assert all(answer == b"page" or isinstance(answer, HTTPException) for answer in answers)
         return [answer.status_code for answer in answers if isinstance(answer, HTTPException)]
 
-    # One too many of alice's, and as many too many of all as she had.
+    # alice has one request over her limit; together, all users exceed the total by alice's limit.
     assert asyncio.run(crowd()) == [503] * (1 + OF_A_USER)
 
 

@@ -34,7 +34,7 @@ class Stream:
         return stream
 
     async def line(self, begin: bytes) -> bytes:
-        """The rest of the next line that begins so."""
+        """Return the rest of the next line with a given prefix."""
         while True:
             line = await asyncio.wait_for(self._reader.readuntil(b"\n"), 10)
             if line.startswith(begin):
@@ -45,7 +45,7 @@ class Stream:
         return found
 
     async def end(self) -> None:
-        """The last chunk of the answer."""
+        """Read the last chunk of the answer."""
         await asyncio.wait_for(self._reader.readuntil(b"\r\n0\r\n\r\n"), 10)
 
     async def leave(self) -> None:
@@ -263,7 +263,7 @@ def test_clients_without_a_complete_request_are_disconnected(here: Here, monkeyp
 
 
 async def _until_cut_off(port: int, *pieces: bytes) -> bytes:
-    """Yield what arrives until the server hangs up: each piece is sent after the answer to the one before."""
+    """Send each piece after the answer to the previous one; yield all answers until a disconnect."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     received = b""
     for number, piece in enumerate(pieces):

@@ -1,4 +1,4 @@
-"""Squares are in natural order of the node names, and keep their places while the cluster is unchanged."""
+"""Squares are in the natural order of node names, and keep their places while the cluster is unchanged."""
 
 from __future__ import annotations
 

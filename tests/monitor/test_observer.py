@@ -1,4 +1,4 @@
-"""The last state remains while slurm-gpudbd is unreachable, and jobs are judged only after being watched."""
+"""The last state is kept while slurm-gpudbd is unreachable; jobs are judged only after an observation."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ class _Site:
         self.job: dict[str, Any] = {"start_s": NOW_S - 1}
         self.util_pct: float | None = 0.0
         self.reported_at_s = 0.0
-        """So old the node's values are."""
+        """The age of the node's values."""
         self.observer = Observer(self.connect, lambda: NOW_S + self.passed_s, lambda: self.passed_s)
 
     @contextmanager
@@ -129,7 +129,7 @@ def test_while_mariadb_is_down_data_of_slurm_and_nodes_continues(site: _Site) ->
 
 
 def _use(job_id: int, **given: Any) -> RunningUse:
-    """A job of an hour that never computed anything."""
+    """Return the use of a job that has been idle for an hour."""
     values: dict[str, Any] = {
         "job_id": job_id,
         "start_s": NOW_S - 3600,
@@ -151,7 +151,7 @@ def _use(job_id: int, **given: Any) -> RunningUse:
         (_use(7, used=None), []),
         (_use(7, coverage=0.7), []),
         (_use(7, start_s=NOW_S - 100), []),
-        (_use(8), []),  # it is over
+        (_use(8), []),  # job 8 has ended
     ],
 )
 def test_records_show_at_once_who_never_used_a_gpu_but_nothing_below_coverage(

@@ -1,4 +1,4 @@
-"""One moment of the cluster: values are shown with the job of the GPU, and the unknown is a gap."""
+"""A state of the cluster has the values of each GPU with its job; unknown values are gaps."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Colours are written once: canvas, style sheet and the picture without scripts have the same."""
+"""Colours are defined once; the canvas, the style sheet and the picture without scripts use the same ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def layout() -> SquareLayout:
 
 
 def drawn(layout: SquareLayout, metric: str, octet: int, state: int = 1) -> set[str]:
-    """The ways in which all squares are drawn that have this octet and this state."""
+    """Return the different ways in which squares with a given octet and state are drawn."""
     n = layout.n_squares
     svg = draw(layout, plan(layout), layout.metrics[metric], bytes([octet]) * n, bytes([state]) * n, "t")
     return set(re.findall(r"<path (.*?) d=", svg))

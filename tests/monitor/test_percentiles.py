@@ -1,4 +1,4 @@
-"""p25 and p95 are exact for histograms, and those of the bins for timelines."""
+"""p25 and p95 of histograms are exact; for timelines they are the percentiles of the bins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state while slurm-gpudbd, or a part of its data, is unavailable."""
+"""Test the polled state while slurm-gpudbd, or a part of its data, is unavailable."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Flaky(SyntheticCluster):
 
 
 class Watched:
-    """A poller over a flaky slurm-gpudbd."""
+    """A poller of a slurm-gpudbd that fails at times."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()

@@ -1,4 +1,4 @@
-"""A cluster in a few rows: every GPU is counted once, and no allocated GPU is called free."""
+"""The summary of a cluster counts every GPU once, and counts no allocated GPU as free."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_gpus_are_allocated_free_or_out_of_service() -> None:
     )
     assert gpu_types(state) == [
         GpuType(name="a100", total=4, allocated=3, free=1, out_of_service=0, next_free_s=NOW_S + 50),
-        # GPUs that the draining node's job leaves are not free.
+        # Unallocated GPUs of a draining node are not free.
         GpuType(name="v100", total=4, allocated=1, free=0, out_of_service=3, next_free_s=None),
     ]
 

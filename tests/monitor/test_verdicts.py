@@ -1,4 +1,4 @@
-"""Findings of slurm-gpudbd's watch are listed with their job: for operators, and for the owner."""
+"""Operators and the owner of a job see the findings of slurm-gpudbd's watch with the job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.monitor.small_cluster import Here
 
 
 class Ill(Here):
-    """A job of eight GPUs whose third one is slow."""
+    """A job with eight GPUs, the third of which is slow."""
 
     def __init__(self) -> None:
         super().__init__(churn=0.0)

@@ -36,7 +36,7 @@ def _check_transitions() -> Iterator[None]:
         else:
             assert subject.allocation.key.segment not in {a.key.segment for a in life.allocations}
             is_kept = subject.allocation.key.segment in {a.key.segment for a in life._spool.allocations()}
-            # Devices that were looked up may be known: the allocation is closed by then.
+            # A lookup of the devices may already have closed the allocation.
             assert is_kept is (to is not AllocationState.CLOSED) or event in _LOOK_UP
         return to
 

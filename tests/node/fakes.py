@@ -1,4 +1,4 @@
-"""A fake clock and fake GPUs that follow a schedule, so that tests can compare records with the truth."""
+"""A fake clock, and fake GPUs with a known schedule that tests compare with records."""
 
 from __future__ import annotations
 
@@ -85,21 +85,21 @@ class Work:
 
 
 def _between(works: Sequence[Work], start_s: float, end_s: float) -> list[Work]:
-    """Return the works that overlap with the interval."""
+    """Return each Work that overlaps with the interval."""
     return [work for work in works if work.start_s < end_s and work.end_s > start_s]
 
 
 def _mean(works: Sequence[Work], start_s: float, end_s: float) -> float:
-    """Return the mean percent of these works over the interval."""
+    """Return the mean utilisation in percent that `works` cause in the interval."""
     busy = sum(work.percent * (min(end_s, work.end_s) - max(start_s, work.start_s)) for work in works)
     return busy / (end_s - start_s)
 
 
 @dataclass
 class FakeGpu:
-    """A GPU that does `work`; its ring has a tick every 1/6 s and whole percents, like the driver's.
+    """A GPU that does `work`; like the driver's, its ring has a sample in whole percent every 1/6 s.
 
-    While `failure` is set, it cannot be read; `lost` stands for the most common failure.
+    While `failure` is set, the GPU cannot be read; `lost` sets the most common failure.
     """
 
     clock: FakeClock
@@ -123,7 +123,7 @@ class FakeGpu:
         return DeviceProperties(**{"uuid": self.uuid, "index": index, "minor": self.minor, **self.more_facts})
 
     def read(self, request: ReadRequest) -> Reading:
-        """Return a reading as a Reader does; `more_detail` adds fields to a detailed one."""
+        """Return a reading as a Reader does; `more_detail` adds fields to detailed readings."""
         self.reads += 1
         ring_us, process_us = request.ring_after_us, request.process_ring_after_us
         ring = None if ring_us is None else self.utilization_samples(ring_us)
@@ -150,7 +150,7 @@ class FakeGpu:
     def mean(
         self, start_s: float, end_s: float, job_id: int | None = None, *, pid: int | None = None
     ) -> float:
-        """Return the true mean percent of one job, of one process or of all."""
+        """Return the true mean utilisation in percent of one job, of one process or of all processes."""
         return _mean(
             [
                 work
@@ -162,7 +162,7 @@ class FakeGpu:
         )
 
     def memory_mean(self, start_s: float, end_s: float, job_id: int | None = None) -> float:
-        """Return the true mean percent of the memory in use."""
+        """Return the true mean of used memory in percent."""
         byte_seconds = 0.0
         for work in _between(self.work, start_s, end_s):
             if job_id in (None, work.job_id):
@@ -170,7 +170,7 @@ class FakeGpu:
         return 100 * byte_seconds / self.total / (end_s - start_s)
 
     def _ticks(self, after_us: int) -> Sequence[tuple[int, float, float]]:
-        """Return (stamp, start, end) of the ticks in the ring after that time; the ring covers 20 s."""
+        """Return (stamp, start, end) of the ring's ticks after a time; the ring covers 20 s."""
         last = math.floor(self.clock.now_s / self.tick_s)
         known = math.floor((after_us / 1e6 - self.clock.offset_s) / self.tick_s) - 1
         ticks = []
@@ -182,7 +182,7 @@ class FakeGpu:
         return ticks
 
     def _done(self, after_us: int) -> Iterator[tuple[int, float, float, Sequence[Work]]]:
-        """Yield (stamp, start, end, works) of each of these ticks."""
+        """Yield (stamp, start, end, works) of each of the ring's ticks after a time."""
         ticks = self._ticks(after_us)
         if not ticks:
             return
@@ -239,7 +239,7 @@ class FakeGpu:
 class FakeReader:
     """A driver, unless `loaded` is false; `absent` devices cannot be read.
 
-    Also a Follower, which creates its samples when they are requested.
+    The driver is also a Follower that creates its samples when they are requested.
     """
 
     gpus: list[FakeGpu]
@@ -322,7 +322,7 @@ class FakeReader:
 
 
 class FakeProcesses(ProcessJobs):
-    """Derive the job from the process id of Work, if it was looked up while the process ran."""
+    """A lookup of jobs by the process IDs of Work, only for processes looked up while they ran."""
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ class HostNode:
         )
 
     def set_cpu_time(self, job_id: int, cpu_s: float) -> None:
-        """Write the CPU time that the job's cgroup shows."""
+        """Write the CPU time to the job's cgroup."""
         group = self.root / f"cgroup/cpuacct/slurm_n1/uid_{os.geteuid()}/job_{job_id}"
         write(group / "cpuacct.usage", f"{round(cpu_s * 1e9)}\n")
 

@@ -1,4 +1,4 @@
-"""A node for tests: they run its hooks, advance its clock, and kill and restart its slurm-gpud."""
+"""A node whose hooks, clock and slurm-gpud a test runs, advances, kills and restarts."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Machine:
         uid: int = 1001,
         seen_after_s: float = 0.002,
     ) -> None:
-        """Run a hook; slurm-gpud sees its file a moment later."""
+        """Run a hook; slurm-gpud reads the hook's file after `seen_after_s`."""
         self.write_hook(kind, job_id, gpus, restart=restart, uid=uid)
         self.clock.advance(seen_after_s)
         if self.node is not None:
@@ -189,7 +189,7 @@ class Machine:
         return [item.wire["kind"] for item in self.spool.queue.waiting(10_000) if item.kind == "events"]
 
     def event_data(self) -> list[dict[str, Any]]:
-        """Return the data of events, in the same order."""
+        """Return the data of the waiting events, in their order."""
         assert self.spool is not None
         return [dict(item.wire["data"]) for item in self.spool.queue.waiting(10_000) if item.kind == "events"]
 

@@ -13,7 +13,7 @@ from lab.simgpu.schedule import Phase, to_points
 SHORTEST_S, LONGEST_S = 1.0, 600.0
 _MEMORY_MIB = 39_000
 _SHARERS = 4
-# The mean duration is no shorter: no program fills and empties a GPU's memory many times a second.
+# The shortest mean duration of a phase: programs do not fill and empty GPU memory many times a second.
 _PHASE_S = 0.3
 
 
@@ -47,13 +47,13 @@ class Run:
 
 @dataclass
 class Load:
-    """Runs on GPUs and MIG instances that belong to one job each, and on GPUs that several share."""
+    """Runs on GPUs and MIG instances with one job each, and on GPUs that several jobs share."""
 
     seed: int
     runs_wanted: int
     whole: Sequence[int]
     shared: Sequence[int]
-    # Memory of each MIG instance in MiB.
+    # The memory of each MIG instance in MiB.
     instances: Mapping[int, float]
     runs: list[Run] = field(default_factory=list)
 
@@ -80,7 +80,7 @@ class Load:
     def _add(self, job_id: int, restart: int, places: Sequence[tuple[int, int]]) -> None:
         dice = self._dice
         before = [run.end_s for run in self.runs if run.job_id == job_id]
-        # Often the next job follows immediately: within the driver's sample in which the last one ended.
+        # The next job often starts within the driver's sample in which the previous job ended.
         start_s = max([self._free_s[place] for place in places] + before) + dice.choice((0.03, 0.2, 1.7, 6.1))
         start_s += dice.random() * 0.5
         seconds = math.exp(dice.uniform(math.log(SHORTEST_S), math.log(LONGEST_S)))
@@ -91,7 +91,7 @@ class Load:
         self.runs.append(Run(job_id, restart, gpus, start_s, start_s + seconds, programs))
 
     def _programs(self, gpu: int, seconds: float) -> Iterator[Program]:
-        """Yield no program (an idle job), one or two, which end before the job or with it."""
+        """Yield up to two programs that end no later than the job; an idle job has none."""
         dice = self._dice
         count = dice.choices((0, 1, 2), (1, 8, 1))[0]
         memory_mib = self.instances.get(

@@ -20,7 +20,7 @@ CODES = [*range(1, 31), 999, -1, 12345]
 class Nonsense:
     """A stand-in for the loaded library: a fraction `rate` of all calls returns nonsense.
 
-    That is a random return code, or an answer of random bytes or of 0xff only.
+    Nonsense is a random return code, or an answer of random bytes or of 0xff only.
     """
 
     def __init__(self, library: Any, seed: int, rate: float) -> None:

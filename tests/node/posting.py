@@ -54,7 +54,7 @@ class Database:
         self.shipments: list[dict[str, Any]] = []
         self.sizes: list[int] = []
         self.replies: list[Reply] = []
-        self.poison: int | None = None  # the job whose record makes a request a 400
+        self.poison: int | None = None  # requests with a record of this job get a 400
         self.too_many: int | None = None
         self.answer: dict[str, Any] = {}
 

@@ -1,6 +1,6 @@
 """A node on simulated GPUs whose clock advances only with events.
 
-The real pynvml over the simulated library, real hook files and a /proc of its own, under one fake clock.
+It uses the real pynvml over the simulated library, real hook files and its own /proc, with one fake clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NS = 10**9
 
 
 class StoppedClock(FakeClock):
-    """The node's clock, which also sets that of the simulated driver; the driver stamps wall time."""
+    """The clock of the node and of the simulated driver, which stamps samples with wall time."""
 
     def __init__(self, world: World) -> None:
         self._world, self.offset_s = world, WALL_0
@@ -44,7 +44,7 @@ class StoppedClock(FakeClock):
         self._world.stop_clock(self.at_ns(now_s))
 
     def at_ns(self, at_s: float) -> int:
-        """Wall clock in ns at a monotonic time."""
+        """Return the wall clock in ns at a monotonic time."""
         return round((at_s + self.offset_s) * _NS)
 
 
@@ -65,7 +65,7 @@ class SimulatedMachine(Machine):
         self.gpus: tuple[Device, ...] = tuple(self.world.computing)  # type: ignore[assignment]
         (directory / "mig-minors").write_text(minors_file(device.minor for device in self.world.devices))
         self.reader = NvmlReader(now_s=self.clock.monotonic)  # type: ignore[assignment]
-        self.follows = False  # its clock is stopped between the requests of slurm-gpud
+        self.follows = False  # the clock is stopped between requests of slurm-gpud
         self.truths: list[ProcessTruth] = []
         self._proc = FakeProc(directory / "proc")
         self._next_pid = 10_000
@@ -106,14 +106,14 @@ class SimulatedMachine(Machine):
         self._proc.end(pid)
 
     def close(self) -> None:
-        """Shut down the library, so that the next test loads its own world."""
+        """Shut down the library to let the next test load its own world."""
         if self.spool is not None:
             self.kill()
         shut_down_nvml()
 
 
 def load_library(library: Path) -> None:
-    """Load the simulated NVML, so that the linker finds it by name when pynvml asks for it."""
+    """Load the simulated NVML in advance; the linker then finds it by name for pynvml."""
     ctypes.CDLL(str(library))
 
 

@@ -9,10 +9,10 @@ from slurm_gpu.wire import Record
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
 
-# Two GPUs: one allocated to a single job, and one shared by two.
+# One GPU is allocated to a single job, and two jobs share the other.
 SLOTS = {0: 0, 1: 1, 2: 1}
 PERCENT = (0.0, 7.0, 23.0, 40.0)
-# A tick of the driver's ring, and the sample in which a job begins or ends.
+# The durations of a tick of the driver's ring, and of the sample in which a job begins or ends.
 TICK_S = 1 / 6
 # A kill loses at most the time since the last checkpoint.
 CHECKPOINT_S = 10.0
@@ -22,8 +22,8 @@ SETTLED_S = 2.0
 # No job is shorter than the resolution of /proc/uptime.
 SHORTEST_S = 0.05
 DRIVER_STARTS_S = 15.0
-# The interval of slurm-gpudbd's answers; the time after which it reports a job as ended; and the time
-# until a run without a prolog has been reported twice and is accepted.
+# The interval of slurm-gpudbd's answers, the delay until it reports a job as ended, and the time until
+# a run without a prolog is accepted after two reports.
 ANSWER_S, ENDED_S, ACCEPTED_S = 10.0, 120.0, 32.0
 
 
@@ -43,7 +43,7 @@ class StoryRun:
     neighbours: int = 0
     epilog_lost: bool = False
     prolog_unseen: bool = False
-    # The seconds since its unreported end when slurm-gpud, which then cannot look back, was restarted.
+    # The seconds from the run's unreported end to a restart of slurm-gpud, which cannot measure them later.
     unknown_s: float = 0.0
 
 
@@ -87,7 +87,7 @@ class Story:
         self.machine.run_until(until_s)
 
     def _answer(self) -> None:
-        """Deliver an answer of slurm-gpudbd: the running jobs, and those that ended a while ago."""
+        """Deliver an answer of slurm-gpudbd: the running jobs, and jobs that ended ENDED_S ago or earlier."""
         node, wall_s = self.machine.node, self.clock.wall()
         if node is None:
             return
@@ -168,7 +168,7 @@ class Story:
         self.end(slot, seen=False)
 
     def requeue_unseen(self, slot: int, percent: float, pause_s: float) -> None:
-        """Requeue the job without a prolog, as Slurm may do for a job that has just ended there."""
+        """Requeue the job without a prolog, as Slurm may do if the job has just ended on the same node."""
         self.requeue(slot, percent, pause_s, seen=False)
 
     def requeue(self, slot: int, percent: float, pause_s: float, *, seen: bool = True) -> None:
@@ -180,7 +180,7 @@ class Story:
     def stop(self, killed: bool) -> None:
         if self.machine.node is None:
             return
-        # A restarted slurm-gpud could not expect a run that only Slurm has reported.
+        # A restarted slurm-gpud has no trace of a run that only Slurm has reported.
         open_jobs = self.machine.node.open_jobs()
         if any(run.prolog_unseen and run.job_id not in open_jobs for run in self.open.values()):
             return
@@ -225,7 +225,7 @@ class Story:
 
 
 def check(run: StoryRun, records: list[Record]) -> None:
-    """Check that these are all records of the run, and that they agree with the truth."""
+    """Check that the records of a run are complete and agree with the truth."""
     length_s = run.end_s - run.start_s
     lost_s = run.unwatched_s + run.kills * (CHECKPOINT_S + BEGIN_GAP_S) + run.clock_sets * CLOCK_GAP_S
     lost_s += BEGIN_GAP_S + ACCEPTED_S * run.prolog_unseen + CHECKPOINT_S * run.epilog_lost

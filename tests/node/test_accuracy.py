@@ -23,7 +23,7 @@ def job(machine: Machine, gpu: FakeGpu, job_id: int, seconds: float, work: list[
     """Run one job to its end and return its start."""
     machine.hook("prolog", job_id, "0")
     start = machine.clock.now_s - 0.002
-    # Phases do not overlap, so the device's percent is a whole number between two of their borders.
+    # Phases do not overlap, so the device's utilisation is a whole percent between two of their borders.
     borders = sorted(at for phase in work for at in phase[:2])
     for number, phase in enumerate(work):
         begin, end = borders[2 * number], borders[2 * number + 1]
@@ -69,7 +69,7 @@ def check(record, gpu, start, seconds, within=1):  # type: ignore[no-untyped-def
     assert abs(record.allocated_s - seconds) < 0.002
     assert record.sampled_s <= record.allocated_s
     assert record.sampled_s > record.allocated_s - 0.05
-    # Every measured millisecond is in the histogram once; the last one is rounded.
+    # The histogram contains every measured millisecond once; the last is rounded.
     assert abs(sum(record.util_hist_ms.values()) - record.sampled_s * 1000) <= 0.51
     assert abs(sum(record.mem_hist_ms.values()) - record.mem_used_frac.seconds * 1000) <= 1
 
@@ -80,11 +80,11 @@ def check(record, gpu, start, seconds, within=1):  # type: ignore[no-untyped-def
 def test_short_jobs_on_a_new_node(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
     """Check that the error is at most a quarter of the sample in which slurm-gpud began.
 
-    The sample does not show which job caused its activity. It lasts w seconds, the GPU was busy for the part
-    p of them, and the job had it for the last h. In these the GPU was busy for max(0, pw - (w - h)) to
-    min(h, pw) seconds. The record counts ph, which differs from either end by at most h(w - h)/w, so w/4.
-    For p = 1/2 and h = w/2 the ends are w/2 apart: no other value is nearer to both. The driver's rounding
-    adds half a point.
+    The sample does not show which job caused its activity. Let the sample last w seconds, the GPU be busy for
+    a part p of it, and the job have the GPU for the last h seconds. In these h seconds the GPU was busy for
+    at least max(0, pw - (w - h)) and at most min(h, pw) seconds. The record counts ph seconds, which differs
+    from either bound by at most h(w - h)/w, hence w/4. For p = 1/2 and h = w/2 the bounds are w/2 apart, and
+    no other value is nearer to both. The driver's rounding adds half a point.
     """
     check_single_job(offset, seconds, work, on_a_new_node=True)
 
@@ -125,7 +125,7 @@ def test_shared_gpus(data: st.DataObject) -> None:
         for record in records:
             start, end = jobs[record.job_id]
             own = gpu.mean(start, end, record.job_id)
-            # Whole percents of each process, rounded: half a point more than of the device.
+            # The driver rounds the percent of each process, which adds an error of half a point.
             assert core(record) is not None
             assert abs(core(record) - own) <= 1.5  # type: ignore[operator]
             assert abs(mem(record) - gpu.memory_mean(start, end, record.job_id)) <= 1  # type: ignore[operator]

@@ -1,6 +1,6 @@
 """Jobs begin, end, share and are requeued while slurm-gpud dies, its clock is set and hooks are lost.
 
-In every story, a run's records contain its activity while slurm-gpud watched, nothing of other jobs, and
+In every story, a run's records contain its activity while slurm-gpud ran, contain nothing of other jobs, and
 lack no more time than the outages.
 """
 
@@ -19,13 +19,13 @@ from tests.node.fakes import FakeClock, FakeGpu
 from tests.node.machine import Machine
 from tests.node.story import PERCENT, SLOTS, Story, check
 
-# Always the same stories, unless the variable is set, as by `make soak`.
+# The stories are always the same, unless the variable is set, as in `make soak`.
 STORIES = int(os.environ.get("SLURM_GPU_TEST_STORIES", "30"))
 stories = settings(
     max_examples=STORIES, deadline=None, derandomize="SLURM_GPU_TEST_STORIES" not in os.environ
 )
 
-# The name of a method of Story, and its arguments.
+# The name of a Story method, and the arguments of its call.
 Step = tuple[Any, ...]
 
 
@@ -72,7 +72,7 @@ def test_records_are_true_except_for_outages(steps: list[Step]) -> None:
 
 @stories
 @given(st.lists(st.one_of(*_ordinary, *_lost_hooks), min_size=3, max_size=30))
-# The run ends without an epilog while slurm-gpud is down, whose new process has not seen the prolog.
+# The run ends without an epilog while slurm-gpud is down; its next process does not see the prolog.
 @example([("begin", 0, 0.0), ("stop", True), ("lose_epilog", 0), ("wait", 4.0)])
 def test_records_are_true_when_hooks_are_lost(steps: list[Step]) -> None:
     play(steps)

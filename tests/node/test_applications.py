@@ -1,4 +1,4 @@
-"""Jobs are recognised by the most specific traces of their processes, and nothing else of them is stored."""
+"""Jobs are recognised by the most specific traces of their processes; no other traces are stored."""
 
 import os
 import re
@@ -207,7 +207,7 @@ def test_the_best_finding_is_kept_and_unchanged_processes_are_not_read_again(tmp
     (proc.root / "5" / "cmdline").write_text("app\0--special\0")
     job.scan([5])
     assert job.best.rule.name == "General"  # no sign of a change
-    process(proc, 5, "app --special", size=400 << 20)  # it has loaded something
+    process(proc, 5, "app --special", size=400 << 20)  # it has loaded a library
     job.scan([5])
     assert job.best.rule.name == "Special"
     process(proc, 5, "tool -n 1", executable="tool", size=800 << 20)

@@ -1,4 +1,4 @@
-"""`slurm-gpud applications` shows what is recognised and why, and names every mistake in the rules."""
+"""`slurm-gpud applications` shows each recognised application, the reason, and all errors in the rules."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_an_unrecognised_process_is_shown_with_its_traces(
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as run:
         assert run.stdin is not None
         assert run.stdout is not None
-        # Once it answers, its libraries are mapped.
+        # When the process answers, its libraries are mapped.
         run.stdin.write(b"?")
         assert run.stdout.read(1) == b"?"
         assert main(["applications", "--rules", str(rules), "--pid", str(run.pid)]) == 1
@@ -112,7 +112,7 @@ def test_the_best_process_determines_the_job_s_application() -> None:
 
 
 class Owned(Processes):
-    """Processes of which only the owner is known; an absent one has exited."""
+    """Processes with a known owner only; processes that are not listed have exited."""
 
     def __init__(self, uids: Mapping[int, int]) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Owned(Processes):
 def test_slurm_s_own_processes_are_not_the_application() -> None:
     processes = Owned({5: 0, 6: 0, 7: 1001, 8: 1001})
     assert without_slurms_own(processes, [5, 6, 7, 8]) == [7, 8]
-    assert without_slurms_own(processes, [5, 6, 9]) == [5, 6, 9]  # the last has gone
+    assert without_slurms_own(processes, [5, 6, 9]) == [5, 6, 9]  # process 9 has exited
 
 
 def test_a_job_not_on_this_node_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,14 +32,14 @@ CODES = [*range(1, 31), 999, 1000, -1]
 RAISED: list[type[Exception]] = [ValueError, OSError, MemoryError, ctypes.ArgumentError, KeyError]
 NO_TEXT = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 START_NS = 1_800_000_000 * 10**9
-# Without these no GPU is found at all.
+# Without these functions no GPU is found at all.
 VITAL = {"nvmlInitWithFlags", "nvmlDeviceGetCount_v2"}
 OF_A_GPU = {"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet"}
 Fault = int | Exception | None
 
 
 class Faulty:
-    """The library with one function that fails for the first GPU, or always if it takes no GPU."""
+    """The library with one function that fails for the first GPU, or always if it has no GPU argument."""
 
     def __init__(self, library: Any, name: str) -> None:
         self._library, self._name = library, name

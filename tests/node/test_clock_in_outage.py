@@ -42,7 +42,7 @@ def test_an_epilog_of_the_previous_run_does_not_close_the_next(machine: Machine)
     machine.run(0.5)
     machine.hook("prolog", 7, "0", restart=1)
     machine.kill()
-    epilog.write_bytes(written)  # as a kill leaves it that comes before the file is removed
+    epilog.write_bytes(written)  # as if slurm-gpud was killed before it removed the file
     machine.start()
     machine.run(20)
     machine.hook("epilog", 7, "0", restart=1)
@@ -51,7 +51,7 @@ def test_an_epilog_of_the_previous_run_does_not_close_the_next(machine: Machine)
 
 
 def test_a_run_from_before_a_reboot_ends_before_the_next_begins(tmp_path: Path, gpu: FakeGpu) -> None:
-    """Before the reboot the clock was an hour ahead, and the hook files are still there."""
+    """Set the clock an hour ahead before the reboot, and keep the hook files."""
     machine = Machine(tmp_path, gpu)
     machine.write_hook("prolog", 7, "0")
     machine.clock.advance(100)
@@ -73,8 +73,8 @@ def test_a_run_from_before_a_reboot_ends_before_the_next_begins(tmp_path: Path, 
 def test_a_kill_in_the_first_second_of_a_job_keeps_its_allocated_time(
     machine: Machine, step_s: float
 ) -> None:
-    """The samples are lost, but not the start of the job."""
-    machine.run(0.7)  # the next process begins in another fraction of a second
+    """Test that only the samples are lost, not the start of the job."""
+    machine.run(0.7)  # the next slurm-gpud starts at another fraction of a second
     machine.hook("prolog", 7, "0")
     machine.run(0.5)
     machine.kill()
@@ -92,7 +92,7 @@ def test_a_kill_in_the_first_second_of_a_job_keeps_its_allocated_time(
 def _utilization_of_a_job_in_an_outage(
     directory: Path, steps: dict[float, float], *, prolog_s: float
 ) -> tuple[float | None, float]:
-    """Return the recorded percent of a job that used 80, and the sampled seconds.
+    """Return the recorded utilisation of a job that used 80 %, and the sampled seconds.
 
     slurm-gpud is down from 0 s to 16 s, the job runs from `prolog_s` to 26 s, and `steps` maps the times of
     clock steps to their seconds.
@@ -124,7 +124,7 @@ def _utilization_of_a_job_in_an_outage(
 def test_driver_samples_stamped_by_a_different_clock_are_a_gap(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, step_s: float, prolog_s: float
 ) -> None:
-    """Activity from before the job is not counted, whether the clock was set before or after its start."""
+    """Test that earlier activity is not counted, whether the clock is set before or after the start."""
     percent, sampled_s = _utilization_of_a_job_in_an_outage(tmp_path, {5: step_s}, prolog_s=prolog_s)
     assert percent == pytest.approx(80, abs=0.5)
     assert sampled_s == pytest.approx(10, abs=0.3)

@@ -15,7 +15,7 @@ from tests.node.fakes import WALL_0, FakeClock
 
 
 class StallingClock(FakeClock):
-    """A clock that stalls before each reading for the next of `stalls_s`, as long as there is one."""
+    """A clock that stalls before each reading for the next duration in `stalls_s`, if any."""
 
     def __init__(self, stalls_s: Sequence[float] = ()) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Growth of a counter between two readings: wraps count, resets are gaps, 0 is a measurement."""
+"""Test the growth of a counter between two readings: wraps count, resets are gaps, 0 is a measurement."""
 
 import pytest
 from hypothesis import given

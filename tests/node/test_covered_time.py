@@ -17,7 +17,7 @@ from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine
 from tests.node.test_host_mode import ALICE, HostMachine, work
 
-# While slurm-gpud or its reader is stalled, the driver still counts and fills its ring.
+# While slurm-gpud or its reader is stalled, the driver still increments counters and fills its ring.
 SILENT = ("absent", "stalled")
 BY_COUNTERS = {
     *(field.name for field in dataclasses.fields(Record) if field.type == "Total | None"),
@@ -153,7 +153,7 @@ def test_sampled_time_of_a_device_without_utilisation_is_that_of_memory(
     assert record.sampled_s == pytest.approx(30, abs=0.1)
 
 
-# The kind of failure, its seconds, and the seconds without a failure after it.
+# The kind of failure, its duration, and the seconds without a failure afterwards.
 Outage = tuple[str, float, float]
 _outages = st.lists(
     st.tuples(

@@ -78,7 +78,7 @@ def checked_twice(gpu: Gpu) -> list[tuple[str, int | None, Mapping[str, object]]
 
 
 def test_processes_of_the_allocated_job_are_not_intruders(gpu: Gpu) -> None:
-    gpu.process(101, None, claimed=9)  # a container's, outside the job's cgroup
+    gpu.process(101, None, claimed=9)  # in a container, outside the job's cgroup
     assert checked_twice(gpu) == []
 
 
@@ -91,7 +91,7 @@ def test_a_process_of_a_job_without_the_gpu_is_an_intruder(gpu: Gpu, job: int) -
 
 
 def test_a_process_without_a_job_is_an_intruder_on_an_allocated_gpu(gpu: Gpu) -> None:
-    gpu.process(101, None, BOB, claimed=9)  # not bob's job
+    gpu.process(101, None, BOB, claimed=9)  # job 9 is not bob's
     assert checked_twice(gpu) == [("intruder", 9, {"pid": 101, "uid": BOB, "job": None})]
 
 
@@ -159,7 +159,7 @@ def test_another_process_with_the_same_id_is_another_intruder(gpu: Gpu) -> None:
 
 
 def test_the_job_s_user_is_an_intruder_only_in_another_job(gpu: Gpu) -> None:
-    gpu.process(101, None, ALICE)  # a container's, of a daemon
+    gpu.process(101, None, ALICE)  # in a container of a daemon
     gpu.process(102, 7, ALICE)
     assert checked_twice(gpu) == [("intruder", 9, {"pid": 102, "uid": ALICE, "job": 7})]
 
@@ -169,7 +169,7 @@ def test_events_of_one_job_are_limited_per_hour_and_omissions_counted(gpu: Gpu) 
         gpu.process(pid, 7)
     assert len(checked_twice(gpu)) == PER_HOUR
     gpu.process(300, 8)
-    assert len(checked_twice(gpu)) == PER_HOUR + 1  # of others too
+    assert len(checked_twice(gpu)) == PER_HOUR + 1  # each job has its own limit
     gpu.check(3600)
     assert gpu.events()[-1] == ("intruder", None, {"of": "job 7", "left_out": 20})
     gpu.process(301, 7)

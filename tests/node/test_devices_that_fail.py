@@ -1,4 +1,4 @@
-"""Events and gaps from GPUs, drivers and readers that fail, with and without a job."""
+"""Test the events and gaps of GPUs, drivers and readers that fail, with and without a job."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_a_reader_restart_costs_only_its_own_duration(
     (record,) = machine.records()
     assert machine.events() == []
     assert core(record) == pytest.approx(50, abs=0.5)
-    assert record.sampled_s == pytest.approx(60, abs=0.1)  # the driver's ring has it all
+    assert record.sampled_s == pytest.approx(60, abs=0.1)  # the driver's ring covers the gap
     assert record.mem_used_frac is not None
     assert record.mem_used_frac.seconds == pytest.approx(60, abs=absent_s + 0.2)
 
@@ -195,7 +195,7 @@ def test_a_driver_loaded_late_is_used_from_then_on(machine: Machine) -> None:
     machine.run(2)
     (record,) = machine.records()
     assert record.device == "GPU-0"
-    assert record.sampled_s == pytest.approx(60, abs=2)  # the ring covers 20 s before that
+    assert record.sampled_s == pytest.approx(60, abs=2)  # the ring covers the last 20 s
     assert record.mem_used_frac is not None
     assert record.mem_used_frac.seconds == pytest.approx(40, abs=2)
 
@@ -250,7 +250,7 @@ def test_a_job_on_a_gpu_that_never_answered_has_an_event(tmp_path: Path, clock: 
 
 
 def test_a_gpu_missing_from_nvml_is_lost_for_its_job(tmp_path: Path, clock: FakeClock) -> None:
-    """NVML lists one GPU fewer than Slurm."""
+    """Test a job on a GPU that Slurm lists and NVML does not."""
     good, missing = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-missing", 1)
     machine = Machine(tmp_path, good, missing)
     machine.reader.gpus.remove(missing)
@@ -292,7 +292,7 @@ def test_without_a_driver_each_gpu_of_a_job_is_lost(machine: Machine) -> None:
 
 
 def test_no_position_is_assumed_while_a_gpu_has_never_answered(tmp_path: Path, clock: FakeClock) -> None:
-    """slurmd names no files and one minor number is missing, so that later positions are ambiguous."""
+    """Test a slurmd that names no files: a missing minor number makes all later positions ambiguous."""
     gpus = [FakeGpu(clock, f"GPU-{n}", n) for n in range(3)]
     gpus[1].lost = True
     machine = AssumedOrder(tmp_path, *gpus)

@@ -1,4 +1,4 @@
-"""Losses and clock steps during a job: the merged record is true except for gaps that it states."""
+"""After losses and clock steps during a job, the merged record is true except for its gaps."""
 
 import itertools
 import math
@@ -121,7 +121,7 @@ def test_a_kill_in_a_job_s_first_seconds_costs_at_most_half_of_them(
     assert allocated_s - after.allocated_s >= (killed_after_s / 2 if killed_after_s >= 1 else 0)
     for record in before:
         assert core(record) == (pytest.approx(90, abs=1) if record.sampled_s > 0 else None)
-    # Coverage accounts for the rest: it is relative to the duration of the run in Slurm.
+    # Coverage accounts for the missing time, because it is relative to the run's duration in Slurm.
     unseen_s = sum(record.allocated_s for record in before if record.sampled_s == 0)
     assert sampled == pytest.approx(allocated_s - unseen_s, abs=1.5)
 
@@ -140,7 +140,7 @@ class StampedGpu(FakeGpu):
 
     def _ticks(self, after_us: int) -> Sequence[tuple[int, float, float]]:
         steps = self._clock_steps()
-        # The largest lead of an earlier stamp over the current clock.
+        # The largest time by which an earlier stamp is ahead of the current clock.
         least_s = min(itertools.accumulate((by_s for _, by_s in reversed(steps)), initial=0.0))
         ticks = []
         for stamp, start_s, end_s in super()._ticks(after_us + math.floor(least_s * 1e6)):
@@ -182,7 +182,7 @@ def test_samples_stamped_before_a_clock_step_are_not_counted_later(
 def test_a_small_clock_step_during_a_job_misplaces_no_activity(
     tmp_path: Path, clock: FakeClock, step_s: float, before_sample_s: float, sharers: int
 ) -> None:
-    """The GPU is busy until the step and idle afterwards; neither is counted for the other."""
+    """Test that busy time before a clock step and idle time after it are not mixed."""
     gpu = StampedGpu(clock)
     machine = Machine(tmp_path, gpu)
     machine.start()
@@ -200,7 +200,7 @@ def test_a_small_clock_step_during_a_job_misplaces_no_activity(
     for record in machine.records():
         assert record.util_hist_ms is not None
         idle_s = record.util_hist_ms.get(0, 0) / 1000
-        # The sample in which it became idle contains both.
+        # One sample contains both busy and idle time.
         assert record.sampled_s - idle_s == pytest.approx(busy_s, abs=10.5)
         assert record.sampled_s - idle_s <= busy_s + 0.2
         assert idle_s <= 160 - busy_s + 0.2
@@ -216,7 +216,7 @@ def test_a_small_clock_step_during_a_job_misplaces_no_activity(
 def test_a_clock_set_back_before_a_job_adds_no_activity_of_the_previous_job(
     tmp_path: Path, clock: FakeClock, step_s: float, before_s: float, sharers: int, late_s: float
 ) -> None:
-    """On a busy machine the prolog's file may be noticed late; the time until then is a gap."""
+    """Test that the time until slurm-gpud reads the prolog's file, late on a busy machine, is a gap."""
     gpu = StampedGpu(clock)
     machine = Machine(tmp_path, gpu)
     machine.start()
@@ -250,7 +250,7 @@ def test_continual_clock_steps_are_reported_once_a_minute(machine: Machine) -> N
 
 
 class MigGpu(FakeGpu):
-    """An instance on the GPU with minor number 0; the driver reports no utilisation of it."""
+    """A MIG instance on the GPU with minor number 0, without a reported utilisation."""
 
     def __init__(self, clock: FakeClock, gi: int) -> None:
         parts = {"parent": "GPU-0", "gpu_instance": gi, "compute_instance": 0}

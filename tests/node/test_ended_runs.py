@@ -1,4 +1,4 @@
-"""A run that ended here does not begin again, even if slurmctld or slurm-gpud has lost its end."""
+"""A run that ended on a node does not begin again, even if slurmctld or slurm-gpud has lost the end."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.node.machine import Machine
 
 
 def report_running(machine: Machine, seconds: float = 40, **changed: Any) -> None:
-    """Report job 7 as running every 10 s, as a slurmctld that lost its end does."""
+    """Report job 7 as running every 10 s, like a slurmctld that lost the job's end."""
     facts = {"restart": 0, "start_s": int(machine.clock.wall()) - 30, "uid": 1001, "state": "RUNNING"}
     jobs = {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, "age_s": 0.5, **changed}}
     for _ in range(round(seconds / 10)):
@@ -85,7 +85,7 @@ def test_a_run_before_one_with_only_an_epilog_does_not_begin_again(machine: Mach
 
 
 def test_the_next_run_of_a_requeued_job_begins_even_after_a_kill(machine: Machine) -> None:
-    """Its epilog carries the count of the next run, which may come back without a prolog."""
+    """Test an epilog with the restart count of the next run, which may begin without a prolog."""
     ended_job(machine, restart=1)
     restart(machine)
     report_running(machine, restart=0)
@@ -100,7 +100,7 @@ def test_the_next_run_of_a_requeued_job_begins_even_after_a_kill(machine: Machin
 
 
 def test_a_job_with_a_reused_id_begins_by_its_prolog(machine: Machine) -> None:
-    """A slurmctld that was killed may use job IDs again."""
+    """Test reused job IDs, which a killed slurmctld may assign."""
     ended_job(machine)
     restart(machine)
     ended_job(machine, seconds=10)
@@ -121,7 +121,7 @@ def test_a_resumed_job_is_recorded_after_a_kill(machine: Machine) -> None:
 def test_a_kill_before_hook_files_are_removed_duplicates_nothing(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, *, requeued: bool
 ) -> None:
-    """The whole job falls into an outage: its record is on disk, and so are both hook files."""
+    """Test a job within an outage, whose record and hook files are all on disk."""
     machine.kill()
     machine.write_hook("prolog", 7, "0")
     machine.clock.advance(3)
@@ -140,7 +140,7 @@ def test_a_kill_before_hook_files_are_removed_duplicates_nothing(
 
 
 def test_a_partly_written_end_of_a_run_ends_it_only_once(machine: Machine, tmp_path: Path) -> None:
-    """Kill slurm-gpud in the middle of any write: the epilog's file exists until all is written."""
+    """Kill slurm-gpud during any write, while the epilog's file still exists."""
     machine.hook("prolog", 7, "0")
     machine.run(20)
     log = tmp_path / "spool" / "log"
@@ -167,7 +167,7 @@ def test_a_partly_written_end_of_a_run_ends_it_only_once(machine: Machine, tmp_p
 
 
 def test_the_end_of_a_run_is_never_stored_without_its_record(machine: Machine, tmp_path: Path) -> None:
-    """Kill slurm-gpud during the only write of a job within an outage, whose hook files still exist."""
+    """Kill slurm-gpud during the only write for a job within an outage, while its hook files exist."""
     machine.run(1)
     machine.kill()
     hooks = []

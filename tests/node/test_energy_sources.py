@@ -55,7 +55,7 @@ def test_a_constant_counter_at_0_w_is_a_measurement() -> None:
 
 
 def test_a_power_limit_raised_during_a_job_loses_no_energy() -> None:
-    """Sites set limits in prologs or by the available power; the limit was 400 W when the job began."""
+    """Raise the power limit from 400 W during the job, as sites do when more power is available."""
     joules = [*(350.0 * n for n in range(5)), *(1400.0 + 1200.0 * n for n in range(1, 6))]
     record = watched([350.0] * 5 + [1200.0] * 5, joules)
     assert record.energy_j == Total(9.0, joules[-1])
@@ -63,7 +63,7 @@ def test_a_power_limit_raised_during_a_job_loses_no_energy() -> None:
 
 
 def test_a_counter_that_catches_up_is_used() -> None:
-    """Samples of power that cover only a part of the energy do not replace it."""
+    """Test that power samples that account for only a part of the energy do not replace the counter."""
     record = watched([300.0] * 5, [0.0, 0.0, 0.0, 1000.0, 1330.0])
     assert record.energy_j == Total(4.0, 1330.0)
     assert record.energy_sampled_s is None
@@ -96,7 +96,7 @@ def test_an_unrecovered_stall_without_samples_of_power_is_a_gap() -> None:
 
 
 def test_growth_while_a_gpu_is_shared_does_not_make_up_for_a_stall() -> None:
-    """The stalled interval is replaced by samples of power, although the counter later caught up."""
+    """Test that power samples replace the stalled interval, although the counter later catches up."""
     one = tally()
     for n, (joules, alone) in enumerate([(0.0, True), (0.0, True), (900.0, False), (1200.0, True)]):
         reading = sample(START + n, alone=alone, power_w=300.0, energy_mj=DeviceCounter(round(1000 * joules)))
@@ -161,7 +161,7 @@ def test_energy_matches_the_drawn_power_for_any_counter(
 def record_of_links(
     *, seconds: int = 5, util_pct: float | None = None, gpm: float | None = None, **rates: int
 ) -> Record:
-    """Return the record of link counters that grow at these rates in bytes per second."""
+    """Return the record of link counters that grow at the given rates in bytes per second."""
 
     def reading(second: int) -> DeviceSample:
         counters = {f"{name}_bytes": DeviceCounter(10**6 + rate * second) for name, rate in rates.items()}

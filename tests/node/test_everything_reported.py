@@ -1,4 +1,4 @@
-"""All that a GPU reports reaches the record of the job on it, from the reader to the spool."""
+"""Every field that a GPU reports is stored in the record of its job, from the reader to the spool."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ FACTS: dict[str, Any] = {
 
 
 class FurtherFields:
-    """Further fields of a GPU: links at constant rates and a throttle reason."""
+    """Additional fields of a GPU: links with constant rates, and a throttle reason."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock, self.since_s, self.sampled_s = clock, 0.0, clock.now_s
@@ -47,7 +47,7 @@ def fields(gpu: FakeGpu, clock: FakeClock) -> FurtherFields:
 
 @pytest.fixture
 def machine(fields: FurtherFields, tmp_path: Path, gpu: FakeGpu) -> Machine:
-    """Return a node whose GPU had these fields before slurm-gpud started."""
+    """Return a node whose GPU had the given fields before slurm-gpud started."""
     machine = Machine(tmp_path, gpu)
     machine.start()
     return machine
@@ -115,7 +115,7 @@ def test_activity_of_a_shared_gpu_is_assigned_to_no_job(machine: Machine, gpu: F
         "sm_active_frac",
     ):
         assert getattr(eight, name) is None, name
-        # Alone before and after; the interval between two samples at each border counts for no job.
+        # Only time alone on the GPU counts; the sampling interval at each change counts for no job.
         assert getattr(seven, name).seconds == pytest.approx(40, abs=2), name
     assert eight.throttle_s is not None
     assert eight.throttle_s["sw_power_cap"] == pytest.approx(20, abs=0.2)

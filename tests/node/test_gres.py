@@ -123,7 +123,7 @@ def test_the_minor_number_comes_from_the_device_or_from_its_name() -> None:
         (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap22"], DevicePosition(1, 1, 0)),
         (["/n/nvidia1", "/n/nvidia-cap22"], DevicePosition(1, 1, 0)),
         (["/n/nvidia1", "/n/nvidia-cap30"], DevicePosition(1, 2)),
-        (["/n/nvidia0", "/n/nvidia-cap21", "/n/nvidia-cap22"], None),  # another GPU's
+        (["/n/nvidia0", "/n/nvidia-cap21", "/n/nvidia-cap22"], None),  # of another GPU
         (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap31"], None),  # of two instances
         (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap99"], None),  # unknown
         (["/n/nvidia0", "/n/nvidia1"], None),
@@ -207,7 +207,7 @@ def test_changed_instances_change_the_positions(tmp_path: Path) -> None:
     order_of_gpus.uuids([], [])
     assert order_of_gpus.uuids([1], [instance(1, 0), instance(2, 0), WHOLE]) == {1: "MIG-2-0"}
     assert slurmd.queries == 1
-    slurmd.text = MIG.partition("\n")[2]  # the first is gone
+    slurmd.text = MIG.partition("\n")[2]  # without the first line
     assert order_of_gpus.uuids([0, 1], [instance(2, 0), WHOLE]) == {0: "MIG-2-0", 1: "GPU-0"}
     assert slurmd.queries == 2
     assert order_of_gpus.uuids([0], []) == {}  # the driver is down: the known order remains
@@ -329,7 +329,7 @@ def test_a_list_that_lacks_an_allocated_position_is_discarded(tmp_path: Path) ->
     order_of_gpus.ask()
     worker.run()
     assert order_of_gpus.uuids([0], devices) == {0: "GPU-0"}
-    slurmd.text = "Gres Name=gpu Count=2 File=/dev/x/nvidia1,/dev/x/nvidia0"  # by a file that is not watched
+    slurmd.text = "Gres Name=gpu Count=2 File=/dev/x/nvidia1,/dev/x/nvidia0"  # from an unwatched file
     assert order_of_gpus.uuids([0, 1], devices) == {}
     worker.run()
     assert order_of_gpus.uuids([0, 1], devices) == {0: "GPU-1", 1: "GPU-0"}
@@ -408,7 +408,7 @@ def test_no_position_is_ever_wrong_and_each_is_resolved_eventually(
                 assert slurmd.uuids(value).items() <= slurmd.truth(value).items()
             assert len(slurmd.worker.tasks) <= 1
         slurmd.fails = False
-        # One query for an outdated answer, one for positions that were not asked of, each after a delay.
+        # An outdated answer causes one query and missing positions another, each after a delay.
         for _ in range(5):
             slurmd.worker.run()
             slurmd.clock.advance(RETRY_MAX_S)

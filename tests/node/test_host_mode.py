@@ -1,4 +1,4 @@
-"""Without Slurm, each period of a user on a set of GPUs is a job, as NVML shows it."""
+"""Without Slurm, each period in which NVML lists a user's processes on a set of GPUs is a job."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ ALICE, BOB = 11, 22
 
 
 class Processes(HostProcesses):
-    """Processes with ids 10_000 + 100 × user + n, which belong to that user while they run."""
+    """Running processes; process 10_000 + 100 × user + n belongs to `user`."""
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ def test_processes_are_listed_only_where_something_changed(
 
     monkeypatch.setattr(host.reader, "read", counted)
     host.run(100)
-    # Every 10 s by the samples of allocated GPUs, and as often by the search for users.
+    # Samples of allocated GPUs and the search for users each read a GPU every 10 s.
     assert len(queried) <= 2 * len(gpus) * 11
 
 
@@ -314,7 +314,7 @@ def test_a_job_s_processes_are_those_on_gpus_and_their_children() -> None:
 def test_a_lost_spool_does_not_reuse_job_ids(
     host: HostMachine, gpus: list[FakeGpu], clock: FakeClock
 ) -> None:
-    """Otherwise records of bob's job would be added to those of alice's."""
+    """Test that IDs are not reused, because bob's records would then be added to alice's job."""
     gpus[0].work.append(work(ALICE, clock.now_s + 5, clock.now_s + 15))
     host.run(60)
     ids = {run.job_id for run in host.runs()}

@@ -1,4 +1,4 @@
-"""Host records of segments: their sampling intervals and the assignment of the node's traffic."""
+"""Test the sampling intervals of host records, and the assignment of the node's traffic to them."""
 
 from pathlib import Path
 

@@ -14,7 +14,7 @@ from tests.node.machine import ImmediateWorker, Machine
 
 
 class WholeMachine(Machine):
-    """A node with one fake process for each job; its id is the job ID plus 100."""
+    """A node with one fake process for each job; the process ID is the job ID plus 100."""
 
     def __init__(self, directory: Path, *gpus: FakeGpu) -> None:
         super().__init__(directory, *gpus)

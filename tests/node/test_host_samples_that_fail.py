@@ -52,7 +52,7 @@ def test_a_hung_sample_affects_only_its_own_job(tmp_path: Path, caplog: pytest.L
 
 
 class Late(Hanging):
-    """A worker whose tasks return when the test calls them."""
+    """A worker whose tasks run and return when the test calls them."""
 
     def __init__(self) -> None:
         super().__init__()

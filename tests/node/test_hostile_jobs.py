@@ -105,7 +105,7 @@ def shows_rubbish(node: SharedGpu) -> None:
     (directory / "status").write_bytes(bytes(range(256)))
 
 
-# The process of these tricks might be the victim's.
+# After one of these tricks, mallory's process might belong to the victim.
 HIDING = [exits_while_she_is_sampled, shows_rubbish]
 TRICKS = [
     claims_the_victim_s_job,
@@ -137,7 +137,7 @@ def test_a_job_cannot_charge_its_work_to_another(node: SharedGpu, trick: Callabl
 
 
 def test_a_reused_process_id_is_another_process(node: SharedGpu) -> None:
-    """Mallory's process has the former id of alice's, on the same GPU."""
+    """Test a process of mallory's with the ID of a former process of alice's, on the same GPU."""
     end = node.start_s + 20
     node.gpu.work = [Work(VICTIM, node.start_s, end, 30, 4 * GIB)]  # one id, two owners
     node.process(VICTIM, f"{SCOPE}/job_7/step_0")

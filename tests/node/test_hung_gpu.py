@@ -91,8 +91,8 @@ def test_a_hung_gpu_costs_its_own_job_that_time_and_others_nothing(
     assert well.sampled_s == pytest.approx(well.allocated_s, abs=1.5)
     assert core(well) == pytest.approx(40, abs=1)
     assert ill.allocated_s == pytest.approx(well.allocated_s, abs=0.1)
-    # Sampled up to the last reading of the ring before the hang, and again from its return: the ring's
-    # sample of that moment is read together with one or two before it.
+    # The GPU is sampled until the last reading of its ring before the hang, and again from its return. The
+    # first reading after the return contains one or two earlier samples of the ring.
     assert 20 <= ill.sampled_s - after_s <= 30 + SAMPLE_MAX_S
     assert core(ill) == pytest.approx(80, abs=1)
     assert machine.events() == ["gpu_hung", "gpu_back"]

@@ -1,4 +1,4 @@
-"""An impossible value is read again and then is a gap of its field, counted and reported."""
+"""An impossible value is read again, then counted and reported; its field becomes a gap."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Change = Callable[..., None]
 
 
 class Altered:
-    """The library; `change` maps functions to changes of their answers, made at most `times` times."""
+    """The library; `change` maps functions to changes of their answers, applied at most `times` times."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -273,7 +273,7 @@ def test_a_gpu_whose_ring_has_samples_over_100_percent_has_a_gap_and_the_true_me
     class Spoilt(FakeGpu):
         def utilization_samples(self, after_us: int) -> Any:
             samples = super().utilization_samples(after_us) or []
-            # One sample in ten; the driver takes six per second.
+            # One of ten samples is wrong; the driver takes six samples per second.
             return [s._replace(percent=None) if s.at_us * 6 // 10**6 % 10 == 0 else s for s in samples]
 
     gpu = Spoilt(FakeClock())

@@ -32,7 +32,7 @@ def test_a_recreated_directory_is_watched_again(tmp_path: Path) -> None:
     for _ in range(2):
         directory.mkdir()
         while waited(waiter, 0.01) < 0.01:
-            pass  # remaining events of the old one
+            pass  # discard remaining events
         (directory / ".new").write_text("x")
         (directory / ".new").rename(directory / "new")
         assert waited(waiter, LONG_S) < LONG_S

@@ -70,7 +70,7 @@ def test_version_2(tmp_path: Path, scope: str, job: str) -> None:
 
 
 def test_a_requeued_job_is_found_by_its_slurmstepd_s_process_title(tmp_path: Path) -> None:
-    """Its SLUID differs from the previous run's."""
+    """Test a requeued job, whose SLUID differs from its previous run's."""
     scope = "system.slice/slurmstepd.scope"
     for sluid, pid, title in (("s4BSM8HC7SRF00", 11, "4.batch"), ("s4BSM8HC7SRG00", 21, "5.batch stepmgr")):
         v2(tmp_path, scope, sluid)
@@ -152,5 +152,5 @@ def test_a_job_with_too_many_directories_counts_as_too_large(
         write(tmp_path / f"freezer/slurm/uid_1001/job_4/step_{step}/cgroup.procs", f"{100 + step}\n")
     pids = JobCgroups("n1", tmp_path).pids(JOB, 4096)
     assert pids is not None
-    assert len(pids) == 4097  # over the limit, so that callers do not add up a part of the processes
+    assert len(pids) == 4097  # over the limit, so callers do not sum only a part
     assert set(pids) < {11, 12, 13, *range(100, 109)}

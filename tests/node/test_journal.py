@@ -50,7 +50,7 @@ def test_a_log_cut_at_any_byte_contains_all_earlier_commits(
         (directory / "log").write_bytes(whole[:cut])
         again = DurableMap(directory)
         assert content(again) == [state for size, state in states if size <= cut][-1]
-        # The log can be appended to.
+        # New lines can be appended to the log.
         again.put("new", 1)
         assert again.commit()
         again.close()
@@ -77,7 +77,7 @@ def test_a_damaged_line_is_dropped_and_the_damaged_log_is_kept(tmp_path: Path) -
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """Simulate a full disk: Python ignores SIGXFSZ, so that write(2) fails."""
+    """Simulate a full disk by a file size limit: Python ignores SIGXFSZ, so write(2) fails."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

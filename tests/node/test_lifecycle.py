@@ -1,4 +1,4 @@
-"""Allocations begin and end by hooks, or by Slurm's reports where hooks were lost."""
+"""Allocations begin and end by hooks, or by Slurm's reports if hooks were lost."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_a_prolog_after_slurm_s_report_belongs_to_the_same_run(machine: Machine)
         machine.run(10)
     machine.hook("prolog", 7, "0")
     machine.run(10)
-    machine.hook("prolog", 7, "0", restart=1)  # but this one is not
+    machine.hook("prolog", 7, "0", restart=1)  # this prolog is not lost
     machine.run(5)
     machine.hook("epilog", 7, "0", restart=1)
     machine.run(2)
@@ -97,10 +97,10 @@ def test_an_older_answer_does_not_begin_a_job_with_only_an_epilog(machine: Machi
 def test_a_run_without_a_prolog_begins_even_if_the_previous_one_had_none(
     machine: Machine, *, seen: bool
 ) -> None:
-    """The epilog of a requeued job carries the restart count of its next run."""
+    """Test a requeued job, whose epilog has the restart count of its next run."""
     assert machine.node is not None
     machine.run(5)
-    if seen:  # the epilog of run 0, which began here
+    if seen:  # the epilog of run 0, which began on this node
         machine.hook("prolog", 7, "0")
         machine.run(5)
         machine.hook("epilog", 7, "0", restart=1)
@@ -122,11 +122,11 @@ def test_a_run_without_a_prolog_begins_even_if_the_previous_one_had_none(
 
 
 def test_a_lost_epilog_costs_at_most_the_last_checkpoint(machine: Machine, gpu: FakeGpu) -> None:
-    """Slurm reports the end two minutes late; the time until then is not the job's."""
+    """Test that the time until Slurm's report, two minutes after the end, is not charged to the job."""
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + 300, 80, 20 * GIB))
     machine.hook("prolog", 7, "0")
-    machine.run_until(start + 300)  # and no epilog
+    machine.run_until(start + 300)  # no epilog runs
     machine.run(130)
     assert machine.node is not None
     machine.node.end_jobs(over(machine, 130))
@@ -220,7 +220,7 @@ def test_a_short_job_without_an_epilog_keeps_half_of_its_samples(
     assert machine.node is not None
     machine.node.end_jobs({7: {"restart": 0, "end_s": machine.clock.wall() - 140 + seconds}})
     (record,) = machine.records()
-    assert record.seq > shipped.seq  # otherwise the too long record would remain
+    assert record.seq > shipped.seq  # otherwise the record that is too long would remain
     assert record.allocated_s == pytest.approx(seconds, abs=0.1)
     assert seconds >= record.sampled_s >= (0 if seconds < 1 else 0.5 * seconds - 1.4)
     assert core(record) == (None if seconds < 1 else pytest.approx(80, abs=0.5))
@@ -232,7 +232,7 @@ def test_incomplete_reports_about_a_job_are_ignored(machine: Machine) -> None:
         for _ in range(2):
             machine.node.update_jobs(running(machine, **facts))
             machine.run(10)
-    assert machine.node.open_jobs() == [7]  # only the uid may be unknown
+    assert machine.node.open_jobs() == [7]  # only the uid may be missing
     machine.node.end_jobs({7: {}, 8: {"end_s": 1}})
     assert machine.node.open_jobs() == [7]
 

@@ -1,4 +1,4 @@
-"""Live values of a node are its last readings, and gaps where these are old."""
+"""Live values of a node are its last readings, or gaps if the readings are old."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -171,7 +171,7 @@ def test_an_xid_found_by_another_read_still_reaches_the_daemon(node: Node) -> No
 def test_the_first_xid_of_each_device_is_kept_in_a_storm(
     node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first error must not be displaced by the following ones."""
+    """Test that later Xid errors do not displace the first one, which is often the cause."""
     cause = Xid("GPU-0", 79, 1.0)
     storm = [Xid("GPU-1", 31, 2.0 + number) for number in range(600)]
     for xids in ([cause, *storm], storm):

@@ -21,7 +21,8 @@ from tests.node.simulated import SimulatedMachine
 
 SEED = int(os.environ.get("SLURM_GPU_TEST_SEED", "20261121"))
 RUNS = int(os.environ.get("SLURM_GPU_TEST_RUNS", "48"))
-# By Slurm's position: four GPUs with one job each, two shared GPUs, and an H100 in three instances.
+# In the order of Slurm's positions: four GPUs with one job each, two shared GPUs, and an H100 in three
+# instances.
 GPUS = [GpuSpec(f"GPU-{n}", minor=n) for n in (3, 1, 0, 2, 5, 4)]
 CUT = [MigSpec("3g.40gb", "MIG-0"), MigSpec("2g.20gb", "MIG-1"), MigSpec("2g.20gb", "MIG-2")]
 WHOLE, SHARED, INSTANCES = (0, 1, 2, 3), (4, 5), {6: 40_000.0, 7: 20_000.0, 8: 20_000.0}
@@ -77,7 +78,7 @@ class Collector:
 
 @dataclass(frozen=True, eq=False)
 class Occupancy:
-    """A run on one of its GPUs, between the stamps of its hooks (monotonic seconds)."""
+    """A run's use of one GPU between the time stamps of its hooks (monotonic seconds)."""
 
     run: Run
     gpu: int
@@ -161,7 +162,7 @@ class Play:
         )
 
     def histogram(self, occupancy: Occupancy) -> Mapping[int, int]:
-        """Return the microseconds at each percent of the run, from the driver's ring."""
+        """Return the run's histogram, in microseconds at each percent, from the driver's ring."""
         near = [
             h
             for h in self.occupancies
@@ -179,12 +180,12 @@ class Play:
 
 
 def part(occupancy: Occupancy, tick: Tick) -> float:
-    """Return the seconds of the tick in which the GPU was allocated to the run."""
+    """Return the seconds of a tick for which the GPU was allocated to the run."""
     return min(occupancy.end_s, tick.end_s) - max(occupancy.start_s, tick.start_s)
 
 
 def own_percent(occupancy: Occupancy, tick: Tick, parts: Mapping[Occupancy, float]) -> int:
-    """Return the run's percent in a tick: all of it if it was alone, or else that of its processes."""
+    """Return the run's percent in a tick: the GPU's if it was alone, else the sum of its processes."""
     own = tick.percent if len(parts) == 1 else sum(tick.by_process.get(pid, 0) for pid in occupancy.pids)
     return int(min(100.0, own * (tick.end_s - tick.start_s) / parts[occupancy]) + 0.5)
 
@@ -238,10 +239,10 @@ def test_every_mean_is_within_half_a_point(play: Play) -> None:
             worst[name] = max(worst[name], abs(measured - truth))
             allowed = MEAN_POINTS
             if name == "the GPU's" and occupancy.gpu in SHARED:
-                # The ring does not show at which moment of a sixth of a second others were active.
+                # The ring does not show when others were active within a tick of 1/6 s.
                 allowed += 100 * TICK_S / 2 / record.allocated_s
             if name == "memory":
-                # A change between two samples is placed in their middle, which matters most in a job of 1 s.
+                # A change counts from the middle between two samples; the error is largest in a job of 1 s.
                 allowed += 100 * YOUNGEST_S / 2 / record.allocated_s
             if abs(measured - truth) > allowed:
                 missed.append(f"{occupancy}: {name} {measured:.3f}, truth {truth:.3f}")
@@ -302,5 +303,5 @@ def test_jobs_of_a_shared_gpu_never_exceed_the_gpu(play: Play) -> None:
         ]
         done = sum((histogram_mean(record.util_hist_ms or {}) or 0) * record.sampled_s for _, record in found)
         device = sum(tick.percent * (tick.end_s - tick.start_s) for tick in play.ticks[gpu])
-        # Rounding to whole percents may add half a point of each job's time.
+        # Rounding to whole percents may add half a point to each job's utilisation.
         assert done <= device + 0.5 * sum(record.sampled_s for _, record in found) * 0.1 + 1

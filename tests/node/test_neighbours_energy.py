@@ -15,7 +15,7 @@ IDLE_W, BUSY_W = 50.0, 400.0
 
 @pytest.mark.parametrize("late_s", [0.0, 0.05, 0.9])
 def test_a_late_epilog_does_not_add_the_co_runner_s_energy(tmp_path: Path, late_s: float) -> None:
-    """Samples between two detailed ones include both jobs; the last includes only the remaining one."""
+    """End a co-runner between two detailed samples: only the last sample covers one job alone."""
     clock = FakeClock()
     gpu = FakeGpu(clock)
     machine = Machine(tmp_path, gpu)

@@ -1,4 +1,4 @@
-"""Records of jobs on a node: their charges, and their survival of crashes."""
+"""Records of jobs on a node contain only their own activity, and survive crashes."""
 
 from pathlib import Path
 
@@ -129,7 +129,7 @@ def test_jobs_that_end_and_begin_within_one_sample_are_separated(machine: Machin
 
 
 def test_a_co_runner_that_begins_soon_after_another_leaves_no_gap(machine: Machine) -> None:
-    """The device is then sampled every second again, and often after that."""
+    """Test that the device is sampled every second again when a co-runner begins."""
     machine.hook("prolog", 7, "0")
     machine.run(300)
     machine.hook("prolog", 8, "0")
@@ -206,7 +206,7 @@ def test_setting_the_wall_clock_costs_at_most_a_second_and_is_an_event(
     assert core(record) == pytest.approx(48, abs=1.5)
     assert mem(record) == pytest.approx(gpu.memory_mean(start, start + 30, 7), abs=0.5)
     assert record.last_s - record.first_s == pytest.approx(30, abs=1)
-    # NTP makes steps of fractions of a second.
+    # NTP steps the clock by fractions of a second.
     expected = [{"seconds": pytest.approx(step_s, abs=0.01)}] if abs(step_s) >= 1 else []
     assert (machine.events(), machine.event_data()) == (["clock_step"] * len(expected), expected)
 

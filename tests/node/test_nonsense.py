@@ -1,4 +1,4 @@
-"""With a driver that returns nonsense for 1 % of calls, no record is rejected and means are right."""
+"""If a driver returns nonsense for 1 % of calls, no record is rejected and means are right."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_extremes_are_within_the_limits_of_the_gpu(watched: Watched) -> None:
     ]
     odd = [f"{name} {most}" for name, most in maxima if most > limits[name]]
     print("implausible maxima:", odd)
-    # Random bits are a plausible power once in 400 times.
+    # One of 400 random bit patterns is a plausible power.
     assert len(odd) <= len(maxima) // 100
 
 

@@ -142,7 +142,7 @@ def test_older_functions_are_used_if_newer_ones_are_missing(world: World) -> Non
     at(world, 10)
     reading = Gpus().reading("GPU-a", detailed=True)
     assert reading.temp_c == pytest.approx(48, abs=1)
-    assert reading.throttle == ["sw_power_cap", "hw_thermal_slowdown"]  # idling is none
+    assert reading.throttle == ["sw_power_cap", "hw_thermal_slowdown"]  # idle is not a throttle reason
     assert reading.memory is not None
 
 
@@ -202,7 +202,7 @@ def test_an_unsupported_call_costs_its_field_and_is_logged_once(world: World) ->
         gpus.reader.devices()
     for function in functions:
         assert len([text for text in gpus.messages if f"{function}:" in text]) == 1
-        # Two calls per reading, and retries after each search for devices.
+        # Each reading makes two calls, and each search for devices allows new attempts.
         assert world.calls()[function] == before[function] + 6
     assert reading.memory is not None
     assert gpus.reading("GPU-b", detailed=True).power_w == 55

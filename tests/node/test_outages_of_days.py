@@ -1,4 +1,4 @@
-"""After long outages the database has the truth about each job, except for gaps that it states."""
+"""After long outages the database has true records of each job, except for recorded gaps."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ import pytest
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.wired import BACKOFF_S, CHECKPOINT_S, PERIOD_S, Merged, Wired, merged
 
-# Duration of the database outage; `make soak` sets a day.
+# The duration of the database outage; `make soak` sets it to a day.
 HOURS = int(os.environ.get("SLURM_GPU_TEST_HOURS", "6"))
 
 
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
-    """Return a directory on which flushing is free."""
+    """Return a directory in memory, where flushing takes no time."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
         yield Path(directory)
 
 
 def test_hours_without_the_database_cost_nothing(in_memory: Path, gpu: FakeGpu) -> None:
-    """Jobs last seconds or half an hour, with up to two hours between them; then the database returns."""
+    """Run jobs of seconds or half an hour, up to two hours apart, until the database returns."""
     machine = Wired(in_memory, gpu, interval_s=10.0)
     machine.start()
     machine.run(60)
@@ -111,7 +111,7 @@ def test_a_reboot_during_a_job_costs_the_time_since_the_last_checkpoint(wired: W
 
 
 def test_a_lost_spool_costs_the_records_that_were_not_shipped(wired: Wired, tmp_path: Path) -> None:
-    """slurm-gpudbd has the job in its accounting and reports it to the daemon that lost it."""
+    """Test that slurm-gpudbd reports a job from its accounting to a slurm-gpud that lost the job."""
     start_s = wired.begin(7, 2000)
     wired.run(1000)
     wired.kill()
@@ -140,7 +140,7 @@ def test_a_lost_spool_costs_the_records_that_were_not_shipped(wired: Wired, tmp_
 
 
 def test_two_daemons_at_once_are_counted_once(tmp_path: Path, gpu: FakeGpu) -> None:
-    """Two daemons have the same hook files but separate state, for example in a container and on the host."""
+    """Test two daemons with the same hook files but separate state, as in a container and on its host."""
     one, other = Wired(tmp_path / "one", gpu), Wired(tmp_path / "other", gpu)
     other.database = one.database
     for machine in (one, other):

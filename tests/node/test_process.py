@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Database(ThreadingHTTPServer):
-    """A server that accepts shipments with a right credential and stores the newest of each record."""
+    """A server that accepts shipments with a valid credential and stores each record's newest version."""
 
     daemon_threads = True
 
@@ -253,7 +253,7 @@ def test_once_fails_if_no_gpu_answers(daemon: Daemon, database: Database) -> Non
     )
     assert (done.returncode, done.stdout) == (3, "")
     assert "NVML: " in done.stderr
-    # This message says nothing about the reason, which may be another than a missing driver.
+    # This message gives no reason, because the driver need not be missing.
     assert done.stderr.endswith("no GPU answers\n")
 
 

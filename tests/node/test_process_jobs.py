@@ -76,7 +76,7 @@ def test_an_mps_server_belongs_to_a_job_only_by_its_cgroup(proc: Proc, tmp_path:
     assert [proc.jobs.job_of(pid, jobs) for pid in (5, 6)] == [None, 12]
     os.chown(server, 1001, 1001)
     proc.now_s += 10
-    assert proc.jobs.job_of(5, jobs) == 12  # the user's own program of this name
+    assert proc.jobs.job_of(5, jobs) == 12  # the user's own program with this name
 
 
 def test_an_exited_process_is_remembered_and_a_later_one_is_another(proc: Proc) -> None:
@@ -122,7 +122,7 @@ def test_a_huge_environment_is_read_only_in_part(proc: Proc) -> None:
 def test_an_environment_that_hangs_affects_only_its_owner(
     proc: Proc, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its pages may be in a file system of its owner that blocks every reader."""
+    """Test an environ that blocks every reader, because its pages are in a file system of its owner."""
     proc.process(5, NO_JOB)
     (proc.root / "5" / "environ").unlink()
     os.mkfifo(proc.root / "5" / "environ")

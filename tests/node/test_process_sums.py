@@ -75,7 +75,7 @@ def test_a_child_that_is_reaped_later_counts_once(proc: FakeProc) -> None:
     proc.process(6, ppid=5, own=300)
     job.sample([5, 6])
     proc.end(6)
-    job.sample([5])  # read just before the parent waited
+    job.sample([5])  # sampled just before the parent waits
     proc.process(5, own=100, children=300)
     job.sample([5])
     assert job.cpu_s == 400 / TICKS_PER_S
@@ -125,7 +125,7 @@ def test_storage_traffic_may_be_left_for_later_samples(proc: FakeProc) -> None:
     proc.end(6)
     for _ in range(4):
         job.sample([5], storage=False)
-    proc.process(5, io=(10 + 30 + 7, 0))  # its own 10, the child's 30, and 7 that the child read last
+    proc.process(5, io=(10 + 30 + 7, 0))  # its own 10, the child's 30, and the child's last 7
     job.sample([5])
     assert job.read_bytes == 47
 

@@ -1,4 +1,4 @@
-"""A record with every field: merged parts equal the whole, sums are right, and the size is limited."""
+"""Test a record with every field: merged parts equal the whole, sums are right, the size is limited."""
 
 import dataclasses
 import gzip
@@ -85,7 +85,7 @@ def _merged(parts: list[Record]) -> dict[str, Any]:
 
 def _alike(name: str, a: Any, b: Any) -> bool:
     if isinstance(a, Mean | Total):
-        # Peaks of power that only the energy counter shows are averaged in a longer segment.
+        # A longer segment averages power peaks that are visible only in the energy counter.
         n_comparable = 2 if name == "power_w" else 4
         pairs = list(zip(a, b, strict=True))[:n_comparable]
         return all(math.isclose(x, y, rel_tol=1e-5, abs_tol=0.01) for x, y in pairs)
@@ -103,7 +103,7 @@ def test_a_record_has_every_statistic() -> None:
     record = _record(tally(), _work(random.Random(1), 25))
     statistics = {f.name for f in dataclasses.fields(Record) if f.type in ("Mean | None", "Total | None")}
     assert {name for name in statistics if getattr(record, name) is None} == set()
-    # A record has each gauge and counter of a reading, these two under another name.
+    # A record has each gauge and counter of a reading, two of them under another name.
     renamed = {"util_pct": "device_util_pct", "energy_mj": "energy_j"}
     kinds = (float | None, DeviceCounter | None)
     read = {name for name, kind in get_type_hints(Reading).items() if kind in kinds}
@@ -115,7 +115,7 @@ def test_a_record_has_every_statistic() -> None:
 def test_two_merged_segments_equal_one(seed: int, seconds: int, data: st.DataObject) -> None:
     work = _work(random.Random(seed), seconds)
     cut = data.draw(st.integers(1, seconds - 1))
-    # Segments that meet within a timeline bin count equally in it, so these meet between two bins.
+    # If segments meet within a timeline bin, both count equally in it; here they meet between two bins.
     wall_s = float(int(WALL))
     whole, first = _record(tally(wall_s=wall_s), work), _record(tally(wall_s=wall_s), work[: cut + 1])
     border = work[cut][1]
@@ -141,7 +141,7 @@ def test_the_timeline_of_a_job_adds_up_to_its_totals(seed: int, seconds: int) ->
     record = _record(tally(), _work(random.Random(seed), seconds))
     assert record.timeline is not None
     timeline = record.timeline
-    # The edges of a job cut its first and last bin.
+    # The first and last bins extend past the start and end of the job.
     spans = [
         max(0.0, min(WALL + seconds, begin + timeline.width_s) - max(WALL, begin))
         for begin in range(timeline.start_s, timeline.end_s, timeline.width_s)
@@ -157,7 +157,7 @@ def test_the_timeline_of_a_job_adds_up_to_its_totals(seed: int, seconds: int) ->
     assert abs(integral("mem_used") - mean(record.mem_used_frac) * seconds) <= slack
     assert abs(integral("sm_active") - mean(record.sm_active_frac) * seconds) <= slack
     assert abs(integral("sm_clock") - mean(record.sm_clock_mhz) / 2000 * seconds) <= slack
-    # The first reading of a counter does not cover the time before it: a second is missing.
+    # The first reading of a counter does not cover the second before it.
     assert record.energy_j is None or abs(integral("power") - record.energy_j.total / 400) <= slack + 1
 
 

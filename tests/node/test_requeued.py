@@ -21,7 +21,7 @@ class Change(Protocol):
 
 @pytest.fixture
 def cgroup(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Change:
-    """Return a function that changes cgroups, whose age is by the machine's clock."""
+    """Return a function that creates or removes cgroups, with ages by the machine's clock."""
     created_s: dict[int, float] = {}
 
     def directory(job_id: int) -> Path:
@@ -112,7 +112,7 @@ def test_another_requeued_job_without_a_cgroup_is_not_running(
     cgroup(True, 8)
     machine.run(2)
     machine.hook("epilog", 8, "0", restart=1)
-    cgroup(False, 8)  # it may have gone to another node
+    cgroup(False, 8)  # the job may run on another node
     requeued(machine, cgroup)
     cgroup(True)
     gpu.work.append(Work(7, machine.clock.now_s, machine.clock.now_s + 4, 60, 10 * GIB))
@@ -173,7 +173,7 @@ def test_a_report_confirmed_by_a_cgroup_is_accepted_immediately(machine: Machine
     requeued(machine, cgroup)
     jobs = running(machine, restart=1, start_s=int(machine.clock.wall()))
     machine.node.update_jobs(jobs)
-    assert machine.node.open_jobs() == []  # it may be about to run its prolog
+    assert machine.node.open_jobs() == []  # its prolog may be about to run
     cgroup(True)
     machine.run(3)
     machine.node.update_jobs(jobs)

@@ -87,7 +87,7 @@ def test_a_job_that_ended_while_the_daemon_was_down_is_closed_at_its_end(machine
 def test_an_epilog_noticed_after_the_restart_keeps_the_allocated_time(
     machine: Machine, *, killed_after_s: float | None, shipped: bool
 ) -> None:
-    """The epilog's stamp is older than the first scan for hook files, but its file appears later."""
+    """Test an epilog whose file appears after the first scan, although its time stamp is earlier."""
     start = machine.clock.now_s
     machine.hook("prolog", 7, "0")
     machine.run_until(start + 28)
@@ -274,7 +274,7 @@ def test_activity_of_a_co_runner_in_an_outage_is_not_charged_to_an_idle_job(
     assert idle.allocated_s == pytest.approx(19.5, abs=0.02)
     assert idle.util_hist_ms is not None
     assert sum(ms for percent, ms in idle.util_hist_ms.items() if percent > 0) == 0
-    # It is measured once the co-runner has ended or is sampled.
+    # The idle job is measured when the co-runner has ended or is sampled.
     assert idle.sampled_s == pytest.approx(10.0 if co_runner_ends else 9.5, abs=0.2)
     assert idle.power_w is None or idle.power_w.seconds <= 10
 

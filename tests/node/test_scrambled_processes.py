@@ -18,7 +18,7 @@ NO_PROCESS = 4_000_000_000
 
 
 class ScrambledGpu(FakeGpu):
-    """A GPU as with drivers 535.54 and 535.98: all listed process ids but the first are wrong."""
+    """A GPU that lists wrong process IDs after the first one, like drivers 535.54 and 535.98."""
 
     def processes(self) -> Sequence[GpuProcess] | None:
         listed = super().processes() or ()

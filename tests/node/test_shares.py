@@ -105,7 +105,7 @@ def test_unattributable_activity_is_a_gap_for_all_jobs_present() -> None:
         1: 30.0,
         2: 0.0,
     }
-    # A sample of another time does not matter.
+    # A sample from before the span has no effect.
     before = JobSample(9.9, None, 40.0)
     assert shared(span, both, [before, JobSample(10.9, 1, 20.0)]) == {1: 20.0, 2: 0.0}
 

@@ -60,7 +60,7 @@ def test_a_job_of_a_minute_has_been_shipped(post: Post) -> None:
 
 
 def test_the_first_record_of_a_running_job_covers_more_than_a_few_seconds(post: Post) -> None:
-    """It remains the only record for five minutes, so it must not show 0.96 or 0 of one second."""
+    """Test that the first record, the only one for five minutes, covers more than one second's 0 or 0.96."""
     post.run(30)
     begin(post, 7)
     start_s = post.clock.now_s
@@ -108,7 +108,7 @@ def test_events_are_sent_immediately(post: Post) -> None:
         Reply(429),
         Reply(500),
         Reply(200, b"<html>"),
-        Reply(200, b'{"status": "ok"}'),  # for example of a proxy in front of an unreachable server
+        Reply(200, b'{"status": "ok"}'),  # for example from a proxy whose server is unreachable
         Reply(200, b'{"stored": true}'),
     ],
 )

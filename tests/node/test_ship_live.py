@@ -117,7 +117,7 @@ def test_the_first_record_of_a_job_is_not_delayed_by_a_minute(post: Post) -> Non
 
 
 def test_a_failed_post_is_retried_every_ten_seconds(post: Post) -> None:
-    """A restarted slurm-gpudbd has lost its list of nodes."""
+    """Test retries, because a restarted slurm-gpudbd has lost its list of nodes."""
     send_rarely(post)
     post.database.replies = [Reply(503)]
     post.run(66 + 3 + 11)
@@ -125,7 +125,7 @@ def test_a_failed_post_is_retried_every_ten_seconds(post: Post) -> None:
 
 
 def test_a_shipment_of_records_contains_live_values(post: Post) -> None:
-    """doctor compares the time of the values with the time of the last post."""
+    """Test that each post has live values, because doctor compares their time with the last post's."""
     send_rarely(post)
     post.run(30)
     sent = len(post.database.shipments)

@@ -30,7 +30,7 @@ def test_short_processes_on_a_shared_gpu_are_a_gap_for_all_its_jobs(machine: Mac
     assert hidden.util_hist_ms[0] == pytest.approx(1000 * OLD_S, abs=2000)
     for record in (steady, hidden):
         assert record.allocated_s == pytest.approx(OLD_S + BUSY_S, abs=0.1)
-        # Processes that run during a sample are known.
+        # slurm-gpud can attribute only processes that run during a sample.
         assert OLD_S - 1 <= record.sampled_s <= OLD_S + 0.3 * BUSY_S
     assert core(steady) == pytest.approx(20, abs=0.5)
 

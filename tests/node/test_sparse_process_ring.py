@@ -29,7 +29,7 @@ class SparseGpu(FakeGpu):
 
 @pytest.mark.parametrize("turn_s", [0.5, 2.5, 7.0])
 def test_jobs_that_alternate_are_both_charged_their_own_use(tmp_path: Path, turn_s: float) -> None:
-    """Treated as ring samples, the job with the older stamp would appear idle."""
+    """Test two stamps per query; if they were ring samples, the job with the older one would appear idle."""
     clock = FakeClock()
     gpu = SparseGpu(clock)
     machine = Machine(tmp_path, gpu)

@@ -1,4 +1,4 @@
-"""Waiting items are kept as long as there is space, also on full disks; losses are counted and reported."""
+"""Waiting items are kept while there is space, also on full disks; losses are counted and reported."""
 
 import os
 import shutil
@@ -85,7 +85,7 @@ def fill(disk: Path, monkeypatch: pytest.MonkeyPatch) -> "Filler":
 
 
 class Filler:
-    """Another user of the same disk."""
+    """A file that fills the disk of the spool."""
 
     def __init__(self, disk: Path) -> None:
         self.path = disk / "else"
@@ -180,7 +180,7 @@ def test_on_a_full_disk_outdated_records_make_space_for_final_ones(fill: Filler,
     spool = Spool(disk / "spool")
     for job in range(1, 51):
         spool.save_allocation(allocation(job))
-    for seq in range(1, 11):  # of which nine are out of date
+    for seq in range(1, 11):  # the first nine become outdated
         for job in range(1, 51):
             spool.save_record(record(job, seq, final=False))
         assert spool.commit()
@@ -264,7 +264,7 @@ def test_over_the_memory_limit_the_oldest_are_dropped_and_counted(fill: Filler, 
     assert spool.commit()
     assert spool.queue.take_dropped() == 1000 - len(kept)
     assert spool.queue.take_dropped() == 0
-    # The first records used the reserve and the last ones are in memory; those between are lost.
+    # The first records used the reserve and the last ones are in memory; the others are lost.
     newest = [job for job in kept if job > 900]
     assert newest == list(range(901, 1001))
 
@@ -374,7 +374,7 @@ def test_a_mark_that_cannot_be_created_is_logged(tmp_path: Path, caplog: pytest.
 
 
 def test_a_day_without_the_database_fits(tmp_path: Path) -> None:
-    """Jobs of 10 s on each of 8 GPUs for a day, with every field of a device, fit into the limit."""
+    """Test that a day of jobs of 10 s on each of 8 GPUs, with all fields of a device, fits the limit."""
     mean, total = Mean(10.123456, 1234.567891, 1000.123456, 2000.123456), Total(10.123456, 123456789.123456)
     full = record(1)
     values = {

@@ -14,7 +14,7 @@ JOB = JobName(7, 1001)
 
 
 def freeze(mount: Path, *, frozen: bool, steps: tuple[str, ...] = ("step_batch", "step_0")) -> None:
-    """Freeze each step and never the job, as observed with Slurm 22.05 and cgroup v1."""
+    """Freeze each step but not the job's cgroup, as Slurm 22.05 does with cgroup v1."""
     job = mount / "freezer" / "slurm_n1" / "uid_1001" / "job_7"
     write(job / "freezer.state", "THAWED\n")
     for step in steps:

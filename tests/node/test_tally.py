@@ -60,7 +60,7 @@ def test_zero_is_counted() -> None:
             for at_s in (1001.0, 1002.0)
         )
     )
-    # The first reading covers half a second, and counters nothing before it.
+    # The first reading covers half a second; counters cover no time before it.
     assert record.power_w == Mean(1.5, 0.0, 0.0, 0.0)
     assert record.energy_j == Total(1.0, 0.0)
     assert record.pcie_rx_bytes == Total(1.0, 0)
@@ -105,7 +105,7 @@ def test_nothing_counts_before_the_prolog_and_after_the_epilog() -> None:
 def test_a_late_end_gives_the_same_record_as_a_timely_one(
     samples: list[tuple[int, int]], readings: list[tuple[int, int]], late_ms: int, in_one_go: bool
 ) -> None:
-    """On a busy node a hook is slow; activity between its stamp and its file is not the job's."""
+    """Test that activity between a slow epilog's time stamp and its file does not count for the job."""
     ends = [START + ms / 1000 for ms in accumulate((ms for ms, _ in samples), initial=0)]
     spans = [UtilizationSpan(a, b, pct) for (a, b), (_, pct) in zip(pairwise(ends), samples, strict=True)]
     read = [
@@ -263,7 +263,7 @@ def test_gpm_replaces_counters_of_32_bits() -> None:
 
 
 def test_subtraction_leaves_no_mean_below_zero() -> None:
-    """slurm-gpudbd rejects records with negative means, which rounding errors could cause."""
+    """Test that rounding errors cause no negative mean, which slurm-gpudbd would reject."""
     total = MeanSum()
     total.add(5.0, 0.0, 0.0, 0.0)
     for seconds in (0.1, 0.7):
@@ -276,7 +276,7 @@ def test_subtraction_leaves_no_mean_below_zero() -> None:
 
 
 def test_a_wrong_total_of_memory_affects_only_its_own_reading() -> None:
-    """The last reading of a job must not scale what was measured before it."""
+    """Test that the last reading of a job does not scale earlier readings."""
     wrong = sample(START + 100, memory=DeviceMemory(TOTAL // 4, 16 * TOTAL))
     used = mean(seen(*(sample(START + n) for n in range(100)), wrong).mem_used_frac)
     assert used == pytest.approx(0.25, abs=0.003)

@@ -23,7 +23,7 @@ def test_activity_counts_for_its_own_seconds() -> None:
 def test_activity_around_a_job_on_a_free_device_belongs_to_the_job() -> None:
     one = tally()
     one.free_since(900.0)
-    # Nine of the ten seconds were before the job, which is busy throughout.
+    # Nine of the ten seconds were before the job; the job is always busy.
     one.add_sample(sample(1001.0, activity=Activity(seconds=10.0, sm_active=0.05)), GAP, GAP)
     one.end_s = 1001.5
     one.add_sample(sample(1002.0, activity=Activity(seconds=1.0, sm_active=0.5)), GAP, GAP)
@@ -46,7 +46,7 @@ def test_activity_shared_with_others_counts_for_no_job() -> None:
     def active(at_s: float, seconds: float, *, alone: bool = True) -> DeviceSample:
         return sample(at_s, alone=alone, activity=Activity(seconds=seconds, sm_active=0.5))
 
-    # The first began before the job, the third while another job was present.
+    # The first sample began before the job, the third while another job was present.
     record = seen(active(1000.5, 60.0), active(1001.5, 1.0), active(1002.0, 0.5, alone=False))
     assert record.sm_active_frac == Mean(1.0, 0.5, 0.5, 0.5)
     record = seen(sample(1001.0), sample(1001.05, alone=False), active(1001.2, 0.2), active(1002.2, 1.0))

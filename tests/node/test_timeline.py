@@ -45,7 +45,7 @@ def test_the_integral_is_the_total(start: float, wall: float, work: list[tuple[f
     measured = sum(seconds for _, seconds, _ in work)
     assert sum(bins(timeline).integrals) == pytest.approx(total, rel=1e-6, abs=1e-6)
     assert sum(bins(timeline).seconds) == pytest.approx(measured, rel=1e-6)
-    # As shipped, each bin is rounded by half a level at most.
+    # In a shipment, each bin is rounded by at most half a level.
     encoded = timeline_of(timeline).fractions("util")
     seconds = bins(timeline).seconds[: len(encoded)]
     assert all((fraction is None) == (s == 0) for fraction, s in zip(encoded, seconds, strict=True))
@@ -74,7 +74,7 @@ def test_the_timeline_does_not_depend_on_the_time_of_doubling(
     assert bins(early).seconds == pytest.approx(bins(late).seconds, abs=1e-4)
     for a, b in zip(timeline_of(early).fractions("util"), timeline_of(late).fractions("util"), strict=True):
         if a is None or b is None:
-            continue  # a bin of less than a rounding error
+            continue  # the bin is shorter than a rounding error
         assert a == pytest.approx(b, abs=0.0041)
 
 

@@ -16,7 +16,7 @@ OLD_S = 250.0
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """Return a node with two GPUs and job 7, which is old enough to be sampled at full intervals."""
+    """Return a node with two GPUs and job 7, old enough for sampling at the full interval."""
     machine = node(tmp_path)
     machine.hook("prolog", 7, "0")
     machine.run(OLD_S)
@@ -136,7 +136,7 @@ def test_a_record_ends_at_the_stamp_of_a_late_epilog(machine: Machine, tmp_path:
 
 @pytest.mark.parametrize("interval_s", [0.25, 1.0, 4.0])
 def test_details_are_as_frequent_as_without_unasked_samples(tmp_path: Path, interval_s: float) -> None:
-    """Details are read at least every ten seconds, at short intervals with every tenth sample."""
+    """Test that details are read every ten seconds, or every ten samples if the interval is short."""
     reads = []
     for follows in (True, False):
         machine = Machine(tmp_path / str(follows), FakeGpu(FakeClock(), minor=0))

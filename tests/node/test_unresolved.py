@@ -128,7 +128,7 @@ def test_whole_gpus_and_an_intact_spool_need_no_report_of_slurm(
 
 
 def test_a_job_alone_on_a_new_node_has_all_activity_of_its_gpu(tmp_path: Path, gpu: FakeGpu) -> None:
-    """A new spool is like a lost one, but without foreign processes no report of Slurm is needed."""
+    """Test that a new spool needs no report of Slurm if there are no foreign processes."""
     machine = ShardMachine(tmp_path, gpu)
     machine.start()
     machine.run(3)
@@ -146,7 +146,7 @@ def test_a_job_alone_on_a_new_node_has_all_activity_of_its_gpu(tmp_path: Path, g
 
 
 def test_a_requeued_job_without_a_prolog_does_not_affect_its_co_runner(tmp_path: Path, gpu: FakeGpu) -> None:
-    """Slurm may run no prolog for a requeued job on the same node; slurm-gpudbd reports it later."""
+    """Test a requeued job that Slurm runs without a prolog, and that slurm-gpudbd reports later."""
     machine = ShardMachine(tmp_path, gpu)
     machine.start()
     start = machine.clock.now_s

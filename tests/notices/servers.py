@@ -16,7 +16,7 @@ from typing import Any
 
 
 class _Conversation(socketserver.StreamRequestHandler):
-    """The part of SMTP (RFC 5321) that one message needs."""
+    """Implement the part of SMTP (RFC 5321) that one message needs."""
 
     server: MailServer
 
@@ -60,7 +60,7 @@ class _Conversation(socketserver.StreamRequestHandler):
 
 
 class MailServer(socketserver.ThreadingTCPServer):
-    """Stores accepted messages in `got`: sender, recipients, message."""
+    """A mail server that stores accepted messages in `got`: sender, recipients, message."""
 
     allow_reuse_address = daemon_threads = True
 
@@ -69,7 +69,7 @@ class MailServer(socketserver.ThreadingTCPServer):
         self.got: list[tuple[str, tuple[str, ...], EmailMessage]] = []
         self.on_recipient = "250 ok"
         self.on_message: str | None = "250 taken"
-        """None: it closes the connection after the message."""
+        """The reply to a message; None closes the connection without a reply."""
 
     @property
     def port(self) -> int:
@@ -99,7 +99,7 @@ class _Posts(http.server.BaseHTTPRequestHandler):
 
 
 class WebServer(http.server.ThreadingHTTPServer):
-    """Stores the path, headers and JSON of requests in `asked`."""
+    """A web server that stores the path, headers and JSON of requests in `asked`."""
 
     daemon_threads = True
 
@@ -109,14 +109,14 @@ class WebServer(http.server.ThreadingHTTPServer):
             self.socket = context.wrap_socket(self.socket, server_side=True)
         self.asked: list[tuple[str, dict[str, str], dict[str, Any]]] = []
         self.status: int | None = 200
-        """None: it closes the connection without an answer."""
+        """The status of responses; None closes the connection without a response."""
 
     @property
     def port(self) -> int:
         return int(self.server_address[1])
 
     def handle_error(self, *_: object) -> None:
-        """Do not print that a client without trust closed the connection."""
+        """Print no error if a client rejects the certificate."""
 
 
 @contextmanager

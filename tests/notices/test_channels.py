@@ -1,4 +1,4 @@
-"""Mail and webhook channels against real servers: the received message, and the error otherwise."""
+"""Mail and webhook channels deliver messages to real servers, and report an error otherwise."""
 
 from __future__ import annotations
 

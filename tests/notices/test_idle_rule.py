@@ -1,4 +1,4 @@
-"""No job is ended without warning, whether warnings are sent late, not at all, or perhaps."""
+"""No job is ended without a warning, even if warnings are late, are not sent, or may not have arrived."""
 
 from __future__ import annotations
 

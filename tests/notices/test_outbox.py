@@ -1,4 +1,4 @@
-"""Notices are sent at most once, whenever slurm-gpuctld ends; only certain failures are retried."""
+"""Notices are sent at most once, even if slurm-gpuctld is killed; only certain failures are retried."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ BY_WEBHOOK = Settings(mode="send", webhook=Webhook(url="https://x.edu/"))
 def note(
     ledger: Ledger, drafts: list[Draft], now_s: float, state: DeliveryState = DeliveryState.SENT
 ) -> None:
-    """Record drafts like slurm-gpuctld."""
+    """Record drafts as slurm-gpuctld does."""
     for number, draft in enumerate(drafts):
         ledger.notices.append(
             Notice(

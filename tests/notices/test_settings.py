@@ -1,4 +1,4 @@
-"""notices.yaml: every error with its place, and nothing is sent without `mode: send`."""
+"""Every error in notices.yaml has a position, and nothing is sent without `mode: send`."""
 
 from __future__ import annotations
 

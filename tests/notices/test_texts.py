@@ -1,4 +1,4 @@
-"""Texts: our templates contain the next steps, templates of the site are checked, and names are harmless."""
+"""Default templates contain the next steps, templates of the site are checked, and names are harmless."""
 
 from __future__ import annotations
 

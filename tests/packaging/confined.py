@@ -1,9 +1,10 @@
-"""`python confined.py UNIT COMMAND…`: run it as systemd would under the unit's restrictions.
+"""`python confined.py UNIT COMMAND…`: run a command under the restrictions of a systemd unit.
 
-For machines where systemd is not process 1. It applies User=, capabilities, NoNewPrivileges=, the filters of
-system calls, address families and writable memory, the number of open files, umask and nice. The file system
-is read-only, with /sys, the cgroups, /proc/sys and an empty /home. The unit's own directories, /run and
-/var/lib are in memory. It does not apply devices, limits on memory and tasks, and a private /tmp.
+This is for machines where systemd is not process 1. The script applies User=, capabilities, NoNewPrivileges=,
+the filters of system calls, address families and writable memory, the number of open files, umask and nice.
+The file system is read-only, with /sys, the cgroups, /proc/sys and an empty /home. The unit's own
+directories, /run and /var/lib are in memory. Restrictions on devices, limits on memory and tasks, and a
+private /tmp are not applied.
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ Settings = dict[str, list[str]]
 
 _CLONE_NEWNS = 0x20000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
-_LOCKED = (0, 2, 4, 8, 6, 10, 12, 14)  # nosuid, nodev, noexec: a remount has to keep them
+_LOCKED = (0, 2, 4, 8, 6, 10, 12, 14)  # a remount must keep nosuid, nodev and noexec
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
 _PROT_WRITE, _PROT_EXEC, _SHM_EXEC = 2, 4, 0o100000
 _NAMESPACES = 0x7E020080
 _CAPABILITIES = {"CAP_DAC_READ_SEARCH": 2, "CAP_SETGID": 6, "CAP_SYS_PTRACE": 19}
 _FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10}
-# Allowed below for some arguments only. A filter cannot see the arguments of clone3, so it fails with ENOSYS.
+# System calls that are allowed for some arguments only. clone3 fails with ENOSYS, because a filter cannot
+# read its arguments.
 _BY_ARGUMENT = {"socket", "mmap", "mprotect", "pkey_mprotect", "shmat", "clone", "clone3", "unshare", "setns"}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def settings_of(unit: Path) -> Settings:
-    """Return the settings under [Service] by key; a key may have several."""
+    """Return the settings under [Service] by key; a key may have several values."""
     lines = unit.read_text().partition("[Service]\n")[2].partition("\n[")[0].splitlines()
     found: Settings = {}
     for line in lines:
@@ -49,7 +51,7 @@ def settings_of(unit: Path) -> Settings:
 
 
 def main(unit: Path, command: list[str]) -> None:
-    """Become the command."""
+    """Apply the restrictions and replace this process by the command."""
     settings = settings_of(unit)
     user = pwd.getpwnam(settings.get("User", ["root"])[0])
     filter_ = _filter(settings)
@@ -66,7 +68,7 @@ def main(unit: Path, command: list[str]) -> None:
 
 
 def _own_directories(settings: Settings, user: pwd.struct_passwd) -> list[str]:
-    """Create RuntimeDirectory= and StateDirectory= in a temporary place."""
+    """Create RuntimeDirectory= and StateDirectory= in memory, and return their top directories."""
     own: list[str] = []
     for kind, top in (("Runtime", "/run"), ("State", "/var/lib")):
         _mount("tmpfs", top, 0, "tmpfs")
@@ -84,7 +86,7 @@ def _own_directories(settings: Settings, user: pwd.struct_passwd) -> list[str]:
 
 
 def _make_read_only(writable: list[str]) -> None:
-    """ProtectSystem=strict, ProtectKernelTunables=yes, ProtectControlGroups=yes; ProtectHome=yes of /home."""
+    """Apply ProtectSystem=strict, ProtectKernelTunables=, ProtectControlGroups= and ProtectHome=."""
     needed = (sys.base_prefix, sys.prefix, str(Path(__file__).resolve()))
     if not any(place.startswith("/home/") for place in needed):
         _mount("tmpfs", "/home", 0, "tmpfs")
@@ -119,11 +121,11 @@ def _drop(user: pwd.struct_passwd, kept: set[int]) -> None:
 def _filter(settings: Settings) -> seccomp.SyscallFilter:
     found = seccomp.SyscallFilter(seccomp.ERRNO(errno.EPERM))
     for name in sorted(_allowed(settings["SystemCallFilter"]) - _BY_ARGUMENT):
-        with contextlib.suppress(OSError, ValueError, RuntimeError):  # of another machine or kernel
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # calls of other machines or kernels
             found.add_rule(seccomp.ALLOW, name)
     for family in " ".join(settings["RestrictAddressFamilies"]).split():
         found.add_rule(seccomp.ALLOW, "socket", seccomp.Arg(0, seccomp.EQ, _FAMILIES[family]))
-    # MemoryDenyWriteExecute=: no memory is both, and none becomes executable.
+    # MemoryDenyWriteExecute=: no memory is both writable and executable, and none becomes executable.
     both = _PROT_WRITE | _PROT_EXEC
     for protection in (0, _PROT_WRITE, _PROT_EXEC):
         found.add_rule(seccomp.ALLOW, "mmap", seccomp.Arg(2, seccomp.MASKED_EQ, both, protection))
@@ -144,7 +146,7 @@ def _allowed(filters: list[str]) -> set[str]:
 
 
 def _calls(word: str, groups: dict[str, list[str]]) -> Iterator[str]:
-    """Those in one of systemd's groups, or the one call."""
+    """Yield the calls in one of systemd's groups, or the one call."""
     if not word.startswith("@"):
         yield word
     for member in groups.get(word, ()):
@@ -152,7 +154,7 @@ def _calls(word: str, groups: dict[str, list[str]]) -> Iterator[str]:
 
 
 def _groups() -> dict[str, list[str]]:
-    """Return the calls and groups in systemd's groups of system calls."""
+    """Return the members of systemd's groups of system calls, by group."""
     text = subprocess.run(
         ["systemd-analyze", "syscall-filter"], capture_output=True, text=True, check=True
     ).stdout

@@ -1,4 +1,4 @@
-"""The packages, built once, and trees that they are installed into."""
+"""Build the packages once, and create trees for installing them."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ class Built:
 
     @property
     def source(self) -> Path:
-        """The source RPM."""
+        """Return the source RPM."""
         (path,) = self.directory.glob("*.src.rpm")
         return path
 
     def package(self, part: str, arch: str = "x86_64") -> Path:
-        """The package slurm-gpu PART ("" or "-node", ...)."""
+        """Return the package slurm-gpu PART ("" or "-node", ...)."""
         paths = self.directory.glob(f"slurm-gpu{part}-[0-9]*.rpm")
         (path,) = [path for path in paths if path.name.endswith((f".{arch}.rpm", ".noarch.rpm"))]
         return path
 
     @property
     def packages(self) -> list[Path]:
-        """All of them for this machine."""
+        """Return all packages for this machine."""
         return [self.package(part) for part in PARTS]
 
 
 @pytest.fixture(scope="session")
 def build() -> Callable[..., Built]:
-    """Build the last commit; keyword arguments are variables that packaging/rpm/build heeds.
+    """Build the last commit; keyword arguments become environment variables of packaging/rpm/build.
 
-    That takes a minute, so what was built of a commit is kept until there is another.
+    A build takes a minute, so the packages of a commit are kept until there is another commit.
     """
     if os.geteuid() != 0 or shutil.which("rpmbuild") is None:
-        pytest.skip("needs root, and what packaging/rpm/install-tools installs")
+        pytest.skip("needs root and the tools that packaging/rpm/install-tools installs")
     commit = _run("git", "rev-parse", os.environ.get("COMMIT", "HEAD")).strip()
 
     def build(**variables: str) -> Built:
@@ -86,7 +86,7 @@ def next_built(build: Callable[..., Built]) -> Built:
 
 @pytest.fixture(scope="session")
 def system(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a package that provides the requirements of the packages."""
+    """Build a package that provides everything that our packages require of a system."""
     directory = tmp_path_factory.mktemp("system")
     define = [f"--define=_topdir {directory}", f"--define=_dbpath {directory}/db"]
     _run("rpmbuild", "--quiet", "-bb", *define, Path(__file__).with_name("system.spec"))

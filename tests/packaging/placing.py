@@ -1,4 +1,4 @@
-"""File trees of hosts for `place` and `place-lua`, and checks of their results."""
+"""Create file trees of hosts for `place` and `place-lua`, and check the results of these scripts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ esac
 
 
 class Tree:
-    """A host's file tree with the package's texts in it, and the script that is tried there."""
+    """The file tree of a host with the hooks of the package, and the script under test."""
 
     def __init__(self, root: Path, script: Path = PLACE, shell: str = "/bin/sh") -> None:
         self.root, self.script, self.shell = root, script, shell
@@ -43,7 +43,7 @@ class Tree:
         self._programs = root.with_name(f"{root.name}-programs")
 
     def has(self, programs: Mapping[str, str | None]) -> None:
-        """Replace programs of /usr/bin only for the script; None hides one. Needs root."""
+        """Replace programs of /usr/bin for the script only, which requires root; None hides a program."""
         if os.geteuid() != 0 or shutil.which("unshare") is None:
             pytest.skip("needs root and unshare")
         self._programs.mkdir(exist_ok=True)
@@ -74,20 +74,20 @@ class Tree:
         return done
 
     def done(self, *words: str) -> str:
-        """Run it and return its output; it must succeed."""
+        """Run the script, which must succeed, and return its output."""
         done = self(*words)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         return done.stdout
 
     def refused(self, *words: str) -> str:
-        """Run it and return its error; it must refuse."""
+        """Run the script, which must refuse, and return its error."""
         done = self(*words)
         assert done.returncode == 1
         return done.stderr
 
 
 def is_hook(tree: Tree, kind: str) -> bool:
-    """Whether it is the package's text, signed."""
+    """Return whether a hook has the text of the package and one signature."""
     placed = tree.hook[kind].read_text()
     return placed.startswith((tree.texts / kind).read_text()) and placed.count("\n# Placed by") == 1
 
@@ -104,7 +104,7 @@ def runs(hook: Path, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def mode(path: Path) -> int:
-    """Its permissions."""
+    """Return the permissions of a file."""
     return path.stat().st_mode & 0o7777
 
 

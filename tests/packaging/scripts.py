@@ -1,4 +1,4 @@
-"""Scripts job_submit.lua of the site and of slurm-gpu, and their results for a job."""
+"""Create scripts job_submit.lua of the site and of slurm-gpu, and return their results for a job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def script_of(tree: Tree) -> Path:
 
 
 def apply(tree: Tree, before: Path | None = None, after: Path | None = None) -> Path:
-    """A bundle as `policy apply` makes it; chained paths are as they are on the host."""
+    """Write a bundle as `policy apply` does, with chained paths as on the host, and return its path."""
     paths = [None if path is None else Path("/") / path.relative_to(tree.root) for path in (before, after)]
     policy = Policy(contact='["chain_before"] = "/evil" x', chain=Chain(before=paths[0], after=paths[1]))
     script = script_of(tree)
@@ -38,7 +38,7 @@ def apply(tree: Tree, before: Path | None = None, after: Path | None = None) -> 
 
 
 def submitted(text: str) -> set[tuple[int, tuple[str, ...]]]:
-    """Return the answer of a script to a job, in every Lua."""
+    """Return the answers of a script to a job in all versions of Lua."""
     scripts = [PolicyScript(text, lua=version) for version in LUA_VERSIONS]
     for script in scripts:
         script.set_jobs([])
@@ -55,7 +55,7 @@ def own_script(tree: Tree, name: str, code: str = "slurm.SUCCESS") -> Path:
 
 
 def keep(tree: Tree, at: str, text: str) -> Path:
-    """A copy of a script that `policy apply` replaced at that time, as 20261121T183000Z."""
+    """Write a copy of a script that `policy apply` replaced at a time such as 20261121T183000Z."""
     directory = tree.root / "var" / "lib" / "slurm-gpu" / "policy"
     directory.mkdir(parents=True, exist_ok=True)
     copy = directory / f"job_submit-{at}.lua"

@@ -1,4 +1,4 @@
-"""The completion scripts of slurm-gpu in their shells."""
+"""The completion scripts of slurm-gpu work in their shells."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which slurm-gpu is found."""
+    """Return an environment whose PATH contains slurm-gpu."""
     command = tmp_path_factory.mktemp("bin") / "slurm-gpu"
     start = f"import sys; sys.path.insert(0, '{ROOT}'); from slurm_gpu.cli.main import main; sys.exit(main())"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{start}" "$@"\n')

@@ -1,4 +1,4 @@
-"""Daemons work under the restrictions of their units, and cannot do more."""
+"""Daemons work under the restrictions of their units, and can do no more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFINED = Path(__file__).with_name("confined.py")
 NODE, DATABASE = "slurm-gpud", "slurm-gpudbd"
 
-# One that other users may run, too.
+# A Python that other users may run, too.
 _IN_USR = Path(f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}")
 PYTHON = str(_IN_USR) if _IN_USR.exists() else sys.executable
 
@@ -35,9 +35,9 @@ def is_user(name: str) -> bool:
 
 
 _MAY_MOUNT = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
-pytest.importorskip("pyseccomp", exc_type=(ImportError, RuntimeError))  # the latter without libseccomp
+pytest.importorskip("pyseccomp", exc_type=(ImportError, RuntimeError))  # RuntimeError without libseccomp
 pytestmark = [
-    pytest.mark.skipif(not _MAY_MOUNT, reason="only root can be less than root"),
+    pytest.mark.skipif(not _MAY_MOUNT, reason="only root may mount"),
     pytest.mark.skipif(
         shutil.which("systemd-analyze") is None, reason="systemd's own tools are not installed here"
     ),
@@ -65,7 +65,7 @@ def tried(daemon: str, code: str, *arguments: str) -> str:
 
 @pytest.fixture
 def open_path() -> Iterator[Path]:
-    """A directory that other users may enter."""
+    """Return a directory that other users may enter."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -73,7 +73,7 @@ def open_path() -> Iterator[Path]:
 
 @pytest.fixture
 def process() -> Iterator[int]:
-    """Return a directory of a user that other users cannot enter."""
+    """Start a program in a home directory that other users cannot enter, and return its process ID."""
     home = Path("/home") / f"confined-{os.getpid()}"
     home.mkdir()
     nobody = pwd.getpwnam("nobody")
@@ -134,7 +134,7 @@ def test_slurm_gpud_may_run_slurmd_for_the_order_of_gpus(tmp_path: Path) -> None
         "ProctrackType=proctrack/linuxproc\nNodeName=n1 NodeHostname=localhost CPUs=1 Gres=gpu:1\n"
     )
     (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/null\n")
-    # Slurm finds it out by systemd's own cgroups, which a container need not have.
+    # Slurm detects the version by systemd's own cgroups, which a container may lack.
     version = 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1
     (tmp_path / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v{version}\n")
     code = """
@@ -169,7 +169,7 @@ print(libc.unshare(0x10000000), libc.mount(b"x", b"/tmp", b"tmpfs", 0, None))
 @pytest.mark.lab
 @pytest.mark.long
 def test_slurm_gpudbd_creates_its_tables_and_runs_sacct(open_path: Path) -> None:
-    """Slurm is not installed here; the error shows that the daemon looked for a command."""
+    """Slurm is not on the PATH; the error shows that the daemon tried to run a command."""
     site, database = open_path / "slurm-gpu.yaml", open_path / "slurm-gpudbd.yaml"
     site.write_text("cluster: c\n")
     database.write_text("url: sqlite:////var/lib/slurm-gpu/slurm-gpu.db\n")

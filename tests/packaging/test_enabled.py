@@ -1,4 +1,4 @@
-"""The links that systemd creates for the installed units; `systemctl --root` starts nothing."""
+"""systemd creates the links of enabled units in a tree; `systemctl --root` starts nothing."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The README's demo, played with what packages installed: nothing of slurm-gpu comes from the checkout."""
+"""The README's demo runs with installed packages, and no part of slurm-gpu comes from the checkout."""
 
 import os
 import subprocess

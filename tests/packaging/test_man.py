@@ -86,7 +86,7 @@ def test_every_option_of_a_command_is_in_its_page(man: Path, path: tuple[str, ..
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.hidden:
             assert all(option in text for option in parameter.opts), parameter.opts
-            # Only the first words, since lines are wrapped differently.
+            # Compare only the first words, because lines are wrapped differently.
             assert (parameter.help or "").replace("`", "")[:20] in text
         if isinstance(parameter.envvar, str):
             assert parameter.envvar in text
@@ -144,14 +144,14 @@ def test_every_example_is_a_command_as_it_may_be_written(
                 examples.append(line)
     assert len(examples) > 8
     for example in examples:
-        ours, _, _ = example.partition(" | ")  # its output may be for another command
+        ours, _, _ = example.partition(" | ")  # another command may read the output
         words = tuple(shlex.split(ours)[1:])
         for file in filter(re.compile(r"[\w-]+\.(csv|json|npz|parquet)").fullmatch, words):
-            Path(file).touch()  # some are to be there
+            Path(file).touch()  # some commands require existing files
         path = words[:2] if words[:2] in COMMANDS else words[:1]
         command = COMMANDS[path]
         with click.Context(command, **command.context_settings) as context:
-            command.parse_args(context, list(words[len(path) :]))  # raises where that is wrong usage
+            command.parse_args(context, list(words[len(path) :]))  # wrong usage raises an error
 
 
 def test_pages_do_not_depend_on_the_builder(man: Path) -> None:

@@ -1,4 +1,4 @@
-"""The packages of `make rpm`: parts, requirements, content, and reproducible builds."""
+"""The packages of `make rpm` have the right parts, requirements and content, and builds are reproducible."""
 
 import hashlib
 import os
@@ -66,7 +66,7 @@ def test_packages_need_each_other_in_the_same_version_and_python_and_munge(built
         "-db",
         "-controller",
         "-web",
-    ):  # they make SlurmUser before their files come, some of which are its
+    ):  # these packages create SlurmUser before they install files that belong to this user
         assert "shadow-utils" in _query(built.package(part), "--requires")
 
 
@@ -96,7 +96,7 @@ def test_python_finds_compiled_code_that_fits_and_names_its_place(built: Built, 
     for source in carried.rglob("*.py"):
         compiled = source.parent / "__pycache__" / f"{source.stem}.cpython-311.pyc"
         head = compiled.read_bytes()[:16]
-        assert int.from_bytes(head[4:8], "little") == 0, "compared by time, as Python does by default"
+        assert int.from_bytes(head[4:8], "little") == 0, "Python must compare times, as it does by default"
         assert int.from_bytes(head[8:12], "little") == int(source.stat().st_mtime), source
         assert int.from_bytes(head[12:16], "little") == source.stat().st_size, source
         assert str(ROOT).encode() not in compiled.read_bytes()

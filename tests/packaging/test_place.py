@@ -36,7 +36,7 @@ def test_hooks_are_placed_and_work(place: Tree, tmp_path: Path):
 
 
 def test_a_removal_leaves_stubs_and_an_install_replaces_them(place: Tree):
-    assert place.done("remove") == ""  # where nothing was ever placed
+    assert place.done("remove") == ""  # on a host without hooks of slurm-gpu
     assert not place.slurm.exists()
     place.done("install")
     place.done("remove")
@@ -83,7 +83,7 @@ def test_one_that_was_put_there_by_hand_is_taken_over(tree: Tree):
     for kind in KINDS:
         tree.hook[kind].parent.mkdir(parents=True)
         shutil.copy(tree.texts / kind, tree.hook[kind])
-    tree.hook["prolog"].chmod(0o644)  # the installation by hand was not careful
+    tree.hook["prolog"].chmod(0o644)  # a careless installation by hand
     tree.done("install")
     assert all(mode(hook) == 0o755 for hook in tree.hook.values())
     tree.done("remove")
@@ -154,7 +154,7 @@ def test_other_hooks_that_would_drain_nodes_are_named(tree: Tree):
         "README",
         "old",
     ]
-    # A text would drain nodes as well if it were executable.
+    # A text file would drain nodes even if it were executable.
     assert ["Run chmod +x" in line for line in said.splitlines()] == [True, False, False]
     assert is_hook(tree, "prolog")
 
@@ -208,7 +208,7 @@ def test_wrong_usage_changes_nothing(tree: Tree, words: list[str]):
         assert done.stderr.startswith(f"usage: {script.name} ")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give files away")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the owner of files")
 def test_a_file_that_another_user_could_change_is_recreated(tree: Tree):
     tree.done("install")
     os.chown(tree.hook["epilog"], 1001, 1001)

@@ -21,7 +21,7 @@ class Elsewhere(Tree):
         path.write_text(f"PATH=/opt/slurm/bin:/usr/bin\n{line}\n")
 
     def in_opt(self) -> Tree:
-        """The same host, as if its hooks were those in /opt."""
+        """Return the same host with hooks in /opt instead."""
         there = Tree.__new__(Tree)
         there.__dict__ |= self.__dict__
         there.hook = {

@@ -74,7 +74,7 @@ def test_two_scripts_of_the_site_are_both_called_as_before(lua: Tree):
     )
     assert submitted(text) == {(-1, ("asked first", "asked second"))}
     assert read_chain(script) is None
-    second.unlink()  # then the stub does not load; the admin must remove it
+    second.unlink()  # without this script, the stub does not load, and the admin must remove it
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_script_of_the_sites_that_cannot_be_loaded_is_left_out(lua: Tree, cont
 
 @pytest.mark.parametrize("reader", ["rpm", "luac5.4"])
 def test_invalid_lua_never_becomes_slurmctld_s_script(lua: Tree, reader: str):
-    """Otherwise slurmctld would not start again; luac checks it if available, else the Lua in rpm."""
+    """slurmctld would not start with invalid Lua; luac checks the script, or the Lua in rpm without luac."""
     if reader == "rpm" and shutil.which("rpm") is None:
         pytest.skip("needs rpm")
     hidden = {name: None for name in READERS if name != reader}
@@ -137,7 +137,7 @@ def test_reading_a_script_runs_nothing(lua: Tree, tmp_path: Path):
 
 
 def test_a_script_that_ours_replaced_comes_back(lua: Tree):
-    """`policy apply --replace` set it aside, and no policy ever called it."""
+    """`policy apply --replace` saved a copy of the script, which no policy ever called."""
     site = SITES.format(name="site", code="slurm.ERROR")
     keep(lua, "20251121T183000Z", SITES.format(name="older", code="slurm.ERROR"))
     kept = keep(lua, "20261121T183000Z", site)

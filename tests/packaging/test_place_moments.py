@@ -13,7 +13,7 @@ import pytest
 
 from .placing import PLACE, Tree, is_hook, mode
 
-# Changes while another process reads the directory.
+# The numbers of changes while another process reads the directory.
 A_FEW, MANY = 8, 1000
 
 needs_unshare = pytest.mark.skipif(
@@ -29,7 +29,7 @@ def tree(tmp_path: Path) -> Tree:
 def test_a_failed_install_keeps_the_old_hook(tree: Tree):
     tree.done("install")
     before = tree.hook["prolog"].read_text()
-    (tree.texts / "prolog").write_text("")  # half a package
+    (tree.texts / "prolog").write_text("")  # an incomplete package
     done = tree("install")
     assert (done.returncode, tree.hook["prolog"].read_text()) == (3, before)
     (tree.texts / "prolog").unlink()
@@ -60,7 +60,7 @@ def test_a_full_disk_leaves_the_hook_whole(tree: Tree):
 
 
 class Watch:
-    """Reads a directory continuously, as slurmd would."""
+    """Read a directory continuously, as slurmd would."""
 
     def __init__(self, directory: Path, allowed: set[bytes]) -> None:
         self.directory, self.allowed = directory, allowed
@@ -132,7 +132,7 @@ def test_killed_at_any_moment_it_leaves_a_whole_hook(tree: Tree):
 
 @needs_unshare
 def test_another_host_that_does_the_same_in_the_same_directory_is_not_disturbed(tree: Tree):
-    """Hosts that were just started have the same numbers of processes."""
+    """Hosts that were just started may have processes with the same IDs."""
     tree.done("install")
     other = tree.hook["prolog"].with_name(".10-slurm-gpu.1")
     other.write_text("half of what another host writes")

@@ -1,4 +1,4 @@
-"""Packages contain the dependencies of setup.cfg, each in one version, in one place, with its hashes."""
+"""Packages contain the dependencies of setup.cfg, each in one version and one place, with its hashes."""
 
 import configparser
 import re
@@ -31,7 +31,7 @@ BELOW = {
     "learn": ("common", "client", "db", "report"),
     "build": ("common", "node", "client", "db", "web", "report", "learn"),
 }
-AGAIN = "packaging/requirements/lock rewrites it"
+AGAIN = "packaging/requirements/lock rewrites the file"
 
 
 def _pinned(part: str) -> dict[str, str]:

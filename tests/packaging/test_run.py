@@ -1,4 +1,4 @@
-"""Installed packages run in place, with Python 3.11 bound in and nothing of the checkout."""
+"""Installed packages run with the Python 3.11 of this machine and without any file of the checkout."""
 
 import contextlib
 import http.client
@@ -53,7 +53,7 @@ def test_every_subcommand_finds_its_libraries(installed: Tree, command: str) -> 
     assert shown.returncode == 0, shown.stderr
 
 
-# The functions of scikit-learn that slurm_gpu.forecast.learn uses, on a straight line.
+# The functions of scikit-learn that slurm_gpu.forecast.learn uses, fitted to a straight line.
 LEARN = """
 import sys
 sys.path += [f"/usr/lib64/slurm-gpu/{part}" for part in ("common", "client", "db", "report", "learn")]
@@ -88,7 +88,7 @@ def test_a_node_alone_has_what_slurm_gpud_needs(tree: Tree, built: Built) -> Non
     shown = tree.run("/usr/sbin/slurm-gpud", "--version")
     assert shown.returncode == 0, shown.stderr
     once = tree.run("/usr/sbin/slurm-gpud", "--no-slurm", "--once", "--print", "--node=n1")
-    assert "NVML" in once.stdout + once.stderr  # without a driver here; the binding was found and called
+    assert "NVML" in once.stdout + once.stderr  # there is no driver here, but the binding was found
 
 
 def test_a_controller_works_without_numpy_and_names_the_package_with_it(tree: Tree, built: Built) -> None:
@@ -114,7 +114,7 @@ def test_the_site_s_python_packages_are_not_used(tree: Tree, built: Built) -> No
 
 @pytest.fixture
 def answering(installed: Tree) -> Iterator[Path]:
-    """slurm-gpudbd as it is installed, on SQLite; its socket."""
+    """Start the installed slurm-gpudbd on SQLite, and return its socket."""
     for directory in ("run/slurm-gpu", "var/lib/slurm-gpu"):
         (installed.root / directory).mkdir(exist_ok=True)
     (installed.root / "etc/slurm-gpu/slurm-gpudbd.yaml").chmod(0o600)

@@ -69,7 +69,7 @@ def test_an_upgrade_keeps_hooks_and_what_the_admin_wrote(tree: Tree, built: Buil
 def test_an_upgrade_leaves_the_password_to_the_slurm_user_of_the_site(
     tree: Tree, built: Built, next_built: Built, edited: bool
 ) -> None:
-    """rpm replaces an unedited file with that of the package, which belongs to slurm."""
+    """rpm replaces an unedited file with the version in the package, whose owner is slurm."""
     tmpfiles = shutil.which("systemd-tmpfiles")
     if tmpfiles is None:
         pytest.skip("needs systemd-tmpfiles")
@@ -157,7 +157,7 @@ def test_a_script_of_the_site_stays(tree: Tree, built: Built) -> None:
 
 @pytest.fixture
 def asked_of_systemd(tree: Tree) -> Path:
-    """Return the log of a fake running systemd in the tree."""
+    """Return the log of calls to a fake systemctl in the tree."""
     (tree.root / "run/systemd/system").mkdir(parents=True)
     systemctl = tree.root / "usr/bin/systemctl"
     systemctl.write_text('#!/bin/sh\necho "$*" >>/asked\n')

@@ -1,4 +1,4 @@
-"""The units of the daemons, verified by systemd, and their users and requirements."""
+"""Verify the units of the daemons with systemd, and check their users and requirements."""
 
 import configparser
 import os
@@ -32,7 +32,7 @@ Settings = dict[str, list[str]]
 
 
 def settings(unit: str) -> Settings:
-    """Return the settings under [Service] by key; a key may have several."""
+    """Return the settings under [Service] by key; a key may have several values."""
     lines = (UNITS / unit).read_text().partition("[Service]\n")[2].partition("\n[")[0].splitlines()
     found: Settings = {}
     for line in lines:
@@ -50,7 +50,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[Path]:
-    """A root directory with systemd's own targets, our files, and something to start."""
+    """Return a root directory with systemd's own targets, our files, and programs for the units to start."""
     units = tmp_path / "usr/lib/systemd/system"
     units.mkdir(parents=True)
     for target in Path("/usr/lib/systemd/system").glob("*.target"):
@@ -77,7 +77,7 @@ def test_every_unit_is_one_of_these_and_in_one_package() -> None:
     for path in (*UNITS.glob("*.service"), *UNITS.glob("*.timer")):
         assert path.name in (*SERVED, *ADJUST, *FORECAST, *REPORT)
         assert sum(path.match(pattern) for pattern in packed) == 1, (
-            f"%files of one package is to have {path.name}"
+            f"%files of exactly one package must list {path.name}"
         )
 
 
@@ -142,7 +142,7 @@ def test_the_file_with_the_password_belongs_to_slurm_user(system: Path, user: st
 
 
 def test_every_unit_that_is_enabled_is_known_to_the_scripts_of_its_package() -> None:
-    """Else a package that is removed leaves it enabled, and a preset is not heeded."""
+    """Otherwise, the unit of a removed package would stay enabled, and a preset would be ignored."""
     spec = (ROOT / "packaging/rpm/slurm-gpu.spec").read_text()
     for path in UNITS.iterdir():
         if "[Install]" not in path.read_text():
@@ -187,7 +187,7 @@ def test_a_diagnosis_that_takes_all_memory_ends_no_page() -> None:
 
 @pytest.mark.parametrize("unit", [*SERVED[1:], ADJUST[0], FORECAST[0], REPORT[0]])
 def test_threads_of_numpy_are_limited_on_any_number_of_processors(unit: str) -> None:
-    """It starts 63 where there are 64, which leaves no task for sacctmgr; scipy's as many end the process."""
+    """On 64 processors, numpy's 63 threads leave no task for sacctmgr, and scipy's 63 end the process."""
     found = settings(unit)
     words = " ".join(found["Environment"]).split()
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -196,32 +196,32 @@ def test_threads_of_numpy_are_limited_on_any_number_of_processors(unit: str) -> 
 
 
 def test_adjust_may_write_where_a_slurm_without_a_prefix_is_configured() -> None:
-    """ProtectSystem=yes closes all of /usr, of which the default sysconfdir of Slurm's sources is part."""
+    """ProtectSystem=yes makes /usr read-only, including the default sysconfdir of Slurm's sources."""
     assert settings("slurm-gpu-adjust.service")["ReadWritePaths"] == ["-/usr/local/etc"]
 
 
 def test_slurm_gpuctld_is_not_ended_while_slurmctld_is_slow() -> None:
-    """It is notified between two polls, after half the time, and a poll makes up to four calls."""
+    """slurm-gpuctld notifies systemd between polls, after half the time; a poll makes up to four calls."""
     watchdog_s, pause_s = int(settings("slurm-gpuctld.service")["WatchdogSec"][0]), 20
     assert watchdog_s / 2 + 4 * QUERY_TIMEOUT_S + pause_s < watchdog_s
 
 
 def test_root_keeps_its_own_directories_inside_those_of_slurm_user() -> None:
-    """systemd changes the owner of a whole tree to the user of the unit that names its top."""
+    """systemd changes the owner of a whole tree to the user of the unit whose directory is its top."""
     node = settings("slurm-gpud.service")
     assert Path("/run/slurm-gpu") == RUN_DIRECTORY
     assert node["RuntimeDirectory"] == ["slurm-gpu/jobs slurm-gpu/rejected"]
     assert node["StateDirectory"] == ["slurm-gpu/spool slurm-gpu/node"]
     for unit in OF_SLURM_USER:
         assert settings(unit)["RuntimeDirectory"] == ["slurm-gpu"]
-    # Hooks and slurmctld write there while our daemons are down.
+    # Hooks and slurmctld write into these directories while our daemons are down.
     watching = ("slurm-gpud.service", *OF_SLURM_USER)
     assert all(settings(unit)["RuntimeDirectoryPreserve"] == ["yes"] for unit in watching)
-    assert "RuntimeDirectory" not in settings("slurm-gpuweb.service"), "it has no directory"
+    assert "RuntimeDirectory" not in settings("slurm-gpuweb.service"), "slurm-gpuweb has no runtime directory"
 
 
 def test_later_systemds_wait_longer_from_try_to_try() -> None:
     text = (UNITS / "restart-steps.conf").read_text()
     assert "[Service]\nRestartSteps=6\nRestartMaxDelaySec=120\n" in text
-    # Those of RHEL 9 (252) and 8 (239) would complain of it in each unit.
+    # systemd in RHEL 9 (252) and 8 (239) would warn of RestartSteps= in each unit.
     assert not any("RestartSteps" in settings(unit) for unit in SERVED)

@@ -10,10 +10,10 @@ _WITH_SYSTEM = Path(__file__).with_name("with-system")
 
 
 class Tree:
-    """A root directory of its own, at first with nothing but users' names in it.
+    """A root directory that at first contains only the names of users.
 
-    rpm, the scriptlets and whatever is run see this machine's shell, Python 3.11 and glibc in it, and nothing
-    else of this machine. `system` is a package that provides what packages ask of a system.
+    rpm, the scriptlets and other programs use this machine's shell, Python 3.11 and glibc in the tree, and no
+    other files of this machine. `system` is a package that provides what our packages require of a system.
     """
 
     def __init__(self, root: Path, system: Path) -> None:
@@ -25,7 +25,7 @@ class Tree:
         self.rpm("-U", system)
 
     def rpm(self, *arguments: str | Path) -> str:
-        """Run rpm on the tree and return the output of it and of scriptlets."""
+        """Run rpm on the tree, and return the output of rpm and of the scriptlets."""
         done = self._run(["rpm", "--root", self.root, "--nosignature", *arguments])
         assert done.returncode == 0, done.stderr
         return done.stdout + done.stderr

@@ -64,7 +64,7 @@ def test_a_small_job_goes_to_the_fullest_fitting_node_and_by_slurm_alone_to_the_
         assert chosen(rule, BUSY_1_3_2_0, gpus=1, cpus=4) == ["n2"]
         assert chosen(rule, BUSY_1_3_2_0, gpus=2, cpus=4) == ["n3"]
         assert chosen(rule, BUSY_1_3_2_0, gpus=4, cpus=4) == ["n4"]
-    # By FGD's measure all but the whole node are equal here, and it does not define how to break ties.
+    # By FGD's measure all nodes except the whole one are equal, and FGD does not specify how to break ties.
     assert chosen(LeastFragmentation(MIX, StrandedMeasure.FGD), BUSY_1_3_2_0, gpus=1, cpus=4) == ["n1"]
 
 
@@ -74,7 +74,7 @@ def test_a_job_for_several_nodes_gets_those_that_strand_least() -> None:
 
 
 def test_a_hungry_job_leaves_the_node_alone_whose_gpus_need_the_last_cpus() -> None:
-    # n1 is the fuller one, and its eight CPUs are all that its two GPUs have.
+    # n1 is fuller, but its two free GPUs need its last eight CPUs.
     nodes = Nodes.of([node("n1", 0, 0, 1000, 1000, free_cpus=8), node("n2", 0, 1000, 1000, 1000)])
     assert chosen(MostAllocated(), nodes, gpus=1, cpus=8) == ["n1"]
     assert chosen(LeastFragmentation(MIX), nodes, gpus=1, cpus=8) == ["n2"]
@@ -98,7 +98,7 @@ def test_weights_follow_what_happened_only_once_they_are_set_again() -> None:
         (place,) = rule.choose(nodes, ResourceRequest(gpus=1, cpus=4))
         assert nodes.names[place.node] == expected
         nodes = nodes.take(place.node, ResourceRequest(gpus=1, cpus=4), place.devices)
-    # n3 has one GPU left by now, and is the fullest still.
+    # n3 now has one GPU left and is still the fullest node.
     assert chosen(rule, nodes, gpus=1, cpus=4) == ["n3"]
 
 
@@ -130,7 +130,7 @@ def test_a_fitting_job_is_placed_on_distinct_allowed_nodes(
 
 
 def test_whole_last_breaks_into_a_whole_node_last() -> None:
-    """Few jobs need a whole node, many the rest of the other: the score would use the whole node."""
+    """Few jobs need a whole node, but many fit on the other: the score alone would use the whole node."""
     mix = Mix.of([(ResourceRequest(gpus=1), 6), (ResourceRequest(gpus=2), 6), (ResourceRequest(gpus=4), 1)])
     nodes = Nodes.of([node("whole", 1000, 1000, 1000, 1000), node("half", 0, 0, 1000, 1000)])
     one, pair, four = ResourceRequest(gpus=1), ResourceRequest(gpus=1, nodes=2), ResourceRequest(gpus=4)

@@ -62,7 +62,7 @@ def test_gpus_without_cpus_are_stranded_for_every_class() -> None:
 def test_a_small_job_goes_where_it_strands_least() -> None:
     nodes = Nodes.of([node("whole", *[1000] * 4), node("broken", 0, 1000, 1000, 1000)])
     found = candidates(nodes, ONE, HALF_AND_HALF)
-    # On the whole node it strands half of the mix; on the other node it uses GPUs that the mix cannot use.
+    # On the whole node, the job strands GPUs for half of the mix; on the other, it uses stranded GPUs.
     assert dict(zip(found.node.tolist(), found.increase_mgpu.tolist(), strict=True)) == {0: 1500, 1: -500}
 
 
@@ -141,12 +141,12 @@ def test_the_cache_of_a_scorer_changes_no_result(
             whole = tuple(np.flatnonzero(usable == 1000)[: request.gpus].tolist())
             nodes = nodes.take(index, request, (int(fresh.device[index]),) if request.share_mgpu else whole)
         else:
-            nodes = Nodes.of(states)  # and back to where it began
+            nodes = Nodes.of(states)  # return to the initial state
 
 
 def test_a_share_goes_to_the_gpu_that_fewest_others_can_use() -> None:
     nodes = Nodes.of([node("n", 1000, 700, 500)])
     halves = Mix.of([(ResourceRequest(share_mgpu=500), 1), (ONE, 1)])
     assert Scorer(halves).best(nodes, ResourceRequest(share_mgpu=500)).device.tolist() == [2]
-    # 200 of the second are of no use for halves anyway.
+    # Jobs of half a GPU cannot use 200 mgpu of the second GPU anyway.
     assert Scorer(halves).best(nodes, ResourceRequest(share_mgpu=200)).device.tolist() == [1]

@@ -54,8 +54,8 @@ def test_the_fullest_comes_first_for_any_mix_on_nodes_of_four_gpus(seen: list[tu
 
 
 def test_gpus_whose_cores_are_gone_come_before_fuller_nodes_that_others_can_use() -> None:
-    # Jobs use half a node's cores for one GPU. Three GPUs with 15 cores are of no use to them; one last GPU
-    # with 24 is.
+    # Jobs use half a node's cores for one GPU. Three GPUs with 15 cores are useless for these jobs; one last
+    # GPU with 24 cores is useful.
     hungry = order((ResourceRequest(gpus=1, cpus=16), 9), (ResourceRequest(gpus=1, cpus=1), 1))
     starved, fuller, fresh = left(hungry, free(3, cpus=15), free(1, cpus=24), free(2, cpus=30))
     assert starved < fuller < fresh
@@ -98,7 +98,7 @@ def test_until_jobs_were_seen_a_gpu_with_its_share_is_what_counts() -> None:
     empty = NodeOrder(Mix.of([]), 0, {KIND: 1})
     assert left(empty, *map(free, range(5))) == [0, 1, 2, 3, 4]
     assert left(empty, free(3, cpus=16)) == left(empty, free(2))
-    # One job of four does not make three GPUs worthless, as a thousand do.
+    # A single job of four GPUs does not make three GPUs worthless, but a thousand such jobs do.
     few, many = (order((FOUR, 1), n_seen=n).stake(KIND, free(3)).useful for n in (1, 1000))
     assert many < 0.2 < few
 

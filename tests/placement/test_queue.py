@@ -1,4 +1,4 @@
-"""Placement rules in a simulated queue: every job starts, within a bound."""
+"""With every placement rule, each job in a simulated queue starts within a bound."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def job(submit_h: float, request: ResourceRequest, run_h: float) -> ModelJob:
 
 
 def test_used_stranded_and_idle_gpus_while_jobs_wait() -> None:
-    # One GPU of two is in use for four hours, and from 1 to 4 a job waits that needs both; the last
-    # submission, at 10, ends the time that counts.
+    # One of two GPUs is in use for four hours. From hour 1 to 4, a job that needs both waits. The measured
+    # time ends with the last submission, at hour 10.
     jobs = Jobs.of([job(0, ONE, 4), job(1, TWO, 2), job(10, ONE, 1)])
     where = cluster("z")
     found = figures(where, jobs, simulate(where, jobs, log=True))

@@ -1,4 +1,4 @@
-"""The state of a cluster: which nodes fit a request, and that releasing undoes allocating."""
+"""The state of a cluster determines which nodes fit a request, and releasing undoes allocating."""
 
 from __future__ import annotations
 

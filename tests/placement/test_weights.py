@@ -46,7 +46,7 @@ def test_a_node_without_cores_or_memory_takes_no_job_though_its_gpus_are_free() 
 
 
 def test_only_gpus_with_cores_and_memory_count_as_left() -> None:
-    # Three GPUs are free, and cores for one of them at its share: it takes one more job, and is filled first.
+    # Three GPUs are free, but only one has its share of cores: one more job fits, so the node is used first.
     assert level(capacity(1, cpus_free=8)) == level(capacity(3)) == 1
     # A CPU job uses half of an idle node: a job of four GPUs does not find enough cores there.
     assert level(capacity(0, cpus_free=16)) == 2
@@ -103,7 +103,7 @@ def test_the_fullest_of_nodes_whose_jobs_end_together_comes_first() -> None:
         levels = [timed(capacity(used, gpus=8), in_h) for used in range(7, 0, -1)]
         assert levels == sorted(levels)
         assert len(set(levels)) > 3
-    # Each doubling of the time weighs as much as a GPU less.
+    # Each doubling of the time weighs as much as one GPU less.
     assert (
         timed(capacity(3, gpus=8), 3.75)
         == timed(capacity(4, gpus=8), 1.75)
@@ -115,7 +115,7 @@ def test_a_node_full_with_one_job_ends_whole_and_is_kept() -> None:
     full = capacity(4, cpus_free=0)
     assert timed(full, 10, one_job=True) == timed(capacity(0), 0) == 16
     assert timed(full, 10) < timed(capacity(3), 10, one_job=True) < 16
-    # CPU jobs may use the cores it leaves, before cores that GPU jobs need.
+    # CPU jobs may use the node's remaining cores before cores that GPU jobs need.
     assert timed(capacity(4, cpus_free=8), 10, one_job=True) == timed(full, 10)
     assert level_of(dataclasses.replace(full, one_job=True), WeightScale(4)) == FULL
 
@@ -173,7 +173,7 @@ def test_nodes_that_are_not_ours_stay_on_their_side() -> None:
     assert layout({1}, {1}, 5) == {1: (2, 3, 4, 5, 6)}
     # Three weights are below the next: whole nodes keep their own.
     assert layout({1}, {4}, 5) == {1: (1, 1, 2, 2, 3)}
-    # None is in between: nothing is changed.
+    # No weight is free in between, so nothing is changed.
     assert layout({1}, {1, 2}, 5) == {1: (1, 1, 1, 1, 1)}
 
 

@@ -32,7 +32,7 @@ def zone(name: str, role: str | None, nodes: int = 4, free: int = 4) -> ZoneLoad
 
 
 def best(zones: list[ZoneLoad], scale: JobScale, **demand: int) -> list[str]:
-    """Names of the zones, the best for that scale first."""
+    """Return the names of the zones, the best for this scale first."""
     points = scores(zones, {JobScale(name): mgpu for name, mgpu in demand.items()})
     return sorted(points, key=lambda name: -points[name][scale])
 

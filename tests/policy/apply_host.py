@@ -25,7 +25,7 @@ rules:
 
 
 class Cluster:
-    """A host of slurmctld that also answers as SlurmClient, with an empty queue and a slurmdbd in memory."""
+    """A host of slurmctld that also acts as SlurmClient, with an empty queue and a slurmdbd in memory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

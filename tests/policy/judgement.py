@@ -65,7 +65,7 @@ class Judgement:
 
     @property
     def reported(self) -> set[tuple[str, str, str]]:
-        """Return (rule, limit, mode or "error") of the limits that the job does not fit."""
+        """Return (rule, limit, mode or "error") of the limits that the job does not meet."""
         return {
             (one.rule, one.key, "error" if one.outcome is Outcome.UNKNOWN else one.mode)
             for one in self.findings
@@ -83,16 +83,16 @@ class Known:
     """The other jobs, the time, and the GPU-hours used."""
 
     jobs: Sequence[Request]
-    """Running and pending."""
+    """Running and pending jobs."""
     pending: Sequence[Request]
-    """The pending ones among them."""
+    """Those of `jobs` that are pending."""
     now_s: int
     hours: Hours | None = None
-    """None if no snapshot contains them."""
+    """None if no snapshot contains GPU-hours."""
 
 
 def binds(rule: RuleModel, job: Request, moment: dt.datetime) -> bool:
-    """Return whether a rule applies to a job, given the tiers in effect on that day."""
+    """Return whether a rule applies to a job, given the tiers in effect on the day of `moment`."""
     starts = (
         replace(job, qos=qos, partition=partition)
         for qos in job.qos.split(",")
@@ -132,7 +132,7 @@ def in_force(
 ) -> bool:
     """Return whether a rule applies to a job that is submitted, or updated, now.
 
-    With `at_any_size`, minimums of the rule's conditions are left out.
+    With `at_any_size`, ignore the minimums in the rule's conditions.
     """
     if not _is_between(rule, policy.local(now_s)):
         return False
@@ -196,7 +196,7 @@ def judge(
 
 
 def _in_update(before: Request, after: Request) -> Request:
-    """Return an updated job as the script reads it, without a --begin, which its record lacks."""
+    """Return an updated job as the script reads it: without --begin, which its record lacks."""
     return after if after.begin_s != before.begin_s else replace(after, begin_s=None)
 
 
@@ -242,8 +242,9 @@ def capped(policy: PolicyModel, job: Request, now_s: int, *, before: Request | N
 def judge_change(policy: PolicyModel, before: Request, after: Request, known: Known) -> Judgement:
     """Judge an update by the job's owner; `known` has the other jobs.
 
-    Check only limits whose amount the update increases, minimums whose amount it decreases, and rules that
-    apply only after it. The record shows no --begin: the run begins now, or at the StartTime of the update.
+    Check only limits whose amount the update increases, minimums whose amount it decreases, and rules
+    that apply only after the update. A record has no --begin: the run begins now, or at the StartTime
+    of the update.
     """
     moment = policy.local(known.now_s)
     starts = after.begin_s != before.begin_s
@@ -307,7 +308,7 @@ def accepts_blind(policy: PolicyModel, job: Request, now_s: int) -> bool:
 
 
 def amounts_of_component(policy: PolicyModel, job: Request, now_s: int) -> dict[tuple[str, str], float]:
-    """Return what an admitted component adds to its het job, by rule and limit."""
+    """Return the amounts that an admitted component adds to its het job, by rule and limit."""
     moment = policy.local(now_s)
     return {
         (rule.id, key): amount
@@ -320,12 +321,12 @@ def amounts_of_component(policy: PolicyModel, job: Request, now_s: int) -> dict[
 
 
 def _added(rule: RuleModel, key: str, job: Request) -> float | None:
-    """Return what a component adds to a limit on its het job; None if the limit is on each component."""
+    """Return the amount that a component adds to a limit on its het job; None for limits on components."""
     base, _, part = key.partition(":")
     if base in RUNNING_SUMS:
         return _of_running(key, job)
     if base == "gpu_hours" and part:
-        return None if rule.hard else job.gpu_hours  # the sum of a hard rule has it already
+        return None if rule.hard else job.gpu_hours  # the sum of a hard rule already includes these GPU-hours
     if base in ("gpus", "cpus", "memory"):
         return job.measure(key)
     return _OF_ONE_JOB[base](job) if base in ("nodes", "tasks", "gpu_hours") else None
@@ -379,7 +380,7 @@ def _outcome(
     used_hours: float | None,
     earlier: float = 0,
 ) -> Outcome | None:
-    """Return the outcome of one limit for a job; None if the limit does not apply to such a job."""
+    """Return the outcome of one limit for a job; None if the limit does not apply to the job."""
     base, _, part = key.partition(":")
     if base == "at_least":
         return _of_minimum(part, limit, job)
@@ -469,7 +470,7 @@ SUMS: Mapping[str, str] = {
 # Those of them that add up pending jobs alone.
 PENDING_SUMS = frozenset({"gpus_pending", "jobs_pending"})
 
-# Limits on sums over running jobs: a job that alone exceeds them is refused; any other one may wait.
+# Limits on sums over running jobs: a job that alone exceeds them is refused; any other job may wait.
 RUNNING_SUMS = frozenset({"gpus_running", "jobs_running", "cpus_running", "memory_running", "nodes_running"})
 
 _OF_ONE_JOB: Mapping[str, Callable[[Request], float | None]] = {

@@ -55,7 +55,7 @@ class Request:
     mps_per_node: int | None = None
     """Hundredths of a GPU."""
     gpu_type: str | None = None
-    """As requested; GPUs per node are of type a100 by default."""
+    """The type in the request; GPUs per node are of type a100 by default."""
     nodes: int | None = None
     most_nodes: int | None = None
     """Upper end of --nodes=1-3."""
@@ -134,7 +134,7 @@ class Request:
     @property
     def counted_nodes(self) -> int:
         if self.most_nodes:
-            return max(self.least_nodes, self.most_nodes)  # Slurm allocates all free ones
+            return max(self.least_nodes, self.most_nodes)  # Slurm allocates all free nodes, up to the maximum
         return max(self.least_nodes, *(needed or 1 for needed in self.needed_nodes))
 
     @property
@@ -344,7 +344,7 @@ Limit = float | frozenset[str] | tuple[tuple[int, int], ...]
 class When:
     """Days (0 is Monday) and minutes since midnight, in the site's time zone.
 
-    `to_min` is at most `from_min` if the hours end on the next day. `run` stands for `at: run`.
+    `to_min` is at most `from_min` if the hours end on the next day. `run` is true for `at: run`.
     """
 
     days: frozenset[int]

@@ -1,4 +1,4 @@
-"""Read policies over a small slurmdbd and return the limits that they require of it."""
+"""Read policies for a small slurmdbd, and return the limits that they require."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from .zonecluster import with_zones
 
 # Time after which an admission that became no job no longer counts.
 SETTLED_S = 2
-# The same if snapshots contain the uptime.
+# The same time if snapshots contain the uptime.
 SETTLED_BY_UPTIME_S = 0.8
 _SLURM_USER = 64030
 
@@ -46,7 +46,7 @@ class Tally:
 
     judged: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    """By "submit accepted", "gpus_total over" and so on."""
+    """Counts by outcome, such as "submit accepted" and "gpus_total over"."""
 
     def note(self, what: str, judgement: Judgement, accepted: bool) -> None:
         self.judged += 1
@@ -56,7 +56,7 @@ class Tally:
             self.counts[f"{key} {one.outcome.value}"] += 1
 
     def missing(self, met: Sequence[str]) -> list[str]:
-        """Return the required counts that are zero, of kinds of calls and of the limits in `met`."""
+        """Return the required outcomes, of kinds of calls and of the limits in `met`, that never occurred."""
         both = [key for key in met if key not in ("bundles", "hours of the run")]
         wanted = ["one-gpu.shards over", "change by others accepted"]
         wanted += [f"{what} {how}" for what in _CALLS for how in ("accepted", "refused")]
@@ -193,7 +193,7 @@ class Player:
             if is_het:
                 desc["het_job_offset"] = offset
                 if offset > 0:
-                    desc |= {"script": None, "argc": None}  # only the first component has them
+                    desc |= {"script": None, "argc": None}  # only the first component has a script
             verdict = self.script.submit(desc, PARTITIONS)
             judgement = judge(
                 self.policy, request, self._known(), names_qos=not action.terse, earlier=earlier

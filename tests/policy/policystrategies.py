@@ -89,7 +89,7 @@ PERIOD_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpu_hours:month": st.integers(0, 60),
     "gpu_hours:30d": st.integers(0, 60),
 }
-# Compared with single jobs, because a job over such a limit would never start.
+# A single job is compared with these limits, because a job that exceeds them alone would never start.
 RUNNING_LIMITS: Mapping[str, st.SearchStrategy[Limit]] = {
     "gpus_running": HALVES,
     "gpus_running:a100": HALVES,

@@ -145,7 +145,7 @@ def _memory(request: Request) -> dict[str, int]:
 
 
 def _total(request: Request, gpu_type: str | None, *, least: bool = False) -> str:
-    """Return the TRES string.
+    """Return the TRES string of a request.
 
     With `least`, GPUs per socket count for the fewest nodes of a range, as in Slurm.
     """

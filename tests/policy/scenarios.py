@@ -51,7 +51,7 @@ class Change:
     which: int
     fields: Mapping[str, int | str]
     by: str = "owner"
-    """owner, root, SlurmUser, or stranger: another user whom Slurm permits to do so."""
+    """owner, root, SlurmUser, or stranger: another user whom Slurm permits to update the job."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ LEAST_STEPS = 8
 
 
 def scenarios(meets: str) -> st.SearchStrategy[Scenario]:
-    """Draw scenarios in which this one of LIMITS_TO_MEET applies."""
+    """Draw scenarios in which the limit `meets`, one of LIMITS_TO_MEET, applies."""
     return st.builds(
         Scenario,
         policy=policies(meets),

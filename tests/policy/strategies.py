@@ -33,7 +33,7 @@ def some_of(*values: T) -> st.SearchStrategy[T]:
 # Days around clock changes in some time zone, and other days.
 DAYS = (dt.date(2026, 10, 31), dt.date(2026, 11, 20), dt.date(2027, 3, 13))
 MIDNIGHTS = [int(dt.datetime.combine(day, dt.time(), dt.UTC).timestamp()) for day in DAYS]
-# Times of --begin; most scenarios are at these times.
+# Times of --begin; most scenarios take place at these times.
 BEGINS = st.builds(int.__add__, st.sampled_from(MIDNIGHTS), st.integers(0, 4 * 86400))
 UIDS = st.sampled_from([1001, 1002, 1003])
 ACCOUNTS = st.sampled_from(ACCOUNT_NAMES)

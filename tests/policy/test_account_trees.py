@@ -1,4 +1,4 @@
-"""Groups of an account and all accounts below it, such as dept/*."""
+"""A group such as dept/* contains an account and all accounts below it."""
 
 from __future__ import annotations
 

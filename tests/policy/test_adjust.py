@@ -1,4 +1,4 @@
-"""Bounds within which `policy adjust` may move limits, and the recorded moves."""
+"""Bounds of `policy adjust` are read and checked, and recorded moves apply to the loaded policy."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def command_words(request: Request) -> list[str]:
     return [*words, *(f"{name}={value}" for name, value in values.items() if value is not None), script]
 
 
-# Options that the advised command keeps, unless the advice says otherwise. Some name three nodes.
+# Options that the advised command keeps, unless the advice changes them. Some options name three nodes.
 LIST, COUNTS = "--nodelist=n[1-3]", "--constraint=[a*3]"
 KEPT: list[tuple[str, ...]] = [
     (),

@@ -22,7 +22,7 @@ from .policystrategies import LIMITS_TO_MEET
 from .render import PARTITIONS, description, record
 from .scenarios import LEAST_STEPS, Scenario, scenarios
 
-# Hypothesis draws the smallest example first: with only one or two, no limit is both kept and broken.
+# Hypothesis draws the smallest example first; one or two examples do not both meet and exceed a limit.
 LEAST_EXAMPLES = 14
 
 
@@ -58,7 +58,7 @@ def test_lua_and_model_agree(tmp_path: Path, lua: str) -> None:
 
 
 def test_memory_of_a_pending_job_follows_the_default_per_gpu() -> None:
-    """The job's record shows the default per CPU, by which its 64 CPUs would have more memory."""
+    """The job's record contains the default per CPU, which would give its 64 CPUs more memory."""
     waiting = Request(uid=1001, account="vision", per_job=2, cpus_per_gpu=32)
     rule = RuleModel("share", "user", limits={"memory_total": 3 * 16384})
     script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))

@@ -144,7 +144,7 @@ def test_a_change_that_slurmdbd_accepts_but_does_not_make_is_an_error(host: Host
 
 
 class KilledError(BaseException):
-    """Stand for kill -9: no code of slurm-gpu runs after it."""
+    """Simulate kill -9: no code of slurm-gpu runs afterwards."""
 
 
 @given(at=st.integers(0, 6))

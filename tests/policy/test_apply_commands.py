@@ -1,4 +1,4 @@
-"""`slurm-gpu policy plan|apply|rollback|status` with a slurmdbd that has Slurm's own limits."""
+"""Run `slurm-gpu policy plan|apply|rollback|status` with a slurmdbd that has Slurm's own limits."""
 
 from __future__ import annotations
 

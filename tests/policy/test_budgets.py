@@ -95,7 +95,7 @@ def test_a_saved_job_that_a_snapshot_contains_counts_once(tmp_path: Path) -> Non
     verdict = site.script.submit(description(five_hours), PARTITIONS)
     (tmp_path / "job_state").write_text(f"x t={site.token(verdict)} y")
     site.second += 200
-    write(site, five_hours)  # without the token, which snapshots list for two minutes
+    write(site, five_hours)  # the job has no token: snapshots list tokens for two minutes
     assert submit(site, replace(EIGHT_HOURS, minutes=301), five_hours) == [False, True]
 
 

@@ -144,7 +144,7 @@ def test_a_group_and_an_exception_end_with_their_last_day() -> None:
     def accepted(second: int) -> bool:
         return PolicyScript(bundle, now=lambda: second).submit(description(ALICE), PARTITIONS).accepted
 
-    fifth, twentieth = 1796515200, 1797811200  # midnights (UTC) at which these days end
+    fifth, twentieth = 1796515200, 1797811200  # the midnights (UTC) that end these days
     assert [accepted(fifth - 1), accepted(fifth)] == [True, False]
     assert [accepted(twentieth - 1), accepted(twentieth)] == [False, True]
 

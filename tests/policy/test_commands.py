@@ -1,4 +1,4 @@
-"""`slurm-gpu policy` and `slurm-gpu explain` as admins and users call them."""
+"""Call `slurm-gpu policy` and `slurm-gpu explain` as admins and users do."""
 
 from __future__ import annotations
 
@@ -193,8 +193,8 @@ def test_show_reports_that_slurmctld_uses_another_script(
 
     assert (
         first_line() == "Rules for jobs on this cluster"
-    )  # no script is installed, so this host cannot compare
-    cluster.apply()  # with a --run-dir that show does not read
+    )  # no script is installed, so this host cannot compare scripts
+    cluster.apply()  # `policy show` does not read this --run-dir
     assert first_line() == "Rules for jobs on this cluster"
     (cluster.root / "policy.yaml").write_text(POLICY.replace("4}", "5}"))
     assert first_line().startswith("Not active as shown: job_submit.lua differs; `slurm-gpu policy apply`")
@@ -307,7 +307,7 @@ def test_explain_prints_the_decision_that_sbatch_would_print(
     ]
     assert cluster.run("explain", "--user", getpass.getuser(), "--json", *ask[1:]) == 1
     assert json.loads(capsys.readouterr().out)["accepted"] is False
-    assert (cluster.root / "run" / "decisions.log").read_text() == ""  # explain makes no entry
+    assert (cluster.root / "run" / "decisions.log").read_text() == ""  # explain writes no line
 
 
 def test_explain_prints_every_considered_limit(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

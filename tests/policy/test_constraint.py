@@ -1,4 +1,4 @@
-"""Features of --constraint, as Slurm 22.05 accepts and refuses them."""
+"""Features in --constraint are accepted and refused as in Slurm 22.05."""
 
 from __future__ import annotations
 

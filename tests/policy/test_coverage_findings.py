@@ -1,4 +1,4 @@
-"""`policy check` warns of settings without effect, with their position, and of no others."""
+"""`policy check` warns of settings without effect and of no others, and names their position."""
 
 from __future__ import annotations
 

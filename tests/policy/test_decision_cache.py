@@ -140,7 +140,7 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     return site
 
 
-# Logs the fields of job_desc that are read.
+# Logs each field of job_desc that the script reads.
 SPY = """
 local submit = slurm_job_submit
 function slurm_job_submit(desc, ...)
@@ -187,7 +187,7 @@ DIFFERENCES: list[dict[str, Any]] = [
 @given(order=st.permutations(DIFFERENCES))
 def test_jobs_that_differ_in_any_field_are_each_cached(order: Sequence[dict[str, Any]]) -> None:
     script = spied()
-    alike = description(ALICE) | {"tres_per_job": "gres/gpu:0"}  # there is always room
+    alike = description(ALICE) | {"tres_per_job": "gres/gpu:0"}  # a job without GPUs always fits
     for change in order:
         judged = script.submit(alike | change, PARTITIONS)
         assert "user_name" in {name for _, name in judged.log}

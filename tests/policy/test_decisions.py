@@ -33,7 +33,7 @@ def test_counts_are_by_rule_and_mode(tmp_path: Path) -> None:
         + line(103, "allow", "share:gpus_total:error", " error=oh%20no")
         + line(105, "allow", "share:gpus_total:error", " error=oh%20no")
         + "nonsense\n\n"
-        + line(104, "deny", "share:gpus_total:enforce")[:-8]  # being written
+        + line(104, "deny", "share:gpus_total:enforce")[:-8]  # an incomplete line
     )
     counts = count_decisions(tmp_path)
     assert counts is not None
@@ -67,7 +67,7 @@ def test_without_a_log_there_are_no_counts(tmp_path: Path) -> None:
 def test_an_unreadable_log_gives_no_counts(tmp_path: Path) -> None:
     (tmp_path / "decisions.log").touch(mode=0)
     caller = os.geteuid()
-    if caller == 0:  # root reads everything
+    if caller == 0:  # root can read every file
         os.seteuid(_NOBODY)
     try:
         assert count_decisions(tmp_path) is None

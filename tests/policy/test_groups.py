@@ -78,7 +78,7 @@ MEMBERS = [
     ("not: [both]", {"partition": "long"}, True),
     ("not: [both]", {}, False),
     ("in: [both], not: [long]", {"qos": "long"}, False),
-    # A job that may start in several places is in a group if it is in one of them.
+    # A job that may start in several QOS or partitions is in a group if one of them is.
     ("not: [gpu]", {"partition": "gpu,long"}, True),
     ("not: [gpu]", {"partition": "gpu"}, False),
     ("in: [gpu], not: [long]", {"qos": "long,normal", "partition": "gpu,long"}, True),

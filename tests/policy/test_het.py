@@ -39,7 +39,7 @@ def submit(plugin: PolicyScript, *gpus: int | None, uid: int = 1001) -> list[Scr
         ({"nodes": 2}, (1, None, None), [True, True, False]),
         ({"gpu_hours": 3}, (2, 2), [True, False]),
         ({"cpus": 2}, (1, 1, 1), [True, True, False]),
-        # Limits per node and on the time limit are on each component.
+        # Limits per node and limits on time apply to each component.
         ({"gpus_per_node": 2, "walltime": 3600}, (2, 2, 2), [True, True, True]),
     ],
 )
@@ -47,7 +47,7 @@ def test_a_job_is_the_sum_of_its_components(
     limits: dict[str, Limit], gpus: tuple[int | None, ...], accepted: list[bool], lua: str
 ) -> None:
     plugin = script(limits, lua)
-    for _ in range(2):  # the next het job begins at zero
+    for _ in range(2):  # the sums of the next het job begin at zero
         assert [one.accepted for one in submit(plugin, *gpus)] == accepted
 
 

@@ -72,7 +72,7 @@ def test_it_applies_to_its_groups_without_the_exempt_ones(tmp_path: Path) -> Non
     found = in_force(POLICY, tmp_path)
     assert found.binds(ALICE, "vision", "normal", "gpu", LAST_DAY_S)
     assert not found.binds(ALICE, "nlp", "normal", "gpu", LAST_DAY_S)
-    assert not found.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S)  # exempt
+    assert not found.binds(ALICE, "cs540", "normal", "gpu", LAST_DAY_S)  # account cs540 is exempt
     everybody = in_force("version: 1\ncancel_idle: {warn: [30m], after: 2h, why: x}\n", tmp_path)
     assert everybody.binds(ALICE, "nlp", "normal", "gpu", LAST_DAY_S)
 

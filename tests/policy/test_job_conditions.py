@@ -1,4 +1,4 @@
-"""Rules that apply only to jobs of some size, GPU type or form (`jobs:`)."""
+"""Rules with `jobs:` apply only to jobs of some size, GPU type or form."""
 
 from __future__ import annotations
 

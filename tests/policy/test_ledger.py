@@ -44,7 +44,7 @@ class Controller:
         self.script.set_jobs(self.queue)
 
     def save_state(self) -> None:
-        """Write the state file, as slurmctld does within seconds, with unchanged strings."""
+        """Write the strings of jobs unchanged into the state file, as slurmctld does within seconds."""
         saved = b"\x00\x07".join(str(row.get("admin_comment")).encode() for row in self.queue)
         self.log.with_name("job_state").write_bytes(b"\xff\x00" + saved)
 
@@ -166,7 +166,7 @@ def test_a_clock_that_is_set_back_ends_the_extra_time_for_a_slow_slurmctld(contr
 
 
 def test_a_refusal_states_the_just_submitted_part_and_when_to_try_again(controller: Controller) -> None:
-    """Slurm refused three jobs after the script admitted them (wrong QOS, say), so squeue shows none."""
+    """Slurm refused three jobs after the script admitted them (wrong QOS, say), so they are not in squeue."""
     controller.rules = [RuleModel("share", "user", limits={"gpus_total": 12000})]
     controller.load()
     four = Request(uid=1001, account="vision", per_job=4)
@@ -216,7 +216,7 @@ def test_admissions_are_dropped_also_on_a_cluster_that_never_had_a_job(controlle
 
 
 def test_admissions_count_longer_after_a_slow_submission(controller: Controller) -> None:
-    """A job reached the queue only after three seconds, so others may take as long."""
+    """One job reached the queue only after three seconds, so other jobs may take as long."""
     assert controller.submit()
     controller.queue[0]["submit_time"] = controller.second + 3
     controller.second += 1
@@ -283,7 +283,7 @@ def test_an_unwritable_log_refuses_no_job_and_is_reported(tmp_path: Path) -> Non
     assert second.accepted
     assert [level for level, _ in first.log] == ["error"]
     assert "decisions are not being logged" in first.log[0][1]
-    assert second.log == ()  # once a minute is enough
+    assert second.log == ()  # the script logs this error once a minute
 
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)

@@ -174,7 +174,7 @@ def test_a_range_of_nodes_of_a_pending_job_counts_by_its_maximum() -> None:
         ({"script": None, "argc": 1}, "srun --gpus=2 ..."),
         ({"script": None, "argc": 0}, "salloc --gpus=2 ..."),
         ({"script": None, "argc": 1, "name": "interactive"}, "salloc --gpus=2 ..."),  # from Slurm 24.11 on
-        # The command is unknown, so none is named.
+        # The command is unknown, so the message names none.
         ({"script": None, "argc": 1, "argv": {0: "python"}, "name": "train"}, "--gpus=2 ..."),
     ],
 )

@@ -1,4 +1,4 @@
-"""`at_least:` and `exactly:` of rules: mistakes, warnings, texts, refusals and advice."""
+"""Rules with `at_least:` and `exactly:` are checked, described and enforced, with advice."""
 
 from __future__ import annotations
 

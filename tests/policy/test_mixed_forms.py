@@ -1,4 +1,4 @@
-"""Requests for GPUs in several forms: advice reduces all forms consistently."""
+"""Advice on a request for GPUs in several forms reduces all forms consistently."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_growth_counts_for_the_next_submission(script: PolicyScript) -> None:
 
 
 def test_jobs_that_move_into_a_group_count_there_immediately() -> None:
-    """Slurm's job table shows a move at the earliest a second later."""
+    """Slurm's job table contains the move a second later at the earliest."""
     rules = [RuleModel("share", "user", accounts=frozenset({"vision"}), limits={"gpus_total": 12000})]
     script = PolicyScript(build_bundle(compiled(rules, "/nonexistent/decisions.log")))
     rows = [record(n, Request(uid=1001, account="nlp", per_node=4)) for n in range(1, 9)]
@@ -140,7 +140,7 @@ def test_a_modified_job_is_counted_again(script: PolicyScript) -> None:
 
 
 def test_a_job_reduced_right_after_submission_counts_with_its_new_size(script: PolicyScript) -> None:
-    """The script still remembers the size of the submission."""
+    """The script still remembers the job's size at submission."""
     script.set_jobs([])
     four = replace(ALICE, per_node=4)
     comment = script.submit(description(four), PARTITIONS).desc["admin_comment"]

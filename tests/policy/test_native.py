@@ -173,7 +173,7 @@ def test_an_exception_raises_the_limit_of_the_whole_qos() -> None:
 
 def test_a_walltime_by_gpus_is_bounded_by_its_longest_step() -> None:
     wanted = wanted_limits(rules("for: grads, per: job, limits: {walltime: {1: 2d, 8: 7d, 32: 12h}}"))
-    assert numbers(wanted) == {}  # a job without GPUs has no limit
+    assert numbers(wanted) == {}  # a job without GPUs has no time limit
     wanted = wanted_limits(rules("for: grads, per: job, limits: {walltime: {0: 2d, 8: 7d}}"))
     assert numbers(wanted) == {"vision": {"MaxWall": 10080}}
 
@@ -190,7 +190,7 @@ def test_a_walltime_by_gpus_is_bounded_by_its_longest_step() -> None:
             "for: long, per: user, limits: {jobs_running: 4}",
             ["jobs_running: nothing enforces it: QOS sg-long must be"],
         ),
-        # Slurm has no such limit, so the unmanaged QOS is not the reason.
+        # Slurm has no limit on tasks, so the unmanaged QOS is not the reason.
         ("for: long, per: job, limits: {tasks: 4}", ["tasks: only job_submit.lua enforces it: Slurm has no"]),
     ],
 )

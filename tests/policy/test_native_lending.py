@@ -1,4 +1,4 @@
-"""Native limits for owners: sums by QOS, preemption of loans, and accounts that may borrow."""
+"""Native limits for owners consist of sums by QOS, preemption of loans, and accounts that may borrow."""
 
 from __future__ import annotations
 

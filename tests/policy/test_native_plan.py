@@ -100,7 +100,7 @@ def test_users_with_equal_changes_share_a_command() -> None:
 
 
 def test_a_qos_that_becomes_preempted_loses_its_own_preempt_afterwards() -> None:
-    """Otherwise slurmdbd 22.05 reports a preemption loop."""
+    """In the other order, slurmdbd 22.05 reports a preemption loop."""
     normal, urgent = Entity(EntityKind.QOS, "normal"), Entity(EntityKind.QOS, "urgent")
     lent, wanted = LimitField("Preempt", "sg-loans"), LimitField("Preempt", "normal")
     steps = [LimitChange(normal, lent, 1, None), LimitChange(urgent, wanted, None, 1)]
@@ -221,7 +221,7 @@ def test_queued_jobs_that_can_no_longer_start_are_listed() -> None:
         job(1),
         job(2, tres_requested={"gres/gpu": 3.0}, time_limit_s=1800),
         job(3, state="RUNNING"),
-        job(4, "bob", time_limit_s=4 * 3600),  # could not start before the change
+        job(4, "bob", time_limit_s=4 * 3600),  # this job could not start even before the change
         job(5, account_="nlp"),
         job(6, "bob", tres_requested={"cpu": 1.0}, time_limit_s=None),
     ]
@@ -281,7 +281,7 @@ def test_without_slurmdbd_limits_on_running_jobs_are_reported_as_not_enforced() 
     assert "only job_submit.lua enforces the policy" in plan.absent
     assert [(gap.rule, gap.key) for gap in plan.unenforced] == [("r1", "gpus_running")]
     known = plan_native(policy, names, settings(), store, [owned(4)], list, dict, TODAY, UIDS.get)
-    assert known.difference.owned == (owned(4),)  # kept until slurmdbd is configured again
+    assert known.difference.owned == (owned(4),)  # owned limits are kept until slurmdbd is configured again
     assert lua_only(policy, TODAY, "x") != ()
     assert not has_slurmdbd(settings())
 

@@ -110,7 +110,7 @@ def test_nodes_and_tasks_that_slurm_adds_are_counted(fields: dict[str, Any], gpu
         ({"tres_per_job": gpu(2), "num_tasks": 2}, None),
         ({"tres_per_task": gpu(1), "num_tasks": 2}, None),
         ({"num_tasks": 64}, None),
-        # The user chose the number.
+        # The user chose the number of nodes.
         ({"tres_per_node": gpu(1), "num_tasks": 64, "max_nodes": 2}, 2),
     ],
 )

@@ -1,4 +1,4 @@
-"""`options:` of rules: required and forbidden options."""
+"""Rules with `options:` require or forbid options of jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`owners:` in policy.yaml: valid settings and mistakes."""
+"""Valid settings of `owners:` in policy.yaml are read, and mistakes are reported."""
 
 from __future__ import annotations
 

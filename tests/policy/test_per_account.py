@@ -1,4 +1,4 @@
-"""Rules that count all jobs of an account together."""
+"""Rules with `per: account` count all jobs of an account together."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def test_a_period_begins_on_a_day(period: str, first: str) -> None:
 def test_a_day_begins_at_the_sites_midnight() -> None:
     noon_s = int(dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC).timestamp())
     assert period_start("day", noon_s, ZoneInfo("UTC")) == noon_s - 12 * 3600
-    assert period_start("day", noon_s, ZoneInfo("Asia/Seoul")) == noon_s - 21 * 3600  # there it is 21:00
+    assert period_start("day", noon_s, ZoneInfo("Asia/Seoul")) == noon_s - 21 * 3600  # it is 21:00 in Seoul
 
 
 @given(PERIODS, PERIODS, DAYS)

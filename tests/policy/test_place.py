@@ -1,4 +1,4 @@
-"""Zones at submission: users' constraints are kept, Slurm accepts the result, other jobs do not change."""
+"""Zones keep users' constraints, give constraints that Slurm accepts, and change no other jobs."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ NORMAL = RuleModel("normal", "job", qos=frozenset({"normal"}), limits={"gpus": 3
 def test_the_qos_is_the_named_the_default_or_the_only_one(
     named: str | None, default: str | None, usable: str | None, most: int
 ) -> None:
-    """With several and no default, Slurm uses `normal`."""
+    """With several usable QOS and no default, Slurm uses `normal`."""
     script = PolicyScript(build_bundle(compiled([SOLO, NORMAL], "/nonexistent/decisions.log")))
 
     def accepted(gpus: int) -> bool:
@@ -119,7 +119,7 @@ def test_a_job_moved_to_several_qos_is_subject_to_the_rules_of_each() -> None:
 
 
 def test_an_update_of_a_job_with_several_qos_is_judged_in_each() -> None:
-    """The record has only the QOS that slurmctld tried last."""
+    """The job record has only the QOS that slurmctld tried last."""
     nlp = RuleModel("nlp", "job", accounts=frozenset({"nlp"}), qos=frozenset({"solo"}), limits={"gpus": 2000})
     policy = PolicyScript(build_bundle(compiled([nlp], "/nonexistent/decisions.log")))
     mine = record(1, ALICE, qos="normal", admin_comment=ask(policy, "normal,solo"))

@@ -77,9 +77,9 @@ def refused_ids(result: PolicyReplay) -> list[int]:
 def test_pending_and_running_jobs_count_and_ended_jobs_do_not() -> None:
     result = replay(
         job(1),
-        job(2, 30),  # 1 waits
-        job(3, 90),  # 1 and 2 have four GPUs
-        job(4, HOUR + 61),  # 1 has ended
+        job(2, 30),  # job 1 waits
+        job(3, 90),  # jobs 1 and 2 have four GPUs
+        job(4, HOUR + 61),  # job 1 has ended
         job(5, HOUR + 62),
         job(6, 100, account="nlp"),
     )
@@ -108,7 +108,7 @@ def test_an_array_is_one_submission_with_all_its_tasks() -> None:
     tasks = [job(10 + n, gpus=1, array_job_id=10, label=f"10_{n}") for n in range(3)]
     result = replay(*tasks, job(20, 10, gpus=1))
     assert [len(judgement.jobs) for judgement in result.judgements] == [3, 1]
-    assert refused_ids(result) == [20]  # the three are jobs of their own
+    assert refused_ids(result) == [20]  # the three tasks count as three jobs
     five = [job(10 + n, gpus=1, array_job_id=10) for n in range(5)]
     assert refused_ids(replay(*five)) == [10]
 

@@ -43,7 +43,7 @@ APPROVED_RESERVATION = Reservation(
     end_s=3600,
     nodes="n[1-2]",
 )
-# Ends more than an hour after Site.show, which advances the clock by half a minute.
+# The reservation ends more than an hour after Site.show, which advances the clock by half a minute.
 BEGUN = replace(APPROVED_RESERVATION, start_s=NOW_S - 60, end_s=NOW_S + 3600 + 31 * 60)
 
 
@@ -139,7 +139,7 @@ def test_a_job_that_a_reservation_would_end_early_gets_a_message_with_options(
 ) -> None:
     """The mode does not matter, because Slurm itself places the job in the reservation."""
     site.show_reservations(BEGUN, mode=mode)
-    # Second 1,000,000 is 13:46:40 on 12 January 1970, and half a minute has passed since.
+    # Second 1,000,000 is 13:46:40 on 12 January 1970; half a minute has passed since then.
     assert messages_for(site, gpus(2), time_limit=120) == (
         "Slurm may run this job in your reservation sg_3, which ends 1970-01-12 15:17. The job",
         "  has a time limit of 02:00:00, so Slurm may end it when the reservation ends.",
@@ -172,13 +172,13 @@ def test_jobs_without_gpus_or_without_a_time_limit_get_the_message_too(site: Res
     assert "The job has no time limit, so Slurm may end it" in text
     assert "--time=01:29:00" in text
     site.show_reservations(replace(BEGUN, end_s=site.now_s + 31 + 100))
-    assert "--time=" not in " ".join(messages_for(site, no_gpus, time_limit=5))  # no time limit fits any more
+    assert "--time=" not in " ".join(messages_for(site, no_gpus, time_limit=5))  # no time limit would fit
 
 
 @pytest.mark.parametrize(
     ("changes", "job"),
     [
-        ({"start_s": NOW_S + 3600, "end_s": NOW_S + 7200}, {}),  # not begun: the job may end before
+        ({"start_s": NOW_S + 3600, "end_s": NOW_S + 7200}, {}),  # the job may end before it begins
         ({"state": ReservationState.REQUESTED}, {}),
         ({"user": "mallory"}, {}),
         ({"account": "nlp"}, {}),
@@ -334,9 +334,9 @@ def test_without_reservations_in_a_fresh_snapshot_every_job_passes(site: Reservi
     site.now_s += 31
     assert site.submit(gpus(8)).accepted  # the snapshot is too old
     site.show(two_zones())
-    assert site.submit(gpus(8)).accepted  # it has no reservations
+    assert site.submit(gpus(8)).accepted  # the snapshot has no reservations
     site.show_reservations(APPROVED_RESERVATION, required=None)
-    assert site.submit(replace(gpus(8), account="nlp")).accepted  # no job needs one
+    assert site.submit(replace(gpus(8), account="nlp")).accepted  # no job needs a reservation
 
 
 def test_a_job_in_a_reservation_gets_no_zone(site: Reserving) -> None:

@@ -1,4 +1,4 @@
-"""`colocation:` in policy.yaml: jobs that share a GPU, their changed descriptions, and their messages."""
+"""With `colocation:` in policy.yaml, job descriptions are changed to share a GPU, and users get messages."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_modes_observe_and_advise_change_nothing(tmp_path: Path, mode: str, has_
     verdict = site.submit()
     assert (rewritten(verdict), site.logged) == (False, f"{mode}:1/4:alice/train")
     assert bool(verdict.messages) == has_messages
-    assert " c=-:alice/train" in str(verdict.desc["admin_comment"])  # marked for learning
+    assert " c=-:alice/train" in str(verdict.desc["admin_comment"])  # the job is marked for learning
 
 
 def test_resources_per_gpu_of_a_bundle_are_assigned_per_task(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_partition_has_the_settings_that_scontrol_prints(lua: str, printed: st
     partitions = read_partitions(lambda *_: f"PartitionName=gpu Default=YES {printed}\n")
     verdict = script.submit({"user_id": 1}, [partition_record(one) for one in partitions])
     assert verdict.desc["comment"] == fields
-    assert script.modify({}, {"user_id": 1}).accepted  # its argv is a table
+    assert script.modify({}, {"user_id": 1}).accepted  # argv is a table in updates, too
 
 
 def test_gpus_are_written_as_in_the_version_of_slurm() -> None:
@@ -172,7 +172,7 @@ def test_before_23_02_srun_names_its_program_only_and_salloc_none(command: str, 
 
 
 def test_22_05_knows_few_error_codes() -> None:
-    """An unknown code is nil there, and a script that returns nil accepts the job."""
+    """In Slurm 22.05, an unknown code is nil, and a script that returns nil accepts the job."""
     bundle = build_bundle(table("routing"))
     desc = {"user_id": 1001, "account": "vision"}
     for version, accepted in (("22.05.8", True), ("23.02.7", False)):

@@ -283,7 +283,7 @@ RESERVED = replace(
         ("--reservation=sg_1 -w n2", "--nodelist: 'n2' is not in reservation sg_1; available: n1"),
         ("--reservation=sg_2", "--reservation: sg_2 is not for alice; it is for users bob"),
         ("--reservation=sg_3", "--reservation: sg_3 is not for vision; it is for accounts nlp"),
-        ("--reservation=old", "--reservation: old is over"),
+        ("--reservation=old", "--reservation: old has ended"),
         ("--reservation=but_alice", "--reservation: but_alice is not for alice; it is for users -alice"),
         (
             "--reservation=sg1",
@@ -300,7 +300,7 @@ def test_a_reservation_that_is_too_small_or_of_another_user_is_reported(words: s
     "words",
     [
         "--reservation=sg_1 --gpus=4",
-        "--reservation=sg_2,sg_1 -N2 --gpus-per-node=4",  # one of several must permit the job
+        "--reservation=sg_2,sg_1 -N2 --gpus-per-node=4",  # one of several reservations must permit the job
         "--reservation=but_bob --gpus=8",
         "--reservation=flex --gpus=8",
         "--reservation=matlab --gpus=8",

@@ -105,7 +105,7 @@ def test_an_admission_counts_while_snapshots_may_be_too_early(site: Site) -> Non
     site.write_snapshot()
     site.submit(6)
     site.second += 1
-    site.write_snapshot()  # at most a second later, so the job may not be in the queue yet
+    site.write_snapshot()  # at most a second after submission, so the job may not be in the queue yet
     assert not site.submit().accepted
     site.second += 1
     site.write_snapshot(at=site.second - 1)
@@ -239,7 +239,7 @@ def test_gpu_hours_need_the_snapshot_and_follow_on_error_without_it(tmp_path: Pa
     hours = RuleModel("hours", "user", limits={"gpu_hours:week": 10})
     site = Site(tmp_path, rules=[hours])
     site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001, "week"): 7}))
-    refusal = site.submit(4)  # for an hour, the default of the partition
+    refusal = site.submit(4)  # the job runs for an hour, the default of the partition
     assert refusal.messages[1] == "  GPU-hours this week: used 7, limit 10, requested 4."
     assert refusal.messages[2].endswith("sbatch --time=00:45:00 ...")
     assert site.submit(3).accepted

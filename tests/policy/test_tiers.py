@@ -270,7 +270,7 @@ def test_a_useful_policy_with_tiers_has_no_doubts() -> None:
             EXCEPTION,
             "cvpr: {accounts: [vision]}",
             "cvpr: {accounts: [vision], until: 2026-11-30}",
-            "p.yaml:10:5: this never applies to group cvpr: the days do not overlap",
+            "p.yaml:10:5: this entry never applies to group cvpr: the days do not overlap",
         ),
         (
             EXCEPTION,

@@ -61,7 +61,7 @@ class Site:
         return self.script.submit(description(Request(uid=1001, account="vision", per_job=gpus)), PARTITIONS)
 
     def fits_after(self, seconds: float) -> bool:
-        """Return whether a job fits after a snapshot without jobs that is written this much later."""
+        """Write a snapshot without jobs after these seconds, and return whether a job fits afterwards."""
         self.up += seconds
         self.write_snapshot()
         self.up += 0.1
@@ -94,7 +94,7 @@ def test_an_uptime_with_six_digits_is_read(tmp_path: Path) -> None:
     site = Site(tmp_path, up=99_999.5)
     site.write_snapshot()
     assert site.submit(6).accepted
-    assert not site.fits_after(0.6)  # 100,000.1
+    assert not site.fits_after(0.6)  # the uptime is now 100,000.1 s
     assert site.fits_after(0.2)
 
 
@@ -142,7 +142,7 @@ def test_uptimes_of_another_host_or_boot_are_not_compared(site: Site, boot: str)
     assert not site.submit().accepted
     site.up += 1.2
     site.write_snapshot(boot=boot)
-    assert site.submit().accepted  # dropped by whole seconds
+    assert site.submit().accepted  # the admission was dropped by whole seconds
 
 
 def test_a_refusal_states_when_to_try_again(site: Site) -> None:
@@ -155,6 +155,6 @@ def test_a_refusal_states_when_to_try_again(site: Site) -> None:
 def test_the_snapshot_file_is_read_at_most_every_50_ms(site: Site) -> None:
     assert site.submit(1).accepted
     site.write_snapshot(6)
-    assert site.submit(1).accepted  # no more than 0.05 s old
+    assert site.submit(1).accepted  # the script read the snapshot at most 0.05 s ago
     site.up += 0.05
     assert not site.submit(1).accepted

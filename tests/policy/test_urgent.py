@@ -1,4 +1,4 @@
-"""`urgent:` in policy.yaml: users who may submit urgent jobs, the refusal of others, and native limits."""
+"""`urgent:` in policy.yaml lets some users submit urgent jobs, refuses others, and sets native limits."""
 
 from __future__ import annotations
 

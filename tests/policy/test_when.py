@@ -1,4 +1,4 @@
-"""Rules that apply only at certain hours, or only to jobs without a script."""
+"""Rules with `when:` or `kind:` apply only at certain hours, or only to jobs without a script."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFFICE = RuleModel("office", "job", when=When(frozenset(range(5)), 9 * 60, 18 * 
 
 
 def at(moment: str) -> int:
-    """Return a time in UTC."""
+    """Return a time in UTC as seconds since the epoch."""
     return int(dt.datetime.fromisoformat(f"{moment}+00:00").timestamp())
 
 
@@ -111,7 +111,7 @@ def test_the_time_in_which_a_job_may_run_counts() -> None:
     assert not accepts("2026-11-23 17:00:01", minutes=5 * 60)
     assert not accepts("2026-11-24 05:59:59", minutes=1)
     assert accepts("2026-11-24 06:00:00", minutes=16 * 60)
-    # The default of the partition is one hour.
+    # The default time limit of the partition is one hour.
     assert accepts("2026-11-23 21:00:00")
     assert not accepts("2026-11-23 21:00:01")
     # Test no time limit, and the weekend, which ends on Monday at 22:00.
@@ -143,7 +143,7 @@ def test_a_run_begins_at_begin_but_not_before_now() -> None:
         ("Europe/Berlin", "2026-10-25 01:30:00", 1, False),
         ("Europe/Berlin", "2026-10-24 23:00:00", 60, True),
         ("Europe/Berlin", "2026-10-25 02:00:00", 1, True),
-        # In New York from 02:00 back to 01:00 on 1 November 2026.
+        # Clocks in New York go from 02:00 back to 01:00 on 1 November 2026.
         ("America/New_York", "2026-11-01 05:00:00", 120, True),
         ("America/New_York", "2026-11-01 05:00:00", 121, False),
     ],

@@ -80,7 +80,7 @@ def test_a_pending_exclusive_job_in_the_table_counts() -> None:
 
 
 def test_an_update_by_others_of_an_exclusive_job_counts_at_once() -> None:
-    """The script does not judge updates by SlurmUser, so only the table has the new size."""
+    """The script does not judge updates by SlurmUser, so only the job table has the new size."""
     policy = script()
     verdict = ask(policy, shared=0, min_nodes=2)
     policy.set_jobs([record(1, replace(ALICE, nodes=1), admin_comment=verdict.desc["admin_comment"])])
@@ -88,7 +88,7 @@ def test_an_update_by_others_of_an_exclusive_job_counts_at_once() -> None:
 
 
 def test_a_pending_exclusive_job_counts_after_a_reload() -> None:
-    """Only its AdminComment shows that it is exclusive."""
+    """Only the AdminComment of a pending job shows that the job is exclusive."""
     verdict = ask(script(), shared=0, min_nodes=2)
     policy = script()
     policy.set_jobs([record(1, replace(ALICE, nodes=2), admin_comment=verdict.desc["admin_comment"])])
@@ -123,7 +123,7 @@ def test_a_job_that_moves_to_a_partition_with_whole_nodes_counts_all_their_gpus(
     assert not update(job, partition="alone")
     assert update(job, partition="alone", min_nodes=2, max_nodes=2)
     assert update(job, partition="long")
-    assert update(job, partition="alone,long")  # it may start in either, and the smaller number counts
+    assert update(job, partition="alone,long")  # the smaller number of GPUs counts
 
 
 def test_in_a_partition_with_whole_nodes_more_nodes_count_as_more_gpus() -> None:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for clusters with zones, and the meaning of constraints in Slurm's manual."""
+"""Hypothesis strategies for clusters with zones, and constraints as Slurm's manual defines them."""
 
 from __future__ import annotations
 

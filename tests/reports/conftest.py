@@ -39,7 +39,7 @@ def site() -> SiteConfig:
 
 @pytest.fixture(scope="session")
 def centre() -> Accounting:
-    """The generated accounting: 39,470 jobs with GPUs."""
+    """Return the generated accounting with 39,470 jobs with GPUs."""
     return generate()
 
 
@@ -47,7 +47,7 @@ def centre() -> Accounting:
 def accounts(
     centre: Accounting, site: SiteConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ReportData]:
-    """The accounting as slurm_gpu read it."""
+    """Return the generated accounting as read by slurm_gpu."""
     path: Path = tmp_path_factory.mktemp("centre") / "centre.db"
     made = Database(f"sqlite:///{path}")
     made.upgrade()
@@ -59,5 +59,5 @@ def accounts(
 
 @pytest.fixture(scope="session")
 def figures(accounts: ReportData) -> dict[str, Figure]:
-    """All figures of it, by id."""
+    """Return all figures of the generated accounting, by ID."""
     return {figure.id: figure for figure in all_figures(accounts)}

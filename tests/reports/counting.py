@@ -1,7 +1,7 @@
 """Allocated GPU time by plain arithmetic with fractions, as the reference for reports.
 
-Nothing here knows slurm_gpu: a run is a dictionary of Slurm's own words, a node's course a list of
-(from_s, server type, zone).
+This module does not use slurm_gpu: a run is a dictionary with Slurm's own names, and the history of a node
+is a list of (from_s, server type, zone).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 Course = Sequence[tuple[int, str | None, str | None]]
-# By node, the server type and the zone of slurm-gpu.yaml.
+# The server type and the zone in slurm-gpu.yaml, by node.
 Written = tuple[Mapping[str, str], Mapping[str, str]]
 
 
@@ -26,7 +26,7 @@ def allocated_mgpu_s(run: Mapping[str, Any], since_s: int, until_s: int, now_s: 
 
 
 def place_of(node: str, at_s: int, courses: Mapping[str, Course], written: Written) -> tuple[str, str]:
-    """Return (server type, zone): as seen then, else as configured, else as first seen, else other."""
+    """Return (server type, zone): as recorded then, as configured, as first recorded, or other."""
     course = sorted(courses.get(node, ()))
     seen = [entry for entry in course if entry[0] <= at_s]
     found = []

@@ -1,4 +1,4 @@
-"""Put generated accounting into a database, quickly: a hundred thousand rows a second into SQLite."""
+"""Insert generated accounting into a database, at a hundred thousand rows per second into SQLite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOT = 20_000
 
 
 def fill(database: Database, accounting: Accounting) -> None:
-    """All runs, and the nodes as they are from the beginning on."""
+    """Insert all runs, and the nodes, which never change."""
     columns = {**accounting.runs, **{name: [value] * len(accounting) for name, value in RUN_DEFAULTS.items()}}
     insert(database, "run", list(columns), zip(*map(_plain, columns.values()), strict=True))
     insert_nodes(database, accounting.nodes, accounting.since_s)
@@ -32,7 +32,7 @@ def insert_nodes(database: Database, nodes: Sequence[Node], from_s: int, state: 
 
 
 def insert_runs(database: Database, runs: Sequence[Mapping[str, Any]]) -> None:
-    """Rows of `run`, each with the same keys; run_ids are those given."""
+    """Insert rows of `run`, which have equal keys and their own run_ids."""
     names = list({**RUN_DEFAULTS, **runs[0]})
     insert(database, "run", names, [[{**RUN_DEFAULTS, **one}[name] for name in names] for one in runs])
 
@@ -49,7 +49,7 @@ def insert(database: Database, table: str, names: Sequence[str], rows: Iterable[
 
 
 def _plain(values: Any) -> list[Any]:
-    """NaN becomes NULL, and a whole number an integer."""
+    """Convert NaN to NULL, and whole numbers to integers."""
     if isinstance(values, list):
         return values
     return [None if isinstance(value, float) and math.isnan(value) else value for value in values.tolist()]

@@ -1,12 +1,12 @@
-"""Synthetic accounting of a GPU cluster over 14 months, by code that shares nothing with slurm_gpu.
+"""Generate 14 months of accounting of a GPU cluster, without code of slurm_gpu.
 
-It has the statistics of KISTI's Neuron: 39,470 jobs with GPUs of 483 users. Shares of their run time are
-pytorch 38.28 %, python 25.28 %, tensorflow 19.29 % and caffe 0.50 %. On several nodes are 47 % of the jobs of
-pytorch and 38 % of those of tensorflow. They have 1–8 nodes, 2–16 and 2–40 GPUs. Waits are up to 12 and 8 h,
-mostly none. Run times are up to 120 and 526 h. There are also jobs without GPUs, and jobs that were cancelled
-while waiting.
+The data has the statistics of KISTI's Neuron: 39,470 jobs with GPUs of 483 users. The shares of run time are
+pytorch 38.28 %, python 25.28 %, tensorflow 19.29 % and caffe 0.50 %. On several nodes run 47 % of the jobs of
+pytorch and 38 % of the jobs of tensorflow. These two have 1–8 nodes, and 2–16 and 2–40 GPUs. Most jobs do not
+wait; the longest waits are 12 and 8 h, and the longest run times 120 and 526 h. There are also jobs without
+GPUs, and jobs that were cancelled while waiting.
 
-No GPU is allocated twice: jobs of one shape run one after the other on GPUs of their own, a track.
+No GPU is allocated twice: jobs of one shape run one after the other on their own GPUs, called a track.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Node:
 
 @dataclass
 class Accounting:
-    """`runs` are columns of the table `run`, numbers as arrays (NaN: null), texts as lists."""
+    """Accounting with the columns of table `run` in `runs`: numbers as arrays (NaN: null), texts as lists."""
 
     since_s: int
     until_s: int
@@ -153,7 +153,7 @@ class Accounting:
 
 @dataclass
 class _Floor:
-    """Machines as they are needed: each track gets GPUs that no other has."""
+    """Nodes that are added when needed; each track gets its own GPUs."""
 
     nodes: list[Node] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
@@ -174,7 +174,7 @@ class _Floor:
 
 
 def generate(n_jobs: int = N_JOBS, seed: int = 20230101) -> Accounting:
-    """The accounting of `n_jobs` jobs with GPUs, and one in 50 of other kinds."""
+    """Return the accounting of `n_jobs` jobs with GPUs, and of one job of other kinds for every 50."""
     random = np.random.default_rng(seed)
     since_s, until_s = epoch_s(*SINCE), epoch_s(*UNTIL)
     app, n_nodes, mgpu, run_s, wait_s = _jobs(random, n_jobs)
@@ -288,7 +288,7 @@ def _schedule(
         n_lanes = int(np.ceil(run_s[jobs].sum() / (_BUSY * length)))
         gpus = -(-shape[1] // (1000 * shape[0]))
         server_type = "a100" if gpus > 4 or shape[0] > 2 else "v100" if shape[0] > 1 or gpus > 2 else "p100"
-        # The longest first, to and fro, so that the tracks are about equally long.
+        # The longest jobs are first and the order of tracks alternates, to make tracks about equally long.
         by_length = jobs[np.argsort(-run_s[jobs], kind="stable")]
         turn = np.arange(len(jobs)) % (2 * n_lanes)
         lane_of = np.where(turn < n_lanes, turn, 2 * n_lanes - 1 - turn)
@@ -305,7 +305,7 @@ def _schedule(
 
 
 def _users(random: np.random.Generator, n: int) -> np.ndarray:
-    """A few are busy, but each has a job."""
+    """Return the users of `n` jobs; a few users have most jobs, and every user has one."""
     weights = 1 / np.arange(1, N_USERS + 1)
     drawn = random.choice(N_USERS, n, p=weights / weights.sum())
     drawn[: min(n, N_USERS)] = np.arange(min(n, N_USERS))
@@ -333,7 +333,7 @@ def _measurements(
 
 
 def _others(random: np.random.Generator, n: int, since_s: int, until_s: int) -> dict[str, Any]:
-    """`n` jobs without GPUs, and `n` that were cancelled while they waited for one."""
+    """Return `n` jobs without GPUs, and `n` jobs that were cancelled while they waited for a GPU."""
     run_s = random.integers(1, 20 * 3600, n)
     start_s = random.integers(since_s + 3600, until_s - 21 * 3600, n)
     never = np.full(n, np.nan)

@@ -1,4 +1,4 @@
-"""Recorded runs with a known truth, made with limits that a search does not see."""
+"""Generate recorded runs under known limits that the search does not use."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def nodes(n: int = 2, gpus: int = 4, **changes: object) -> list[SlurmNode]:
 def past_run(
     at_h: float, user: str = "alice", gpus: float = 1, run_h: float = 1, **changes: object
 ) -> PastRun:
-    """A run that waited for nothing; hours from T0 on."""
+    """Return a run that did not wait; times are hours from T0."""
     at_s = T0 + round(at_h * HOUR)
     tres = {"cpu": 4.0, "mem": 8192.0, "gres/gpu": float(gpus)}
     run = PastRun(
@@ -88,7 +88,7 @@ def _gpus(tres: Mapping[str, float]) -> float | None:
 
 
 def recorded(runs: Sequence[PastRun], under: PolicyInForce) -> list[PastRun]:
-    """These runs, begun when a cluster with these limits would have begun them."""
+    """Return the runs with the start times of a cluster with the given limits."""
     past = rebuild(runs, nodes(), T0, T0 + 10**9)
     counted = count_by(under, past.runs)
     outcome = simulate(

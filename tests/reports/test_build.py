@@ -1,4 +1,4 @@
-"""`slurm-gpu report build`: period, destination and existing files, and hostile names of users."""
+"""Test `slurm-gpu report build`: period, destination, existing files and hostile names of users."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ from tests.reports.world import run_row
 NOW_S = 1_795_316_400
 HOUR = 3600
 DAY = 24 * HOUR
-# MariaDB and SQLite store no half of a surrogate pair.
+# MariaDB and SQLite cannot store lone surrogates.
 NAMES = [name for name in HOSTILE if "\ud800" not in name]
 LOANS = "sg-loans"
 POLICY = f"""\
@@ -42,7 +42,7 @@ owners: {{vision: {{gpus: 4, lend_in: {LOANS}, return_within: 10m}}}}
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database host: a run of each hostile name on the last days, and where its database is."""
+    """Set up a database host with a run of each hostile user name in the last days."""
     place = tmp_path_factory.mktemp("host")
     (place / "slurm-gpudbd.yaml").write_text(f"url: sqlite:///{place}/slurm-gpu.db\n")
     (place / "slurm-gpu.yaml").write_text("cluster: c\ntimezone: Asia/Seoul\n")
@@ -63,7 +63,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def report(host: Path, monkeypatch: pytest.MonkeyPatch):
-    """The command, on that host at NOW_S."""
+    """Run the command on the database host at NOW_S."""
     monkeypatch.setattr(settings, "DEFAULT_PATH", host / "slurm-gpudbd.yaml")
 
     def run(*arguments: str | Path) -> int:

@@ -33,7 +33,7 @@ N_JOBS = 12
 
 @pytest.fixture
 def filled(database: Database) -> Database:
-    """Jobs each ten days, each with two records, a host record and an event; T0 is in May 2026."""
+    """Insert a job every ten days with two records, a host record and an event; T0 is in May 2026."""
     starts = {n: T0 - 10 * n * _DAY_S for n in range(N_JOBS)}
     runs = [
         run_row(row(job_id=n, name=f"job\n{n}", submit_s=at_s - 60, start_s=at_s, end_s=at_s + 10), {})
@@ -170,11 +170,11 @@ def test_a_killed_export_is_resumed_at_its_month(filled: Database, tmp_path: Pat
     assert len(by_key(read(tmp_path, "run"), "job_id")) == N_JOBS
     lines.clear()
     export(filled, tmp_path, report=lines.append)
-    assert len(lines) == done.months, "what has ended is not gone on with"
+    assert len(lines) == done.months, "a complete export was resumed"
 
 
 def test_a_killed_export_is_resumed_with_a_relative_period(filled: Database, tmp_path: Path) -> None:
-    """`--since 400d` is another second each time, and the same months."""
+    """Test `--since 400d`, which begins at a later second in each call, but covers the same months."""
     in_child(filled, tmp_path, 1)
     lines: list[str] = []
     since_s = T0 - 4000 * _DAY_S
@@ -186,7 +186,7 @@ def test_a_killed_export_is_resumed_with_a_relative_period(filled: Database, tmp
 def test_a_resumed_export_rewrites_files_of_the_day_before(
     filled: Database, tmp_path: Path, late_s: float
 ) -> None:
-    """Runs of the months that were written have ended since, and others have been submitted."""
+    """Test that written months are exported again, because runs may have ended or been submitted since."""
     in_child(filled, tmp_path, 1)
     lines: list[str] = []
     done = export(filled, tmp_path, report=lines.append, wall=lambda: time.time() + late_s)

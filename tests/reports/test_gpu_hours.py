@@ -23,7 +23,7 @@ SINCE_S, UNTIL_S = PERIOD.since_s, PERIOD.until_s
 NODES = [f"n{i}" for i in range(1, 7)]
 MGPU = [0, 1, 125, 250, 333, 500, 1000, 1000, 2000, 3000, 7000, None]
 TEAMS = {"a": "red", "b": "red", "c": "blue"}
-# As in slurm-gpu.yaml, which does not name n6, and has no zone of n5.
+# The nodes in slurm-gpu.yaml, which does not name n6 and has no zone for n5.
 TYPES = {"n1": "a100", "n2": "a100", "n3": "v100", "n4": "v100", "n5": "v100"}
 ZONES = {"n1": "east", "n2": "west", "n3": "east", "n4": "west"}
 SITE = SiteConfig(

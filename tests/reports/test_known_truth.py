@@ -1,4 +1,4 @@
-"""A centre's 14 months are generated; the report has to read the generator's numbers back, to the digit."""
+"""A report over 14 generated months must contain exactly the numbers of the generator."""
 
 import re
 from bisect import bisect_right
@@ -20,7 +20,7 @@ NOT_RECOGNISED = "(not recognised)"
 
 @pytest.fixture(scope="module")
 def runs(centre: Accounting) -> list[dict[str, Any]]:
-    """The generator's rows, one dictionary each, for plain arithmetic."""
+    """Return the generator's rows as dictionaries, for plain arithmetic."""
     columns = centre.runs
     names = ("start_s", "end_s", "submit_s", "granted_mgpu")
     plain = [[None if value != value else int(value) for value in columns[name].tolist()] for name in names]
@@ -61,7 +61,7 @@ def column(figure: Figure, key: str, name: str) -> dict[str, float]:
 
 
 def test_the_generator_is_shaped_like_the_centre(of_gpus: list[dict[str, Any]]) -> None:
-    """Check that the following tests have such jobs."""
+    """Check that the generated jobs include the kinds that the following tests need."""
     assert len(of_gpus) == N_JOBS == 39_470
     assert len({run["user"] for run in of_gpus}) == N_USERS == 483
     for app, most_gpus, most_wait_h, most_run_h in (("pytorch", 16, 12, 120), ("tensorflow", 40, 8, 526)):

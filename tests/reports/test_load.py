@@ -1,4 +1,4 @@
-"""Loading: both databases alike, names as they are, and nothing where there is nothing."""
+"""Both databases load the same data, with unchanged names and with gaps for missing values."""
 
 from dataclasses import fields
 from datetime import date, timedelta
@@ -81,7 +81,7 @@ def test_only_runs_that_overlap_the_period_are_read(database: Database) -> None:
     begin, end = MARCH.since_s, MARCH.until_s
     times = [
         (begin - 200, begin - 100),  # ended before
-        (begin - 200, begin),  # ended in its first second: a job of it without time
+        (begin - 200, begin),  # ended in the period's first second: counts as a job without time
         (begin - 200, end + 200),  # all of it
         (end - 100, None),  # still runs
         (end, end + 100),  # after it
@@ -134,7 +134,7 @@ def test_columns_are_of_one_length(database: Database) -> None:
 
 
 def test_idle_time_of_records_arrives_in_the_table(database: Database) -> None:
-    """From a shipped record: one GPU for ten seconds, six of them without any process."""
+    """Load a shipped record of one GPU for ten seconds, six of them without any process."""
     rows = [run_row_of(samples.row(), {})]
     database.write(lambda connection: store_changed_runs(connection, rows=rows))
     stored = samples.record(granted_mgpu=1000, no_process_s=6.0)
@@ -148,7 +148,7 @@ def test_idle_time_of_records_arrives_in_the_table(database: Database) -> None:
 
 
 def test_a_job_waits_for_the_first_bundle_that_it_belongs_to(database: Database) -> None:
-    """As in the script: with GPUs or without, by partition, and by GPU type where the bundle names some."""
+    """Test that bundles match as in the script: by GPUs, by partition, and by GPU type if any is named."""
     bundles = [
         Bundle("prep", 0, partitions=("cpu",)),
         Bundle("big", 8000, gpu_types=("a100",)),
@@ -202,7 +202,7 @@ def test_the_earliest_and_latest_days_have_valid_periods(zone: str) -> None:
 def test_future_bins_are_gaps_and_the_present_one_is_a_mean_until_now(
     database: Database,
 ) -> None:
-    """A report to the end of today, at half past eight: 8 GPUs there are, not 4 of the ninth hour."""
+    """Test a report at 08:30: the ninth hour has a mean of 8 GPUs, although only half of it is over."""
     today = ReportPeriod(since=date(2026, 3, 10), until=date(2026, 3, 11))
     insert_nodes(database, [Node("n1", "a100", "east", 8)], today.since_s)
     insert_runs(database, [run(1, start_s=today.since_s, submit_s=today.since_s, end_s=None, mgpu=2000)])
@@ -218,7 +218,7 @@ def test_future_bins_are_gaps_and_the_present_one_is_a_mean_until_now(
 
 
 def test_a_run_with_an_unknown_part_leaves_others_unchanged(database: Database) -> None:
-    """Resized from an unknown number of GPUs to two: its idle GPU-hours are unknown."""
+    """Test a job resized from an unknown number of GPUs to two, whose idle GPU-hours are unknown."""
     begin, hour = MARCH.since_s, 3600
     measured = {"ugpucore": 50.0, "ugpumem": 10.0, "coverage": 1.0, "no_process_mgpu_s": 1_800_000}
     insert_runs(

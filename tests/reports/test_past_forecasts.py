@@ -1,4 +1,4 @@
-"""A report shows the accuracy of forecasts of waits: nine of them, counted by hand."""
+"""A report shows the accuracy of nine forecasts of waits, counted by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SITE = SiteConfig(cluster="c", timezone="Asia/Seoul")
 SPRING = ReportPeriod(since=date(2026, 3, 1), until=date(2026, 5, 1), timezone=SITE.timezone)
 MARCH = ReportPeriod(since=date(2026, 3, 1), until=date(2026, 4, 1), timezone=SITE.timezone)
 NOW_S = SPRING.until_s + 86400
-# In Seoul; 14:00 of 31 March in UTC.
+# The local time in Seoul, which is 14:00 UTC on 31 March.
 LATE_MARCH_S = MARCH.until_s - 3600
 
 

@@ -52,12 +52,12 @@ def test_a_limit_that_causes_waits_next_to_free_gpus_is_raised_by_a_step() -> No
 
 
 def test_free_gpus_while_a_group_waited_are_counted() -> None:
-    """Eight GPUs. Each day two of alice's six jobs of an hour run at a time, so one waits for two hours."""
+    """Test eight GPUs; two of alice's six daily jobs of an hour run at a time, and some wait two hours."""
     limits = policy(TWO_EACH)
     bob = [past_run(24 * day - 0.5, "bob", gpus=3, run_h=1, account="nlp") for day in range(1, 10)]
     cpu = [past_run(24 * day + 12, "alice", gpus=0) for day in range(10)]
     idle = search(recorded(bursts(), limits) + bob + cpu, limits).findings().idle
-    # Next to two of hers, bob has three for the first half hour of nine of the ten days.
+    # On nine of ten days, bob has three GPUs in the first half hour, while alice has two.
     expected = 6 - 3 * 0.5 * 9 / 20
     assert (idle["grads"].waited_h, idle["grads"].gpus) == pytest.approx((20, expected), abs=0.05)
     assert idle[ALL] == idle["grads"], "bob's began at once"
@@ -79,7 +79,7 @@ def test_steps_continue_until_they_are_ineffective_or_sufficient() -> None:
 @pytest.mark.parametrize("small", [0, 5])
 @pytest.mark.parametrize("large", [1, 5])
 def test_a_limit_under_which_jobs_would_never_start_is_not_proposed(small: int, large: int) -> None:
-    """At most two GPUs, and the last jobs request both; with a limit of one they delayed no other job."""
+    """Test a limit of two GPUs, both requested by the last jobs, which delay no job under a limit of one."""
     limits = policy(TWO_EACH)
     asked = [
         *bursts(days=small),
@@ -95,7 +95,7 @@ def test_a_limit_under_which_jobs_would_never_start_is_not_proposed(small: int, 
 
 def test_no_group_gains_at_the_cost_of_another() -> None:
     limits = policy(TWO_GROUPS)
-    # bob's short jobs take a whole node, while alice's long ones fill the other; a fifth is in their way.
+    # bob's short jobs use a whole node and alice's long ones fill the other; a fifth one would delay bob's.
     mine = [past_run(24 * day, run_h=6) for day in range(40) for _ in range(5)]
     theirs = [past_run(24 * day + 1, "bob", 4, 0.2, account="nlp") for day in range(40)]
     runs = recorded(sorted([*mine, *theirs], key=lambda run: run.eligible_s), limits)
@@ -223,7 +223,7 @@ def test_the_scheduling_follows_slurm_conf(raw: dict[str, str], scheduling: Sche
 
 
 def test_requested_gpus_are_those_of_the_run_if_its_nodes_differ() -> None:
-    """The model gives every node as much as the fullest has."""
+    """Test uneven nodes; the model would give every node the request of the largest one."""
     uneven = {"cpu": 3.0, "mem": 3.0, "gres/gpu": 8.0}
     runs = [
         past_run(0, n_nodes=3, tres_requested=uneven, tres_allocated=uneven),

@@ -1,4 +1,4 @@
-"""Stranded GPUs, counted by hand."""
+"""Compare stranded GPUs with counts by hand."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def node(name: str = "n1", gpus: int = 4, cpus: int = 32, mib: int = 320, up: bo
 def occupied(
     capacity: Capacity, *runs: tuple[str, float, float, float, float, float]
 ) -> dict[str, list[int]]:
-    """GPU·s of each kind; a run is (nodes, from, to, GPUs, CPUs, MiB)."""
+    """Return the GPU·s of each kind; a run is (nodes, from, to, GPUs, CPUs, MiB)."""
     nodes, *amounts = zip(*runs, strict=True) if runs else ((), (), (), (), (), ())
     from_s, to_s, gpus, cpus, mib = (np.array(values, np.float64) for values in amounts)
     found = occupancy(capacity, distribute(Category.of(nodes), from_s, to_s, 1000 * gpus, cpus, mib))
@@ -47,7 +47,7 @@ def test_without_jobs_all_is_free() -> None:
 
 
 def test_gpus_without_cpus_are_stranded() -> None:
-    """A job with one GPU leaves 8 CPUs for 50 s; others take 8 a GPU: of three free GPUs one is of use."""
+    """Test a job that leaves three GPUs and 8 CPUs free for 50 s; others need 8 CPUs per GPU and fit one."""
     typical = [("n1", 60, 70, 1, 8, 10)] * 3 + [("n1", 80, 90, 1, 8, 10)] * 3
     greedy = ("n1", 0, 50, 1, 24, 10)
     found = occupied(node(), greedy, *typical)

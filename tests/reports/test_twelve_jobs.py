@@ -216,7 +216,7 @@ def test_loans_by_hand(shown: dict[str, Figure]) -> None:
 
 
 def test_idle_hours_by_hand(shown: dict[str, Figure]) -> None:
-    """A third of job 2 is in the day, so 1 of its 3 idle GPU-hours; the coverage of job 4 is too low."""
+    """Count 1 of job 2's 3 idle GPU-hours, because a third is in the day; job 4's coverage is too low."""
     data = shown["allocated-but-idle"].table.data
     assert data["user"] == ["ann"]
     assert [float(data[name][0]) for name in list(data)[1:]] == pytest.approx(
@@ -225,11 +225,11 @@ def test_idle_hours_by_hand(shown: dict[str, Figure]) -> None:
 
 
 def test_allocation_by_hand(shown: dict[str, Figure]) -> None:
-    """By the hour: at 03:00 job 1 and the shard; at 18:00 the second part of job 12."""
+    """Count by the hour: at 03:00 job 1 and the shard, at 18:00 the second part of job 12."""
     data = shown["allocation-over-time"].table.data
     assert list(data["allocated_gpus"][[0, 3, 6, 17, 18, 21, 23]]) == [2.25, 1.25, 4.25, 2, 1, 1, 1.5]
     assert set(data["capacity_gpus"]) == {11}
-    # The half of v1 that job 6 has at 23:00 is not free.
+    # Job 6 uses half a GPU of v1 at 23:00, which is not free.
     assert list(data["out_of_service_gpus"][[11, 12, 23]]) == [0, 2, 1.5]
 
 

@@ -48,7 +48,7 @@ def test_jobs_of_a_preemptible_qos_are_requeued_for_it() -> None:
     stays, gives_way, comes = recorded(runs, policy(REQUEUES))
     assert comes.start_s == pytest.approx(T0 + 0.5 * HOUR, abs=60)
     assert stays.end_s == T0 + 2 * HOUR
-    # It had run for the shorter time; it restarts after the urgent job.
+    # The preempted job is the one with the shorter run; it restarts after the urgent job.
     assert gives_way.end_s == pytest.approx(T0 + 3.5 * HOUR, abs=60)
 
 

@@ -1,4 +1,4 @@
-"""packaging/audit never reports a package as safe that it could not look up."""
+"""packaging/audit never reports a package as safe if it could not look up the package."""
 
 from __future__ import annotations
 

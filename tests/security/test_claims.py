@@ -1,4 +1,4 @@
-"""Each claim of docs/security.md names a test that is there."""
+"""Each claim of docs/security.md names an existing test."""
 
 from __future__ import annotations
 

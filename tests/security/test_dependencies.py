@@ -1,4 +1,4 @@
-"""All bundled dependencies are pinned by file."""
+"""All bundled dependencies are pinned with hashes of their files."""
 
 from __future__ import annotations
 

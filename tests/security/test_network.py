@@ -1,4 +1,4 @@
-"""Requests from the network without the MUNGE key."""
+"""Requests from the network without the MUNGE key are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.docs.pages import ROOT
 
 
 class _Untouched:
-    """A placeholder for all data sources, which fails when used."""
+    """A placeholder for all data sources that fails when used."""
 
     authenticator = bounds = clock = places_of = verdicts = None
 
@@ -46,7 +46,7 @@ async def _status(method: str, path: str) -> int:
 
 @pytest.mark.parametrize(("method", "path"), _ROUTES, ids=[" ".join(route) for route in _ROUTES])
 def test_no_path_answers_without_a_credential(method: str, path: str) -> None:
-    """Return all paths, including future ones."""
+    """Test all paths, including future ones."""
     assert asyncio.run(_status(method, path)) == 401
 
 

@@ -38,7 +38,7 @@ _LUA = re.compile(r"\b(?:load|loadstring|loadfile|dofile|require)\s*\(|\bio\.pop
 
 
 def test_the_script_loads_no_file_but_a_sites_own() -> None:
-    """The snapshot and decisions.log are read as text; only `chain:` names files that are Lua."""
+    """The snapshot and decisions.log are read as text; only `chain:` names files with Lua code."""
     found = {
         file.name
         for file in (ROOT / "plugins" / "job_submit").glob("*.lua")

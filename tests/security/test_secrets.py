@@ -1,4 +1,4 @@
-"""The only secret, the database's password, is only in its file, and no log contains credentials."""
+"""The database's password is the only secret and only in its own file, and no log contains credentials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WITHIN_S = 60.0
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """The configuration of slurm-gpudbd, with a missing MariaDB."""
+    """Write the configuration of slurm-gpudbd with a missing MariaDB, and return its directory."""
     (tmp_path / "slurm-gpu.yaml").write_text(f"cluster: lab\ndatabase_socket: {tmp_path / 's'}\n")
     settings = tmp_path / "slurm-gpudbd.yaml"
     settings.touch(mode=0o600)
@@ -37,7 +37,7 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def waiting(files: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A slurm-gpudbd that has read its password, and tries in vain to use it."""
+    """Start a slurm-gpudbd that has read its password and tries in vain to connect to its database."""
     options = [f"--config={files / 'slurm-gpu.yaml'}", f"--database-config={files / 'slurm-gpudbd.yaml'}"]
     with (files / "log").open("wb") as log:
         daemon = subprocess.Popen(
@@ -86,7 +86,7 @@ def test_a_refusing_database_is_reported_without_the_password(
     assert not any(_PASSWORD in line for line in said)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="munged of its own needs root")
+@pytest.mark.skipif(os.getuid() != 0, reason="a private munged needs root")
 def test_a_credential_is_in_no_log(server: Running, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     good = server.signed("GET", "/v1/runs")

@@ -17,7 +17,7 @@ START = 1_800_000_000  # when the simulated node boots, epoch seconds; the clock
 
 
 class NvmlError(Exception):
-    """Return the class name of the exception of pynvml."""
+    """An exception of pynvml, by its class name."""
 
 
 class Nvml:
@@ -66,7 +66,7 @@ class Node:
         self.world.stop_clock(round(value * 1e9))
 
     def call(self, name: str, device: int | str | None = None, *args, **keep):
-        """Call pynvml's function of this name, on a device by its index or UUID."""
+        """Call a function of pynvml on a device, given by index or UUID."""
         return self._nvml.request(call=name, device=device, args=args, **keep)
 
     def gpm(self, first: str, second: str, *metrics: int) -> list[float | None]:
@@ -98,7 +98,7 @@ def nvml(nvml_library):
 
 @pytest.fixture
 def make_node(tmp_path, nvml):
-    """A node with given GPUs."""
+    """Return a function that creates a node with given GPUs."""
     yield lambda gpus: Node(tmp_path / "gpus.world", nvml, gpus)
     nvml.request(call="nvmlShutdown", args=[])
 

@@ -27,7 +27,7 @@ print(pynvml.nvmlDeviceGetPowerUsage(handle))
 
 @pytest.fixture
 def ask_power(node, nvml_library):
-    """Ask for a device's power in a process of its own; returns the process."""
+    """Start a process that reads a device's power, and return the process."""
     started = []
 
     def ask(device):
@@ -91,7 +91,7 @@ def test_whole_devices_hang_but_not_the_library(node):
 
 
 def cpu_ms(node, *call):
-    """Processor time of pynvml's process for one call."""
+    """Return the processor time of pynvml's process for one call."""
     before = node.cpu_s()
     node.call(*call)
     return (node.cpu_s() - before) * 1000

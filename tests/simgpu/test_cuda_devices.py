@@ -19,7 +19,7 @@ IN_PCI_ORDER = [B, C, A]
 
 @pytest.fixture
 def fenced(tmp_path, monkeypatch):
-    """Device files of which only those with these minors may be opened."""
+    """Create device files; only files with the given minor numbers can be opened."""
 
     def fence(*allowed):
         for minor in range(3):

@@ -155,7 +155,7 @@ class TestReload:
         again()
         assert node.call("nvmlDeviceGetUUID", 1) == "GPU-new"
         assert node.call("nvmlDeviceGetMinorNumber", 1) == 0
-        with pytest.raises(RequestError, match="UUID GPU-new: is already that of a GPU of this world"):
+        with pytest.raises(RequestError, match="UUID GPU-new: a GPU of this world already has this UUID"):
             faults.swap(node.world, 0, "GPU-new")
 
     def test_waiting_ends(self, node):

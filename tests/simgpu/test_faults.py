@@ -1,4 +1,4 @@
-"""Injected faults show above NVML as real ones would, one device at a time, and can be taken back."""
+"""Injected faults look like real ones to users of NVML, affect one device each, and can be removed."""
 
 import ctypes
 import time

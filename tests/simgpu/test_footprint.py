@@ -1,4 +1,4 @@
-"""The effect of a process on power, links, clock and throttle reasons."""
+"""Test the effect of a process on power, links, clock and throttle reasons."""
 
 import pynvml
 import pytest

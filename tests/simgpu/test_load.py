@@ -1,4 +1,4 @@
-"""The exact integral of piecewise linear loads agrees with adding up tiny steps."""
+"""The exact integral of piecewise linear loads agrees with a sum over tiny steps."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""MIG instances in NVML and CUDA."""
+"""Test MIG instances in NVML and CUDA."""
 
 import pynvml
 import pytest

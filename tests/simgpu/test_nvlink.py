@@ -1,4 +1,4 @@
-"""NVLink: properties and traffic of links."""
+"""Test the properties and traffic of NVLink links."""
 
 import pynvml
 import pytest

@@ -1,4 +1,4 @@
-"""simgpu as a job script runs it: in the world, in the truth, and gone when it ends."""
+"""A simgpu run by a job script appears in the world and in the truth, and leaves the world at its end."""
 
 import os
 import signal

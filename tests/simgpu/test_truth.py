@@ -1,4 +1,4 @@
-"""The truth that records are compared with: means over an interval, absence counting as 0."""
+"""The truth for comparison with records is a mean over an interval, in which absence counts as 0."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Replay a model's log independently and check its invariants at each moment.
 
-Written without the model's state, queue or reservations, and as simply as can be.
+The audit does not use the model's state, queue or reservations, and is as simple as possible.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class LogAudit:
         return False
 
     def nodes_of(self, job: int) -> list[int]:
-        """Return the nodes on which it may run."""
+        """Return the nodes on which a job may run."""
         gpu_type = self.jobs[job].request.gpu_type
         nodes = self.cluster.partitions[self.jobs[job].partition].nodes
         return [node for node in nodes if gpu_type in ("", self.cluster.nodes[node].gpu_type)]
 
     def fits(self, job: int, room: Room) -> bool:
-        """Return whether it fits, in one zone if it requires one."""
+        """Return whether a job fits, in one zone if the job requires one."""
         request = self.jobs[job].request
         fitting = [node for node in self.nodes_of(job) if node_fits(request, room[node])]
         if request.one_zone:
@@ -83,7 +83,7 @@ class LogAudit:
         return len(fitting) >= request.nodes
 
     def latest_start(self, job: int, now_s: float) -> float:
-        """Return its latest start if no job goes before it, by the time limits of the running jobs."""
+        """Return the latest start of a job that is first, by the time limits of the running jobs."""
         ends = sorted({event.at_s + self.jobs[one].limit_s for one, event in self.running.items()})
         return next((at for at in (now_s, *ends) if self.fits(job, self.room(at))), math.inf)
 

@@ -18,7 +18,7 @@ def nodes(*gpus: int, cpus: int = 64, memory_mib: int = 64000) -> tuple[ModelNod
 
 
 def cluster(*gpus: int, outages: tuple[Outage, ...] = ()) -> ModelCluster:
-    """One partition of all nodes."""
+    """Return a cluster with one partition of all nodes."""
     return ModelCluster(nodes(*gpus), (ModelPartition("gpu", tuple(range(len(gpus)))),), outages)
 
 

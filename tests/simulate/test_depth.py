@@ -48,7 +48,7 @@ def test_equal_requests_are_checked_once_until_resources_are_freed(
 ) -> None:
     waiting = [job(1 + n, run_s=LONG_S, limit_s=LONG_S + 60 * (n % 7)) for n in range(300)]
     run(cluster(1), job(0, run_s=400), *waiting, scheduling=scheduling)
-    # Once for each of 301 starts, once for each time that it was found full, and once for the empty cluster.
+    # One check for each of 301 starts, one each time the cluster is found full, and one of the empty cluster.
     assert checks["fits"] <= 2 * 301 + 1
 
 
@@ -75,7 +75,7 @@ def test_a_job_that_would_preempt_in_vain_is_not_checked_again(checks: Tally[str
     owner_first = Preemption({"owner": frozenset({"loan"})})
     owners = [job(1 + n, run_s=10, qos="owner") for n in range(100)]
     run(cluster(1), job(0, run_s=LONG_S), *owners, preemption=owner_first)
-    # In addition to the starts: the free GPUs now, and with all loans requeued.
+    # In addition to the starts, the free GPUs are checked as they are, and with all loans requeued.
     assert checks["fits"] <= 4 * 101 + 2
 
 

@@ -165,7 +165,7 @@ def test_backfill_leaves_nothing_idle_that_it_could_use(cluster: ModelCluster, j
 
 
 def _trivial(submit_s: float, run_s: float) -> ModelJob:
-    """Any number of these run concurrently."""
+    """Return a job so small that any number of such jobs can run concurrently."""
     return ModelJob(request=ResourceRequest(gpus=0, cpus=0), submit_s=submit_s, run_s=run_s, limit_s=5.0)
 
 

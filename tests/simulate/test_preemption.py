@@ -37,7 +37,7 @@ def test_only_as_many_give_way_as_have_to_and_those_that_lose_least() -> None:
 
 
 def test_an_unnecessary_victim_keeps_running() -> None:
-    # The one that ran shortest gives too little, and the next gives enough by itself.
+    # The job with the shortest run time frees too little, and the next job frees enough by itself.
     outcome = run(
         cluster(3),
         job(0, gpus=2, qos="loan"),

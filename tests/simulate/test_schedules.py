@@ -32,7 +32,7 @@ def test_a_later_small_job_runs_before_a_large_one_only_if_it_ends_in_time() -> 
 
 
 def test_backfill_uses_the_time_limit_and_not_the_run_time() -> None:
-    # It ends at 12 in truth; by its limit it would be in the large job's way.
+    # The job ends at 12, but by its time limit it would delay the large job.
     running = job(0, gpus=2, run_s=100)
     assert starts(cluster(4), running, job(1, gpus=4), job(2, gpus=2, run_s=10, limit_s=200)) == [0, 100, 200]
 
@@ -241,21 +241,21 @@ def test_no_jobs_are_no_error() -> None:
 
 
 def zoned(*zones: str, gpus: int = 4) -> ModelCluster:
-    """A node of four GPUs for each of these."""
+    """Return a cluster with one node for each of these zone names."""
     n = len(zones)
     placed = tuple(replace(node, zone=zone) for node, zone in zip(nodes(*[gpus] * n), zones, strict=True))
     return ModelCluster(placed, (ModelPartition("gpu", tuple(range(n))),))
 
 
 def test_a_job_in_one_zone_waits_for_it_and_no_later_job_delays_it() -> None:
-    # From 0 on one node of each zone is free; a's other one is free from 100 on, b's from 50 on.
+    # One node of each zone is free from 0 on, the other node of zone a from 100 on, that of b from 50 on.
     busy = job(0, gpus=4, run_s=100), job(0, gpus=4, run_s=50)
     pair = job(1, gpus=4, n_nodes=2, run_s=10)
     together = replace(pair, request=replace(pair.request, one_zone=True))
     where = zoned("a", "b", "a", "b")
     assert starts(where, *busy, pair) == [0, 0, 1]
     assert starts(where, *busy, together) == [0, 0, 50]
-    # Zone b is reserved for it at 50: a later long job may use only a's free node.
+    # Zone b is reserved for the job at 50: a later long job may use only the free node of zone a.
     long = job(2, gpus=4, run_s=1000)
     assert starts(where, *busy, together, long, long) == [0, 0, 50, 2, 60]
 

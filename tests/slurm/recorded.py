@@ -1,4 +1,4 @@
-"""A Slurm that replays output of real ones after the same jobs (tests/slurm/data)."""
+"""A Slurm that replays the recorded output of real versions after the same jobs (tests/slurm/data)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import CommandClient
 
 DATA = Path(__file__).parent / "data" / "22.05"
-# When 22.05, which most tests use, was recorded.
+# The time of the recording of 22.05, which most tests use.
 NOW_S = 1795263342
 VERSIONS = {"22.05": "22.05.8", "24.11": "24.11.5", "26.05": "26.05.5"}
 

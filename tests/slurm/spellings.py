@@ -1,4 +1,4 @@
-"""The ways to write one line of slurm.conf, all of which slurmctld reads alike."""
+"""Equivalent spellings of one line of slurm.conf, with the same meaning for slurmctld."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command backend with recorded output of three versions of Slurm."""
+"""Test the command backend with recorded output of three versions of Slurm."""
 
 from collections.abc import Mapping, Sequence
 

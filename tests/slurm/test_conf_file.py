@@ -1,4 +1,4 @@
-"""slurm.conf is read with Slurm's grammar, as tests/lab/test_slurm_conf.py compares with slurmctld."""
+"""slurm.conf is read with Slurm's grammar; tests/lab/test_slurm_conf.py compares it with slurmctld."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Constraints of pending jobs as printed by squeue, and their changes by scontrol."""
+"""Test constraints of pending jobs as printed by squeue, and their changes by scontrol."""
 
 from __future__ import annotations
 

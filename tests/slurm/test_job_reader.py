@@ -1,4 +1,4 @@
-"""Only changed jobs are parsed again, of ten thousand polled every two seconds."""
+"""Of ten thousand jobs polled every two seconds, only the changed ones are parsed again."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def text(job_id: int = 7, ran: str = "00:00:05", state: str = "RUNNING", end_s: 
 
 
 def read(reader: JobReader, output: str, **labels: JobTexts) -> list[QueuedJob]:
-    """The jobs, which are the same as without any memory."""
+    """Return the jobs; check that they are the same as without cached ones."""
     known = {7: LABEL, 8: LABEL} | {int(name[1:]): label for name, label in labels.items()}
     found = reader.parse_jobs(output, known)
     assert found == parse_jobs(output, known)

@@ -1,4 +1,4 @@
-"""Free GPUs of nodes, and the order of jobs on them."""
+"""Test the free GPUs of nodes, and the order of the nodes' jobs."""
 
 import dataclasses
 

@@ -1,6 +1,6 @@
-"""pyslurm is used only where it fits, and the commands answer where it does not do as expected.
+"""pyslurm is used only with a matching Slurm; if it fails, Slurm's commands are used instead.
 
-tests/lab/test_slurm_client.py runs the real one where it is installed.
+tests/lab/test_slurm_client.py tests the real pyslurm if it is installed.
 """
 
 import importlib.machinery

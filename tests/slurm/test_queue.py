@@ -1,4 +1,4 @@
-"""The queue in one call of squeue, as Slurm 22.05 printed it."""
+"""Test reading the queue from one call of squeue, as printed by Slurm 22.05."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_unreadable_output_is_an_error(row: str) -> None:
 
 
 def test_a_column_may_begin_with_the_end_of_a_line() -> None:
-    """Nothing but an operator's AdminComment can, and it still tears no row apart."""
+    """Test an operator's AdminComment, the only column that may contain a line break; its row stays whole."""
     odd = RUNNING.replace("|slurm-gpu/1 t=b01x3 r=job", "|\nby hand")
     first, second = QueueReader(Squeue(odd, RANGE), {}).read()
     assert first.admin_comment == "\nby hand"

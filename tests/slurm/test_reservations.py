@@ -1,4 +1,4 @@
-"""Reservations as printed by Slurm 22.05, and the commands that change them."""
+"""Test reservations as printed by Slurm 22.05, and the commands that change them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHOWN = (
 
 
 class Commands:
-    """Returns prepared answers, and records the commands."""
+    """A runner that returns prepared answers and records the commands."""
 
     def __init__(self, *answers: str | SlurmError) -> None:
         self.answers, self.asked = list(answers), list[Sequence[str]]()
@@ -69,7 +69,7 @@ def test_all_are_read_those_of_the_site_too() -> None:
     ],
 )
 def test_reservations_are_repeated_in_local_time(flag: str, starts: Sequence[str]) -> None:
-    """Berlin put its clocks back in the night to 25 October 2026."""
+    """Test the night to 25 October 2026, when daylight saving time ended in Berlin."""
     first, *_, last = (int(dt.datetime.fromisoformat(at).timestamp()) for at in starts)
     nightly = SlurmReservation("nightly", first, first + 1800, "n1", flags=frozenset({flag}))
     found = list(nightly.spans(last + 1, ZoneInfo("Europe/Berlin")))
@@ -155,7 +155,7 @@ def test_jobs_of_its_users_have_their_reservation() -> None:
 
 
 class _Squeue(Commands):
-    """Return two rows with the requested delimiter."""
+    """A squeue that prints two rows with the requested delimiter."""
 
     def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         assert "--user=alice,bob" in argv

@@ -81,7 +81,7 @@ def test_a_bad_required_value_removes_only_its_row(
     size=st.integers(1, 400),
 )
 def test_damaged_text_removes_only_the_rows_it_touches(n_rows: int, cut: int, length: int, size: int) -> None:
-    """A part is missing. The rest is one row at most if it has the form of a row."""
+    """Remove a part of the text; the rest of the damaged rows may form at most one valid row."""
     rows = [{"JobID": f"{n}", "JobIDRaw": f"{n}"} for n in range(1, n_rows + 1)]
     whole = [text_of([row]) for row in rows]
     text = "".join(whole)

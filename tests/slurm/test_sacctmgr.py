@@ -1,4 +1,4 @@
-"""Limits of Slurm's own, as a real sacctmgr (22.05.8) prints them and takes them."""
+"""Test Slurm's own limits in the formats that sacctmgr 22.05.8 prints and accepts."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_many_users_are_changed_in_calls_of_two_hundred() -> None:
 
 @pytest.mark.parametrize("name", ["", "a,b", "a b", "a'b", "a|b", "x=1"])
 def test_an_ambiguous_name_is_refused(name: str) -> None:
-    """sacctmgr would apply an empty name to all users."""
+    """Test that an empty name is rejected, because sacctmgr would apply it to all users."""
     run = Recorded()
     with pytest.raises(SlurmError, match="is not a name that sacctmgr accepts"):
         Sacctmgr(run, {}).set_limits(

@@ -1,4 +1,4 @@
-"""A command is streamed in pieces, and ends with its reader."""
+"""The output of a command is streamed in pieces, and the command ends when its reader stops."""
 
 import os
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Partitions as three versions of Slurm printed them."""
+"""Test partitions as printed by three versions of Slurm."""
 
 from __future__ import annotations
 

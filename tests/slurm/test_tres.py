@@ -1,4 +1,4 @@
-"""TRES and GRES strings of 22.05 and later."""
+"""Test TRES and GRES strings of Slurm 22.05 and later."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Waiting jobs and the part of their priority that a site sets, from sprio and squeue."""
+"""Test reading pending jobs and their site factors from sprio and squeue."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Amounts read as admins write them, and a bare number that could mean two things is refused."""
+"""Amounts are read as admins write them, and an ambiguous number without a unit is refused."""
 
 import re
 

@@ -10,5 +10,5 @@ __all__ = ["mariadb", "short_path", "url"]
 
 @pytest.fixture(scope="session")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The code of the release before this one."""
+    """Return the code of the previous release."""
     return unpacked(BEFORE, tmp_path_factory.mktemp("releases"))

@@ -1,4 +1,4 @@
-"""Databases as upgrades find them."""
+"""Databases with earlier schemas, for tests of upgrades."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_gpu.database.storage.engine import Database
 
 
 def made(url: str, revision: str) -> Database:
-    """A database of that schema; only its folder where that is ""."""
+    """Create a database of a given schema, or only its folder if the schema is ""."""
     database = Database(url)
     if database.is_sqlite:
         Path(str(database.url.database)).parent.mkdir(exist_ok=True)
@@ -23,7 +23,7 @@ def made(url: str, revision: str) -> Database:
 
 
 def fill(database: Database) -> None:
-    """Rows that an upgrade has to keep."""
+    """Insert rows that an upgrade must keep."""
     with database.engine.begin() as connection:
         connection.execute(
             text(

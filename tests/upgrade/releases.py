@@ -1,4 +1,4 @@
-"""The real code of the release before this one, out of the repository's history."""
+"""Provide the real code of the previous release from the repository's history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTS = ("slurm_gpu", "prolog", "epilog", "etc", "plugins")
 
 
 def unpacked(version: str, directory: Path) -> Path:
-    """That release's files below `directory`; skips where the history does not reach so far."""
+    """Unpack a release below `directory`; skip the test if the history does not contain the release."""
     packed = directory / f"{version}.tar"
     command = ["git", "-C", str(REPOSITORY), "archive", f"--output={packed}", COMMITS[version], "--", *_PARTS]
     try:
@@ -36,13 +36,13 @@ def unpacked(version: str, directory: Path) -> Path:
 
 
 def environment(tree: Path, **more: str) -> dict[str, str]:
-    """That of a process that imports slurm_gpu from there, and finds no Slurm."""
+    """Return the environment of a process that imports slurm_gpu from `tree` and finds no Slurm."""
     kept = {name: os.environ[name] for name in ("TMPDIR", "LANG", "HOME") if name in os.environ}
     return {**kept, "PATH": "/nowhere", "PYTHONPATH": str(tree), **more}
 
 
 def run(tree: Path, *arguments: str, stdin: str = "") -> str:
-    """What Python prints with the slurm_gpu of `tree`; fails where it ends otherwise than with 0."""
+    """Run Python with the slurm_gpu of `tree`; return its output, and fail on a nonzero exit code."""
     done = subprocess.run(
         [sys.executable, "-P", *arguments],
         input=stdin,

@@ -1,4 +1,4 @@
-"""Before a schema changes there is a copy of the database, whole and private; the command that does both."""
+"""Test the complete and private copy of the database before a schema change, and its command."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ ls {seen}/../tmp >{seen}/files
 
 
 def dump_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> Path:
-    """A mariadb-dump that writes down how it was called, in the directory given back."""
+    """Install a mariadb-dump that records its calls in the returned directory."""
     seen, programs = tmp_path / "seen", tmp_path / "bin"
     for directory in (seen, programs, tmp_path / "tmp"):
         directory.mkdir()
@@ -138,7 +138,7 @@ def test_no_password_is_seen_by_others_while_mariadb_is_copied(
     for line in ('host = "localhost"', 'port = "3307"', 'user = "u"', 'ssl-ca = "/ca.pem"'):
         assert f"{line}\n" in options
     assert command.split()[-1] == "slurm_gpu"
-    assert (seen / "files").read_text() == "", "so that nothing is left of it by a kill -9"
+    assert (seen / "files").read_text() == "", "a kill -9 would leave a file"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_the_command_takes_no_contradiction(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give files away")
 def test_a_database_that_root_makes_belongs_to_whom_its_folder_does(tmp_path: Path) -> None:
-    """`slurm-gpu db upgrade` may come before the first start of slurm-gpudbd, which is not root."""
+    """Run `slurm-gpu db upgrade` as root before the first start of slurm-gpudbd, which is not root."""
     folder = tmp_path / "slurm-gpu"
     folder.mkdir()
     os.chown(folder, 64030, 64031)

@@ -1,4 +1,4 @@
-"""The schema's upgrade: killed at each statement and run again, refused where it must be."""
+"""Test schema upgrades that are killed at each statement and run again, and upgrades to refuse."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from tests.upgrade.databases import fill, made
 DATA = Path(__file__).parent / "data"
 READS = ("SELECT", "PRAGMA", "SHOW", "DESCRIBE", "SET")
 KILLED = 9
-# That of the first release; `make soak` begins earlier.
+# The schema of the first release; `make soak` begins with an earlier schema.
 FIRST = os.environ.get("SLURM_GPU_TEST_FIRST_SCHEMA", "0004")
 
 
 def killed_at(number: int, url: str) -> int:
-    """Upgrade in a process that dies like by kill -9 before its nth change or commit; its exit code."""
+    """Upgrade in a process that dies as by kill -9 before its nth change or commit; return its exit code."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # there may be threads; the child has none
         child = os.fork()
@@ -74,7 +74,7 @@ def killed_at(number: int, url: str) -> int:
 
 
 def require_shape(database: Database) -> None:
-    """Tables, columns and indexes are those that the program works with, and nothing is left over."""
+    """Check that the database has exactly the tables, columns and indexes of the program."""
     with database.reading() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
         names = set(inspect(connection).get_table_names())
@@ -126,7 +126,7 @@ def test_tables_that_were_made_in_part_are_made_by_the_next_start(url: str) -> N
 
 
 def nth(n: int) -> Record:
-    """Some like one another and some not, in no order."""
+    """Return the nth of several records, some of which are similar, in no order."""
     last_s = T0 + 10 + n * 7919 % 1000 // 4
     return record(
         job_id=n % 40,
@@ -142,7 +142,7 @@ def nth(n: int) -> Record:
 
 
 def old_row(sent: Record) -> dict[str, Any]:
-    """A record as rows of `run_device` were up to 0004."""
+    """Return a record as a row of `run_device` up to schema 0004."""
     wire = as_of_wire_1(sent.to_wire())
     texts = {name: wire.pop(name, None) for name in ("util_hist_ms", "mem_hist_ms", "timeline")}
     names = as_of_wire_1(run_device.columns)
@@ -153,7 +153,7 @@ def old_row(sent: Record) -> dict[str, Any]:
 
 
 def filled(url: str, records: Sequence[Record]) -> Database:
-    """Return a database of schema 0004 with these rows."""
+    """Return a database of schema 0004 with the given rows."""
     database = made(url, "0004")
     rows = list(map(old_row, records))
     names = list(rows[0])
@@ -210,7 +210,7 @@ def test_data_that_a_running_daemon_stored_meanwhile_is_migrated(mariadb: MariaD
 
 
 def test_runs_with_records_or_nodes_are_derived_again_and_others_are_not(url: str) -> None:
-    """It is not known yet for how long no process was on their GPUs, and on which server types they were."""
+    """Test an upgrade from 0005, which lacks server types and the time without processes on the GPUs."""
     database = made(url, "0005")
     values = ", ".join(
         f"('c', {number}, 1, '', 'u', 'a', 'q', 'p', 'COMPLETED', '0:0', 1, 0, 1, '{nodes}', '{{}}', "

@@ -40,7 +40,7 @@ def uptime() -> str:
 
 @dataclass
 class Site:
-    """A node with a simulated GPU, and a database, on Unix sockets: no Slurm, and no MUNGE."""
+    """A node with a simulated GPU and a database on Unix sockets, without Slurm and MUNGE."""
 
     root: Path
     socket: Path
@@ -91,12 +91,12 @@ class Site:
             process.wait()
 
     def received(self) -> dict[str, str | None]:
-        """Nodes and their releases according to slurm-gpudbd."""
+        """Return nodes and their releases according to slurm-gpudbd."""
         with self._client() as client:
             return {report.node: report.version for report in client.nodes()}
 
     def release(self) -> str:
-        """slurm-gpudbd's own."""
+        """Return the release of slurm-gpudbd."""
         with self._client() as client:
             return client.health().version
 
@@ -129,7 +129,7 @@ def site(tmp_path: Path, short_path: Path, nvml_library: Path) -> Site:
 
 
 def final_segments(url: str) -> dict[int, list[bool]]:
-    """By job, whether each of its segments is final, the final ones last."""
+    """Return by job whether each segment is final, with final segments last."""
     database = Database(url)
     with database.reading() as connection:
         found: dict[int, list[bool]] = {}

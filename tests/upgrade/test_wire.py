@@ -23,7 +23,7 @@ from slurm_gpu.wire.record import _REQUIRED, as_of_wire_1
 from tests.node.posting import Post, record
 
 DATA = Path(__file__).parent / "data"
-# Versions of a node, far from 1, so that there are releases before.
+# The wire versions of a node; they are far from 1, to leave room for earlier releases.
 OWN = 10
 HERE = WIRE_RANGE[1]
 
@@ -38,7 +38,7 @@ def post(tmp_path: Path) -> Post:
 
 
 class Speaking:
-    """A slurm-gpudbd that accepts shipments of these wire versions."""
+    """A slurm-gpudbd that accepts shipments of given wire versions."""
 
     def __init__(self, low: int, high: int) -> None:
         self.range = low, high

@@ -3,7 +3,7 @@
     mkdir tree && git archive COMMIT slurm_gpu plugins | tar -x -C tree
     PYTHONPATH=tree python -P tests/upgrade/write_state.py tests/upgrade/data/VERSION
 
-It uses what 0.1.0 has. Run it once for each release, and never again.
+The script uses only features of 0.1.0. Run it exactly once for each release.
 """
 
 import sqlite3
@@ -138,7 +138,7 @@ GPU = DeviceFacts(node="n1", uuid="GPU-0", at_s=T0, name="NVIDIA A100", minor=0,
 
 def write_database(path: Path) -> None:
     """One record of each kind, as SQL."""
-    # Only here: tests of later releases, which may have changed these, import the rest.
+    # Imported only here, because later releases, whose tests import this module, may change these names.
     from slurm_gpu.database.accounting.writer import (
         store_devices,
         store_events,

@@ -21,9 +21,9 @@ class Outcome:
 
     version: str
     rounds: Counter[str] = field(default_factory=Counter)
-    """By kind of limit and counting method."""
+    """Rounds by kind of limit and counting method."""
     overshoots: int = 0
-    """Rounds in which the limit was exceeded."""
+    """Number of rounds in which the limit was exceeded."""
     judged: int = 0
     refused_with_room: int = 0
     room_unused_s: float = 0.0

@@ -26,7 +26,7 @@ JSON = st.recursive(
 
 
 def limit(name: str) -> float:
-    """The greatest amount of a quantity by its name."""
+    """Return the largest valid amount of a quantity, by its name."""
     if name.endswith(("_frac", "_pct")):
         return 1.0 if name.endswith("_frac") else 100.0
     return min(1e15, range_of(name).high, greatest_total(name, 0.0))
@@ -87,7 +87,7 @@ def _identity(draw: st.DrawFn) -> dict[str, Any]:
 
 @functools.cache
 def _of_a_record(kind: str, most: float) -> st.SearchStrategy[Any]:
-    """Made once: hypothesis finds out about a new strategy for longer than it draws from it."""
+    """Return a cached strategy, because Hypothesis validates a new one for longer than it draws from it."""
     filled: st.SearchStrategy[Any] = {
         "Mean | None": means(most=most),
         "Total | None": totals(most=most),

@@ -1,4 +1,4 @@
-"""Records are transferred unchanged, merge in any order, and malformed ones name the field."""
+"""Records are transferred unchanged and merge in any order; errors of malformed ones name the field."""
 
 import dataclasses
 import json

@@ -93,7 +93,7 @@ def test_watches_that_share_a_bin_count_by_their_time() -> None:
     ended = timeline(100, 200, width_s=64, start_s=0)
     began = timeline(0, 50, width_s=64, start_s=64)
     assert merge_timelines([ended, began]) == timeline(100, 100, 50, width_s=64)
-    # The first watched 16 s of the second bin, the other 48 s.
+    # The first timeline covers 16 s of the second bin, the other 48 s.
     assert merge_timelines([ended, began], [(0, 80), (80, 192)]) == timeline(100, 50, 50, width_s=64)
 
 

@@ -1,1 +1,1 @@
-"""The commands `nodes`, `top` and `web`, which show the current state of the cluster."""
+"""Implement the commands `nodes`, `top` and `web`, which show the current state of the cluster."""

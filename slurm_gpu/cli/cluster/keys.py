@@ -26,7 +26,8 @@ _NAMES = {
 def keys() -> Iterator[Callable[[float], str]]:
     """Yield a function that waits some seconds for a key, and returns the letter or name of the key.
 
-    The function returns "" if no key is pressed. If standard input is not a terminal, it only waits.
+    The function returns "" if no key is pressed. If standard input is not a terminal, the function
+    only waits.
     """
     stream = sys.stdin
     if not stream.isatty():

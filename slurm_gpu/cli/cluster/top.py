@@ -138,7 +138,7 @@ def _follow(watched: _LiveScreen, interval_s: float) -> None:
             if poll is not None and not poll.is_alive():
                 poll = None
             if poll is None and time.monotonic() >= due:
-                # In a thread, so that keys work while slurm-gpudbd answers.
+                # Poll in a thread, because keys must work while slurm-gpudbd answers.
                 poll = threading.Thread(target=watched.observer.poll, daemon=True)
                 poll.start()
                 due = time.monotonic() + interval_s

@@ -21,14 +21,14 @@ from slurm_gpu.text.text_grid import GridColumn, grid
 from slurm_gpu.text.units import counted
 
 _GOOD, _BUSY, _WARN, _BAD, _FAINT = "green", "blue", "yellow", "red", "dim"
-# slurm-gpudbd polls slurmctld more often: older states are marked.
+# An older state is marked, because slurm-gpudbd polls slurmctld more often than this.
 _STALE_S = 60.0
 # Up to this many GPUs of a job have a bar each.
 _SIGNS = 8
-# Lines of each kind above the table on a screen.
+# Maximum number of lines of each kind above the table.
 _FEW = 5
 _MANY_USERS = 8
-# Minimum rows of the table, whatever is above it.
+# Minimum number of rows of the table; lines above the table are cut if necessary.
 _LEAST_ROWS = 5
 _BAR = 24
 _WIDE = 100
@@ -169,7 +169,7 @@ def _type_lines(types: Sequence[GpuType], now_s: float, bar: int) -> Iterator[Te
 
 
 def _bar(kind: GpuType, wide: int) -> Text:
-    """Draw GPUs as | (allocated), x (out of service) and . (free); each state has at least one sign."""
+    """Draw GPUs as | (allocated), x (out of service) and . (free); a state that occurs has a sign."""
     size = min(wide, kind.total)
     parts = {"|": kind.allocated, "x": kind.out_of_service, ".": kind.free}
     signs = {sign: max(1, n * size // kind.total) if n else 0 for sign, n in parts.items()}

@@ -1,1 +1,1 @@
-"""`slurm-gpu colocation`."""
+"""Implement `slurm-gpu colocation`."""

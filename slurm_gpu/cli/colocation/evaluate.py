@@ -20,7 +20,7 @@ from slurm_gpu.colocation.registry import PLANNERS
 from slurm_gpu.colocation.research.workloads import table_jobs
 from slurm_gpu.errors import UsageError
 
-if TYPE_CHECKING:  # its bound needs scipy, but a plan does not
+if TYPE_CHECKING:  # the bound needs scipy, but plans do not
     from slurm_gpu.colocation.research.contest import ContestResult
 
 _COLUMNS = (

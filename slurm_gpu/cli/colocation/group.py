@@ -141,7 +141,7 @@ def train(
     continued, with the same result as without the interruption. Training on the CPU needs only numpy; any
     other --device needs torch (extra `train`).
     """
-    # Set before numpy is imported: threads slow down such small arrays.
+    # Set this before numpy is imported: threads slow down computations on small arrays.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from slurm_gpu.cli.colocation import train as run
 

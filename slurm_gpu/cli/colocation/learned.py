@@ -17,7 +17,7 @@ from slurm_gpu.text.units import counted
 
 
 def write_learned(site: CommandSite, out: Path, gpu_model: str) -> None:
-    """Write the table as CSV or JSON, by the suffix of `out`, and print the path."""
+    """Write the table as CSV or JSON, depending on the suffix of `out`, and print the path."""
     if out.suffix not in (".csv", ".json"):
         raise UsageError(
             f"{out}: the table is written as CSV or JSON; name a file that ends in .csv or .json"

@@ -30,7 +30,7 @@ PRICES = "prices.yaml"
 _COLUMNS = ("start", "end", "GPU", "job", "application", "alone", "co-runners", "speed", "memory")
 _FIELDS = ("application", "seconds", "submit_s")
 _MOST_S = 10_000_000_000.0
-"""The largest accepted number of seconds; epoch seconds do not reach it before the year 2286."""
+"""The largest accepted number of seconds; as epoch seconds, it is a time in the year 2286."""
 
 
 def plan_jobs(

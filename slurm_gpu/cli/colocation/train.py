@@ -161,7 +161,7 @@ def _check_device(device: str) -> None:
 
 
 def _check_folder(path: Path) -> None:
-    """Check before the training that the model can be written."""
+    """Check that the model can be written, before training starts."""
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise OutsideError(f"{path}: cannot be written: {path.parent} is not a writable directory")
 
@@ -169,7 +169,7 @@ def _check_folder(path: Path) -> None:
 def print_script(
     known: SpeedTable, name: str, out: Path, start: Path | None, device: str, n_seeds: int
 ) -> None:
-    """Print a script for sbatch; its paths are absolute, as tasks run on other hosts."""
+    """Print a script for sbatch; its paths are absolute, because tasks run on other hosts."""
     _ = known.measured  # fail here for an invalid table, not in each task
     if start is not None:
         read_for(start, name)

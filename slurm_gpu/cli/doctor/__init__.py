@@ -1,1 +1,1 @@
-"""`slurm-gpu doctor` and its checks."""
+"""Implement `slurm-gpu doctor` and its checks."""

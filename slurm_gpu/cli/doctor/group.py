@@ -25,7 +25,7 @@ from slurm_gpu.text.units import counted
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.SKIPPED: "dim"}
 # On narrower terminals the message is printed below its check.
 _ONE_COLUMN = 60
-# Only root and SlurmUser may read some of these.
+# Only root and SlurmUser may read some of these directories.
 _PATH = click.Path(path_type=Path, file_okay=False, readable=False)
 
 

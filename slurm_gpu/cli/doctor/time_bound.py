@@ -1,4 +1,4 @@
-"""Limit the time that doctor waits for daemons: it waits only once for each daemon that hangs."""
+"""Limit the time for which doctor waits for daemons: it waits only once for a daemon that hangs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class _Database(DatabaseClient):
         super().__init__(config)
         self._bound = bound
         if self.where == config.database:
-            bound.require(_MUNGED)  # it signs each request
+            bound.require(_MUNGED)  # munged signs each request
 
     def _response(self, method: str, path: str, **request: Any) -> httpx.Response:
         send = super()._response

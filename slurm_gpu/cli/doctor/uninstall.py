@@ -25,7 +25,7 @@ from slurm_gpu.slurm.conf_file import ConfLine, read_conf, settings_named, writt
 from slurm_gpu.slurm.reservations import ReservationClient
 from slurm_gpu.wire.answers.reservation import id_of
 
-# Where install.md puts units, other configuration of systemd, and links to the commands.
+# The paths of units, other configuration of systemd, and links to commands according to install.md.
 BY_HAND = (
     "/etc/systemd/system/slurm-gpu*",
     "/etc/tmpfiles.d/slurm-gpu*",
@@ -39,7 +39,7 @@ _WITHOUT_SLURM = (
     "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor uninstall"
 )
 _BY_HAND = "Remove slurm-gpu, which was not installed from packages on this host."
-_REPLACED = "Replace the hooks with files that do nothing, as Slurm drains nodes if a glob matches no file. "
+_REPLACED = "Replace the hooks with files that do nothing: Slurm drains nodes if a glob matches no file. "
 _AGAIN = "Run this command again once the cause is fixed, or check this yourself."
 
 
@@ -59,7 +59,7 @@ class _Host:
     node: bool
     controller: bool
     slurm_conf: Path
-    """The file that was read, which slurmctld may have sent."""
+    """The slurm.conf that was read; slurmctld may have sent it."""
     etc: Path
     """The directory of slurm.conf on hosts that have their own."""
     conf: Sequence[ConfLine] | None
@@ -87,7 +87,7 @@ class _Host:
         found = [file.path for kind in KINDS for file in placed(self.at, kind, self.etc)]
         if self.conf is None:
             run += found
-        # Two paths may lead to the same file, and Slurm may run it by either path.
+        # Two paths may refer to the same file, and Slurm may run the file through either path.
         real = {path.resolve(): path for path in reversed(run)}
         others = {path.resolve(): path for path in found if path.resolve() not in real}
         return [*reversed(real.values())], [*others.values()]
@@ -158,7 +158,7 @@ def _host(at: DoctorContext) -> tuple[_Host, list[UninstallStep]]:
             UninstallStep(_WITHOUT_SLURM if is_missing else f"Slurm could not be checked: {error}. {_AGAIN}")
         )
         if is_missing and not slurm_conf.exists():
-            return _Host(at, node, controller, slurm_conf, etc, None), notes  # its host needs no Slurm
+            return _Host(at, node, controller, slurm_conf, etc, None), notes  # this host has no Slurm
     conf = None
     try:
         conf = read_conf(slurm_conf)
@@ -236,7 +236,7 @@ def _native_limits(host: _Host) -> Iterator[UninstallStep]:
         if made:
             yield UninstallStep(
                 f"The QOS that accounts have for limits of the policy ({', '.join(made)}) remain, but "
-                "without these limits, as jobs may still use the QOS. Once squeue shows no job in them, "
+                "without these limits: jobs may still use the QOS. Once squeue shows no job in them, "
                 "delete the QOS that the policy created:",
                 tuple(f"sacctmgr delete qos {name}" for name in made),
             )

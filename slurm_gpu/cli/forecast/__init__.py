@@ -1,1 +1,1 @@
-"""`slurm-gpu forecast`."""
+"""Implement `slurm-gpu forecast`."""

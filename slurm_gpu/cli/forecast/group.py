@@ -98,7 +98,7 @@ def _job(site: CommandSite, context: click.Context, words: tuple[str, ...]) -> N
         return
     _print_policy(wanted)
     click.echo(f"{what} will probably start {_when(forecast, ZoneInfo(site.config.timezone))}")
-    # Factors computed from too few waits for a validation would be arbitrary.
+    # If there are too few waits to validate the model, the factors are arbitrary.
     reasons = forecast.reasons if forecast.judged is not None else ()
     if reasons:
         click.echo("why")

@@ -1,1 +1,1 @@
-"""`slurm-gpu notices`."""
+"""Implement `slurm-gpu notices`."""

@@ -42,6 +42,6 @@ def print_lines(lines: Sequence[OutlookEntry], zone: ZoneInfo) -> None:
 
 
 def about(kind: str, stage: int = 0) -> str:
-    """Return the subject of a notice in one or two words."""
+    """Return the subject of a notice in a few words."""
     words = _ABOUT.get(kind, kind)
     return f"{words} {stage + 1}" if kind == WARNING else words

@@ -1,1 +1,1 @@
-"""`slurm-gpu placement`."""
+"""Implement `slurm-gpu placement`."""

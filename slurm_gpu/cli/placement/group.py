@@ -57,8 +57,8 @@ def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
     """Show each managed node with its GPUs, its current and target Weight, and the site's own Weight.
 
     The column "useful" shows the free GPUs that recent jobs can use, and the column "strands" shows the GPUs
-    that the next small job is expected to strand. The nodes where both are lowest get the lowest weight from
-    slurm-gpuctld.
+    that the next small job is expected to strand. slurm-gpuctld gives the lowest weight to the nodes with
+    the lowest values in both columns.
 
     The values are the latest that slurm-gpuctld wrote on this host. If no active slurm-gpuctld writes to this
     host, the command computes them.
@@ -181,7 +181,7 @@ def _worked_out(site: CommandSite, run_dir: Path) -> PlacementTable:
     try:
         memory = weightmemory.read(weightmemory.path_of(settings))
         written = written_weights(settings)
-    except OutsideError:  # only SlurmUser may read them, or they are on another host
+    except OutsideError:  # only SlurmUser may read the files, or they are on another host
         memory, written = OriginalWeights(), {}
     mix = JobMix(SystemClock(), run_dir / jobmix.FILE_NAME)
     plans = plan(nodes, Managed(config.placement).of(nodes), memory, written, {}, MixedOrder(mix).of)

@@ -1,1 +1,1 @@
-"""The commands `policy`, `explain` and `quota`."""
+"""Implement the commands `policy`, `explain` and `quota`."""

@@ -173,7 +173,7 @@ def _tried(
 def rollback(site: CommandSite, state_dir: Path, run_dir: Path) -> None:
     """Undo the last apply: restore the limits in slurmdbd and job_submit.lua.
 
-    This also works while slurmctld is down. Run the command again to undo the apply before the last.
+    The rollback also works while slurmctld is down. Run the command again to undo the apply before the last.
     """
     owner = _owner(state_dir)
     if os.geteuid() not in (0, owner):

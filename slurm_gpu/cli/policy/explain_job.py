@@ -66,7 +66,7 @@ class SharingEnd:
 
 @dataclass(frozen=True, slots=True)
 class JobDecision:
-    """The decision about a job; None stands for an unknown fact."""
+    """The decision about a job; None means that a fact is unknown."""
 
     job_id: int
     state: str
@@ -75,7 +75,7 @@ class JobDecision:
     """The rule whose limit the job came closest to."""
     placed: ZoneDecision | None
     constraint: str | None
-    """The current constraint; None once slurmctld has forgotten the job."""
+    """The current constraint; None if slurmctld no longer has the job."""
     own_constraint: str | None
     """The part of the constraint that the user requested."""
     urgent: str | None = None
@@ -182,8 +182,8 @@ def recorded_decision(
 def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
     """Format the explanation as text, with times in `zone`.
 
-    `is_logged` is true if decisions.log or the database has the decision. If it is false, the text may name
-    the users who can see more.
+    `is_logged` is true if decisions.log or the database has the decision. Otherwise, the text may name the
+    users who can see more.
     """
     yield f"Job {decision.job_id}  {decision.state}"
     if decision.token is None:

@@ -1,4 +1,4 @@
-"""The argument FILE of `slurm-gpu policy`, and the time zone of the site."""
+"""Define the argument FILE of `slurm-gpu policy`, and find the time zone of the site."""
 
 from __future__ import annotations
 

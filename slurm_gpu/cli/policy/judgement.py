@@ -60,7 +60,7 @@ def used_up(
     has no active policy.
 
     `amounts` maps the key of each limit to the amount that the job requests, in the unit of the limit (mgpu,
-    MiB or a count); None stands for an unknown amount.
+    MiB or a count); None means that the amount is unknown.
     """
     try:
         active = read_active(site)

@@ -1,4 +1,4 @@
-"""A checked policy with facts of the cluster, and the directories of `policy apply`."""
+"""Load a policy with facts about the cluster, and define the directories of `policy apply`."""
 
 from __future__ import annotations
 

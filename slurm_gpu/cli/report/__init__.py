@@ -1,1 +1,1 @@
-"""`slurm-gpu report`."""
+"""Implement `slurm-gpu report`."""

@@ -85,7 +85,7 @@ def _patch(found: Replayed, findings: Findings) -> str:
     for change in findings.changes:
         try:
             text = edit_limit(text, str(path), change.limit.rule, change.limit.key, change.new)
-        except InputError as error:  # a part of a rule may share the limit with the rest
+        except InputError as error:  # for example, other parts of the file share this value
             remark(str(error))
     return unified_diff(old, text, str(path))
 

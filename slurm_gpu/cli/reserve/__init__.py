@@ -1,1 +1,1 @@
-"""`slurm-gpu reserve`."""
+"""Implement `slurm-gpu reserve`."""

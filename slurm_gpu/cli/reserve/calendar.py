@@ -47,7 +47,7 @@ def day_and_time(at_s: int | None, zone: ZoneInfo) -> str:
 def late(one: Reservation) -> int | None:
     """Return how late the first job of a reservation began; None if no job ran.
 
-    The delay counts from the promised start, or from when the job became eligible if that was later.
+    The delay is measured from the promised start, or from the time when the job became eligible if later.
     """
     if one.start_s is None:
         return None
@@ -163,7 +163,7 @@ def _note(one: Reservation, zone: ZoneInfo) -> str:
 def _timeline(
     lines: Sequence[tuple[str, int | None, int | None, str]], now_s: float, zone: ZoneInfo, width: int
 ) -> Iterator[Text]:
-    """Yield a heading with the days, then a line for each reservation; a sign stands for a part of a day."""
+    """Yield a heading with the days, then a line for each reservation; a sign is a part of a day."""
     label = min(_LABEL, max(len(name) for name, *_ in lines))
     today = dt.datetime.fromtimestamp(now_s, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     last = dt.datetime.fromtimestamp(max(end_s or 0 for _, _, end_s, _ in lines), zone)
@@ -196,4 +196,4 @@ def _timeline(
         f"; {_OTHERS} is a reservation made directly in Slurm" if any(s == _OTHERS for *_, s in lines) else ""
     )
     part = "a day" if hours == 24 else counted(hours, "hour")
-    yield Text(f"{'':{label}} each sign stands for {part}{others}", "dim")
+    yield Text(f"{'':{label}} each sign is {part}{others}", "dim")

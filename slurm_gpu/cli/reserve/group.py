@@ -280,7 +280,7 @@ def list_reservations(site: CommandSite, past: bool, limit: int | None, as_json:
         print_calendar(Calendar(shown, others, site.wall(), zone))
 
 
-# Only for these is it known whether the promise was kept, not for cancelled reservations.
+# States in which it is known whether the promise was kept; it is unknown for cancelled reservations.
 _USED = (ReservationState.ENDED, ReservationState.RELEASED)
 
 

@@ -28,12 +28,12 @@ class PlanningState:
 
     @functools.cached_property
     def nodes(self) -> Sequence[SlurmNode]:
-        """All nodes."""
+        """Return all nodes in Slurm."""
         return self._site.slurm.nodes()
 
     @functools.cached_property
     def in_slurm(self) -> Sequence[SlurmReservation]:
-        """All reservations that Slurm has."""
+        """Return all reservations in Slurm."""
         return ReservationClient(self._site.run).all()
 
     def nodes_for(self, gpus: int, gpu_type: str | None, partition: str) -> int:

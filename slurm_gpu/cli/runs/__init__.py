@@ -1,1 +1,1 @@
-"""The commands `job`, `jobs` and `diagnose`."""
+"""Implement the commands `job`, `jobs` and `diagnose`."""

@@ -1,4 +1,4 @@
-"""GPU use of a run on one device, combined from its segments."""
+"""Compute the GPU use of a run on one device from the records of its segments."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def diagnose(
 
     The last run of JOB is judged by its last ten minutes at full resolution if slurm-gpudbd has them, and
     otherwise by its whole timeline. GPUs are compared within their pipeline stage, which is inferred unless
-    --groups specifies it; --groups numbers the GPUs from 0, in order of node and index. The exit code is 1 if
+    --groups specifies it. --groups numbers the GPUs from 0, in order of node and index. The exit code is 1 if
     a problem was found, and 0 if no problem was found or the data do not suffice.
     """
     if page_file is not None and page_file.exists() and not page_file.is_file():

@@ -38,7 +38,7 @@ _KINDS = {
 
 
 def event_text(event: Event) -> str:
-    """Describe an event in one line; print the name and data of a kind that this version does not know."""
+    """Describe an event in one line; for an unknown kind of event, return its name and data."""
     data = event.data
     match event.kind:
         case "xid":
@@ -64,7 +64,7 @@ def event_text(event: Event) -> str:
             return f"the node's clock was changed by {_seconds(data.get('seconds'))}"
         case "gpu_lost" | "gpu_hung" if "index" in data:
             return f"the GPU with NVML index {data['index']} has not answered since slurm-gpud started"
-        case "gpu_lost" if str(event.device).startswith("position:"):  # it never had a UUID
+        case "gpu_lost" if str(event.device).startswith("position:"):  # its UUID was never known
             return "no driver listed this GPU when it was allocated"
         case "spool_lost":
             return "the node's spool was lost, including the records that slurm-gpudbd had not received"

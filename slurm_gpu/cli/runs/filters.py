@@ -1,4 +1,4 @@
-"""Options that select runs, and their shell completion."""
+"""Define the options that select runs, and their shell completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host use of a run on one node, combined from its host records."""
+"""Compute the host use of a run on one node from its host records."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class HostUse:
 
 
 def host_uses(hosts: Iterable[Host], records: Iterable[Record] = ()) -> list[HostUse]:
-    """Combine records per node; of two overlapping segments only the longer counts.
+    """Combine records per node; if two segments overlap, use only the longer segment.
 
-    `records` are the GPU records of the same segments. They show overlaps better, since host records contain
-    times of the wall clock, which may have been set.
+    `records` are the GPU records of the same segments. GPU records show overlaps more reliably: the times in
+    host records come from the wall clock, which may have been set.
     """
     kept, doubled = resolve_double_watches(records)
     counted = {record.segment for record in kept}

@@ -186,8 +186,8 @@ def _print_run(
 
 
 def _reported_at(records: Sequence[Record], zone: ZoneInfo) -> str:
-    """Describe when the nodes of a running job last reported, and which of them has been silent for long."""
-    # A node that left the job when it was resized will not report again.
+    """Describe when the nodes of a running job last reported, and name a node that no longer reports."""
+    # A node that a job lost when the job was resized will not report again.
     continuing = [record for record in records if not record.final] or records
     newest_s: dict[str, int] = {}
     for record in continuing:
@@ -268,7 +268,7 @@ def _gpus(n_gpus: float | None, kind: str | None = None) -> str:
 
 
 def _gpus_requested(run: Run) -> str:
-    """Return, as text, the GPUs that a run requests.
+    """Format the GPUs that a run requests as text.
 
     Shards and MPS have no known number of GPUs, since each node may divide its GPUs differently.
     """

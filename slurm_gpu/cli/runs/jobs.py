@@ -162,7 +162,7 @@ class _Found:
             )
 
     def _pages(self) -> str:
-        """Return the number of matching runs and the last page, as text for a page that does not exist."""
+        """Describe the number of matching runs and the last page, if the requested page does not exist."""
         assert self._most is not None
         last = -(-self._matching // self._most)
         match = "matches" if self._matching == 1 else "match"

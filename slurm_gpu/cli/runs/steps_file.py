@@ -28,7 +28,7 @@ _TOO_LARGE = f"more than {_MOST_BYTES >> 20} MiB; time fewer steps (every=10)"
 _MOST_ROWS = 20_000_000
 _TOO_MANY_ROWS = f"more than {_MOST_ROWS:,} rows; time fewer steps (every=10)"
 _WORDS = ("optype", "node")
-# Characters of a value.
+# Maximum number of characters of a value.
 _LONGEST = 255
 # The longest row of slurm_gpu_steps.py has 200 characters.
 _LONGEST_LINE = 16 * (_LONGEST + 1)
@@ -122,7 +122,7 @@ def _csv(paths: list[Path]) -> dict[str, Any]:
             rows = _rows(path, file)
             head = next(rows, None)
             if head is None:
-                continue  # killed before it wrote anything
+                continue  # the process was killed before it wrote anything
             if len(set(head)) < len(head):
                 raise UsageError(f"--steps {path}: line 1: two columns have the same name: {','.join(head)}")
             if names is None:

@@ -15,9 +15,9 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 Places = NDArray[np.intp]
 # Maximum number of jobs per GPU, even if a belief permits more: groups of four or more were never measured.
 MOST = 3
-# Sharing pays if the sum of speeds exceeds 1 by this margin, since predicted speeds have errors.
+# Minimum margin by which the sum of speeds must exceed 1, because predicted speeds have errors.
 MARGIN = 0.03
-# Maximum number of applications in the arrays, which then take 32 MiB; no decision considers as many.
+# Maximum number of applications in the arrays. Full arrays take 32 MiB; every decision considers fewer.
 ROOM = 128
 # Maximum number of groups of three that are looked up before the first decision: seventeen applications form
 # 969.
@@ -30,8 +30,8 @@ _PAIRS = list(combinations(range(3), 2))
 class ApplicationPlaces:
     """Assign each application a place, which is an index into the arrays.
 
-    The place `empty` stands for no job. If no place is free, a new application takes the place of one that
-    the decision does not consider.
+    The place `empty` represents no job. If no place is free, a new application replaces one that the current
+    decision does not consider.
     """
 
     def __init__(
@@ -191,14 +191,14 @@ class ApplicationPlaces:
         pays: NDArray[np.bool_] = n_jobs < 2
         for n in range(2, self.most + 1):
             some = np.flatnonzero(n_jobs == n)
-            if n > 2:  # a group can be fast only if all its pairs are
+            if n > 2:  # a group pays only if all its pairs pay
                 some = some[np.logical_and.reduce([self.pays(self._pair(groups[some], at)) for at in _PAIRS])]
             pays[some] = self.speeds(groups[some]).sum(axis=1) >= 1 + MARGIN
         return pays
 
     def _ask_may(self, groups: Places) -> NDArray[np.bool_]:
-        # If two may not share, three may not either. Pairs come first, because a query for three takes
-        # longest.
+        # Three jobs may share only if each pair of them may. Pairs are checked first, because a query for
+        # three jobs takes longest.
         may = self.pays(groups)
         three = np.flatnonzero(may & (groups[:, 2] != self.empty))
         for at in _PAIRS:

@@ -8,7 +8,7 @@ slots, filled in the order of submission, and a backlog. DeepRM starts one job a
 each group of slots as a virtual slot. Both planners may also choose to wait.
 
 An option is allowed only if its assumed use fits on the GPU. DeepRM assumes constant use; the thesis compares
-the area under the use over time. Since means and areas hide peaks, jobs can run out of memory in the
+the time integral of the use. Since means and areas hide peaks, jobs can run out of memory in the
 simulator. A killed job then runs alone.
 """
 

@@ -4,7 +4,7 @@ Each application has a price (`prices`). Up to eight of the first 32 waiting job
 best at these prices. The net scores each group of slots together with the running jobs (`rows`). A group is
 excluded if sharing cannot pay at the assumed speeds, or if the belief does not permit its members to share in
 their current phases. If the assumed speeds are true, one GPU therefore never takes longer than if it ran the
-jobs one after the other. If the speeds are predicted, this holds as long as no job is slower than its lowest
+jobs one after the other. With predicted speeds, this guarantee requires that no job is slower than its lowest
 likely speed (`planners.account`).
 """
 
@@ -47,8 +47,7 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 # Number of waiting jobs that are considered, in the order of submission.
 WINDOW = 32
 HIDDEN = (32, 16)
-# Maximum number of waiting jobs per decision, best by price first, for which the belief is asked whether they
-# may join.
+# Maximum number of waiting jobs per decision for which the belief is queried; the best by price come first.
 _ASKED = 24
 
 _BY_PRICE = np.zeros(len(NAMES), dtype=np.float32)
@@ -86,7 +85,7 @@ class GroupPlayer:
         jobs_of = np.where(seen.members == n_jobs, NO_JOB, seen.members)[:, :, : 3 - r]
         allowed = seen.allowed
         if r == 0:
-            allowed[:, 0] = False  # an idle GPU must start a job if one waits
+            allowed[:, 0] = False  # an idle GPU must start a job if any is waiting
         return EpisodeOptions(seen.inputs, allowed, jobs_of, (work * moment.price).sum(axis=1))
 
 
@@ -138,7 +137,7 @@ class GroupMethod:
         return likeliest(lambda inputs: inputs @ _BY_PRICE)
 
     def to_go(self, episodes: Episodes, kept: DecisionBatch) -> NDArray[np.float64]:
-        """Return the excess of the remaining time over its bound ÷ all work; see training.Method."""
+        """Return (remaining time - its lower bound) ÷ all work for each decision; see training.Method."""
         total_s = _work_s(episodes)[kept.episode]
         return (episodes.now_s[kept.episode] - kept.now_s - kept.options.bound_s) / total_s
 

@@ -1,8 +1,8 @@
 """Simulate many queues of jobs at once with array operations, for training; each queue has its own GPU.
 
-The model is that of `colocation.simulation`, simplified where this does not affect learning. Speeds are means
-over whole runs, and memory is checked as if all jobs started at once. A job that does not fit returns to the
-queue with no work done, and then runs alone.
+The model is that of `colocation.simulation`, with simplifications that do not affect learning. Speeds are
+means over whole runs, and memory is checked as if all jobs started at once. A job that does not fit returns
+to the queue with no work done, and then runs alone.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Queues:
 class Episodes:
     """The state of n queues.
 
-    A player starts jobs in some of them; `advance` continues to the next event.
+    A player starts jobs in some of the queues; `advance` simulates until the next event.
     """
 
     def __init__(self, beliefs: ApplicationPlaces, queues: Queues) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from slurm_gpu.colocation.learned.net import Floats, Net
 
-# The device that needs no torch.
+# The only device that does not require torch.
 HERE = "cpu"
 # Parameters of Adam: the decay rates of its two means, the constant against division by 0, and the maximum
 # norm of a gradient.

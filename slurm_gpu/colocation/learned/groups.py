@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 def groups(n_slots: int, most: int, width: int) -> NDArray[np.intp]:
     """Return the slots of every group of up to `most` slots, (S, width), padded with `n_slots`.
 
-    The first group is empty: it stands for waiting.
+    The first group is empty and represents waiting.
     """
     found = [
         [*group, *[n_slots] * (width - len(group))]

@@ -21,7 +21,7 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile, sampled
 # The thesis names these resources gpu, gpumem, gpucore and pcie.
 RESOURCES = ("util", "memory_mib", "sm", "pcie")
 STEPS, LEVELS, SLOTS = 20, 10, 3
-# Maximum number of jobs after the slots that the input counts.
+# Maximum number of waiting jobs after the slots that the net's input can represent.
 BACKLOG = 30
 N_INPUTS = (1 + SLOTS) * len(RESOURCES) * STEPS * LEVELS + BACKLOG
 
@@ -48,8 +48,8 @@ def options_of(name: str) -> NDArray[np.intp]:
 class Images:
     """The resource use of the applications that have places in `beliefs`, as fractions of the GPU.
 
-    If a profile lacks a use, the mean over the other profiles is taken. If all profiles lack a use, its image
-    is empty and sets no limit.
+    If a use is unknown in a profile, the mean over the other profiles is assumed. If a use is unknown in all
+    profiles, its image is empty and sets no limit.
     """
 
     def __init__(self, beliefs: ApplicationPlaces, capacity_mib: float, shown: ImageContent) -> None:

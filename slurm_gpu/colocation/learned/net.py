@@ -53,7 +53,7 @@ class Net:
 def new_net(widths: Sequence[int], rng: np.random.Generator) -> Net:
     """Return layers with random weights (He initialisation).
 
-    The weights of the last layer are near 0, so that all choices are about equally likely.
+    The weights of the last layer are near 0 to make all choices about equally likely.
     """
     weights = [(rng.normal(size=(n, m)) * (2 / n) ** 0.5).astype(np.float32) for n, m in pairwise(widths)]
     weights[-1] *= np.float32(0.1)

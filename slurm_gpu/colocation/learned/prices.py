@@ -1,12 +1,12 @@
 """Compute the price of a second of each application's work on an optimally shared GPU.
 
 The shortest time that a queue can take is the solution of a linear program, whose variables are the seconds
-for which each pair runs together. Its dual gives every application a price in GPU seconds per second of work:
-1 if it runs alone, and less if it fits well with jobs that run anyway. A group whose speeds, weighted by
-price, sum to 1 belongs to the best schedule. Unweighted speeds would pair the most compatible jobs with each
-other, although other jobs need these as partners. Exact prices require an LP solver. This module instead
-softens the constraints of the program with an entropy term, and computes its prices by damped fixed-point
-steps.
+for which each pair runs together. The dual program gives every application a price in GPU seconds per second
+of work: 1 if the application runs alone, and less if it fits well with jobs that run anyway. A group whose
+speeds, weighted by price, sum to 1 belongs to the best schedule. Unweighted speeds would pair the most
+compatible jobs with each other, although other jobs need them as partners. Exact prices require an LP
+solver. This module instead softens the constraints of the program with an entropy term, and computes its
+prices by damped fixed-point steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from slurm_gpu.colocation.learned.net import Floats
 
-# Initial price: that of jobs in a pair with a typical gain.
+# Initial price, which assumes a pair with a typical gain.
 FIRST_PRICE = 0.6
 # Number of steps for the initial prices, which apply to all queues of the same applications.
 FIRST_STEPS = 24

@@ -44,7 +44,7 @@ NAMES = (
     "util",
     "memory",
 )
-# Scales log1p of the number of waiting jobs: about fifty jobs give 1.
+# Scale of log1p of the number of waiting jobs; about fifty jobs give 1.
 _MANY = np.float32(4.0)
 
 
@@ -120,10 +120,10 @@ def pairs_of(beliefs: ApplicationPlaces, counts: Floats, some: Places) -> Floats
 def fitting(beliefs: ApplicationPlaces, moment: Moment, best: Floats) -> Floats:
     """Return the value of each waiting job, (n, w): a sum of speeds, weighted by price.
 
-    If jobs are running, it is the value of the job together with them. Otherwise, it is the value of the job
-    with its best waiting partner, from `best`, the result of best_pair. The value is -inf for the empty
-    place, and for a job whose sharing with the running jobs does not pay. The two longest jobs of each
-    application rank before all others.
+    If jobs are running, the value is that of the job together with the running jobs. Otherwise, it is the
+    value of the job with its best waiting partner, from `best`, the result of best_pair. The value is -inf
+    for the empty place, and for a job whose sharing with the running jobs does not pay. The two longest jobs
+    of each application rank before all others.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
@@ -216,7 +216,7 @@ def _numbers(
     here: NDArray[np.bool_],
     allowed: NDArray[np.bool_],
 ) -> Floats:
-    # A decision waits for these small arrays, so this code uses operations that are fast in numpy.
+    # Each decision computes these small arrays, so this code uses operations that are fast in numpy.
     total, most, least = np.add.reduce, np.maximum.reduce, np.minimum.reduce
     tiny = np.float32(1e-6)
     n, n_groups, _ = group.shape

@@ -15,7 +15,7 @@ from slurm_gpu.errors import UsageError
 def checked_device(name: str) -> None:
     """Raise UsageError if torch cannot use this device."""
     try:
-        # The device `meta` has shapes but no numbers.
+        # Tensors on the device `meta` have shapes but no values.
         float(torch.zeros(1, device=name))
     except (AssertionError, NotImplementedError, RuntimeError) as error:
         why = (str(error).splitlines() or ["no reason given"])[0]

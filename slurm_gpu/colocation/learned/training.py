@@ -35,7 +35,7 @@ _TEACH, _PLAY, _JUDGE, _BEGIN = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """The length, learning rate, evaluation and device of a training."""
+    """The settings of a training run: its length, learning rate, evaluation and device."""
 
     seed: int = 0
     taught_epochs: int = 8
@@ -62,7 +62,7 @@ class TrainingSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a training after an epoch."""
+    """The progress of training after an epoch."""
 
     epoch: int
     of: int
@@ -119,7 +119,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class TrainedNet:
-    """The best net of a training."""
+    """The best net of a training run."""
 
     net: Net
     score: float
@@ -171,8 +171,7 @@ class _TrainingRun:
             settings = replace(settings, taught_epochs=0)
         self._settings = settings
         self._of = settings.taught_epochs + settings.epochs
-        # These queues do not depend on the seed, so that nets of different seeds are compared on the same
-        # queues.
+        # These queues do not depend on the seed: nets of different seeds are compared on the same queues.
         self._judges = draw_queues(beliefs, np.random.default_rng([_JUDGE]), settings.judged_queues)
         net = method.new_net(beliefs, self._rng(_BEGIN)) if start is None else start
         self._identity = {

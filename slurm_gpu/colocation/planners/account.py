@@ -1,9 +1,9 @@
 """Track the time that sharing has gained, and risk no more than this time.
 
 Some predicted speeds are far off. A group is a risk if, at the lowest likely speeds, it would take longer
-than running its jobs one after the other. It is admitted only if sharing has already gained at least the time
-at risk. If all jobs wait from the beginning for one GPU, the makespan is then at most that of running them
-one after the other. This holds as long as no job is slower than its lowest likely speed.
+than running its jobs one after the other. A risk is taken only if sharing has already gained at least the
+time at risk. If all jobs wait from the beginning for one GPU, the makespan is then at most that of running
+them one after the other. This guarantee requires that no job is slower than its lowest likely speed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Account:
             self._running[key] = view.now_s, gpu.running
 
     def may(self, members: Sequence[Member]) -> bool:
-        """Return whether these jobs and the groups that run on other GPUs together risk at most the gain."""
+        """Return whether these jobs, together with the groups on other GPUs, risk at most the time gained."""
         stake_s = self._stake_s(members)
         if stake_s <= _NOTHING_S:
             return True

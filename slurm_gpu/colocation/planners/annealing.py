@@ -21,12 +21,12 @@ from slurm_gpu.colocation.simulation.known_belief import KnownBelief
 
 # Number of evaluations for a new plan without a time limit; for thirty jobs, they take a fifth of a second.
 EVALUATIONS = 16_000
-# Penalty of a slowed job above the limit, in units of the mean work of a job.
+# Penalty for each slowed job above the limit, in units of the mean work of a job.
 _PRICE = 2.0
-# Factor by which evaluations take longer if more than two jobs share a GPU, which divides the number of
-# evaluations.
+# If more than two jobs share a GPU, an evaluation takes longer by this factor, and the number of evaluations
+# is divided by it.
 _GROUPS_TAKE = 4
-# Factor on the number of evaluations for a continued plan if phases are known: events then occur as planned.
+# Factor for the number of evaluations of a continued plan if phases are known; events then occur as planned.
 _SHARE_AS_PREDICTED = 1 / 8
 # Minimum time until the next call.
 _SOONEST_S = 1e-3

@@ -4,10 +4,10 @@ For any schedule, add up how long each set of jobs runs together, where each job
 Multiplied by speeds, these times complete every job's work in each phase, regardless of the order in which
 the sets run. All sets together take no more time than the GPUs have, and no job runs for longer than the time
 from its submission to the end. The earliest end that satisfies these constraints is therefore no later than
-the end of any schedule. The program lets jobs stop, move and resume, and run their phases in any order. Often
-no schedule can therefore reach the bound.
+the end of any schedule. The program lets jobs stop, move and resume, and run their phases in any order.
+Therefore, often no schedule can reach the bound.
 
-Equal jobs form one class with one row per phase. This does not change the result: feasible times remain
+Equal jobs form one class with one row per phase. Classes do not change the result: feasible times remain
 feasible if equal jobs are exchanged. The mean over all exchanges is feasible, ends at the same moment, and
 treats these jobs equally. The size of the program therefore grows with the number of classes, not with the
 number of jobs.
@@ -15,9 +15,9 @@ number of jobs.
 The bound holds for schedules that run the given work once, with at most `most_together` jobs per GPU. With a
 `cap`, no job takes longer than this factor times its work. Applications do not share a GPU if every overlap
 of their phases would exceed the cap, as in `known_belief.KnownBelief.may_share`. The duration of a job is the
-sum of the times of all sets that contain it, which adds one row per class. If only some jobs may be slowed
-noticeably, the total duration of a class is limited: these jobs may reach the cap, and the others may not be
-noticeably slower. The program chooses the number of slowed jobs in each class.
+sum of the times of all sets that contain the job; this constraint adds one row per class. If only some jobs
+may be slowed noticeably, the total duration of a class is limited: these jobs may reach the cap, and the
+others may not be noticeably slower. The program chooses the number of slowed jobs in each class.
 """
 
 from __future__ import annotations

@@ -42,9 +42,8 @@ class StartHistory:
     def update(self, view: PlannerView) -> None:
         """Record the end of jobs that no longer appear.
 
-        If no job was waiting, the time of an end is unknown; whether the job was slowed down is then not
-        recorded. A job that was to start but still waits has not started: on a real cluster, starts can be
-        delayed.
+        If no job was waiting, the time of an end is unknown, and the slowdown of the job is not recorded. A
+        job that was to start but still waits has not started: on a real cluster, starts can be delayed.
         """
         running = {member.job: member for gpu in view.gpus for member in gpu.running}
         waiting = {member.job for member in view.waiting}

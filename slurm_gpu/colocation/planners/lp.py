@@ -19,7 +19,7 @@ from slurm_gpu.colocation.planners.decision import LEAST_GAIN, PlannerDecision, 
 
 # Number of jobs that are considered, in the order of submission.
 _MOST_WAITING = 128
-# Shorter times together in the solution are ignored.
+# Sets of jobs that run together for a shorter time in the solution are ignored.
 _SHORTEST_S = 1e-6
 
 

@@ -30,7 +30,7 @@ _LATER_S = 0.02
 _TRIES = 12
 # A spared job takes at most this factor times its duration alone, which is not noticeable.
 _SPARED = NOTICED - 1e-4
-# A smaller amount of work counts as 0.
+# Seconds of remaining work below which a phase counts as done.
 _DONE_S = 1e-9
 # States are equal if their seconds are equal when rounded to this many digits.
 _DIGITS = 3
@@ -252,7 +252,7 @@ class PhasedRollout(Outlook):
         left_s = [left for _, _, left, _ in running]
         slack_s = [slack for _, _, _, slack in running]
         slowest = [1.0] * len(running)
-        is_there = True  # the joining job, always the last one
+        is_there = True  # whether the joining job, always the last one, still runs
         now_s = shared_s = 0.0
         while kinds:
             meeting = tuple([codes[k][step] for k, step in zip(kinds, phase, strict=True)])

@@ -22,13 +22,13 @@ _MEAN_WEIGHT = 0.1
 _SWAP, _MOVE = 0.4, 0.85
 # Probability of changing whether a job is kept apart.
 _PART = 0.1
-# Penalty of any slowed job, as a fraction of the additional penalty of one above the limit.
+# Penalty for any slowed job, as a fraction of the additional penalty for each slowed job above the limit.
 _NOTICED_PRICE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Consideration:
-    """The penalty for slowed jobs: `price_s` for each above `allowed`, and a small part of it for each."""
+    """The penalty for slowed jobs: `price_s` for each job above `allowed`, and a small part of it for all."""
 
     price_s: float
     allowed: int
@@ -109,7 +109,7 @@ class OrderSearch:
     def _change(
         self, orders: Orders, apart: list[bool], ends_s: Sequence[float], random_: Callable[[], float]
     ) -> tuple[Sequence[tuple[int, list[int]]], list[bool]]:
-        """Return one small change: the new orders of the affected GPUs, and which jobs it keeps apart."""
+        """Return one small change: the new orders of the affected GPUs, and the jobs to keep apart."""
         n = len(orders)
         here = there = 0
         if n > 1:

@@ -17,7 +17,7 @@ from slurm_gpu.colocation.profiles.profile import ApplicationProfile, ProfilePha
 # Number of steps into which each run is divided when profiles are merged.
 _STEPS = 64
 _USES = ("util", "memory_mib", "sm", "pcie")
-# Minimum distances to a profile of another application: of the same kind, and of another kind.
+# Minimum distances to the profile of an application of the same kind, and of an application of another kind.
 OTHER_APPLICATION, OTHER_KIND = 8.0, 16.0
 _OTHER_CARD = 0.5
 _UNKNOWN_SIZE = 2.0
@@ -25,7 +25,7 @@ _MOST_OCTAVES = 4.0
 
 
 def merged(profiles: Sequence[ApplicationProfile]) -> ApplicationProfile:
-    """Merge profiles with the same key into one profile, which has their median length and counts all runs.
+    """Merge profiles with the same key into one profile of their median length that counts all runs.
 
     Times are fractions of each whole run. In each step, memory is the largest value, and other uses are means
     weighted by runs. Unknown values are ignored if another profile has a value. Raise ValueError if there are

@@ -14,7 +14,7 @@ from slurm_gpu.wire.timeline import Timeline
 MOST_PHASES = 8
 _SERIES = ("util", "mem_used", "sm_active", "pcie")
 _MEMORY = _SERIES.index("mem_used")
-# Minimum standard deviation of a series within a phase, which is the resolution of the record.
+# Minimum standard deviation of a series within a phase: the resolution of the record.
 _LEAST_DEVIATION = 0.02
 _GAP_DEVIATION = 0.2
 # If a series was measured in at most this share of a phase, its value there is unknown.

@@ -74,7 +74,7 @@ class ApplicationProfile:
         return tuple(accumulate(phase.seconds for phase in self.phases))
 
     def phase_at(self, done_s: float) -> int:
-        """Return the index of the phase after this much work; after the profile's end, that of the last."""
+        """Return the index of the phase after this much work, or of the last phase after the end."""
         return min(bisect_right(self.ends_s, done_s), len(self.phases) - 1)
 
     def mean(self, name: str) -> float | None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from slurm_gpu.colocation.profiles.library import OTHER_APPLICATION, Match
 
-# Additional memory, relative to that of the nearest profile, which is only an estimate.
+# Additional memory as a fraction of the nearest profile's peak, because that peak is only an estimate.
 HEADROOM = 0.25
 
 

@@ -13,7 +13,7 @@ from slurm_gpu.colocation.tables.measured import Measured
 
 # Number of jobs in each workload.
 JOBS = 30
-# Pair tables contain no durations of jobs, which are therefore drawn log-uniformly between these bounds.
+# Durations of jobs are drawn log-uniformly between these bounds, because pair tables contain none.
 TABLE_WORK_S = (60.0, 600.0)
 # Number of applications in a sweep.
 TABLE_KINDS = 3

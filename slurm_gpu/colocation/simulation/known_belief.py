@@ -44,7 +44,7 @@ class KnownBelief:
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """See planner.Belief; the result is exact as long as no other job joins."""
+        """See planner.Belief; the result is exact if no other job joins."""
         key = tuple(sorted((one.application, one.done_s, one.left_s) for one in members))
         known = self._fit.get(key)
         if known is None:
@@ -60,7 +60,7 @@ class KnownBelief:
             known.clear()
 
     def _peaks_fit(self, members: Sequence[Member]) -> bool:
-        """Return whether the peaks of all jobs fit together, which is quick to check."""
+        """Check quickly whether the memory peaks of all jobs fit together."""
         peaks_mib = sum([self._peak_mib(one.application) for one in members])
         return peaks_mib * (1 + self.headroom) <= self.world.capacity_mib
 

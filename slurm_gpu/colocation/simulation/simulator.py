@@ -59,8 +59,8 @@ def simulate(
 ) -> SharingOutcome:
     """Run all jobs to their end; `watcher` receives every stretch on every GPU, and every kill.
 
-    `guard` checks the jobs that share a GPU once after each start or end of one of these jobs. A job that it
-    requeues waits for `requeue_s` and restarts from its beginning.
+    `guard` checks the jobs that share a GPU once after each start or end of one of these jobs. A job that the
+    guard requeues waits for `requeue_s` and restarts from its beginning.
 
     Raise ValueError with the planner's name if the planner starts a job that is not waiting, or starts
     nothing while jobs wait and every GPU is idle. Also raise ValueError if a job does not fit into an empty

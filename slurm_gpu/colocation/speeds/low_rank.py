@@ -18,11 +18,12 @@ from slurm_gpu.colocation.profiles.traits import Floats
 
 Bools = NDArray[np.bool_]
 
-# Rank, reduction of the singular values after the first, and whether the logarithms are completed, since
-# independent slowdowns multiply. The completion averages the options that predict held-out pairs best.
+# Options: the rank, the reduction of the singular values after the first, and whether the logarithms are
+# completed (independent slowdowns multiply). The completion averages the options that predict held-out pairs
+# best.
 _OPTIONS = tuple(product((1, 2, 3, 4, 6, 8), (0.0, 0.03), (False, True)))
 _BEST = 2
-# Folds of the pairs. The smallest number of folds with at least this many pairs selects the options.
+# Number of folds of the pairs, and minimum number of pairs in the folds that select the options.
 _FOLDS = 5
 _SELECTING = 250
 # A table with fewer measured pairs is not completed.

@@ -11,7 +11,7 @@ from slurm_gpu.colocation.co_runner_views import CoRunnerView, views_of
 if TYPE_CHECKING:  # slurm-gpuctld writes learned speeds as a table on hosts that may lack numpy
     from slurm_gpu.colocation.tables.pair_table import PairTable
 
-# Minimum speed other than 0, which means that the applications cannot run together.
+# Minimum speed other than 0; a speed of 0 means that the applications cannot run together.
 LEAST_SPEED = 1e-6
 
 # Keys of slurm-gpuctld have up to 481 bytes: the user and the job name have up to 80 bytes each, and each

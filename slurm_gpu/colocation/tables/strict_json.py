@@ -1,6 +1,6 @@
 """Read JSON files from users, rejecting repeated keys and non-finite numbers.
 
-Python's own reader accepts both.
+By default, Python's `json` module accepts repeated keys and non-finite numbers.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class Agreed(NamedTuple):
     key: str
     """The key of the job's application."""
     shards: int | None
-    """Number of shards that the job requests now; None if it has its own GPU because its needs were unknown.
+    """Number of shards that the job requests now; None if it gets a whole GPU because its needs were unknown.
     """
     of: int | None
     """Number of shards per GPU when the job was submitted; None if `shards` is None."""
@@ -46,7 +46,7 @@ class Agreed(NamedTuple):
 
 
 def agreed_among(jobs: Iterable[CountedJob]) -> dict[int, Agreed]:
-    """Return the jobs in the queue that agreed to share a GPU, by job ID."""
+    """Return, by job ID, the jobs in the queue that agreed to share a GPU."""
     found = {}
     for job in jobs:
         match = _AGREED.match(job.admin_comment) if " c=" in job.admin_comment else None

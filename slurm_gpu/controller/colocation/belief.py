@@ -15,7 +15,8 @@ from slurm_gpu.controller.colocation.trial_watch import trial_s
 class StoreBelief:
     """Implements slurm_gpu.colocation.planner.Belief; an application is an index into `keys`.
 
-    Under a cap, a pair whose speeds were not measured may share only for a trial (see trial_watch.py).
+    Under a cap on the slowdown, a pair whose speeds were not measured may share only for a trial
+    (trial_watch.py).
     """
 
     def __init__(self, store: ColocationStore, most_together: int, cap: float | None) -> None:
@@ -75,7 +76,7 @@ class StoreBelief:
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
-        """Return whether the jobs fit in memory when each uses its maximum.
+        """Return whether the jobs fit in memory if each uses its maximum.
 
         The store does not contain memory use over time.
         """
@@ -86,7 +87,7 @@ class StoreBelief:
         )
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """Return whether the jobs' number, memory use and slowdown allow them to share a GPU.
+        """Return whether the number, memory use and slowdown of the jobs allow them to share a GPU.
 
         The cap applies to whole runs, so a job that has lost time in a trial may lose less from now on.
         """
@@ -105,7 +106,7 @@ class StoreBelief:
         return known and self._keep_cap(members)
 
     def is_unmeasured(self, applications: tuple[int, ...]) -> bool:
-        """Return whether these jobs may share only for a trial: there is a cap, and a speed is unknown."""
+        """Return whether the jobs may share only for a trial: there is a cap, and a speed is unknown."""
         if math.isinf(self.cap):
             return False
         known = self._measured.get(applications)
@@ -130,7 +131,7 @@ class StoreBelief:
         )
 
     def _keep_cap(self, members: Sequence[Member]) -> bool:
-        """Return whether whole runs stay within the cap; if no time was lost, the speeds have shown this."""
+        """Return whether whole runs stay within the cap; without lost time, `may_share` checks the speeds."""
         if not any(one.lost_s for one in members):
             return True
         applications = [one.application for one in members]

@@ -42,7 +42,7 @@ class DatabaseQueries:
 
     @property
     def is_free(self) -> bool:
-        """Whether another round can start."""
+        """Whether another round of queries can start."""
         return self._asking.is_free
 
     def ask(self, ended: set[RunKey], running: Mapping[RunKey, float]) -> None:
@@ -60,7 +60,7 @@ class DatabaseQueries:
                 try:
                     if (used := self._evidence.utilisation(key.job_id, since_s)) is not None:
                         answers.utilisation[key] = used
-                except SlurmGpuError as error:  # also raised before a job's first window is stored
+                except SlurmGpuError as error:  # also raised until the first window of a job is stored
                     log.debug("utilisation of job %d is unknown: %s", key.job_id, error)
             return answers
 
@@ -68,7 +68,7 @@ class DatabaseQueries:
             self._asking.start(round_of_questions)
 
     def answers(self) -> QueryResults | None:
-        """Return the results of the last round; None if they are not available or were already returned."""
+        """Return the results of the last round; None if they are unavailable or were already returned."""
         if not self._asking.is_done:
             return None
         answers = self._asking.take()

@@ -1,4 +1,4 @@
-"""Query slurm-gpudbd for the results of ended runs, and the utilisation of jobs that share GPUs."""
+"""Query slurm-gpudbd for the results of ended runs, and for the utilisation of jobs that share GPUs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class EndedCorun(NamedTuple):
     util_frac: float | None
     """The mean GPU utilisation by the job itself; None if it was not measured."""
     allocated_s: float
-    """The run time in seconds, as measured by the node; it is more precise than Slurm's times."""
+    """The run time in seconds, as measured by the node; more precise than Slurm's times."""
     idlest: tuple[float, ...] = ()
     """The result of `idlest.idlest`; () if the run's timeline is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseEvidence:
-    """Queries slurm-gpudbd; its methods can block for a long time, and raise SlurmGpuError on failure."""
+    """Queries slurm-gpudbd; the methods can block for a long time, and raise SlurmGpuError on failure."""
 
     connect: DatabaseConnector
 
@@ -47,7 +47,7 @@ class DatabaseEvidence:
         return None
 
     def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
-        """Return a job's mean utilisation since `since_s` and the seconds that it covers; None if unknown."""
+        """Return a job's mean utilisation since `since_s`, and the seconds covered; None if unknown."""
         windows = self.connect(lambda database: database.windows(str(job_id)))
         total, seconds = 0.0, 0.0
         for window in windows:

@@ -17,7 +17,7 @@ from slurm_gpu.slurm.tres import amount, uses_gpus
 
 
 class GpuPlace(NamedTuple):
-    """Identifies a GPU by its node and its position on that node."""
+    """A GPU, identified by its node and its position on that node."""
 
     node: str
     position: int
@@ -54,10 +54,10 @@ class SharedNode:
     memory_mib: int
 
     def size_for(self, position: int, least: int, leave: int | None = None) -> int | None:
-        """Return the number of shards to request for placing a job on this GPU; None if that is impossible.
+        """Return the number of shards that a job must request to get this GPU; None if no number works.
 
-        The job needs at least `least` shards. `leave` is the maximum number of shards that may stay free if
-        no other job should join. More free shards would attract jobs that should go to a later GPU.
+        The job needs at least `least` shards. If no other job should join, `leave` is the maximum number of
+        shards that may stay free. More free shards would attract jobs that should go to a later GPU.
         """
         free = self.gpus[position].free
         before = max((gpu.free for gpu in self.gpus[:position]), default=0)
@@ -95,9 +95,9 @@ def rooms(
 ) -> dict[str, SharedNode]:
     """Return the nodes that have shards and accept jobs, by name.
 
-    `known` contains the last known shards of each job, because Slurm no longer reports the GPUs of a
-    completing job although its shards are not free yet. Nodes on which the shards of a job are unknown are
-    left out, and so are nodes with a job on a GPU that no longer exists.
+    `known` contains the last known shards of each job. Slurm does not report the GPUs of a completing job,
+    although its shards are not free yet. Nodes are left out if the shards of a job are unknown, or if a job
+    runs on a GPU that no longer exists.
     """
     found: dict[str, SharedNode] = {}
     for node in nodes:

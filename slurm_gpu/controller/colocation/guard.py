@@ -14,13 +14,13 @@ from slurm_gpu.controller.colocation.store import ColocationStore, KeyProfile
 
 # Minimum duration of a utilisation measurement.
 LEAST_S = SHORTEST_S
-# Delay after a co-runner started or ended: a measurement in this time belongs to neither group of jobs.
+# Delay after the start or end of a co-runner; a measurement in this time describes neither set of co-runners.
 SETTLES_S = 5.0
-# Longest period for which the minimum utilisation of a key is known (see idlest.py), in doublings of LEAST_S.
+# The longest period with a known minimum utilisation of a key (see idlest.py), in doublings of LEAST_S.
 _MOST_DOUBLINGS = 5
 # A job that runs alone with at most this utilisation may be loading data, so its speed is unknown.
 _IDLE = 0.02
-# Tolerance over the guaranteed slowdown, because the estimate from utilisation varies.
+# Tolerance above the guaranteed slowdown, because estimates from utilisation vary.
 _TOLERANCE = 1.10
 
 
@@ -37,7 +37,7 @@ class Parting(NamedTuple):
     """The decision that jobs must stop sharing a GPU."""
 
     newcomer: RunKey
-    """The last job to arrive; it must leave the GPU."""
+    """The job that arrived last and must leave the GPU."""
     slowed: str
     """The key of the job that was slowed down too much."""
     other: str
@@ -57,7 +57,7 @@ def since_s(course: CorunHistory) -> float | None:
 
 
 def measured_after_s(alone: KeyProfile | None) -> float:
-    """Return how long a job must share its GPU until `speed_of` returns a speed; math.inf if never."""
+    """Return the seconds of sharing after which `speed_of` returns a job's speed; math.inf if never."""
     if alone is not None and alone.util_frac:
         for doublings in range(_MOST_DOUBLINGS + 1):
             seconds = LEAST_S * (1 << doublings)
@@ -83,8 +83,8 @@ def speed_of(course: CorunHistory, used: tuple[float, float], store: ColocationS
 def parting(together: Sequence[CoRunner], slowdown: float | None, store: ColocationStore) -> Parting | None:
     """Decide whether the jobs on one GPU must stop sharing; return None if all may continue.
 
-    `together` lists the jobs in order of arrival. With a guaranteed slowdown, they must stop if any job
-    exceeds it. Without one, they must stop if all jobs together do less work than one job alone.
+    `together` lists the jobs in order of arrival. With a guaranteed slowdown, the jobs must stop sharing if
+    any job exceeds it. Otherwise, they must stop if all jobs together do less work than one job alone.
     """
     if len(together) < 2:
         return None
@@ -121,7 +121,7 @@ def exceeding(
 ) -> Parting | None:
     """Decide whether two jobs must stop sharing after their trial; return None if both may continue.
 
-    If they continue at their measured speeds, each whole run must stay within the guaranteed slowdown.
+    If the jobs continue at their measured speeds, each whole run must stay within the guaranteed slowdown.
     """
     members = []
     for at, job in enumerate(progress):
@@ -175,14 +175,14 @@ def _numbered(some: Sequence[CoRunner]) -> str:
 def _other(key: str, together: Sequence[CoRunner]) -> str:
     """Return the key of the co-runner to blame for slowing down the job with `key`.
 
-    This is the last job to arrive or, if that is the slowed job itself, the one before it.
+    The last job to arrive is to blame or, if it is the slowed job itself, the job that arrived before it.
     """
     last = together[-1].course.key
     return last if last != key else together[-2].course.key
 
 
 def observed(course: CorunHistory, speed: float, store: ColocationStore) -> Mapping[str, float]:
-    """Split a speed measured with several co-runners into a speed with each of them.
+    """Split a speed that was measured with several co-runners into a speed with each co-runner.
 
     All speeds are assumed to deviate from their predictions by the same factor.
     """

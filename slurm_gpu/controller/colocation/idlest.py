@@ -1,6 +1,6 @@
 """Find the minimum GPU utilisation of an undisturbed job over periods of different lengths.
 
-A job uses its GPU less while it loads data, validates or writes. This low utilisation is not an effect of a
+A job uses its GPU less while it loads data, validates or writes. Such low utilisation is not caused by a
 co-runner.
 """
 
@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from itertools import accumulate
 from statistics import fmean, median
 
-# Shortest duration; each following one is twice as long.
+# The shortest period; each following period is twice as long.
 SHORTEST_S = 20.0
-# The time for which slurm-gpudbd keeps windows of running jobs.
+# The time for which slurm-gpudbd stores windows of running jobs.
 _LONGEST_S = 600.0
 
 
 def idlest(util: Sequence[float | None], width_s: float) -> tuple[float, ...]:
     """Return for each k the minimum mean utilisation over any 20·2^k seconds of a run.
 
-    No period is longer than the run or ten minutes. `util` contains the utilisation in each bin of `width_s`
-    seconds. If the utilisation in a bin is below the usual value or was not measured, the idle time may lie
-    anywhere within the bin.
+    No period is longer than the run, or longer than ten minutes. `util` contains the utilisation in each bin
+    of `width_s` seconds. If the utilisation in a bin is below the usual value or was not measured, the idle
+    time may lie anywhere within the bin.
     """
     known = [one for one in util if one is not None]
     usual = max(median(known), fmean(known)) if known else 0.0

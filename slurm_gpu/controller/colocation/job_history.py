@@ -1,4 +1,4 @@
-"""Record which co-runners a job has during its run, and when."""
+"""Record the co-runners of a job during its run, and the times at which they change."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# Returns the predicted speed of a job with this key next to co-runners.
+# The type of a function that returns the predicted speed of a job with this key next to co-runners.
 Speed = Callable[[str, Sequence[str]], float]
 
 # Minimum time with co-runners to infer speeds from, since Slurm reports starts and ends in whole seconds.
 _MIN_SHARED_S = 5.0
-# Minimum part of a run with co-runners to infer speeds from; less would reflect the variation between runs.
+# Minimum part of a run with co-runners to infer speeds from; a smaller part mostly shows how runs vary.
 _LEAST_PART = 0.2
 
 
 class RunKey(NamedTuple):
-    """Identifies one run of a job."""
+    """The key of one run of a job."""
 
     job_id: int
     start_s: int
@@ -31,7 +31,7 @@ class CorunProgress(NamedTuple):
     lost_s: float = 0.0
     """The time that the job has lost to its co-runners; counted only if the slowdown is limited."""
     is_whole: bool = True
-    """See CorunHistory; if False, the job may have lost more time than `lost_s`."""
+    """Whether the run was observed completely; if not, the job may have lost more time than `lost_s`."""
 
 
 class CorunStretch(NamedTuple):
@@ -80,8 +80,8 @@ class CorunHistory:
     def speeds(self, alone_s: float, allocated_s: float, speed: Speed) -> dict[str, float]:
         """Return the speed next to each co-runner, inferred from a complete run of `allocated_s` seconds.
 
-        `alone_s` is the duration of the same work alone. With several co-runners, in sequence or at once, all
-        speeds are assumed to deviate from their predictions by the same factor.
+        `alone_s` is the duration of the same work when the job runs alone. With several co-runners, in
+        sequence or at once, all speeds are assumed to deviate from their predictions by the same factor.
         """
         if self.end_s is None or not self.is_whole or self.end_s <= self.start_s:
             return {}

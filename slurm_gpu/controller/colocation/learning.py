@@ -13,16 +13,17 @@ from slurm_gpu.slurm.queue import JobPhase
 
 log = logging.getLogger("slurm-gpuctld")
 
-# Time after a run's end in which its node is expected to report the results.
+# Time after the end of a run within which its node is expected to report the results.
 _FORGOTTEN_AFTER_S = 600.0
 # Minimum run time from which the duration of the work is learned.
 _LEAST_ALONE_S = 2
-# Maximum ratio of the usual work to the work estimated from utilisation, or the reverse, for the same work.
+# Maximum ratio, in either direction, between the usual work and the work estimated from utilisation if a run
+# did the usual work.
 _SAME_WORK = 1.25
 
 
 class Learning:
-    """Keeps the histories of running jobs, and of ended jobs that are not evaluated yet."""
+    """Stores the histories of running jobs, and of ended jobs that are not yet evaluated."""
 
     def __init__(self, store: ColocationStore, began_s: float) -> None:
         self._store, self._began_s = store, began_s
@@ -66,7 +67,7 @@ class Learning:
         self.over[RunKey(one.job.job_id, one.job.start_s)] = course
 
     def settle(self, states: Mapping[int, str]) -> dict[RunKey, CorunHistory]:
-        """Process ended runs by their state in Slurm; return those that failed next to co-runners."""
+        """Process ended runs by their state in Slurm; return the runs that failed next to co-runners."""
         failed: dict[RunKey, CorunHistory] = {}
         for key, course in self.over.items():
             state = states.get(key.job_id)
@@ -109,7 +110,7 @@ class Learning:
 def work_of(ran: EndedCorun, alone: KeyProfile) -> float:
     """Return the work of a run in seconds of running alone.
 
-    This is the mean run time of jobs with the same key when they run alone. If the run apparently did a
+    The work is the mean run time of jobs with the same key when they run alone. If the run apparently did a
     different amount of work, the result is an estimate from utilisation.
     """
     if ran.util_frac is None or not alone.util_frac:

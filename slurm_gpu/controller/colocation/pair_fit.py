@@ -1,7 +1,8 @@
-"""Predict, in the background, the speeds of unmeasured pairs from those of measured pairs.
+"""Predict, in the background, the speeds of unmeasured pairs from the speeds of measured pairs.
 
-The predictor, colocation.speeds.predictor, uses numpy. Its run time grows with the cube of the number of
-speeds, and its memory use with the square of the number of applications, so both numbers are limited.
+The predictor, colocation.speeds.predictor, uses numpy. The run time of the predictor grows with the cube of
+the number of speeds, and its memory use with the square of the number of applications, so both numbers are
+limited.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ log = logging.getLogger("slurm-gpuctld")
 Speeds = Mapping[tuple[str, str], PairPrediction]
 
 EVERY_S = 60.0
-# A fit uses at most this many keys: keys of current jobs, most jobs first, then keys most often measured with
-# others.
+# Maximum number of keys in a fit: first the keys of current jobs, most jobs first; then the keys that were
+# most often measured with others.
 MOST_KEYS = 32
-# A fit uses at most this many speeds, the most informative ones (see predictor.predict).
+# Maximum number of speeds in a fit; the most informative speeds are used (see predictor.predict).
 MOST_SPEEDS = 300
 # Minimum number of measured speeds for a fit.
 LEAST_SPEEDS = 4
@@ -38,7 +39,7 @@ _NUMBER = re.compile(r"(?P<before>.*?)(?P<size>\d{1,9})(?P<after>\D*)", re.DOTAL
 
 
 class PairFit:
-    """Runs a fit when there is new data: one at a time, and at most once a minute."""
+    """Runs a fit when there is new data; runs one fit at a time, and at most one per minute."""
 
     def __init__(self, background: Background, clock: Clock) -> None:
         self._clock = clock
@@ -55,7 +56,7 @@ class PairFit:
     def refresh(
         self, store: ColocationStore, there: Mapping[str, int], slowdown: float | None = None
     ) -> None:
-        """Pass the finished fit to the store, and start another if needed.
+        """Pass the finished fit to the store, and start another fit if needed.
 
         `there` contains the number of current jobs of each key. `slowdown` is the guaranteed slowdown.
         """
@@ -111,7 +112,7 @@ def predicted(
 
     `speeds` maps a key and the key of its co-runner to the measured speed and the number of measurements.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads need memory and save no time
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads would need more memory and save no time
     import numpy as np
 
     from slurm_gpu.colocation.profiles.traits import Traits

@@ -15,7 +15,7 @@ from slurm_gpu.controller.colocation.store import ColocationStore
 
 # Maximum decisions per cycle of a planner that decides about one GPU at a time; each decision scans all GPUs.
 _MOST_ANSWERS = 4
-# A job that has just started counts as started before any waiting job.
+# Minimum run time of a running job, which distinguishes it from a waiting job.
 _STARTED_S = 1e-9
 
 
@@ -52,10 +52,10 @@ def choose(
 ) -> list[StartAction]:
     """Return the jobs to start now, at most one per node.
 
-    The GPU that a node's next job gets is known only after the previous job has started. The server's belief
-    must contain the keys of all jobs (see Planners.server). `running` contains the progress of every job on a
-    GPU. `busy` names the nodes on which a job is about to start. No trial starts for a pair of keys in
-    `not_tried`. A planner also receives full GPUs, because it plans which jobs will run on them later.
+    The GPU of a node's next job is known only after the previous job has started. The server's belief must
+    contain the keys of all jobs (see Planners.server). `running` contains the progress of every job on a GPU.
+    `busy` names the nodes on which a job is about to start. No trial starts for a pair of keys in
+    `not_tried`. A planner also receives full GPUs, because it plans the jobs that will run on them later.
     """
     known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in store.profiles}
     gpus = [
@@ -142,7 +142,7 @@ def _running(gpu: CorunGpu, running: Mapping[int, CorunProgress], belief: StoreB
 
 
 def _left_there(gpu: CorunGpu, store: ColocationStore, job: WaitingSharer, most_together: int) -> int | None:
-    """Return the maximum number of shards that may stay free; None if other jobs may join."""
+    """Return the maximum number of shards that may stay free on the GPU; None if other jobs may join."""
     is_last = len(gpu.sharers) + 1 >= most_together
     return store.smallest(job.agreed.of or 1) - 1 if is_last else None
 
@@ -154,7 +154,7 @@ def _act(
     if job.cpus > room.cpus or job.memory_mib > room.memory_mib:
         return None
     positions = [place.position]
-    if not co_runners:  # a planner does not distinguish idle GPUs of a node, and Slurm uses the first
+    if not co_runners:  # a planner does not distinguish the idle GPUs of a node, and Slurm uses the first one
         positions = [gpu.place.position for gpu in room.gpus if not gpu.sharers and not gpu.is_others]
     for position in positions:
         shards = room.size_for(position, job.least, leave)

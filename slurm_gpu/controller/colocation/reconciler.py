@@ -1,7 +1,7 @@
 """Place the jobs that agreed to share, monitor them, and separate jobs when sharing fails.
 
-No job can wait indefinitely: each has a begin time, set by job_submit.lua, at which it starts by itself.
-Failed actions are retried in the next cycle; the affected jobs may start later, or alone, but are never lost.
+No job can wait indefinitely: job_submit.lua sets a begin time, at which the job starts by itself. Failed
+actions are retried in the next cycle; the affected jobs may start later, or alone, but are never lost.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from slurm_gpu.slurm.queue import CountedJob, JobPhase
 log = logging.getLogger("slurm-gpuctld")
 
 _CPU_SHARE = 0.02
-# Maximum share of a core while a job waits for its place (GPUs are idle meanwhile) and during a trial (which
-# must end in time).
+# Maximum share of a core while a job waits for its place, because GPUs are idle meanwhile, and during a
+# trial, because it must end in time.
 _CPU_SHARE_IN_A_HURRY = 0.10
 # Time after which a job that was assigned a place but has not started may start anywhere.
 _LANDS_WITHIN_S = 20.0
-# Time before its begin time at which an unplaced job gets a GPU of its own.
+# Time before the begin time of an unplaced job at which it gets a GPU of its own.
 _LAST_CALL_S = 8.0
 _MAX_STARTED = 20
 
@@ -61,7 +61,7 @@ class _Landing:
 
 
 class ColocationReconciler(Duty):
-    """Places jobs that share GPUs, monitors them and learns from them.
+    """Places jobs that share GPUs, monitors these jobs and learns from their runs.
 
     `table` provides the snapshot's data.
     """
@@ -125,7 +125,7 @@ class ColocationReconciler(Duty):
         return view.answered and view.policy.colocation is not None and view.in_charge
 
     def work(self, view: QueueView) -> None:
-        """Monitor the jobs that share GPUs, and place those that wait."""
+        """Monitor the jobs that share GPUs, and place waiting jobs."""
         assert view.policy.colocation is not None
         self._works = False
         self._reconcile(view.jobs, view.policy.colocation, view.facts)
@@ -171,7 +171,7 @@ class ColocationReconciler(Duty):
         self._publish(policy, now_s, found, agreed, store)
 
     def _forget(self) -> None:
-        """Drop the store and all observations, because another process may write the store meanwhile."""
+        """Drop the store and all observations, because another process may now write the store."""
         if self._store is not None:
             self._store = self._learning = None
             self._trials.forget()
@@ -192,7 +192,7 @@ class ColocationReconciler(Duty):
         """Return the jobs that use GPUs and the positions of these GPUs; () if no job agreed to share."""
         if not shared:
             return ()
-        # If Slurm does not account for GPUs, the request contains the values that the total lacks.
+        # If Slurm does not account for GPUs, use the request for values that are not in the total.
         holding = [
             job.job_id
             for job in jobs
@@ -211,7 +211,7 @@ class ColocationReconciler(Duty):
                 learning.missed(one, [agreed[job].key for job in landing.act.co_runners if job in agreed])
 
     def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], store: ColocationStore) -> None:
-        """Requeue each job that failed while sharing, once, if jobs with its key have completed alone."""
+        """Requeue jobs that failed while sharing, once each, if jobs with their key have completed alone."""
         if not learning.over:
             return
         states = {job.job_id: job for job in self._client.jobs([key.job_id for key in learning.over])}
@@ -246,7 +246,7 @@ class ColocationReconciler(Duty):
         answers, used = self._queries.answers(), {}
         if answers is not None:
             learning.learn(answers.ran, now_s)
-            # A job whose co-runners have changed has not been measured with the new ones yet.
+            # A job whose co-runners have changed has not been measured with the new co-runners yet.
             used = {
                 run: one
                 for run, one in answers.utilisation.items()
@@ -340,7 +340,7 @@ class ColocationReconciler(Duty):
         return found
 
     def _not_tried(self, agreed: Mapping[int, Agreed]) -> frozenset[frozenset[str]]:
-        """Return the pairs of keys for which no trial may start, including those about to be tried."""
+        """Return the pairs of keys for which no trial may start, including pairs about to be tried."""
         starting = {
             frozenset(agreed[job].key for job in (job_id, *landing.act.co_runners) if job in agreed)
             for job_id, landing in self._landing.items()
@@ -377,8 +377,8 @@ class ColocationReconciler(Duty):
     def _start_alone(self, agreed: Mapping[int, Agreed], now_s: float) -> None:
         """Give a job a GPU of its own if its wait ended before it was placed.
 
-        This includes jobs whose wait is over because they were requeued, or because slurm-gpuctld had placed
-        them and was then killed. The node where a job was placed may no longer exist.
+        The wait also ends if a job is requeued, or if slurm-gpuctld placed the job and was then killed. The
+        node on which a job was placed may no longer exist.
         """
         for one in agreed.values():
             job = one.job

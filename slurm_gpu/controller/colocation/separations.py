@@ -38,14 +38,14 @@ class Separations:
     ) -> None:
         """Separate the jobs on one GPU if they must stop sharing.
 
-        `together` contains these jobs in order of arrival. `progress` returns the progress of all running
-        jobs, by job ID, at the speeds in the store.
+        `together` contains the jobs on the GPU in order of arrival. `progress` returns the progress of all
+        running jobs, by job ID, at the speeds in the store.
         """
         ends = parting(together, slowdown, store)
         trial = self._trials.running.get(tuple(one.run for one in together))
         if ends is not None:
             is_over = self._send_back(ends, together, _evidence(together, slowdown, store), agreed)
-            # A job that could not be requeued is found again in each cycle.
+            # A job that could not be requeued is detected again in each cycle.
             if is_over or store.may_meet((ends.slowed, ends.other)):
                 _learn(together, store)
                 store.part(ends.slowed, ends.other)
@@ -63,7 +63,7 @@ class Separations:
         agreed: Mapping[int, Agreed],
         progress: Callable[[], Mapping[int, CorunProgress]],
     ) -> None:
-        """End a trial when its speeds are measured, or when a job cannot bear it any longer."""
+        """End a trial when its speeds are measured, or when a job cannot tolerate more lost time."""
         is_measured = all(one.speed is not None for one in together)
         if not is_measured and not self._trials.must_end(trial, store, slowdown):
             return
@@ -97,7 +97,7 @@ class Separations:
         evidence: Mapping[str, object],
         agreed: Mapping[int, Agreed],
     ) -> bool:
-        """Requeue the newcomer; return whether that succeeded."""
+        """Requeue the job that arrived last; return whether the requeue succeeded."""
         others = [agreed[one.run.job_id] for one in together if one.run != ends.newcomer]
         return self._terminations.send_back(
             agreed[ends.newcomer.job_id], others, ends.why, ends.public_why, evidence

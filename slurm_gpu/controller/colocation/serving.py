@@ -1,4 +1,4 @@
-"""Select the planner that the policy names, or annealing while that planner is unavailable.
+"""Select the planner that the policy names, or annealing while the named planner is unavailable.
 
 A learned planner is loaded from the file that `slurm-gpu colocation train` writes, and reloaded when the file
 changes. Annealing requires neither a file nor a library.
@@ -20,7 +20,7 @@ from slurm_gpu.controller.colocation.store import ColocationStore
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.policy.lua.installed import ColocationInForce
 
-if TYPE_CHECKING:  # only learned planners, and those that use profiles, need numpy
+if TYPE_CHECKING:  # only learned planners and planners that use profiles need numpy
     from slurm_gpu.colocation.learned.net import Net
     from slurm_gpu.colocation.profiles.profile import ApplicationProfile
 
@@ -29,7 +29,7 @@ log = logging.getLogger("slurm-gpuctld")
 # Evaluations of annealing per plan: 64 GPUs and 200 waiting jobs take about 30 ms, and the next cycle
 # continues from the result.
 EVALUATIONS = 4_000
-# Maximum number of keys in a belief; a belief with more is rebuilt.
+# Maximum number of keys in a belief; a belief with more keys is rebuilt.
 _MOST_KEYS = 1000
 _WITHOUT_PROFILES = frozenset({"sjf", "greedy", "blossom", "lp", "annealing"})
 
@@ -43,7 +43,7 @@ class Serving:
     asked: str
     serves: str
     why: str | None = None
-    """The reason for using a planner other than the requested one; None if the requested planner is used."""
+    """The reason why the requested planner is not used; None if it is used."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Server:
 
 
 class Planners:
-    """Keeps one server per list of partitions.
+    """Manages one server per list of partitions.
 
     A planner continues from its last plan for the same jobs and GPUs.
     """
@@ -81,7 +81,7 @@ class Planners:
     def server(
         self, partitions: str, policy: ColocationInForce, store: ColocationStore, keys: Iterable[str]
     ) -> Server:
-        """Return the server for jobs of these partitions; `keys` are the keys of all jobs involved."""
+        """Return the server for jobs in these partitions; `keys` are the keys of all such jobs."""
         if self._terms != (policy.jobs_per_gpu, policy.slowdown):
             self._terms = policy.jobs_per_gpu, policy.slowdown
             self._servers.clear()
@@ -121,7 +121,7 @@ class Planners:
         return self.serving
 
     def _try(self, policy: ColocationInForce) -> None:
-        """Create the planner once without using it, so that any error is raised now."""
+        """Create the planner once without using it, so any error is raised now."""
         belief = StoreBelief(ColocationStore(), policy.jobs_per_gpu, policy.slowdown)
         belief.index("any")
         self._made(policy.planner, belief, ColocationStore())
@@ -135,7 +135,7 @@ class Planners:
                 capacity_mib=1.0,
                 nets={} if self._net is None else {name: self._net},
                 evaluations=EVALUATIONS,
-                slowed=1.0,  # the guaranteed slowdown in policy.yaml is the cap
+                slowed=1.0,  # the cap is the guaranteed slowdown in policy.yaml
             ),
         )
 
@@ -152,11 +152,11 @@ def _mark(model: Path) -> object:
 
 
 def _read(name: str, model: Path | None) -> Net:
-    """Load a model; raise InputError for an invalid file and ValueError for a missing one."""
+    """Load a model; raise InputError for an invalid file and ValueError for a missing file."""
     if model is None or _mark(model) is None:
         where = "policy.yaml names no model" if model is None else f"{model} does not exist yet"
         raise ValueError(f"{where}; `slurm-gpu colocation train` creates it")
-    # Imported here because numpy needs memory that sites without a model can save.
+    # Import the module here, because numpy needs memory that sites without a model can save.
     from slurm_gpu.colocation.learned.models import read_for
 
     return read_for(model, name).net

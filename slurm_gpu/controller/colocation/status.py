@@ -1,7 +1,7 @@
 """Write and read colocation.json in the run directory, which describes how jobs share GPUs.
 
-The format is described in docs/contracts.md. The file identifies jobs only by ID, because all users may read
-it.
+See docs/contracts.md for the format. The file identifies jobs only by ID, because all users may read the
+file.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def last_seen(path: Path) -> float | None:
 
 
 def serving_of(path: Path) -> Serving | None:
-    """Return the planner in use; None if the file does not contain it."""
+    """Return the planner in use; None if the file does not name a planner."""
     try:
         planner = json.loads(path.read_text())["planner"]
         return Serving(str(planner["asked"]), str(planner["serves"]), planner["why"] and str(planner["why"]))

@@ -1,7 +1,7 @@
 """Store data about jobs that share GPUs: resource use when alone, speeds together, and pairs to keep apart.
 
-The file is in slurmctld's StateSaveLocation, which all slurmctld hosts share, so that slurm-gpuctld on
-another host can take over. Jobs with the same key are assumed to do the same work.
+The file is in StateSaveLocation, which all slurmctld hosts share, so slurm-gpuctld on another host can take
+over. Jobs with the same key are assumed to do the same work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FILE_NAME = "colocation.json"
 HEADROOM = 0.10
 _VERSION = 1
 _MOST_KEYS = 5000
-# Maximum weight of earlier runs in a mean, in runs, because the work of a key may change.
+# Maximum weight of earlier runs in a mean, as a number of runs, because the work of a key may change.
 _COUNTED_RUNS = 10
 _LEAST_SPEED = 0.02
 # Probability that one speed estimated from utilisation is right, before the first fit: in half of all pairs,
@@ -66,7 +66,7 @@ def time_sliced(one: KeyProfile | None, other: KeyProfile | None) -> float:
 
 
 class ColocationStore:
-    """Contains all that was learned about jobs that share GPUs, by the keys that job_submit.lua assigns."""
+    """The learned data about jobs that share GPUs, by the keys that job_submit.lua assigns."""
 
     def __init__(self) -> None:
         self.profiles: dict[str, KeyProfile] = {}
@@ -75,9 +75,9 @@ class ColocationStore:
         measurements.
         """
         self.apart: set[frozenset[str]] = set()
-        """Pairs of keys whose jobs must not share; a single key stands for a pair of jobs with that key."""
+        """Pairs of keys whose jobs must not share; a set of one key means two jobs with that key."""
         self.predicted: Mapping[tuple[str, str], PairPrediction] = {}
-        """Speeds of unmeasured pairs, predicted from measured ones (pair_fit.py); not stored on disk."""
+        """Speeds of unmeasured pairs, predicted from measured pairs (pair_fit.py); not stored on disk."""
         self.lost_s: dict[RunKey, float] = {}
         """Seconds that running jobs had lost to co-runners when their last trial ended."""
         self._forgets = False
@@ -181,8 +181,8 @@ class ColocationStore:
     def speed(self, key: str, others: Sequence[str]) -> float:
         """Return the predicted speed with these co-runners, relative to running alone.
 
-        The speed with each co-runner is measured, or predicted by a fit, or else estimated from utilisation.
-        With several co-runners, the times that they add to a second of work are summed.
+        The speed with each co-runner is measured, predicted by a fit or, without a fit, estimated from
+        utilisation. With several co-runners, the times that they add to a second of work are summed.
         """
         return 1 / (1 + sum(1 / self._pair_speed(key, other) - 1 for other in others))
 
@@ -194,7 +194,7 @@ class ColocationStore:
         return time_sliced(self.profiles.get(key), self.profiles.get(other))
 
     def is_measured(self, keys: Sequence[str]) -> bool:
-        """Return whether the speed of each of these jobs with each of the others was measured."""
+        """Return whether the speed of each of these jobs next to each other job was measured."""
         return all(pair in self.speeds for pair in permutations(keys, 2))
 
     def prediction(self, key: str, other: str, cap: float) -> PairPrediction:
@@ -273,7 +273,7 @@ def path_of(settings: SlurmSettings) -> Path:
 
 
 def read(path: Path) -> ColocationStore:
-    """Return the store, empty if there is no file; raise OutsideError if the file cannot be read."""
+    """Return the store, or an empty store if the file is missing; raise OutsideError on failure."""
     found = read_state(path, ColocationStore.from_json, "; move it away to learn from the beginning")
     return ColocationStore() if found is None else found
 

@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"slurm-gpu/1 t=(\w+)")
 
 
 class Terminations:
-    """Requeues jobs, which then get a GPU of their own."""
+    """Requeues jobs; a requeued job gets a GPU of its own."""
 
     def __init__(
         self, control: SharedJobClient, acts: AuditReporter, run_directory: Path, wall: Callable[[], float]
@@ -42,13 +42,13 @@ class Terminations:
     ) -> bool:
         """Requeue a job; return whether that succeeded.
 
-        `others` are its former co-runners, which continue. `public_why` is the reason shown to the owners of
-        all these jobs.
+        `others` are the former co-runners of the job, which continue. `public_why` is the reason shown to the
+        owners of all these jobs.
         """
         job_id = one.job.job_id
         try:
             self._control.requeue(job_id)
-        except SlurmError as error:  # for example, the job may not be requeued, or has just ended
+        except SlurmError as error:  # for example, the job is not requeueable, or has just ended
             if job_id not in self._stay:
                 log.warning("job %d keeps sharing its GPU although %s: %s", job_id, why, error)
                 self._stay.append(job_id)

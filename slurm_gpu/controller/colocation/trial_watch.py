@@ -1,9 +1,9 @@
 """Watch trials, in which two jobs share a GPU although their speeds together are not known yet.
 
 colocation/trials.py decides which jobs may share for a trial. This module adds up the time that each running
-job has lost to its co-runners, since the guaranteed slowdown applies to whole runs. The time of a trial
-counts as lost entirely until the speeds are measured. Durations are read from the monotonic clock, because
-the wall clock can be set.
+job has lost to its co-runners, because the guaranteed slowdown applies to whole runs. Until the speeds are
+measured, the whole time of a trial counts as lost. Durations are read from the monotonic clock, because the
+wall clock can be set.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ INQUIRE_EVERY_S = 10.0
 # A node sends the values of its jobs within 80 s after the first query, and then every 20 s (docs/api.md).
 _FIRST_VALUES_S = 80.0
 _NEXT_VALUES_S = 20.0
-# A trial without a measurement ends this long before one of its jobs cannot bear it any longer. The margin
-# covers a cycle, the requeue, and after a restart the wait for the first answers.
+# Time by which a trial without a measurement ends before a job cannot tolerate more lost time. The margin
+# covers a cycle, the requeue and, after a restart, the wait for the first answers.
 _MARGIN_S = 15.0
 _FIRST_ANSWERS_S = 10.0
 
@@ -55,7 +55,7 @@ class RunningTrial:
     watched_s: float = 0.0
     """The part of `elapsed_s` that this process observed."""
     is_over: bool = False
-    """Whether a job was to leave the GPU; it stays if Slurm refuses to requeue it."""
+    """Whether a job had to leave the GPU; the job stays if Slurm refuses to requeue it."""
 
     def __str__(self) -> str:
         first, second = (run.job_id for run in self.runs)
@@ -63,7 +63,7 @@ class RunningTrial:
 
 
 class TrialWatch:
-    """Keeps the running trials, and the time that each running job has lost to its co-runners."""
+    """Tracks the running trials, and the time that each running job has lost to its co-runners."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -148,9 +148,9 @@ class TrialWatch:
                 store.lost(run, self.lost_s[run])
 
     def must_end(self, trial: RunningTrial, store: ColocationStore, cap: float) -> bool:
-        """Return whether one of the jobs cannot bear a longer trial without a measurement.
+        """Return whether one of the jobs cannot tolerate a longer trial without a measurement.
 
-        The job that arrived last restarts if the trial fails, so it is checked only after `longest_s`.
+        If the trial fails, the job that arrived last restarts, so this job is checked only after `longest_s`.
         """
         if trial.is_over or trial.watched_s < _FIRST_ANSWERS_S:
             return False
@@ -179,5 +179,5 @@ class TrialWatch:
 
 
 def _is_unmeasured(keys: Sequence[str], store: ColocationStore) -> bool:
-    """Return whether jobs with these keys are a pair of known jobs with unknown speeds."""
+    """Return whether the keys are a pair with known profiles and unknown speeds."""
     return len(keys) == 2 and all(key in store.profiles for key in keys) and not store.is_measured(keys)

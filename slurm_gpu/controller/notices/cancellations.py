@@ -41,7 +41,7 @@ class Cancellations:
         ledger.ended = left
 
     def may_try(self, ledger: Ledger, run: NoticedRun, now_s: float) -> bool:
-        """Return whether another attempt is due, given the number and times of failed attempts."""
+        """Return whether an attempt to end a job is due, given the number and times of failed attempts."""
         failed = [one for one in ledger.ended if one.run == run]
         return len(failed) < _MOST_ATTEMPTS and all(abs(now_s - one.at_s) >= _AGAIN_AFTER_S for one in failed)
 

@@ -21,7 +21,7 @@ from slurm_gpu.policy.language.model import Mode
 from slurm_gpu.policy.lua.installed import CancelIdleInForce
 from slurm_gpu.wire.answers.cluster import ClusterJob
 
-# Returns whether `cancel_idle` applies to a job.
+# The type of a function that returns whether `cancel_idle` applies to a job.
 Binds = Callable[[ClusterJob], bool]
 
 
@@ -33,7 +33,7 @@ class Judgment:
     outcomes: Sequence[FindingOutcome]
     drafts: Sequence[Draft]
     standings: Mapping[int, IdleJobStage]
-    """Idle jobs to which the rule applies, whatever its mode, by job ID."""
+    """Idle jobs to which the rule applies in any mode, by job ID."""
     rule: CancelIdleInForce | None
     ledger: Ledger
 

@@ -41,7 +41,7 @@ class ClusterPoll:
     live: Mapping[str, Live]
     running: Running
     verdicts: Verdicts | None = None
-    """Diagnosed faults of training jobs; None if slurm-gpudbd is too old to report them."""
+    """Diagnosed faults of training jobs; None if slurm-gpudbd is too old to report faults."""
     reports: Sequence[NodeReport] = ()
     """The nodes' reports, which contain the indices of GPUs; empty unless verdicts name devices."""
 
@@ -64,7 +64,7 @@ def poll_database(database: DatabaseClient, wall: Callable[[], float]) -> Cluste
     live, running = live_of_slurm(cluster, database.live("jobs")), database.running()
     try:
         verdicts = database.verdicts()
-    except NotFoundError:  # an older slurm-gpudbd has no verdicts
+    except NotFoundError:  # an older slurm-gpudbd does not provide verdicts
         verdicts = None
     named = verdicts is not None and any(item.devices for item in verdicts.verdicts)
     reports = database.nodes() if named else ()
@@ -99,8 +99,8 @@ def findings_of(
     """Return the findings to report, and the candidates for the idle rule.
 
     `ruled` returns whether the idle rule applies to a job. An alert about all GPUs of a job is ignored if any
-    of them has no values. A job whose GPUs are all idle is not also reported for idle GPUs with full memory
-    or for a diagnosis.
+    of these GPUs has no values. If all GPUs of a job are idle, the job is not also reported for idle GPUs
+    with full memory or for a diagnosis.
     """
     jobs = {job.job_id: job for job in poll.jobs}
     uses, now_seen = _uses(poll), _seen_now(poll)

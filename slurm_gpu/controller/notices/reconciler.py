@@ -37,7 +37,7 @@ from slurm_gpu.wire.answers.cluster import ClusterJob
 
 log = logging.getLogger("slurm-gpuctld")
 
-# Poll interval: nodes with jobs post every 10 s for slurm-gpuctld, and a value covers 30 s.
+# Poll interval: nodes with jobs send values every 10 s for slurm-gpuctld, and a value covers 30 s.
 POLL_EVERY_S = 15.0
 # Jobs are ended only if the poll is at most this old.
 _STALE_S = 60.0
@@ -45,7 +45,7 @@ _STALE_S = 60.0
 
 def channels_of(settings: Settings) -> dict[str, Channel]:
     """Return the channels that notices.yaml names."""
-    # Imported here because SMTP and TLS need memory that sites without notices can save.
+    # Import the modules here, because SMTP and TLS need memory that sites without notices can save.
     from slurm_gpu.notices.mail import MailChannel
     from slurm_gpu.notices.webhook import WebhookChannel
 
@@ -95,7 +95,7 @@ class NoticeController(Duty):
         self._next_s = 0.0
 
     def prepare(self, view: QueueView) -> bool:
-        """Start polls of slurm-gpudbd; return whether one has finished and nothing is being sent."""
+        """Start polls of slurm-gpudbd; return whether a poll has finished and nothing is being sent."""
         if not view.answered:
             return False
         if self._sending.is_done:

@@ -37,7 +37,7 @@ class Status:
     as_of_s: float
     mode: str
     cancels: str | None
-    """The mode of cancel_idle in the policy in force; None if the policy does not contain it."""
+    """The mode of cancel_idle in the policy in force; None if the policy has no cancel_idle."""
     outlook: Sequence[OutlookEntry]
 
 

@@ -1,7 +1,8 @@
 """Store each node's original Weight on disk before the first Weight is changed.
 
 The record is in slurmctld's StateSaveLocation, which all slurmctld hosts share. The next slurm-gpuctld, on
-this host or a backup, can therefore distinguish the original weights from its own, even after a crash.
+this host or a backup, can therefore distinguish the original weights from weights that slurm-gpuctld set,
+even after a crash.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class RecordedWeights:
 
     site: int
     ours: frozenset[int] = frozenset()
-    """All weights that slurm-gpuctld may have set instead."""
+    """All weights that slurm-gpuctld may have set instead of the original Weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class OriginalWeights:
     at_s: int = 0
 
     def with_nodes(self, nodes: Mapping[str, RecordedWeights]) -> OriginalWeights:
-        """Return a copy of the record in which these nodes replace all others."""
+        """Return a copy of the record that contains only these nodes."""
         return replace(self, nodes=nodes)
 
 
@@ -50,7 +51,7 @@ def path_of(settings: SlurmSettings) -> Path:
 
 
 def read(path: Path) -> OriginalWeights:
-    """Read the record, empty if the file does not exist; raise OutsideError if the file cannot be read."""
+    """Return the record, or an empty record if the file is missing; raise OutsideError on failure."""
     advice = (
         "; it stores the original Weight of each node: "
         "repair it, or move it away and run `scontrol reconfigure`"
@@ -98,8 +99,8 @@ def as_known(
 ) -> dict[str, RecordedWeights]:
     """Return the recorded weights of nodes, given their current weights.
 
-    The original Weight is the one in slurm.conf (`written`), because a reconfiguration restores it. For
-    dynamic nodes, which slurm.conf does not name, it is the first Weight that was seen.
+    The original Weight is the value in slurm.conf (`written`), because a reconfiguration restores it. Dynamic
+    nodes are not in slurm.conf; their original Weight is the first value that was seen.
     """
     nodes = {}
     for name, weight in weights.items():
@@ -111,11 +112,11 @@ def as_known(
 def set_by_hand(
     memory: OriginalWeights, nodes: Mapping[str, RecordedWeights], weights: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Return, by node, each Weight that is neither the original one nor one that slurm-gpuctld set."""
+    """Return, by node, each Weight that is neither the original value nor a value that slurm-gpuctld set."""
     found = {}
     for name, known in nodes.items():
         before, weight = memory.nodes.get(name, known), weights[name]
-        # This is the previous original Weight: slurm.conf was changed, but Slurm has not read it yet.
+        # The Weight is the previous original value: slurm.conf was changed, but Slurm has not read it yet.
         if weight not in (known.site, before.site) and weight not in known.ours:
             found[name] = weight
     return found

@@ -1,8 +1,8 @@
 """Set the priority points (SiteFactor) that waiting jobs have earned by their scale and waiting time.
 
-`priority` itself is never set, because that would freeze Slurm's own age factor. The weights are reloaded
-when slurm-gpu.yaml changes. Jobs keep their points when slurm-gpuctld exits, and its next process continues
-from them.
+`priority` itself is never set, because a fixed priority would freeze Slurm's own age factor. The weights are
+reloaded when slurm-gpu.yaml changes. Jobs keep their points when slurm-gpuctld exits, and the next process
+continues from these points.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
     """Return the minimum number of these nodes that a job requires.
 
     If a job requests a range of nodes, Slurm reports only the maximum. The minimum is computed from the job's
-    CPUs, memory and GPUs and from the largest node. It never exceeds the number that Slurm reports.
+    CPUs, memory and GPUs and from the largest node. The minimum never exceeds the number that Slurm reports.
     """
     needs = [int(job.tres.get("node", job.n_nodes))]
     for name, most in (
@@ -52,7 +52,7 @@ def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
 
 
 class PriorityController(Duty):
-    """Sets priority points; while this fails, jobs keep their current points."""
+    """Sets priority points; jobs keep their current points while updates fail."""
 
     def __init__(
         self,
@@ -127,13 +127,13 @@ class PriorityController(Duty):
         return wanted
 
     def _any_took(self, steps: dict[int, list[int]]) -> bool:
-        """Return whether any of these jobs has its new points, or all of them have stopped waiting."""
+        """Return whether one of these jobs has its new points, or whether all have stopped waiting."""
         wanted = {job_id: value for value, job_ids in steps.items() for job_id in job_ids}
         waiting = [job for job in self._client.waiting() or () if job.job_id in wanted]
         return not waiting or any(job.site_factor == wanted[job.job_id] for job in waiting)
 
     def _read_weights(self) -> None:
-        """Reload the weights if the site file changed; keep them if it has errors."""
+        """Reload the weights if the site file changed; keep the current weights if the file has errors."""
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return
@@ -156,7 +156,7 @@ class PriorityController(Duty):
 
 
 def weights_of(config: SiteConfig) -> PriorityWeights | None:
-    """Return the priority weights in the site file; None if there are none."""
+    """Return the priority weights in the site file; None if the file sets no weights."""
     settings = config.placement.priority
     if settings is None:
         return None

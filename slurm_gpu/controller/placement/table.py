@@ -50,7 +50,7 @@ class MixLine:
 
     gpus: int
     share_mgpu: int
-    """Thousandths of one GPU that the jobs request instead of whole GPUs."""
+    """Part of one GPU, in thousandths, that the jobs request instead of whole GPUs."""
     cpus: int
     memory_mib: int
     gpu_type: str
@@ -93,11 +93,11 @@ class PlacementTable:
 
     @property
     def by_hand(self) -> list[str]:
-        """Nodes whose Weight is neither the original one nor one that slurm-gpuctld set."""
+        """Nodes whose Weight is neither the original value nor a value that slurm-gpuctld set."""
         return [line.name for line in self.nodes if line.by_hand]
 
     def age_s(self, now_s: float) -> float:
-        """Return the seconds since the cycle."""
+        """Return the seconds since the cycle that the table describes."""
         return max(0.0, now_s - self.as_of_s)
 
     def is_stale(self, now_s: float) -> bool:
@@ -121,7 +121,7 @@ class PlacementTable:
 def lines_of(
     plans: Iterable[NodePlan], zones: Mapping[str, str], now: Mapping[str, int]
 ) -> tuple[NodeLine, ...]:
-    """Return an entry for each planned node; `now` contains the weights set after slurmctld was polled."""
+    """Return an entry for each planned node; `now` contains the weights set after the poll of slurmctld."""
     lines = []
     for one in plans:
         weight = now.get(one.node.name, one.node.weight)

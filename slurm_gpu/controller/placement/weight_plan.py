@@ -42,7 +42,7 @@ class NodePlan:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the node accepts jobs and all its GPUs are free, along with enough cores and memory."""
+        """Whether the node accepts jobs, and all its GPUs and enough cores and memory are free."""
         return self.room.is_whole and not out_of_service(self.node)
 
 
@@ -108,7 +108,7 @@ def running_on(jobs: Iterable[CountedJob]) -> dict[str, RunningOnNode]:
 
 @lru_cache(maxsize=20_000)
 def _names(nodes: str) -> tuple[str, ...]:
-    """Expand a hostlist; return nothing if it is invalid."""
+    """Expand a hostlist; return () if it is invalid."""
     try:
         return tuple(expand(nodes))
     except ValueError:
@@ -122,7 +122,7 @@ def room_of(
     running: RunningOnNode | None = None,
     now_s: float = 0.0,
 ) -> NodeCapacity:
-    """Return the free resources of a node; `running` is None if its jobs are unknown."""
+    """Return the free resources of a node; `running` is None if the jobs on the node are unknown."""
     used = sum(node.gpus_allocated.values()) + node.shared_mgpu / GPU_MGPU
     return NodeCapacity(
         name=node.name,
@@ -153,7 +153,7 @@ def plan(
 
     `written` contains the weights in slurm.conf, and `before` the levels of the previous plan. `order_of`
     returns the order of nodes of the given kinds, or None to order nodes by fullness. `running` contains the
-    jobs on each node, which determine when all its GPUs become free. It is None if the jobs are unknown.
+    jobs on each node, which determine when all its GPUs become free; None if the jobs are unknown.
     """
     weights = {node.name: node.weight for node in managed}
     known = as_known(memory, weights, written)
@@ -174,7 +174,7 @@ def plan(
         mine = ours[one.site]
         last = before.get(name)
         if last is None and node.weight != one.site and node.weight in mine:
-            last = mine.index(node.weight)  # set by the previous process
+            last = mine.index(node.weight)  # the previous process set this Weight
         level = level_of(rooms[name], scale, last)
         one = replace(one, ours=one.ours | set(mine))
         lines.append(NodePlan(node, rooms[name], one, level, mine[level], False, stakes.get(name)))
@@ -187,7 +187,7 @@ def _judged(
     running: Mapping[str, RunningOnNode],
     now_s: float,
 ) -> tuple[dict[str, Stake], dict[str, NodeCapacity], int]:
-    """Return the stakes, the free resources and the number of ranks of whole nodes."""
+    """Return the GPUs at stake, the free resources, and the number of ranks of whole nodes."""
     found = [kind_and_room(node) for node in managed]
     order = order_of(Counter(kind for kind, _ in found))
     if order is None:

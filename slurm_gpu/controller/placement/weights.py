@@ -1,4 +1,4 @@
-"""Set node weights so that Slurm fills the nodes with the least at stake first; restore them on exit.
+"""Set node weights to make Slurm fill the nodes with the least at stake first; restore them on exit.
 
 slurmctld loses the weights when it is reconfigured (in 22.05, also when it restarts), so each cycle compares
 the actual weights with the required ones. Each call permanently splits slurmctld's node records. Nodes with
@@ -35,13 +35,14 @@ from slurm_gpu.text.hostlist import compress
 
 log = logging.getLogger("slurm-gpuctld")
 
-# Maximum interval between cheap cycles, within which lost weights are restored.
+# Maximum interval between cycles that use little CPU time; lost weights are restored within this interval.
 CYCLE_S = 10.0
 _LEAST_S = 1.0
 _LATEST_S = 60.0
-# Delay after a job's end, because the job leaves its node only after the epilog.
+# Delay of a cycle after a job's end, because the job leaves its node only after the epilog.
 _AFTER_CHANGE_S = 3.0
-# Maximum share of a core that the cycles may use, unless they would be more than _LATEST_S apart.
+# Maximum share of a core that cycles may use; exceeded if cycles would otherwise be more than _LATEST_S
+# apart.
 _CPU_SHARE = 0.01
 _SETTINGS_EVERY_S = 600.0
 _ADVICE_EVERY_S = 60.0
@@ -50,7 +51,7 @@ _MOST_NAMED = 200
 
 
 class WeightController(Duty):
-    """Sets node weights; while this fails, the weights remain unchanged."""
+    """Sets node weights; weights remain unchanged while updates fail."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class WeightController(Duty):
         self._order = MixedOrder(JobMix(clock) if mix is None else mix)
         self._settings: tuple[float, SlurmSettings] | None = None
         self._memory: OriginalWeights | None = None
-        """None before the record is read, and while slurmctld is active on another host."""
+        """The record; None before it is read, and while slurmctld is active on another host."""
         self._levels: dict[str, int] = {}
         self._set: dict[str, int] = {}
         """Weights that this process has set, or that were already correct."""
@@ -107,14 +108,14 @@ class WeightController(Duty):
 
     @property
     def cycle_s(self) -> float:
-        """Maximum time until the next cycle if that cycle costs as much as the last one."""
+        """Maximum time until the next cycle if it uses as much CPU time as the last cycle."""
         return max(CYCLE_S, self._due_s - self._clock.monotonic())
 
     def stop(self) -> None:
-        """Restore the original weights if any were changed; log a warning if that fails."""
+        """Restore the original weights if any were changed; log a warning on failure."""
         try:
             if self._mode == "enforce" and self._memory is not None and self._memory.nodes:
-                self._client.ping()  # each further call would wait long for an unreachable slurmctld
+                self._client.ping()  # every other call would wait a long time for an unreachable slurmctld
                 self._release("slurm-gpuctld ends")
         except SlurmGpuError as error:
             log.warning(
@@ -126,7 +127,7 @@ class WeightController(Duty):
         self._acts.close()
 
     def work(self, view: QueueView) -> None:
-        """Compare the actual weights with the required ones, and change those that differ."""
+        """Compare the actual weights with the required weights, and change those that differ."""
         settings = self._slurm_settings()
         self.in_charge = self._is_in_charge(settings)
         if not self.in_charge:
@@ -261,7 +262,7 @@ class WeightController(Duty):
         self._by_hand = found
 
     def _is_in_charge(self, settings: SlurmSettings) -> bool:
-        """Return whether this host's slurmctld is the first one that is up; True if there are no backups."""
+        """Return whether the slurmctld of this host is the first that is up; True if there are no backups."""
         if len(controllers(settings)) < 2:
             return True
         return next((one.name for one in self._client.controllers() if one.is_up), None) == self._host
@@ -287,7 +288,7 @@ class WeightController(Duty):
 
 
 def written_weights(settings: SlurmSettings) -> Mapping[str, int]:
-    """Return the weights in slurm.conf by node; raise OutsideError if it cannot be read."""
+    """Return the weights in slurm.conf by node; raise OutsideError if the file cannot be read."""
     with outside(settings.conf_path):
         return node_weights(read_conf(Path(settings.conf_path)))
 
@@ -315,7 +316,7 @@ def release(
 def put_back(
     client: SlurmClient, memory: OriginalWeights, nodes: Sequence[SlurmNode], written: Mapping[str, int]
 ) -> list[str]:
-    """Restore the original Weight of nodes, except if it was set by hand; return the changed nodes."""
+    """Restore the original Weight of nodes whose Weight was not set by hand; return the changed nodes."""
     now = {node.name: node.weight for node in nodes if node.name in memory.nodes}
     known = as_known(memory, now, written)
     ours = {name: one.site for name, one in known.items() if now[name] in one.ours}

@@ -34,8 +34,8 @@ log = logging.getLogger("slurm-gpuctld")
 FILE_NAME = "zonewait.json"
 # Interval at which jobs waiting for a zone are checked.
 EVERY_S = 20.0
-# Maximum time between checks that counts as waiting. If more time has passed, slurmctld was down and could
-# not start jobs.
+# Maximum time between checks that counts as waiting. After a longer time, slurmctld was down and could not
+# start jobs.
 _MOST_BETWEEN_S = 60.0
 # Minimum advantage, in points, of another zone for reordering a job's alternatives.
 MARGIN = 100
@@ -60,7 +60,7 @@ def written_zones(admin_comment: str) -> frozenset[str]:
 
 
 def ours(job: ConstrainedJob, zones: frozenset[str]) -> ZoneConstraint | None:
-    """Return the constraint as job_submit.lua wrote it; None if the owner has changed it."""
+    """Return the constraint that job_submit.lua wrote; None if the owner has changed the constraint."""
     found = taken_apart(job.features)
     return found if found is not None and frozenset(found.zones) == zones else None
 
@@ -72,7 +72,7 @@ def change_of(
     if table is None or table.mode != "enforce":
         return ConstraintChange(written.own, "zones are not enforced")
     if reason.startswith(_WRONG):
-        return ConstraintChange(written.own, f"Slurm says {_WRONG}")
+        return ConstraintChange(written.own, f"Slurm reports {_WRONG}")
     if waited_s >= wait_s:
         return ConstraintChange(written.own, f"waited {wait_s:.0f} s for a zone")
     scale = scale_of(nodes, table.most_medium)
@@ -122,7 +122,7 @@ class ZoneWait(Duty):
         """Check the jobs that wait for a zone.
 
         Only the slurm-gpuctld on the host of the active slurmctld writes constraints, because slurm-gpu.yaml
-        may differ between hosts. Every slurm-gpuctld keeps track of the waiting times, so that they survive a
+        may differ between hosts. Every slurm-gpuctld tracks the waiting times, so these times survive a
         failover.
         """
         zoned = {

@@ -13,13 +13,13 @@ from slurm_gpu.slurm.tres import GPU_GRES, Gres, SharesPerGpu, amount, count_mgp
 from slurm_gpu.text.hostlist import expand
 
 _GRES = "gres/"
-# The number recommended by Slurm's documentation, which job_submit.lua also assumes.
+# The number of MPS per GPU that Slurm's documentation recommends and job_submit.lua assumes.
 _MPS_PER_GPU = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """Resources of one task; `mgpu_by_type` contains the part of `mgpu` whose type is known."""
+    """Resources of one task; `mgpu_by_type` contains the part of `mgpu` with a known type."""
 
     mgpu: int
     cpus: int
@@ -44,7 +44,7 @@ class CountingFacts:
     partition_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """The GPU types in each partition."""
     default_mib_per_cpu: int | None = None
-    """DefMemPerCPU in slurm.conf, which Slurm uses for its total if a job requests no memory."""
+    """DefMemPerCPU in slurm.conf; Slurm includes it in its total if a job requests no memory."""
     node_types: Mapping[str, str] = field(default_factory=dict)
     """The GPU type of nodes with a single type, used if Slurm's totals contain no type."""
 
@@ -57,7 +57,7 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
     gpus = int(amount(tres, "gpu"))
     mgpu, typed = mgpu_of_total(tres, facts), {kind: n * 1000 for kind, n in _typed(tres).items()}
     if mgpu == 0:
-        # Just after a restart, slurmctld 22.05 starts jobs without their GPUs; these GPUs count anyway.
+        # Just after a restart, slurmctld 22.05 starts jobs without their GPUs; the requested GPUs count.
         mgpu, typed = _asked(job, max(job.n_nodes, 1), facts)
     elif gpus and not typed and (kind := _type_of(job.nodes, facts.node_types)):
         typed = {kind: gpus * 1000}
@@ -65,18 +65,18 @@ def amounts_of(job: CountedJob, facts: CountingFacts) -> Amounts:
 
 
 def asked_gpu_types(job: CountedJob) -> frozenset[str]:
-    """Return the GPU types that a job requests by name, in lower case; empty if it accepts any type."""
+    """Return the GPU types that a job names, in lower case; empty if the job accepts any type."""
     texts = (job.per_job, job.per_node, job.per_socket, job.per_task)
     return frozenset(kind for text in texts for kind in _types(_entries(text)))
 
 
 def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts) -> Amounts:
     nodes = max(job.n_nodes, 1)
-    # Slurm's total assumes the minimum number of nodes; for a range the job may get the maximum.
+    # Slurm's total assumes the minimum number of nodes; a job that requests a range may get the maximum.
     times = nodes / max(_whole(tres, "node"), 1)
     mgpu, typed = _asked(job, nodes, facts)
     # For requests per task or per socket, only Slurm's total includes the number of tasks or sockets. GPUs
-    # per task may have another type than GPUs requested in another form; both are then counted.
+    # per task may have a different type from GPUs that are requested in another form; both are then counted.
     if mgpu == 0 or any(word in job.per_task for word in GPU_GRES):
         gpu_times = times if job.per_socket else 1
         for name, count in _types_of_total(job, tres, facts).items():
@@ -95,7 +95,7 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts)
 
 
 def _asked(job: CountedJob, nodes: int, facts: CountingFacts) -> tuple[int, dict[str, int]]:
-    """Return the GPUs requested per job or per node, whichever is more, in total and by type."""
+    """Return the larger of the GPUs requested per job and per node, in total and by type."""
     mgpu, most = 0, Counter[str]()
     # From 24.11 on, each node gets at least one of the GPUs per job.
     for text, count, least in ((job.per_job, 1, nodes), (job.per_node, nodes, 0)):
@@ -138,7 +138,7 @@ def _memory(job: CountedJob, tres: Mapping[str, float], facts: CountingFacts, mg
 
 
 def _per_gpu(text: str) -> int:
-    """Return the amount per GPU in a text such as "gres:gpu:8"; 0 if there is none."""
+    """Return the amount per GPU in a text such as "gres:gpu:8"; 0 if the text has no amount."""
     return max((entry.count for entry in _entries(text) if entry.name == "gpu"), default=0)
 
 
@@ -192,7 +192,7 @@ def _typed(tres: Mapping[str, float]) -> dict[str, int]:
 def mgpu_of_total(tres: Mapping[str, float], facts: CountingFacts) -> int:
     """Return the mgpu in a total such as {"gres/gpu": 2, "gres/shard": 3}.
 
-    Shards are ignored if no node has any.
+    Shards are ignored if no node has shards.
     """
     if facts.shards_per_gpu is None:
         tres = {name: n for name, n in tres.items() if not name.startswith(f"{_GRES}shard")}
@@ -219,5 +219,5 @@ def _whole(tres: Mapping[str, float], name: str) -> int:
 
 
 def _round(value: float) -> int:
-    """Round halves up, as job_submit.lua does; Python's round() rounds them to even."""
+    """Round halves up, as job_submit.lua does; Python's round() rounds halves to even numbers."""
     return math.floor(value + 0.5)

@@ -6,9 +6,9 @@ import os
 from enum import IntEnum
 from pathlib import Path
 
-# Time for which an admission raises the demand: a new snapshot must show whether its job exists.
+# Time for which an admission raises the demand, because a new snapshot must show whether the job exists.
 _LASTS_S = 3.0
-# Maximum bytes of the log that are read; more arrives only when demand is high anyway.
+# Maximum number of bytes read from the log; more bytes arrive only when demand is already high.
 _AT_ONCE = 1 << 20
 
 
@@ -17,9 +17,9 @@ class Demand(IntEnum):
 
     NONE = 0
     DECIDED = 1
-    """Jobs were submitted; an admitted job counts until a snapshot shows whether it exists."""
+    """Jobs were submitted; an admitted job counts until a snapshot shows whether the job exists."""
     REFUSED = 2
-    """A job was rejected because of a limit, and its user is waiting for resources."""
+    """A job was refused because of a limit, and its user is waiting for resources."""
 
 
 class DecisionsWatch:
@@ -48,7 +48,7 @@ class DecisionsWatch:
                 begin = self._read_to if self._file == known and self._read_to <= status.st_size else 0
                 self._read_to = status.st_size
                 if known is None:
-                    return b""  # earlier content is not relevant
+                    return b""  # content from before the start is not relevant
                 file.seek(max(begin, status.st_size - _AT_ONCE))
                 return file.read(status.st_size - file.tell())
         except OSError:

@@ -1,6 +1,6 @@
 """Poll Slurm's accounting for ended runs in the periods of GPU-hour limits.
 
-slurmdbd may need minutes to return a month of runs on a large cluster. It is therefore queried in the
+slurmdbd may need minutes to return a month of runs on a large cluster. slurmdbd is therefore queried in the
 background: once for all runs since the start of the periods, then regularly for recently ended runs.
 """
 
@@ -23,10 +23,10 @@ log = logging.getLogger("slurm-gpuctld")
 
 EVERY_S = 600.0
 _RETRY_S = 60.0
-# After an outage of slurmdbd, slurmctld reports to it late.
+# Overlap of queries, because slurmctld reports ended runs late after an outage of slurmdbd.
 _OVERLAP_S = 3600
 _AT_ONCE_S = 86400
-# Runs of a year do not have to fit in memory at once.
+# Maximum length of one query; the runs of a whole year may not fit in memory at once.
 _MOST_AT_ONCE_S = 31 * _AT_ONCE_S
 
 
@@ -55,11 +55,11 @@ class EndedRunsPoll:
 
     @property
     def known_since_s(self) -> float:
-        """The time since which all ended runs have been received; infinite if none have been."""
+        """The time from which on all ended runs have been received; infinite before the first answer."""
         return math.inf if self._known is None else self._known.begin_s
 
     def poll(self, first_s: int, now_s: float, facts: CountingFacts) -> tuple[list[GpuRun], bool]:
-        """Return the runs received since the last call, and whether they replace all earlier ones.
+        """Return the runs received since the last call, and whether they replace all earlier runs.
 
         `first_s` is the start of the longest period. The latest runs are queried first.
         """
@@ -105,7 +105,7 @@ class EndedRunsPoll:
         return None
 
     def _read(self, span: _Span, now_s: int, facts: CountingFacts) -> list[GpuRun]:
-        """Return the runs that ended within the span; until an hour from now if it ends now."""
+        """Return the runs that ended within the span; a span that ends now is extended by an hour."""
         runs = []
         # A query of a month may take slurmdbd longer than the timeout.
         for begin_s in range(span.begin_s, span.end_s, _AT_ONCE_S):
@@ -113,7 +113,7 @@ class EndedRunsPoll:
             is_last = end_s == now_s
             for row in self._client.accounting(begin_s, None if is_last else end_s):
                 run = _run(row, facts)
-                # Longer runs are in the answers for several days.
+                # A run that lasts several days is in the answer for each of these days.
                 most_s = end_s + _OVERLAP_S if is_last else end_s
                 if run is not None and run.end_s is not None and begin_s <= run.end_s < most_s:
                     runs.append(run)

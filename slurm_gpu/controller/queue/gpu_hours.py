@@ -1,17 +1,17 @@
 """Sum up the GPU-hours of the periods that limits count, such as the current week, in the site's time zone.
 
 Earlier runs are read once from Slurm's accounting, back to the start of the periods. Later ends are read from
-the queue, which lists a job for some minutes after its end. Running jobs count up to the present. The
+the queue, which lists a job for some minutes after its end. Running jobs count up to the current time. The
 GPU-hours of a run are its allocated GPUs × (end − start), including the time when it was suspended, because a
 suspended job keeps its GPUs.
 
-Runs are kept for some days after their end, because several sources report them. Only the sums by day remain
-of earlier runs.
+Runs are stored for some days after their end, because several sources report them. For earlier runs, only the
+sums by day are stored.
 
 A run that its owner resizes has several consecutive parts. Accounting has one row for each part. The queue
-reports the GPUs of the last part but the start of the first, so it is used only for the time after the known
-parts. A resize that accounting has not reported yet is detected when the number of GPUs differs from the last
-poll.
+reports the GPUs of the last part but the start of the first part, so the queue is used only for the time
+after the known parts. A resize that accounting has not reported yet is detected when the number of GPUs
+differs from the last poll.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from slurm_gpu.controller.queue.usage import Subject, UsageOwner, subjects_of
 from slurm_gpu.policy.language.periods import midnight
 from slurm_gpu.policy.lua.installed import GroupInForce
 
-# The key of the GPU-hours that pending and running jobs may still use, next to those of the periods.
+# The key of the GPU-hours that pending and running jobs may still use, in addition to the keys of periods.
 COMMITTED = "committed"
 # Jobs without a time limit are assumed to run for a year, as in job_submit.lua.
 MOST_S = 365 * 86400
-# Accounting may report a run again for some time after its end.
+# Time after the end of a run for which accounting may report the run again.
 _REMEMBERED_S = 3 * 86400
 
 
@@ -56,7 +56,7 @@ class GpuHours:
         self._newest_s = 0
         """The latest end of a run in accounting."""
         self._has_more = False
-        """Whether runs were added to `_ended` since it was pruned."""
+        """Whether runs were added to `_ended` since the last pruning."""
         self._subjects: dict[UsageOwner, list[Subject]] = {}
         """Subjects of each owner in `_groups`."""
         self._groups: list[GroupInForce] = []
@@ -66,10 +66,10 @@ class GpuHours:
         self._unreported: dict[int, tuple[GpuRun, ...]] = {}
         """Ended runs from the queue that accounting has not reported yet."""
         self._running: dict[int, GpuRun] = {}
-        """Running runs in the last poll of the queue."""
+        """Runs that were running in the last poll of the queue."""
 
     def note_ended(self, run: GpuRun) -> None:
-        """Add a run, or a part of one, that ended according to accounting."""
+        """Add a run, or a part of a run, that ended according to accounting."""
         known = self._ended.get(run.job_id, ())
         if run.end_s is None or run.end_s <= run.start_s or run.mgpu == 0:
             return
@@ -89,7 +89,7 @@ class GpuHours:
         """Add a run that ended according to the queue."""
         before = self._running.get(run.job_id)
         if before is not None and before.start_s == run.start_s:
-            run = replace(run, mgpu=before.mgpu)  # resized; accounting will report when
+            run = replace(run, mgpu=before.mgpu)  # the run was resized; accounting will report the time
         begin_s = self._unreported_from(run)
         # The times of accounting may differ by a second from those of the queue.
         least_s = 0 if begin_s == run.start_s else 1
@@ -104,7 +104,7 @@ class GpuHours:
         starts: Mapping[str, int],
         now_s: float,
     ) -> dict[Subject, dict[str, float]]:
-        """Return the GPU-hours since each start, by subject that used any; running jobs are included."""
+        """Return the GPU-hours since each start, by subject with GPU-hours; running jobs are included."""
         if starts != self._starts:
             self._start_periods(dict(starts))
         running = list(running)
@@ -132,7 +132,7 @@ class GpuHours:
         return {owner.user: owner.uid for owner in owners}
 
     def _note_requeued(self, running: dict[int, GpuRun], now_s: int) -> None:
-        """Replace the running runs; runs that ended unnoticed, as by a requeue, have ended now."""
+        """Replace the running runs; runs that ended unnoticed, for example by a requeue, count until now."""
         for job_id, before in self._running.items():
             after = running.get(job_id)
             known = (*self._ended.get(job_id, ()), *self._unreported.get(job_id, ()))
@@ -158,7 +158,7 @@ class GpuHours:
         return max([run.start_s, *ends])
 
     def _start_periods(self, starts: dict[str, int]) -> None:
-        """Start new periods: drop days before all of them, and recompute the sums."""
+        """Start new periods: drop days before all periods, and recompute the sums."""
         self._starts, self._sums = starts, {}
         firsts = {period: self._day(start_s) for period, start_s in starts.items()}
         self._days = {day: sums for day, sums in self._days.items() if day >= min(firsts.values())}
@@ -171,7 +171,7 @@ class GpuHours:
         self._unreported = _since(min(starts.values()), self._unreported)
 
     def _prune(self) -> None:
-        """Drop runs that ended long before the newest one, except parts of runs that are running now."""
+        """Drop runs that ended long before the newest run, except parts of runs that are running now."""
         self._has_more, since_s = False, self._newest_s - _REMEMBERED_S
         self._ended = {
             job_id: runs
@@ -204,7 +204,7 @@ def committed_hours(
 ) -> dict[Subject, dict[str, float]]:
     """Return the GPU-hours that jobs may still use, by subject in a group with a hard limit.
 
-    Each job is its owner, its GPUs (mgpu) and the rest of its time limit (s).
+    Each job is a tuple of its owner, its GPUs (mgpu) and the remaining seconds of its time limit.
     """
     sums: dict[UsageOwner, dict[str, float]] = {}
     for owner, mgpu, left_s in jobs:

@@ -1,8 +1,8 @@
 """Track the recent mix of job requests, which determines which free GPUs are usable.
 
-Each job counts once, when it is first seen, pending or running. Its weight decays over time. An array task is
-counted when it becomes a job of its own. All data comes from slurmctld. The mix survives restarts of
-slurm-gpuctld; after a reboot, it starts with the jobs in the queue.
+Each job counts once, when it is first seen as pending or running. The weight of a job decays over time. An
+array task is counted when it becomes a job of its own. All data comes from slurmctld. The mix survives
+restarts of slurm-gpuctld; after a reboot, it starts with the jobs in the queue.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from slurm_gpu.slurm.queue import CountedJob
 log = logging.getLogger("slurm-gpuctld")
 
 FILE_NAME = "jobmix.json"
-# Time after which a job counts half.
+# Time after which the weight of a job is halved.
 HALF_LIFE_S = 3 * 86400.0
-# Maximum number of classes; those with the greatest counts are kept, and a request made once a month is
+# Maximum number of classes. The classes with the largest weights are kept; a request made once a month is
 # dropped.
 MOST_CLASSES = 256
-# slurmctld lists jobs for minutes after their end (MinJobAge), so none is missed.
+# Interval of updates; no job is missed, because slurmctld lists jobs for minutes after their end (MinJobAge).
 _UPDATE_EVERY_S = 10.0
 _WRITE_EVERY_S = 60.0
 _VERSION = 1
@@ -43,7 +43,7 @@ _MOVED = 0.05
 
 
 class JobMix:
-    """Contains the requests per node and their weights."""
+    """The requests per node and their weights."""
 
     def __init__(
         self, clock: Clock, path: Path | None = None, partitions: Collection[str] | None = None
@@ -55,7 +55,7 @@ class JobMix:
         self._at_s = clock.wall()
         """Time up to which the weights have decayed."""
         self._counted_until_s: float | None = None
-        """Submit time up to which the previous process counted jobs; None after the first update."""
+        """Submit time until which the previous process counted jobs; None after the first update."""
         self._ids: frozenset[int] = frozenset()
         self._next_update_s = self._next_write_s = 0.0
         self._outage = OutageLog(
@@ -144,7 +144,7 @@ class JobMix:
         }
 
     def _read(self, path: Path) -> None:
-        """Load the mix, if there is one; log and ignore a damaged file."""
+        """Load the mix if its file exists; log and ignore a damaged file."""
         try:
             plain = json.loads(path.read_text(encoding="utf-8"))
             if plain["version"] != _VERSION:

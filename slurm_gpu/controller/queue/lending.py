@@ -1,7 +1,7 @@
 """Compute the current loans of each owner, as a pure function of policy and use.
 
-No GPU belongs to a particular owner. The lent amount is the part of the borrowed GPUs that exceeds the
-unowned GPUs left free by ordinary jobs. Owners lend in proportion to their idle GPUs.
+No particular GPU belongs to an owner. The lent amount is the part of the borrowed GPUs that exceeds the
+unowned GPUs not used by ordinary jobs. Owners lend in proportion to their idle GPUs.
 """
 
 from __future__ import annotations

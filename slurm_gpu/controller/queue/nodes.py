@@ -1,4 +1,4 @@
-"""Cache the nodes that slurmctld reports, so that one poll serves several callers."""
+"""Cache the nodes that slurmctld reports, so several callers can use the result of one poll."""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
-"""Choose when to poll slurmctld next: every second while polls are cheap, less often otherwise."""
+"""Choose the time of the next poll of slurmctld: every second while polls are cheap, otherwise less often."""
 
 from __future__ import annotations
 
 from slurm_gpu.controller.queue.demand import Demand
 
 INTERVAL_S = 1.0
-# A cancelled admission counts until a poll that started at least 0.7 s later (MARGIN_S of ledger.lua). The
-# documented maximum is 2 s, so a second between polls would leave too little time for slurmctld and squeue.
+# Interval of polls after an admission. A cancelled admission counts until a poll that started at least 0.7 s
+# later (MARGIN_S of ledger.lua), at most 2 s according to the documentation. An interval of a second would
+# leave too little time for slurmctld and squeue.
 _INTERVAL_WHILE_DECIDED_S = 0.5
-# Maximum share of the time in which a query runs; most of that time is squeue's own.
+# Maximum share of the time in which a query runs; squeue itself takes most of the time of a query.
 _SHARE = 0.3
-# Maximum share of a core for polls, ours and squeue's, without demand.
+# Maximum share of a core that slurm-gpuctld and squeue use for polls without demand.
 _CPU_SHARE = 0.02
 _CPU_SHARE_WHILE_REFUSED = 0.3
 # Maximum interval while slurmctld answers: a snapshot is valid for 30 s.
@@ -29,8 +30,8 @@ class PollPace:
     def after_answer(self, asked_s: float, took_s: float, cpu_s: float, demand: Demand) -> float:
         """Return the delay after a successful poll.
 
-        The poll took `took_s`, of which slurmctld took `asked_s`, and used `cpu_s` of CPU time. The delay
-        limits the load on slurmctld and the CPU; the limit for the CPU is higher while jobs are being
+        The poll took `took_s`, including `asked_s` for slurmctld's answer, and used `cpu_s` of CPU time. The
+        delay limits the load on slurmctld and the CPU; the limit for the CPU is higher while jobs are being
         refused.
         """
         self._failures = 0

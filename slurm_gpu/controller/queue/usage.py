@@ -1,4 +1,4 @@
-"""Sum up use by user, by group, and by user and account within a group, as a pure function of the queue."""
+"""Sum up use by user, by group, and by user and account within a group (pure functions)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INTERACTIVE = re.compile(r"slurm-gpu/1 t=[0-9A-Za-z]+ k=i")
 
 
 class Subject(NamedTuple):
-    """A user, a group, or a user or account within a group, for which use is summed up."""
+    """The subject of a sum: a user, a group, or a user or account within a group."""
 
     user: str | None
     group: str | None
@@ -77,7 +77,7 @@ class Usage:
     uids: Mapping[str, int]
 
     def of(self, user: str | None, group: str | None, account: str | None = None) -> RunningAndPending:
-        """Return the use of one subject; all zeros if it has no jobs."""
+        """Return the use of one subject; all values are 0 if the subject has no jobs."""
         return self.by_subject.get(Subject(user, group, account), RunningAndPending())
 
     def with_users(self, uids: Mapping[str, int]) -> Usage:
@@ -133,7 +133,7 @@ class UsageCounter:
     def __init__(self) -> None:
         self._facts: CountingFacts | None = None
         self._kinds: dict[int, tuple[CountedJob, _TaskClass]] = {}
-        """Task classes by the id() of the job object, which is kept so that its id stays unique."""
+        """Task classes by the id() of the job object; the object is stored to keep its id() unique."""
 
     def usage_of(
         self, jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: CountingFacts

@@ -37,7 +37,7 @@ Send = Callable[[list[AuditEvent]], None]
 
 
 class AuditReporter(Duty):
-    """A queue of audit events; with `path`, unsent events survive the end of this process, even a crash."""
+    """A queue of audit events; with `path`, unsent events survive the exit or a crash of the process."""
 
     def __init__(self, clock: Clock, send: Send, path: Path | None = None) -> None:
         super().__init__(

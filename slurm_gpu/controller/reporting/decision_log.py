@@ -46,18 +46,18 @@ class Piece:
 
 
 class DecisionLog:
-    """The log and its predecessor `.1`; the mark is a file next to the log and survives this process."""
+    """The log and its predecessor `.1`; the mark is stored in a file next to the log."""
 
     def __init__(self, log: Path, mark: Path) -> None:
         self._log, self._mark_path = log, mark
         self._mark = _read_mark(mark)
 
     def next(self, most_bytes: int, most_lines: int) -> Piece | None:
-        """Return the lines after the mark, or None if there are none; raise OSError if reading fails."""
+        """Return the lines after the mark, or None if there are no new lines; raise OSError on failure."""
         lost = False
         files = self._files()
         if self._mark is None and files:
-            # Set the mark at the start, to detect lines lost by two rotations before the first shipment.
+            # Set the mark at the start, to detect lines that two rotations remove before the first shipment.
             self._put_mark(Mark(files[0][1].device, files[0][1].inode, 0))
         if self._mark is not None:
             known = [place for place, (_, mark) in enumerate(files) if _same(mark, self._mark)]
@@ -123,7 +123,7 @@ def _piece(path: Path, size: Mark, begin: int, most: tuple[int, int], *, is_last
         lines.append(LogLine(size.inode, begin + at, text[at:end]))
         at = end + 1
     if not lines and text and (not is_last or len(text) == most_bytes):
-        # Lines are never this long, and nothing is appended to a rotated file.
+        # No line is this long, and nothing is appended to a rotated file.
         lines.append(LogLine(size.inode, begin, text))
         at = len(text)
     return Piece(tuple(lines), Mark(size.device, size.inode, begin + at))

@@ -30,11 +30,12 @@ log = logging.getLogger("slurm-gpuctld")
 EVERY_S = 10.0
 _RETRY_S = 60.0
 _AT_ONCE_BYTES = 256 * 1024
-# At most this many of the shortest lines fit in the 1 MiB that slurm-gpudbd accepts at once.
+# Number of the shortest possible lines that fit in the 1 MiB that slurm-gpudbd accepts at once.
 _AT_ONCE = 1000
 # Maximum characters of one value: a user may request a partition with a name of any length.
 _LONGEST_TEXT = 2000
-# Maximum refusals of a user shipped per hour, so that a script that retries cannot fill the database.
+# Maximum number of a user's refusals shipped per hour; otherwise, a script that retries could fill the
+# database.
 REFUSALS_OF_A_USER = 1000
 _HOUR_S = 3600
 _NUMBER = re.compile(r"[0-9]{1,9}|[1-3][0-9]{9}")
@@ -43,7 +44,8 @@ _TOKEN = re.compile(r"[0-9A-Za-z]{1,64}")
 _MOST_FIELDS = 32
 _OWN_COLUMNS = ("uid", "rules", "zone")
 
-# Ships decisions with the ID of the one before them; returns whether slurm-gpudbd lacks the one before.
+# The type of a function that ships decisions, given the ID of the decision before them; it returns whether
+# slurm-gpudbd lacks that decision.
 Send = Callable[[Sequence[Decision], str | None], bool]
 _UserHour = tuple[int, int]
 
@@ -72,7 +74,7 @@ class DecisionShipper(Duty):
         """Refusals by user and hour, including those that are not shipped."""
 
     def prepare(self, view: QueueView) -> bool:
-        """Return True: each slurmctld host ships its own log, active or not."""
+        """Return True, because every slurmctld host ships its own log, whether it is active or not."""
         self._every_s = _RETRY_S if self._outage.lasts else EVERY_S
         return True
 

@@ -45,7 +45,7 @@ class QuotaLine:
 
     @property
     def until_s(self) -> int | None:
-        """The end of the exception that sets the limit, if it has one."""
+        """The end of the exception that sets the limit; None if it has no end."""
         return None if self.exception is None else self.exception.get("until_s")
 
     @property
@@ -115,8 +115,9 @@ def quota_of(
 ) -> list[QuotaLine]:
     """Return all limits that can apply to the user's jobs, in the order of the policy.
 
-    A snapshot does not distinguish kinds of jobs, so rules for one kind use `by_kind`. Without it, their use
-    is unknown. Limits of a group are left out if the user's accounts and QOS allow no jobs in the group.
+    A snapshot does not distinguish kinds of jobs, so rules for one kind use `by_kind`. Without `by_kind`, the
+    use for these rules is unknown. Limits of a group are left out if the user's accounts and QOS allow no
+    jobs in the group.
     """
     lines: list[QuotaLine] = []
     for rule in policy.rules:
@@ -128,9 +129,9 @@ def quota_of(
 
 
 def _subjects(rule: RuleInForce, user: str, uid: int, places: UserAssociations) -> Iterator[Subject]:
-    """Yield the subject over which a rule sums, or one for each account in which the user may have such jobs.
+    """Yield the subject of a rule's sum, or a subject for each account in which the user may have jobs.
 
-    If the user's accounts are unknown, so is the account of the subject.
+    If the user's accounts are unknown, the account of the subject is unknown, too.
     """
     group = rule.group
     if rule.per != "account":

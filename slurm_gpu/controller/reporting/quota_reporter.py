@@ -1,4 +1,4 @@
-"""Report the limits and use of users who view them; slurm-gpudbd itself does not have the policy."""
+"""Report the limits and use of users who view them, because slurm-gpudbd itself does not have the policy."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("slurm-gpuctld")
 
 EVERY_S = 15.0
-# Maximum number of users per message; with dozens of limits each, a message is far below slurm-gpudbd's
-# limit.
+# Maximum number of users per message. Even with dozens of limits for each user, a message is far below
+# slurm-gpudbd's limit.
 _AT_ONCE = 20
-# Cache time of a user's accounts and QOS: only an administrator changes them.
+# Cache time of a user's accounts and QOS, which only an administrator changes.
 _PLACES_KEPT_S = 600.0
 
 

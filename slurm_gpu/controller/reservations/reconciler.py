@@ -1,8 +1,8 @@
-"""Create approved reservations in Slurm, release unused reservations, and delete ended ones.
+"""Create approved reservations in Slurm, release unused reservations, and delete ended reservations.
 
-The table in slurm-gpudbd is authoritative. Each cycle makes Slurm agree with it, so no reservation is left
-over after a crash, a restart or a loss of slurmctld's state. A reservation that has ended in the table is
-deleted in Slurm, never the reverse. Any slurm-gpuctld that takes over, even on the host of a backup
+The table in slurm-gpudbd is authoritative. Each cycle makes Slurm agree with the table, so no reservation is
+left over after a crash, a restart or a loss of slurmctld's state. A reservation that has ended in the table
+is deleted in Slurm, never the reverse. Any slurm-gpuctld that takes over, even on the host of a backup
 slurmctld, therefore reaches the same state. Only reservations with the name, user and nodes of a row are
 changed.
 """
@@ -34,18 +34,19 @@ log = logging.getLogger("slurm-gpuctld")
 
 # Interval of requests to slurm-gpudbd; Slurm is checked after each answer, or after a while if none arrives.
 EVERY_S = 10.0
-# Maximum time between cycles that counts as idle: in a longer time, slurmctld was down.
+# Maximum time between cycles that counts as idle; if it is exceeded, slurmctld was down.
 _MOST_BETWEEN_S = 60.0
-# Time before a reservation's end at which jobs that may outlast it are removed from it.
+# Time before a reservation's end at which jobs that may outlast the reservation are detached from it.
 _LET_GO_S = 300
-# A job that waits for an empty reservation for this multiple of `release_unused` cannot start there.
+# After this multiple of `release_unused`, a job that waits for an empty reservation is assumed to be unable
+# to start.
 _IN_VAIN = 2
 # Minimum time left in the window for creating a reservation.
 _LEAST_LEFT_S = 60
 
 
 def is_ours(found: SlurmReservation, row: Reservation) -> bool:
-    """Return whether Slurm's reservation is the one in this row, not another one with the same name.
+    """Return whether Slurm's reservation belongs to this row; another one may have the same name.
 
     The reservation in Slurm may have additional users that operators added (`Users+=`).
     """
@@ -79,7 +80,7 @@ class ReservationReconciler(Duty):
         self._reconciled_s: float | None = None
         self._idle_s: dict[int, float] = {}
         self._waited_s: dict[int, float] = {}
-        """For each empty reservation, how long a job has waited while all reserved nodes were in service."""
+        """For each empty reservation, the time a job has waited while all reserved nodes were in service."""
         self._seen: frozenset[int] = frozenset()
         """IDs contained in the names of Slurm's reservations."""
         self._made: set[int] = set()
@@ -185,7 +186,7 @@ class ReservationReconciler(Duty):
                 why_over = self._why_released(row, use, was_used=was_used)
                 if why_over is not None:
                     report = replace(report, state=ReservationState.RELEASED, why=why_over)
-                    if row.id not in self._released:  # slurm-gpudbd may refuse the report: see store_reports
+                    if row.id not in self._released:  # slurm-gpudbd may refuse the report (see store_reports)
                         self._released.add(row.id)
                         self._acts.add(
                             "reservation released", row.name, why_over, row.state, ReservationState.RELEASED
@@ -201,7 +202,7 @@ class ReservationReconciler(Duty):
         assert row.end_s is not None
         if row.end_s - now_s < _LEAST_LEFT_S:
             return row.error
-        # Slurm stores the user's name, and would admit any uid that has this name now.
+        # Slurm stores the user's name, and would admit any user who has this name now.
         if row.uid is not None and (uid := self._uid_of(row.user)) is not None and uid != row.uid:
             return f"{row.user} has uid {uid} now, but had uid {row.uid} when the reservation was requested"
         start_s = max(row.start_s, now_s)
@@ -291,7 +292,7 @@ class ReservationReconciler(Duty):
     def _remove(self, row: Reservation) -> None:
         try:
             self._slurm.delete(row.name)
-        except SlurmError as error:  # also raised while a job uses it; retried after the job's end
+        except SlurmError as error:  # also raised while a job uses the reservation; retried later
             if row.id not in self._in_use:
                 self._in_use.add(row.id)
                 log.info(
@@ -304,7 +305,7 @@ class ReservationReconciler(Duty):
         self._acts.add("reservation removed", row.name, f"it is {row.state}", f"{row.nodes}", "none")
 
     def _repel(self, row: Reservation) -> None:
-        """Keep further jobs out of an ended reservation, which Slurm does not delete while jobs use it."""
+        """Keep new jobs out of an ended reservation, which Slurm does not delete while jobs use it."""
         try:
             self._slurm.unset_magnetic(row.name)
         except SlurmError as error:
@@ -348,7 +349,7 @@ def _has_begun(row: Reservation, now_s: int) -> bool:
 
 
 def _words_of(error: SlurmError) -> str:
-    """Return Slurm's message without the command and hints around it."""
+    """Return Slurm's message without the surrounding command and hints."""
     lines = str(error).splitlines()
     message = next((line for line in lines if "rror" in line), lines[-1] if lines else str(error))
     return message.rpartition("Error creating the reservation: ")[2].strip()[:500]

@@ -14,7 +14,7 @@ from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.text.hostlist import expand
 from slurm_gpu.wire.answers.reservation import Reservation
 
-# Time out of service after which a node is replaced; a reboot takes less.
+# Time out of service after which a node is replaced; a reboot takes less time.
 OUT_S = 600.0
 # Interval at which nodes, and jobs on other nodes, are polled.
 EVERY_S = 60.0
@@ -38,7 +38,7 @@ class ReservationRepairer:
         self._tried: dict[int, float] = {}
 
     def update(self, promised: Collection[Reservation]) -> None:
-        """Track which nodes of these reservations are out of service; poll Slurm only if there are any."""
+        """Track which nodes of the reservations are out of service; without reservations, do not poll."""
         if not promised:
             self._since, self._tried = {}, {}
             return
@@ -65,7 +65,7 @@ class ReservationRepairer:
         rows: Iterable[Reservation],
         now_s: float,
     ) -> str | None:
-        """Return the nodes of a reservation after replacing lost ones.
+        """Return the nodes of a reservation after replacing lost nodes.
 
         Return None if no node is lost, no replacement is possible, or the last attempt was recent.
         """
@@ -77,6 +77,6 @@ class ReservationRepairer:
         return without(row, lost, nodes, self._jobs(), in_slurm, rows, self._zones, now_s, self._timezone)
 
     def is_repaired(self, row: Reservation, found: SlurmReservation) -> bool:
-        """Return whether Slurm's reservation differs from the row only in replaced nodes out of service."""
+        """Return whether Slurm's reservation differs from the row only by replaced nodes out of service."""
         before, after = set(expand(row.nodes or "")), set(expand(found.nodes))
         return row.user in found.users and len(before) == len(after) and before - after <= self._since.keys()

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("slurm-gpuctld")
 
-# Sends these reports, then returns the current rows and the rows with these IDs.
+# The type of a function that sends reports, and then returns the current rows and the rows with the given
+# IDs.
 Exchange = Callable[[Sequence[Report], Collection[int]], Sequence[Reservation]]
 
 
 class ReservationTable:
-    """Contains the rows as last read, and unsent reports; never blocks, even while slurm-gpudbd is down."""
+    """The rows as last read, and unsent reports; the table never blocks, even while slurm-gpudbd is down."""
 
     def __init__(self, exchange: Exchange, background: Background) -> None:
         self._exchange = exchange
@@ -57,7 +58,7 @@ class ReservationTable:
         self._reports[report.id] = report
 
     def poll(self, ids: Collection[int], *, begin: bool) -> bool:
-        """Return whether an answer arrived; with `begin`, also start a query unless one is running."""
+        """Return whether an answer arrived; with `begin`, start a query unless another one is running."""
         came = self._asking.is_done
         if came:
             self._take_answer()

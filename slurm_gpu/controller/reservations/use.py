@@ -42,7 +42,7 @@ class ReservationUse:
 
     @property
     def is_used(self) -> bool:
-        """Whether the reservation is used, or a job that could use it is waiting."""
+        """Whether a job uses the reservation, or a job that could use it is waiting."""
         return self.is_in_use or self.waiting is not None
 
 
@@ -67,7 +67,7 @@ def use_of(
 
 
 def ends_s(job: ReservationUserJob) -> float:
-    """Return when a running job reaches its time limit; infinity if it has none."""
+    """Return the time at which a running job reaches its time limit; infinity if the job has no limit."""
     if job.start_s is None or job.time_limit_s is None:
         return math.inf
     return job.start_s + job.time_limit_s
@@ -85,8 +85,8 @@ def whose(row: Reservation, found: SlurmReservation | None) -> tuple[frozenset[s
 def _could_start(row: Reservation, job: ReservationUserJob, now_s: int) -> bool:
     """Return whether a job waits only for nodes and, if it started now, would end within the window.
 
-    The number of nodes is not checked, because the minimum is unknown: squeue shows 4 for a waiting job with
-    --nodes=1-4.
+    The number of nodes is not checked, because the minimum is unknown: for a waiting job with --nodes=1-4,
+    squeue shows 4.
     """
     return (
         job.state == _WAITING

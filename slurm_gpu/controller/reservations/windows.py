@@ -1,4 +1,4 @@
-"""Plan reservations: find suitable nodes, and the time spans in which each node is taken."""
+"""Plan reservations: find suitable nodes, and the time spans in which each node is in use or reserved."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def plan(
 ) -> CalendarWindow | None:
     """Return the earliest window for a request; None if it would start after `latest_s`.
 
-    The window is `spare_s` longer than requested, so that a job of the full duration that starts late still
-    fits. With `only`, the window uses only these nodes. `timezone` is the time zone of slurmctld. Raise
-    UsageError if the nodes in service can never satisfy the request.
+    The window is `spare_s` longer than requested, so a job of the full duration still fits if it starts late.
+    With `only`, the window uses only these nodes. `timezone` is the time zone of slurmctld. Raise UsageError
+    if the nodes in service can never satisfy the request.
     """
     per_node = math.ceil(one.gpus / one.n_nodes)
     zone_of = group_by_node("zones", zones)

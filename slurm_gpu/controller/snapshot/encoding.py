@@ -6,5 +6,5 @@ from urllib.parse import quote
 
 
 def encode(name: str) -> str:
-    """Return a name with all bytes except letters, digits, `_`, `.` and `-` written as %XX."""
+    """Return a name in which all bytes except letters, digits, `_`, `.` and `-` are written as %XX."""
     return quote(name, safe="").replace("~", "%7E")

@@ -1,4 +1,4 @@
-"""Publish to job_submit.lua in which order jobs on one node use the types of nodes."""
+"""Publish to job_submit.lua the order in which jobs on one node use the types of nodes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class FeatureTable:
 def feature_table(placement: Placement, nodes: Iterable[SlurmNode], order_of: OrderOf) -> FeatureTable | None:
     """Return the table; None if no partition has usable features, or no jobs were seen.
 
-    Nodes that accept no jobs count, because they may return while a job waits. A constraint with all
-    features therefore excludes no node that the job could use.
+    Nodes that currently accept no jobs count, because they may return while a job waits. A constraint with
+    all features therefore excludes no node that the job could use.
     """
     names = frozenset(filter(is_zone_name, placement.features))
     groups: dict[str, Counter[NodeKind]] = {}
@@ -55,6 +55,6 @@ def feature_table(placement: Placement, nodes: Iterable[SlurmNode], order_of: Or
     order = order_of(sum(groups.values(), Counter())) if partitions and len(groups) > 1 else None
     if order is None:
         return None
-    # A job that requests a type of GPU can use only nodes with this type.
+    # A job that requests a GPU type can use only nodes with this type.
     untyped = (job for job in order.common if not job.gpu_type)
     return FeatureTable(partitions, {job: tuple(order.ranked(job, groups)) for job in untyped})

@@ -16,11 +16,11 @@ class ReserveTable:
 
     mode: str
     mgpu: int | None
-    """The job size from which a reservation is required; None if it is never required."""
+    """The job size from which a reservation is required; None if no job requires a reservation."""
     promised: tuple[Reservation, ...] = ()
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for the rule and one for each approved reservation."""
+        """Yield a line for the rule, and a line for each approved reservation."""
         yield f"reserve {self.mode} mgpu={'-' if self.mgpu is None else self.mgpu}"
         for row in self.promised:
             names = " ".join(map(encode, (row.user, row.account, row.partition)))

@@ -28,7 +28,7 @@ _HALVES = (("run", "running"), ("pend", "pending"))
 
 @dataclass(frozen=True, slots=True)
 class QueryTiming:
-    """The time of the query as host uptime, which is more precise than `as_of_s` and never set back."""
+    """The time of the query as host uptime; uptime is more precise than `as_of_s` and never set back."""
 
     began_s: float
     """Start of the query; rounded down to hundredths of a second in the file."""
@@ -43,19 +43,19 @@ class Snapshot:
     """The state of the cluster that slurmctld reported at the time `as_of_s`."""
 
     generation: int
-    """Increases with every snapshot."""
+    """The number of the snapshot, which increases with every snapshot."""
     as_of_s: int
     groups_id: str | None
     """The policy whose groups were counted; None if no policy is installed."""
     usage: Usage
     hours: Mapping[Subject, Mapping[str, float]] | None = None
-    """GPU-hours by period, and `committed` ones, of each subject that has any; None if unknown."""
+    """GPU-hours of each subject by period, and its `committed` GPU-hours; None if unknown."""
     period_starts: Mapping[str, int] = field(default_factory=dict)
     seen: Mapping[str, int] = field(default_factory=dict)
     """Submit times of recently admitted jobs that are counted, by token; the latest first."""
     zones: tuple[ZoneCapacity, ...] = ()
     placement: ZoneTable | None = None
-    """Like `shares` and `reserve`, this is only for job_submit.lua; `parse` does not read it."""
+    """The table of zones. Like `shares` and `reserve`, it is only for job_submit.lua and is not parsed."""
     shares: ShareTable | None = None
     reserve: ReserveTable | None = None
     timing: QueryTiming | None = None
@@ -129,7 +129,7 @@ def read_fresh(path: Path, now_s: float) -> Snapshot | None:
 
 
 def last_generation(path: Path) -> int:
-    """Return the generation of the file, even if the file is incomplete; 0 if there is none."""
+    """Return the generation of the file, even if the file is incomplete; 0 if there is no file."""
     try:
         with path.open(encoding="ascii", errors="replace") as file:
             header = _HEADER.fullmatch(file.readline().rstrip("\n"))

@@ -28,7 +28,7 @@ class ZoneNodes:
     name: str
     role: str | None
     nodes: tuple[SlurmNode, ...]
-    """The hosts of the zone that exist in Slurm."""
+    """The nodes of the zone that exist in Slurm."""
     error: str | None = None
     """The reason why jobs cannot be kept in the zone; None if the zone is usable."""
     remedy: str | None = None
@@ -81,7 +81,7 @@ class ZoneTable:
 
 
 class ZoneTables:
-    """Rebuilds the table after each poll of nodes, which are polled much less often than the queue."""
+    """Rebuilds the table after each poll of nodes; nodes are polled much less often than the queue."""
 
     def __init__(self, placement: Placement, zones: Mapping[str, Zone], order_of: OrderOf) -> None:
         self._placement, self._zones, self._order_of = placement, zones, order_of
@@ -103,8 +103,8 @@ class ZoneTables:
 def zone_nodes(zones: Mapping[str, Zone], nodes: Iterable[SlurmNode]) -> list[ZoneNodes]:
     """Return the site's zones in the order of slurm-gpu.yaml; raise ValueError for an invalid hostlist.
 
-    Jobs are kept in a zone by a feature with the zone's name. All nodes of the zone, and no others, must have
-    this feature.
+    Jobs are kept in a zone by a feature with the zone's name. All nodes of the zone, and no other nodes, must
+    have this feature.
     """
     by_name = {node.name: node for node in nodes}
     having: dict[str, set[str]] = {}
@@ -123,7 +123,7 @@ def table(
 ) -> ZoneTable | None:
     """Return the table for job_submit.lua; None if no zone or feature is usable.
 
-    Partitions that are not managed have no pool, so their jobs are not changed.
+    Unmanaged partitions have no pool, so their jobs are not changed.
     """
     used = [zone for zone in zones if zone.error is None]
     if not used and features is None:

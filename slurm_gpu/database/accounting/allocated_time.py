@@ -1,4 +1,4 @@
-"""Compute for how long devices were allocated to a run, which is the denominator of coverage."""
+"""Compute for how long devices were allocated to a run; this time is the denominator of coverage."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from slurm_gpu.database.accounting.steady_clock import allocated_s
 from slurm_gpu.wire import Record
 
-# Two shipment intervals of a running job (300 ± 60 s each). After this time, a node counts as silent.
+# A node counts as silent after two shipment intervals of a running job (300 ± 60 s each).
 SHIPPED_WITHIN_S = 720.0
 # Slurm truncates start and end to whole seconds, so it may report 0 or 1 s for a run of 0.4 s.
 _ROUNDED_S = 1.0
 
-# (node, device).
+# A pair of node and device.
 Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPart:
-    """One accounting row of a run; a resized run has several, in chronological order.
+    """One accounting row of a run; a resized run has several rows, in chronological order.
 
     `allocated_mgpu` is None if Slurm cannot determine it (for example, shards on nodes that no longer exist).
     `elapsed_s` is None while the run continues.

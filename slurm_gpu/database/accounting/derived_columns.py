@@ -60,12 +60,12 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
 
     for _, same in groupby(sorted(records, key=place), key=place):
         some = list(same)
-        # Ties are broken by name, so that the result does not depend on the order of arrival.
+        # Ties are broken by name, because the result must not depend on the order of arrival.
         longest_first = sorted(
             zip(some, spans(some), strict=True), key=lambda item: (-item[0].sampled_s, item[0].segment)
         )
-        # Kept spans longer than _TOUCHING_S. They overlap by at most this time, so both their beginnings and
-        # their ends are in ascending order.
+        # The kept spans that are longer than _TOUCHING_S overlap by at most _TOUCHING_S, so both their
+        # beginnings and their ends are in ascending order.
         in_time: list[tuple[Record, WatchSpan]] = []
         for record, span in longest_first:
             if span.length_s <= _TOUCHING_S:
@@ -84,9 +84,9 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
 def derive(records: Sequence[Record], *, parts: Sequence[RunPart], min_coverage: float) -> Derived:
     """Return the columns derived from a run's accounting rows and from its records without double watches.
 
-    The granted GPUs are those of the last part. If Slurm does not account for GPUs, or reports no GPU in any
-    part although nodes recorded some, the grants that the nodes recorded are used. Without records, coverage
-    is None; `coverage_at` decides at the time of the request whether records can still arrive.
+    The granted GPUs are the GPUs of the last part. If Slurm does not account for GPUs, or reports no GPU in
+    any part although nodes recorded some, the grants that the nodes recorded are used. Without records,
+    coverage is None; `coverage_at` decides at the time of the request whether records can still arrive.
 
     Energy is None if it was measured for less than `min_coverage` of the time, as on a shared GPU, since a
     partial sum would be mistaken for the total.

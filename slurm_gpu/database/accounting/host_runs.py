@@ -20,7 +20,7 @@ def host_run_row(host_run: HostRun, uid: int | None) -> dict[str, Any]:
 
     The requested resources equal the allocated ones, and the run has no waiting time. A shared GPU counts as
     a whole GPU. `uid` is the user ID that the run's user name has on slurm-gpudbd's host when the run is
-    stored. The user ID on the machine itself may belong to another person on that host.
+    stored. The user ID on the machine itself may belong to another person on slurm-gpudbd's host.
     """
     over = host_run.end_s is not None
     # A run has at least one device. An empty list means that the devices could not be read.

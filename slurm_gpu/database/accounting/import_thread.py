@@ -20,15 +20,15 @@ from slurm_gpu.slurm.sacctmgr import Sacctmgr
 
 # Each step of a request waits this long for Python's lock while another thread computes. Parsing Slurm's
 # answer with 10,000 jobs takes more than a second; with the default of 5 ms, requests would be delayed by
-# about that time.
+# almost as much.
 _SWITCH_S = 0.0005
-# Number of new objects that triggers a search for reference cycles. With the default of 700, thousands of
-# rows that wait to be stored are scanned repeatedly, which takes an eighth of the time of a first import.
+# Number of new objects that triggers a search for reference cycles. With the default of 700, the
+# rows that wait to be stored are scanned repeatedly; these scans take an eighth of a first import's time.
 _GARBAGE_AFTER = 10_000
 
 
 def tune_python() -> None:
-    """Tune Python for many threads, one of which may store a million rows."""
+    """Tune Python for many threads that run while one thread stores a million rows."""
     sys.setswitchinterval(_SWITCH_S)
     gc.freeze()  # imported modules remain loaded
     gc.set_threshold(_GARBAGE_AFTER)
@@ -59,7 +59,7 @@ class ImportThread:
             yield
         finally:
             self._stop.set()
-            self._thread.join(timeout=1)  # it may be waiting for Slurm
+            self._thread.join(timeout=1)  # the thread may be waiting for Slurm
 
 
 def make_importer(config: SiteConfig, database: Database, view: SlurmView, clock: Clock) -> Importer:

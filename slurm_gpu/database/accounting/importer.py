@@ -45,8 +45,8 @@ from slurm_gpu.wire import HOST_CLUSTER
 
 log = logging.getLogger(__name__)
 
-# slurmctld reports to slurmdbd with a delay: some seconds when it is busy, more after slurmdbd was
-# unreachable.
+# slurmctld reports to slurmdbd with a delay, which is some seconds while slurmctld is busy, and longer after
+# slurmdbd was unreachable.
 OVERLAP_S = 600
 WIDE_OVERLAP_S = 86400
 WIDE_EVERY_S = 3600.0
@@ -64,8 +64,8 @@ _RETRY_S = 10.0
 # same shipment again.
 _REST_PER_WORK, _MOST_REST_S = 4.0, 2.0
 _NODES_WITHIN_S = 15.0
-# Columns that depend on the nodes in slurmctld. Their old values are kept while slurmctld is unreachable.
-# They are also kept for ended runs, since the former configuration of nodes is not recorded.
+# Columns that depend on the nodes in slurmctld. Their old values are kept while slurmctld is unreachable,
+# and for ended runs, because the former configuration of nodes is not recorded.
 _FROM_NODES = ("allocated_mgpu", "gpu_type", "requested_mgpu")
 _ALLOCATION = ("nodes", "tres_allocated")
 
@@ -148,7 +148,7 @@ class Importer:
         Records are matched even if Slurm does not answer.
         """
         try:
-            # A site without Slurm has no accounting: its nodes report their runs.
+            # A site without Slurm has no accounting; the nodes themselves report their runs.
             return 0 if self._cluster.startswith(HOST_CLUSTER) else self._import()
         finally:
             self._step()
@@ -171,7 +171,7 @@ class Importer:
         with closing(coming):
             for came in coming:
                 if isinstance(came, ImportPeriod):
-                    # From here on, an interrupted pass is continued.
+                    # After an interruption, the next pass continues from this time.
                     until_s = now_s if came.until_s is None else came.until_s
                     self._database.write(partial(set_watermark, name=self._mark, value_s=until_s))
                 else:
@@ -186,9 +186,9 @@ class Importer:
         return n_changed
 
     def _read_until_s(self, connection: Connection) -> int | None:
-        """Return the time up to which accounting was read, or None to read all of it.
+        """Return the time up to which accounting was read, or None if all accounting must be read.
 
-        All of it is read again if the table `run` has lost its rows.
+        All accounting must be read again if the table `run` has lost its rows.
         """
         until_s = read_until_s(connection, self._cluster)
         of_cluster = select(run.c.run_id).where(run.c.cluster == self._cluster).limit(1)
@@ -220,7 +220,7 @@ class Importer:
     def _since(self, watermark_s: int | None, now_s: int) -> int:
         if watermark_s is None:
             return 0
-        watermark_s = min(watermark_s, now_s)  # it may have been set while the clock was ahead
+        watermark_s = min(watermark_s, now_s)  # the clock may have been ahead when the watermark was set
         now = self._clock.monotonic()
         wide = self._wide_at is None or now >= self._wide_at
         if wide:
@@ -230,7 +230,7 @@ class Importer:
     def _store(self, rows: Sequence[AccountingRun], placed: RunPlacement) -> int:
         """Store rows; return how many were new or changed.
 
-        Skip a row that the database refuses, so that it does not block the other rows.
+        Skip a row that the database refuses; otherwise, it would block the other rows.
         """
         self._step()
         try:
@@ -248,7 +248,7 @@ class Importer:
         job_id = run_device.c.job_id
         without_run = select(job_id).where(*unmatched(self._cluster)).distinct().order_by(job_id)
         with self._database.reading() as connection:
-            # If there are too many for one pass, the next pass continues after the last one.
+            # If there are too many jobs for one pass, the next pass continues after the last job.
             later = without_run.where(job_id > self._in_question_up_to).limit(_MAX_UNMATCHED)
             found = list(connection.execute(later).scalars())
             if (room := _MAX_UNMATCHED - len(found)) and self._in_question_up_to:
@@ -260,8 +260,8 @@ class Importer:
     def _to_ask_again(self, summary: _PassSummary) -> list[int]:
         """Return the jobs to query again by ID because this pass has not read their rows.
 
-        These are the jobs in `summary.unanswered` and the jobs whose run has no end in the database. The
-        interval between the queries of a job grows.
+        The result contains `summary.unanswered` and the jobs whose run has no end in the database. Each
+        further query of the same job is sent after a longer interval.
         """
         open_runs = select(run.c.job_id, run.c.submit_s).where(
             run.c.end_s.is_(None), run.c.cluster == self._cluster
@@ -304,19 +304,19 @@ def read_until_s(connection: Connection, cluster: str) -> int | None:
 
 def unmatched(cluster: str) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions for the records of a cluster that match no run."""
-    # coalesce prevents SQLite from using the index on the cluster, which is the same in all records.
+    # coalesce keeps SQLite from using the index on the cluster, because most records have the same cluster.
     return run_device.c.run_id.is_(None), func.coalesce(run_device.c.cluster, "") == cluster
 
 
 class _PassSummary:
     """The data by which a pass decides which jobs to query again.
 
-    The rows themselves are not kept, since there may be millions.
+    The rows themselves are not kept, since there may be millions of them.
     """
 
     def __init__(self, in_question: Set[int]) -> None:
         self.unanswered = set(in_question)
-        """Jobs in question for which the pass has not read a row yet."""
+        """Jobs in `in_question` for which the pass has not read a row yet."""
         self.unfinished: set[tuple[int, int]] = set()
         """(job ID, submit time) of runs without an end."""
 
@@ -361,7 +361,7 @@ def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
     kept = {
         name: old[name]
         for name in _FROM_NODES
-        # A stored 0 was not computed from nodes, and is not kept: Slurm may not count all GPUs of the nodes.
+        # A stored 0 is not kept: it was not computed from nodes, and Slurm may not count all of their GPUs.
         if old[name] and (over or getattr(fresh, name) is None)
     }
     row = fresh._replace(**kept)
@@ -372,7 +372,7 @@ def _changed(fresh: AccountingRun, old: Row | None) -> AccountingRun | None:
 def _first_submits(changed: Iterable[AccountingRun], stored: Iterable[Row]) -> dict[RunKey, int | None]:
     """Return the first submit time of each run, or None if stored rows of its job are not all earlier.
 
-    In that case, the derived columns of the stored rows may change too.
+    If stored rows are not all earlier, their derived columns may change, too.
     """
     before: dict[Job, list[Row]] = defaultdict(list)
     for old in stored:
@@ -410,7 +410,7 @@ def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
         return found
     clusters, ids = {cluster for cluster, _ in jobs}, [job_id for _, job_id in jobs]
     for table in (run_device, run_host):
-        # Old jobs and the jobs with IDs between theirs have no records; one query shows this for all of them.
+        # If no job in this range of IDs has a record, as is usual for old jobs, one query is enough.
         nearby = table.c.cluster.in_(clusters), table.c.job_id.between(min(ids), max(ids))
         if connection.execute(select(table.c.job_id).where(*nearby).limit(1)).first() is None:
             continue

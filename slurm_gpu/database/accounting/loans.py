@@ -16,7 +16,7 @@ from slurm_gpu.wire.answers.runs import Run
 
 _LENDERS = re.compile(r"slurm-gpu/1 t=\w+(?: [a-z]=\S*)*? l=([\w.,-]+)(?: |$)")
 _NEXT_WITHIN_S = 60
-# Limits the search to recent runs.
+# The search is limited to runs that waited at most this long.
 _WAITED_AT_MOST_S = 7 * 86400
 
 

@@ -21,8 +21,8 @@ UNORDERED_SLACK_S = 60
 MISSING_SLACK_S = 60
 _MAX_SHIFTS = 64
 _MAX_NEAR = 64
-# Enough for a job on 400 nodes with eight GPUs each. For jobs with far more records, the order of the runs
-# decides.
+# The maximum number of comparisons is sufficient for a job on 400 nodes with eight GPUs each. Records of much
+# larger jobs are matched by the order of the runs.
 _MAX_COMPARISONS = 250_000
 
 
@@ -135,8 +135,8 @@ class _Finder:
     """Finds the run of a record by node, restart and time, without comparing the record with all runs.
 
     If accounting has no restart count (Slurm 22.05), the position of a run in order of start, plus `missing`,
-    is used instead. This order is wrong if a job ID was reused. If no run is found by order, the nearest
-    run in time is used.
+    is used instead. The order of start is wrong if a job ID was reused. If no run is found by order, the
+    nearest run in time is used.
     """
 
     def __init__(self, started: Sequence[RunSpan], missing: int, nodes: Set[str]) -> None:
@@ -213,7 +213,7 @@ class _InTime:
 
 
 def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -> int:
-    """Return how many of a job's first runs are missing from accounting; 0 unless the times indicate this.
+    """Return how many of a job's first runs are missing from accounting, according to the times of records.
 
     A record outside its run has two possible explanations: a clock is wrong, or a run is missing. The result
     is 0 if clock errors of at most MISSING_SLACK_S in total over all restarts explain the times, or if too
@@ -226,7 +226,7 @@ def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -
         by_restart.setdefault(record.restart, []).append(record)
 
     def cost_s(missing: int) -> float:
-        # For each restart, the record that fits best counts: its devices and segments have one clock.
+        # Only the best-fitting record of each restart counts, since all records of a node have one clock.
         off = sum(
             min(_off_s(started, record, restart - missing) for record in some)
             for restart, some in by_restart.items()
@@ -244,14 +244,14 @@ def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -
 
 def _off_s(started: Sequence[RunSpan], record: RecordSpan, index: int) -> float:
     """Return the smallest clock error with which the record fits run `index`, which may be a missing run."""
-    if index < 0:  # the run ended before the first known one
+    if index < 0:  # the run ended before the first run in accounting
         began = started[0].start_s
         assert began is not None
         off_s: float = record.last_s - began
     elif index < len(started):
         run = started[index]
         off_s = -_overlap_s(run, record) if record.node in run.nodes else ORDERED_SLACK_S
-    else:  # the run began after the last known one
+    else:  # the run began after the last run in accounting
         ended = started[-1].end_s
         off_s = ORDERED_SLACK_S if ended is None else ended - record.first_s
     return min(max(0.0, off_s), ORDERED_SLACK_S)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 _DAY_S = 86400
 SHORTEST_S, LONGEST_S = _DAY_S, 28 * _DAY_S
-# Length of the period after an empty one, as before a cluster's first day.
+# Length of the period after an empty one. All periods before a cluster's first day are empty.
 EMPTY_S = 91 * _DAY_S
 # sacct and slurmdbd keep all rows of a query in memory, some kilobytes each.
 WANTED_ROWS = 30_000
-# 2008-01-01: slurmdbd did not exist before, so earlier times are one period.
+# 2008-01-01: all time before this is one period, because slurmdbd did not exist yet.
 SLURMDBD_S = 1_199_145_600
 
 

@@ -60,7 +60,7 @@ from slurm_gpu.wire import Event, Host, Record
 log = logging.getLogger(__name__)
 
 DEFAULT_MIN_COVERAGE = Sampling().min_coverage
-# Shipments with records of these jobs wait until the transaction ends.
+# Transactions are small, because shipments with records of their jobs wait until a transaction ends.
 _JOBS_PER_TRANSACTION = 100
 _ROWS_PER_STATEMENT = 500
 _NO_DEVICE = ""
@@ -70,7 +70,7 @@ _COLUMNS = [
     for column in RECORD_WITHOUT_TIMELINE
 ]
 _NOTHING = dict.fromkeys(("app", "app_field", *(item.name for item in fields(Derived))))
-# Errors that the values of one job may cause; an unreachable database is not among them.
+# Errors that the values of one job may cause; the error of an unreachable database is not included.
 _OF_ONE_JOB = *REFUSED, ArithmeticError, ValueError
 
 Job = tuple[str, int]
@@ -100,7 +100,7 @@ def reconcile(
         try:
             database.write(partial(_reconcile_jobs, jobs=jobs, min_coverage=min_coverage, placed=placed))
         except _OF_ONE_JOB:
-            # One job that fails must not block the others.
+            # A job whose data causes an error must not block other jobs.
             for job in jobs:
                 stepped()
                 _reconcile_one(database, job, min_coverage, placed)
@@ -145,7 +145,7 @@ def _reconcile_jobs(
 
 @dataclass(frozen=True, slots=True)
 class _Changes:
-    """The changes of one transaction, collected so that each kind needs only one statement."""
+    """The changes of one transaction, collected to write each kind of change with one statement."""
 
     placed: list[dict[str, Any]] = field(default_factory=list)
     placed_hosts: list[dict[str, Any]] = field(default_factory=list)
@@ -183,7 +183,7 @@ def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, A
         found = [(segment, run_id) for segment, (run_id,) in runs.items() if run_id is not None]
         whens = [(literal(segment), run_id) for segment, run_id in _in_few_lengths(found)]
         run_id = case(*whens, value=table.c.segment, else_=None) if whens else null()
-        # MariaDB uses the index for single columns, but not for several at once.
+        # MariaDB uses the index if the condition is on single columns, but not if it is on a row of columns.
         where = [table.c.segment.in_(segments), rows]
         connection.execute(update(table).where(*where).values(run_id=run_id, match_due=False))
 
@@ -229,7 +229,7 @@ def _reconcile_job(
     """Match the records of one (cluster, job ID) and derive the columns of its runs."""
     of_rows = runs_of(runs)
     spans = [_run_span(parts) for parts in of_rows]
-    # Assign records and host records together, so that they match the same runs.
+    # Assign records and host records together; both then match the same runs.
     of_devices = [_record_span(row, row["device"]) for row in rows]
     found = assign(spans, of_devices + [_record_span(row, _NO_DEVICE) for row in host_rows])
     of_run: dict[int, list[Record]] = defaultdict(list)

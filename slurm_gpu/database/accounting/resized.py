@@ -1,7 +1,7 @@
-"""Combine the accounting rows of a resized run; all but the last have the state RESIZING.
+"""Combine the accounting rows of a resized run; all rows but the last have the state RESIZING.
 
-After a resize, Slurm 22.05 writes a row whose submission time is the time of the resize. The start time in
-this row is often that of the whole run.
+After a resize, Slurm 22.05 writes a row whose submission time is the time of the resize, and whose start time
+is often the start of the whole run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slurm_gpu.database.accounting.matching import node_set
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.text.hostlist import compress
 
-# A row of `run`.
+# A row of the table `run`.
 Row = Mapping[Any, Any]
 
 
@@ -92,7 +92,7 @@ def _runs(connection: Connection, jobs: Set[tuple[str, int]]) -> Iterator[list[R
 def whole(parts: Sequence[Row], now_s: float) -> Row:
     """Combine parts into one run: the last part with the start of the first part and the nodes of all parts.
 
-    The number of GPUs is the mean over the run's time, so that the GPU-hours are correct.
+    The number of GPUs is the mean over the run's time, which makes the GPU-hours correct.
     """
     if len(parts) == 1:
         return parts[0]
@@ -124,7 +124,7 @@ def part_s(row: Row, seconds: int | None) -> int | None:
 
 
 def elapsed_s(row: Row, now_s: float) -> int | None:
-    """Return Slurm's elapsed time, up to `now_s` while the job runs; None if unknown."""
+    """Return Slurm's elapsed time or, for a running job, the time up to `now_s`; None if unknown."""
     if row["start_s"] is None or row["end_s"] is not None or row["state"] != "RUNNING":
         return None if row["elapsed_s"] is None else int(row["elapsed_s"])
     if row["suspended_s"] is None:

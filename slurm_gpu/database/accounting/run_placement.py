@@ -1,7 +1,7 @@
-"""Find the server types and zones that the nodes of a run had when it started.
+"""Find the server types and zones that the nodes of a run had when the run started.
 
-If nothing was recorded for a node at that time, slurm-gpu.yaml applies. If slurm-gpu.yaml does not list the
-node either, the first recorded state of the node applies.
+If nothing was recorded for a node before the start of the run, slurm-gpu.yaml applies. If slurm-gpu.yaml does
+not list the node either, the first recorded state of the node applies.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class RunRows:
     def of(self, runs: Sequence[AccountingRun]) -> list[AccountingRun]:
         """Return the runs in the form in which they are stored.
 
-        They are converted column by column, since a call for each value would take most of the time.
+        Runs are converted column by column, since a call for each value would take most of the time.
         """
         if not runs:
             return []
@@ -64,7 +64,7 @@ class RunRows:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             mgpu, kind = allocated_mgpu(tres, hostlist, self._nodes), gpu_type(tres, hostlist, self._nodes)
-            # Keep the mapping itself, so that no other object can get its id.
+            # Keep the mapping alive; otherwise, another object could get its id.
             self._known[key] = found = tres, mgpu, kind
         return found[1:]
 
@@ -78,22 +78,22 @@ def run_row(run: AccountingRun, nodes: Mapping[str, SlurmNode]) -> AccountingRun
 def _start_s(start_s: int | None, end_s: int | None, elapsed_s: int | None, nodes: str) -> int | None:
     """Return the start, or None for a job that ended in the queue.
 
-    For such a job, Slurm sets the start time to the end time and lists no node.
+    Slurm sets the start time of a job that ended in the queue to its end time, and lists no node.
     """
     return start_s if nodes or elapsed_s or end_s is None else None
 
 
 def allocated_mgpu(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str, SlurmNode]) -> int | None:
-    """Return the GPUs of an allocation in thousandths; 0 if it has no GPU, None if unknown.
+    """Return the number of GPUs of an allocation in thousandths, or None if the number is unknown.
 
     The number is unknown if the allocation has shards or MPS, and its nodes differ in shares per GPU or no
-    longer exist. It is also unknown if the allocation has no GPU but its nodes have GPUs that Slurm does not
-    account for, or if its TRES is empty, which is abnormal.
+    longer exist. The number is also unknown if the allocation has no GPU but its nodes have GPUs that Slurm
+    does not account for, or if its TRES is unexpectedly empty.
     """
     if not hostlist:
         return count_mgpu(tres)
     here = [nodes.get(name) for name in node_set(hostlist)]
-    # A node that is gone is assumed to have the configuration of the other nodes.
+    # A node that no longer exists is assumed to have had the configuration of the run's other nodes.
     asked = nodes.values() if None in here else here
     is_accounted = bool(tres) and not any(node.unaccounted for node in asked if node is not None)
     return count_mgpu(tres, per_gpu_of(here), is_accounted=is_accounted)

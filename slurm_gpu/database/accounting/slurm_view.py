@@ -1,4 +1,4 @@
-"""Cache answers of slurmctld for a few seconds, so that a thousand shipments cause only one query."""
+"""Cache answers of slurmctld for a few seconds; a thousand shipments thus cause only one query."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ NODES_FOR_S = 60.0
 SETTINGS_FOR_S = 3600.0
 # A request waits this long for an answer that has not arrived yet.
 WAIT_S = 1.0
-# Queries may take at most this share of the time: a slow slurmctld is queried less often. The faster of the
-# last two queries counts, since a single slow answer may be an exception, as during startup.
+# Queries may take at most this share of the time, so a slow slurmctld is queried less often. The faster of
+# the last two queries counts, since a single slow answer may be an exception, for example during startup.
 _SHARE = 0.05
 _LONG_S = 0.1
 _PAUSE_AFTER_FAILURE_S = 10.0
 
 
 class CachedAnswer(Generic[T]):
-    """A cached answer, which a thread renews when it is older than `for_s`.
+    """A cached answer; a thread renews an answer that is older than `for_s`.
 
     If the renewal fails, the old answer is kept. Slurm's commands take at least ten seconds to fail if
-    slurmctld is down. In that case, only the first caller waits for a moment; until slurmctld answers again,
-    later callers do not wait. If the last answer took long, as on a large cluster, the cached answer is
-    returned without waiting.
+    slurmctld is down. While slurmctld is down, only the first caller waits for a moment, and later callers do
+    not wait. If the last answer took long, as on a large cluster, the cached answer is returned without
+    waiting.
     """
 
     def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float, what: str = "anything") -> None:
@@ -132,7 +132,7 @@ class SlurmView:
         return self._queue.get(WAIT_S)
 
     def queue_now(self) -> QueueState | None:
-        """Return the same as `queue`, but wait a moment for a new answer rather than return an old one."""
+        """Return the same as `queue`, but wait a moment for a new answer instead of returning an old one."""
         return self._queue.get(WAIT_S, fresh_s=JOBS_FOR_S)
 
     def settings(self) -> SlurmSettings | None:
@@ -144,7 +144,7 @@ class SlurmView:
         return self._nodes.get(wait_s)
 
     def nodes_now(self) -> Mapping[str, SlurmNode] | None:
-        """Return all nodes by name, as current as `queue_now` if slurmctld is fast; use this for states."""
+        """Return all nodes by name, as up to date as `queue_now` if slurmctld is fast; use it for states."""
         return self._nodes.get(WAIT_S, fresh_s=JOBS_FOR_S)
 
     def may_speak(self, node: str, address: str) -> tuple[bool, frozenset[str]]:

@@ -29,10 +29,10 @@ def spans(records: Sequence[Record | Host]) -> list[WatchSpan]:
     """Return the span of each record, in the order of `records`.
 
     The records belong to one run on one device, or are host records of one run on one node. Spans of the same
-    boot are placed by their seconds since boot, even if the wall clock was set in between. A record without
-    these seconds (from an older slurm-gpud) is placed by its wall-clock times.
+    boot are placed by their seconds since boot, even if the wall clock was set in between. A record from an
+    older slurm-gpud, which lacks these seconds, is placed by its wall-clock times.
     """
-    # Relative to the first, since epoch seconds would leave a float less precision for fractions.
+    # Times are relative to the first one, because epoch seconds leave a float less precision for fractions.
     since_s = min((record.first_s for record in records), default=0)
     first: dict[str, tuple[float, str, int]] = {}
     for record in records:

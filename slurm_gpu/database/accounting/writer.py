@@ -1,4 +1,4 @@
-"""Write to the database; statements can be repeated, reordered, and run by several daemons at once."""
+"""Write to the database with statements that can be repeated, reordered, and run by several daemons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slurm_gpu.errors import RecordError
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.wire import DeviceFacts, Event, Host, Record, Window
 
-# Cluster and job ID.
+# A job, identified by cluster and job ID.
 Job = tuple[str, int]
 RUN_KEY = ("cluster", "job_id", "submit_s")
 RunKey = tuple[str, int, int]
@@ -57,10 +57,10 @@ RECORD_WITHOUT_TIMELINE = tuple(c for c in run_device.columns if c.name != "time
 _RECORDS = Newest(run_device, ("segment", "device"), "seq", _OWNER, ("row_id", "run_id"))
 _HOSTS = Newest(run_host, ("segment",), "seq", _OWNER, ("run_id",))
 _DEVICES = Newest(device, ("node", "uuid"), "at_s")
-# The statement of each dialect. Reuse keeps SQLAlchemy's cached state.
+# The statement for each dialect is reused, which also reuses the state that SQLAlchemy caches in it.
 _RUN_UPSERTS: dict[str, Insert] = {}
 _HOST_RUNS = Newest(run, RUN_KEY, "reported_seq", apart=("run_id", *DERIVED))
-# Ordered by arrival: while a segment is younger than ten minutes, all its windows begin at its start.
+# Windows are ordered by arrival, because all windows of a segment's first ten minutes begin at its start.
 _WINDOWS = Newest(run_window, ("segment", "device"), "at_s", ("node", "job_id"))
 # Boot ID of events that slurm-gpudbd itself detects.
 OWN_BOOT_ID = "slurm-gpudbd"
@@ -296,7 +296,7 @@ def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[st
     first = newest.table.c[newest.key[0]]
     query = select(*columns).where(first.in_({row[first.name] for row in rows}))
     known = {tuple(name): order for *name, order in connection.execute(query)}
-    # In one global order, so that two shipments cannot deadlock.
+    # All transactions store rows in the same order, which prevents deadlocks between two shipments.
     fresh = [row for name, row in sorted(latest.items()) if row[newest.order] > known.get(name, -1)]
     if fresh:
         names = tuple(fresh[0])

@@ -32,7 +32,8 @@ _Text = Annotated[str, Meta(max_length=10_000)]
 _Amount = int | float
 _FIRST_TOO_LARGE = 1 << 62
 _Second = Annotated[int, Meta(ge=0, lt=_FIRST_TOO_LARGE)]
-# These fields are checked here because Report is a dataclass, which the commands import without msgspec.
+# Fields of Report whose range is checked in this module. Report itself has no constraints of msgspec, because
+# the commands import it without msgspec.
 _WHOLE = ("id", "at_s", "first_job_id", "first_eligible_s", "first_start_s")
 
 

@@ -53,13 +53,14 @@ LIVE_STREAMS_OF_A_USER = 16
 WINDOW_WITHIN_S = 10
 _JSON = "application/json"
 _REFRESH = get_args(Refresh)
-# Called in the thread that reads the rows: in the event loop, 1,000 runs would block all other requests.
+# The thread that reads the rows also encodes them: encoding 1,000 runs in the event loop would block all
+# other requests.
 encode = msgspec.json.encode
 _OWN_ANSWER = {"Cache-Control": "private, no-cache"}
 
 
 class Reads:
-    """The endpoints for runs, live values, nodes and health, with the number of open streams of each user."""
+    """The endpoints for runs, live values, nodes and health, and a count of each user's open streams."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -171,7 +172,7 @@ class Reads:
             stream = self._live_events(caller, refresh)
             return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
         body = await run_in_threadpool(self._live, caller, refresh)
-        # The tag is a hash of the body, so it also changes with the caller's rights.
+        # The ETag is a hash of the body, so it also changes with the caller's rights.
         etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         headers = {"ETag": etag, **_OWN_ANSWER}
         asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
@@ -184,7 +185,7 @@ class Reads:
         if refresh == "all" and caller.sees_all:
             memory.needs.ask_all()
         elif refresh != "none" and queue is not None:
-            # Users see only values of their own jobs' GPUs, so only these nodes are requested.
+            # Users see only values of their own jobs' GPUs, so other nodes need not send values.
             memory.needs.ask(
                 {
                     node

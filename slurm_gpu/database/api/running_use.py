@@ -40,7 +40,7 @@ _COLUMNS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class RunningUseByOwner:
-    """The answer to an operator, and the uid of each job's user by job ID; a uid is None if unknown."""
+    """The answer to an operator, and the uid of each job's user by job ID (None if the uid is unknown)."""
 
     running: Running
     owners: Mapping[int, int | None]
@@ -217,5 +217,5 @@ def _xids(connection: Connection, nodes_of: Mapping[int, str], since_s: int) -> 
 def _expanded(nodes: str) -> Sequence[str]:
     try:
         return expand(nodes)
-    except ValueError:  # Slurm never writes such a list
+    except ValueError:  # Slurm never writes an invalid hostlist
         return ()

@@ -43,7 +43,7 @@ class ForecastApi:
         self._one: anyio.CapacityLimiter | None = None
 
     async def get_forecast(self, request: Request) -> Response:
-        """GET /v1/forecast."""
+        """Serve GET /v1/forecast."""
         await authenticated(self._services.authenticator, request)
         query = parameters(request)
 
@@ -55,7 +55,7 @@ class ForecastApi:
         return await self._answer(forecast)
 
     async def get_job_forecast(self, request: Request) -> Response:
-        """GET /v1/forecast/{job}."""
+        """Serve GET /v1/forecast/{job}."""
         caller = await authenticated(self._services.authenticator, request)
         parameters(request)
         job = request.path_params["job"]
@@ -136,7 +136,7 @@ def _named(queue: QueueState, job: str) -> QueuedJob | None:
 
 
 def _has_task(job: QueuedJob, task: str) -> bool:
-    """Return whether a queued job is this array task, or an array from which the task is not split off."""
+    """Return whether a queued job is this task, or its array before Slurm splits the task off."""
     if not task.isdecimal() or job.array_task is None:
         return False
     try:
@@ -146,7 +146,7 @@ def _has_task(job: QueuedJob, task: str) -> bool:
 
 
 def _kept_back(job: QueuedJob, now_s: float) -> str | None:
-    """Return the reason why a pending job cannot start yet even with free resources; None if it can start."""
+    """Return why a pending job could not start now even with free resources; None if it could start."""
     if job.reason == "JobHeldAdmin":
         return "is held by an admin, so its start cannot be predicted"
     if job.reason == "JobHeldUser":

@@ -40,8 +40,8 @@ class _Ran:
 def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
     """Return a condition that selects the forecasts whose interval has ended.
 
-    Counting other forecasts would overstate the accuracy. A forecast is known to be correct as soon as the
-    job starts, but often known to be wrong only when its interval has ended.
+    Counting other forecasts would overstate the accuracy. A correct forecast can be recognised as soon as
+    the job starts, but a wrong one often only when its interval has ended.
     """
     return and_(forecast.c.cluster == cluster, forecast.c.at_s + forecast.c.upper_s < now_s)
 
@@ -82,7 +82,7 @@ def _outcome(row: RowMapping, runs: Sequence[_Ran]) -> ForecastOutcome | None:
     begun = [(one.start_s, one) for one in runs if one.start_s is not None and one.start_s >= at_s]
     if begun:
         started_s, first = min(begun, key=lambda item: item[0])
-        # Slurm reports whole seconds.
+        # Slurm reports times in whole seconds.
         is_correct = begin_s - 1 <= started_s <= end_s + 1
         return _of(row, first, is_correct=is_correct, started_s=started_s)
     unstarted = [one for one in runs if one.start_s is None and (one.end_s is None or one.end_s >= at_s)]
@@ -107,8 +107,8 @@ def _runs_of(connection: Connection, cluster: str, job_ids: set[int]) -> dict[in
     found: dict[int, list[_Ran]] = {job_id: [] for job_id in job_ids}
     names = ("run_id", "cluster", "job_id", "array_job_id", "start_s", "end_s", "partition")
     columns = select(*(run.c[name] for name in names))
-    # Each part uses its own index: with OR, or with both cluster and array, SQLite reads all runs of the
-    # cluster.
+    # Each part of the query uses its own index. With OR, or with conditions on both cluster and array, SQLite
+    # would read all runs of the cluster.
     query = union(
         columns.where(run.c.cluster == cluster, run.c.job_id.in_(job_ids)),
         columns.where(run.c.array_job_id.in_(job_ids)),

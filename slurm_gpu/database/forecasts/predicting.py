@@ -144,7 +144,7 @@ class Predictor:
             else:
                 remark = None
             return _Kept(made[0], created_s, model, remark)
-        # Retrying does not help, in contrast to an unreachable database.
+        # An unreadable model does not cause a DatabaseError, because retrying does not help.
         raise NoForecastError(f"{wrong}: run `slurm-gpu forecast train` on slurm-gpudbd's host")
 
     def _runs(self, queue: QueueState) -> Runs:

@@ -87,7 +87,7 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
     ) in connection.execute(query).yield_per(10_000):
         if eligible_s is None:
             if start_s is None:
-                continue  # a job that is held or ended before it was eligible never waited for resources
+                continue  # jobs that are held or ended before they were eligible never waited for resources
             eligible_s = submit_s
         cores, memory_mib = _amounts(asked)
         gpus = _UNKNOWN_GPUS if mgpu is None else mgpu / 1000
@@ -100,8 +100,8 @@ def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
 def queue_runs(jobs: Iterable[QueuedJob], now_s: float) -> Runs:
     """Return the pending and running jobs; each array task is one job, as in accounting.
 
-    If an array has more than MOST_TASKS tasks, the requests of its rows are scaled so that they add up to the
-    request of the whole array.
+    If an array has more than MOST_TASKS tasks, the requests of its rows are scaled to add up to the request
+    of the whole array.
     """
     listed = [job for job in jobs if waits(job, now_s) or job.state in _RUNNING]
     tasks = [min(max(job.n_tasks, 1), MOST_TASKS) for job in listed]

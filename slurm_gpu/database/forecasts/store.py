@@ -11,10 +11,11 @@ from sqlalchemy import Connection, delete, insert, select
 from slurm_gpu.database.storage.batches import batched
 from slurm_gpu.database.storage.schema import forecast, forecast_model
 
-# MariaDB accepts 16 MiB per packet by default; smaller parts block other transactions for less time.
+# By default, MariaDB accepts 16 MiB per packet. Parts are smaller, to block other transactions for less time.
 PART_BYTES = 512 * 1024
 MODELS_KEPT = 3
-# Interval between stored forecasts of a job, so that repeated requests neither fill the table nor count more.
+# Minimum interval between stored forecasts of a job. Otherwise, repeated requests would fill the table, and
+# their jobs would have more weight in the accuracy.
 AGAIN_AFTER_S = 600
 _CLOCKS_DIFFER_S = 86400
 _IDS_AT_ONCE = 500

@@ -59,10 +59,10 @@ def train_from_database(
 def forecast_waiting(
     database: Database, cluster: str, jobs: Sequence[QueuedJob], now_s: int, most: int = SAMPLE
 ) -> int:
-    """Forecast pending jobs and store the forecasts, so that accuracy is known even without user requests.
+    """Forecast pending jobs and store the forecasts, to measure accuracy even without user requests.
 
     The newest model forecasts at most `most` jobs, spread evenly over all pending jobs. Return the number
-    stored.
+    of stored forecasts.
     """
     waiting = [job for job in jobs if waits(job, now_s)]
     taken = waiting if len(waiting) <= most else [waiting[n * len(waiting) // most] for n in range(most)]

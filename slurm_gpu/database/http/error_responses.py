@@ -26,7 +26,7 @@ class ShipmentError(Exception):
 
 
 TRY_LATER = DatabaseError, MungedUnavailableError, SlurmError
-# All other errors are bugs and result in status 500.
+# Errors of any other class are bugs and result in status 500.
 EXPECTED = (
     NotAuthenticatedError,
     NotPermittedError,

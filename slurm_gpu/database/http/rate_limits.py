@@ -1,4 +1,4 @@
-"""Limit the requests of each user, so that they do not slow down the requests of others.
+"""Limit the requests of each user, to keep one user from slowing down the requests of others.
 
 All functions of this module run in the event loop. Each uid has two limits: the number of requests served at
 the same time, and a bucket of rows that refills at a fixed rate. The number of rows in an answer is known
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 # The limits of slurm-gpuweb are higher by this factor, since it reads for all users of its pages.
 WEB_FACTOR = 8
-# A full bucket contains the rows of this many seconds.
+# A full bucket contains the number of rows that refills in this many seconds.
 BURST_S = 5.0
 # A request waits at most this long at each limit before it is rejected.
 WAIT_S = 1.0
@@ -50,8 +50,8 @@ class CallerBounds:
 
     def __init__(self, per_user: PerUser, clock: Clock, wait_s: float = WAIT_S) -> None:
         self._per_user, self._clock, self._wait_s = per_user, clock, wait_s
-        # A caller cannot choose its uid, so there is one entry per user. On hosts without slurm-gpuweb, its
-        # uid is an ordinary user, which must not use up the limits of slurm-gpuweb.
+        # A caller cannot choose its uid, so there is one entry per user. On hosts without slurm-gpuweb, the
+        # uid of slurm-gpuweb may belong to an ordinary user, who must not use up its limits.
         self._uses: dict[tuple[int, bool], _CallerUse] = {}
         self._refused = OutageLog(log, "requests of a user are rejected for now: %s", clock)
 

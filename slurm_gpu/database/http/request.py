@@ -19,7 +19,8 @@ from slurm_gpu.text.units import parse_whole
 from slurm_gpu.wire.headers import MAX_BODY_BYTES, READS_ALL, READS_HEADER
 
 CONTROLLER_TARGET = "/v1/controller"
-# Requests with this header are rejected: they would otherwise be answered with the sender's rights.
+# Requests with this header are rejected; the answer would otherwise depend on the rights of the sender, not
+# of the user in the header.
 FOR_USER = "X-Slurm-Gpu-User"
 BODY_WITHIN_S = 30.0
 # Time that a client must wait before it repeats a request.
@@ -71,7 +72,7 @@ async def asked(authenticator: Authenticator, request: Request) -> tuple[Callabl
 
 
 def _origin(request: Request) -> Origin:
-    """Return the origin of a request; a peer whose address is the server's own address is on this host."""
+    """Return the origin of a request; a peer with the server's own address is on this host."""
     if request.client is None:
         return Origin("an unknown address", is_this_host=False)
     peer, server = plain(request.client.host), request.scope.get("server")
@@ -81,7 +82,7 @@ def _origin(request: Request) -> Origin:
 def _judged(
     authenticator: Authenticator, request: Request, origin: Origin, vouched: Callable[[], Caller]
 ) -> Caller:
-    """Identify the caller, check its rights and return it; slurm-gpuweb may write only to /v1/controller."""
+    """Return the caller after checking its rights; slurm-gpuweb may write only to /v1/controller."""
     caller = vouched()
     if request.headers.get(READS_HEADER) == READS_ALL:
         authenticator.require_sees_all(caller, origin)

@@ -20,7 +20,7 @@ LIMITS = ConnectionLimits(
     share_of_sender=4,
     most_of_sender=200,
     is_unlimited=lambda sender: sender == 0,  # root has no limit over the Unix socket
-    # Nodes stop waiting after 20 s; in order of arrival, each request might be answered just after that.
+    # Nodes stop waiting after 20 s. In order of arrival, every answer might come shortly after that.
     backlog_s=8.0,
 )
 

@@ -13,10 +13,10 @@ import math
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.http.error_responses import ShipmentError
 
-# At most as many shipments wait as can be served within this time.
+# The number of waiting shipments is limited to the number that can be served within this time.
 SERVED_WITHIN_S = 5.0
-# Assumed rate until it is measured. A slot that is too early costs one more request; one that is too late
-# leaves the server idle.
+# Assumed rate before the first measurement. A time slot that is too early costs one more request; a slot that
+# is too late leaves the server idle.
 FIRST_PER_S = 1000.0
 _LEAST_PER_S = 5.0
 # If this many shipments wait throughout an interval, the measured rate is the maximum.

@@ -20,8 +20,8 @@ from slurm_gpu.wire.headers import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
 
-# Limit for all bodies together; a body counts from its first byte until the answer. A shipment of records has
-# about 10 KiB, and at most 1 MiB.
+# Limit for all bodies together. A body is included from its first byte until the request is answered. A
+# shipment of records has about 10 KiB, and at most 1 MiB.
 MOST_BYTES = 256 << 20
 # A peer may use the free memory divided by this number; connections are limited in the same way.
 _SHARE_OF_ROOM = 4

@@ -15,7 +15,7 @@ from slurm_gpu.database.storage.batches import batched
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.slurm.client import QueuedJob
 
-# Accounting has all runs of a job only after a delay, and clocks differ.
+# The margin allows for the delay of accounting and for differences between clocks.
 _DENIAL_MARGIN_S = 300
 _RUNS_PER_QUERY = 500
 
@@ -25,9 +25,9 @@ def denials(
 ) -> dict[Key, str]:
     """Return the keys of the records to reject, with the reasons.
 
-    These are records whose segment belongs to another node or job, and records of jobs that were never on
-    the node that sent the record. A record is accepted in case of doubt, since a requeued job may start on
-    any node before its run is imported.
+    A record is rejected if its segment belongs to another node or job, or if its job was never on the node
+    that sent the record. In case of doubt, a record is accepted, since a requeued job may start on any node
+    before its run is imported.
     """
     foreign = foreign_segments(connection, records)
     denied = {key: not_its(record, record.node) for key, record in foreign.items()}

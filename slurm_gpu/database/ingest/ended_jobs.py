@@ -1,6 +1,6 @@
 """Find jobs that a node considers open although, according to Slurm, they have ended on that node.
 
-This happens if the epilog did not run, or if a running job left the node after a resize or a node failure.
+A job remains open if its epilog did not run, or if it left the node after a resize or a node failure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slurm_gpu.database.accounting.slurm_view import QueueState
 from slurm_gpu.database.storage.schema import run
 from slurm_gpu.slurm.client import QueuedJob
 
-# Epilogs take time, and clocks differ.
+# The margin allows for the duration of epilogs and for differences between clocks.
 MARGIN_S = 120
 _QUEUE_FRESH_S = 60.0
 _ENDED_STATES = frozenset(
@@ -103,7 +103,7 @@ def _by_accounting(node: str, job: QueuedJob | None, runs: Sequence[RunEnd]) -> 
     here = [one.end_s for one in runs if node in one.nodes]
     here_s = max((end_s for end_s in here if end_s is not None), default=None)
     if job is None:
-        # slurmctld has forgotten the job: it has ended, unless accounting has a run without an end.
+        # slurmctld no longer lists the job, so the job has ended unless accounting has a run without an end.
         if not past or len(past) < len(runs):
             return None
         return RunsEnded(None, max(past) if here_s is None else here_s)
@@ -116,7 +116,7 @@ def _by_accounting(node: str, job: QueuedJob | None, runs: Sequence[RunEnd]) -> 
 
 
 def _is_unfinished_earlier(one: RunEnd, job: QueuedJob) -> bool:
-    """Return whether a row without an end belongs to an earlier run, which must have ended since."""
+    """Return whether a row without an end belongs to an earlier run, which must have ended by now."""
     if one.end_s is not None or one.began_s is None:
         return False
     return job.start_s is None or one.began_s < job.start_s

@@ -1,4 +1,4 @@
-"""Store the data of several nodes in one transaction, so that they share one disk flush."""
+"""Store the data of several nodes in one transaction, which requires only one disk flush."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ R_co = TypeVar("R_co", covariant=True)
 T_contra = TypeVar("T_contra", contravariant=True)
 
 MOST_AT_ONCE = 200
-# Retries for locked rows take at most this share of the time, since all other items wait meanwhile.
+# Retries for locked rows take at most this share of the time, since all other items wait during a retry.
 LOCKED_SHARE = 0.05
-# Time limit for the search for the items whose rows are locked. The remaining items are retried later.
+# The search for items with locked rows stops after this time, and the remaining items are retried later.
 FIND_OUT_S = 3.0
 
 
@@ -92,7 +92,7 @@ class GroupCommit(Generic[T, R]):
             _fail_all(some, error)
         except Exception as error:
             if len(some) > 1:
-                # An item that cannot be stored must not block the others.
+                # An item that cannot be stored must not block other items.
                 self._do_one_by_one(some)
             else:
                 some[0].outcome = error

@@ -1,6 +1,6 @@
-"""Notify systemd's watchdog as long as slurm-gpudbd makes progress.
+"""Notify systemd's watchdog while slurm-gpudbd makes progress.
 
-slurm-gpudbd hangs if its event loop is blocked, in which case this code is not running either. It also hangs
+slurm-gpudbd hangs if its event loop is blocked; this code then does not run either. slurm-gpudbd also hangs
 if requests wait but none is answered, if shipments wait but none is stored, or if the import has ended or
 makes no progress. An unreachable database is not a hang, since requests are answered with errors.
 """
@@ -20,9 +20,10 @@ from slurm_gpu.database.ingest.stall_detector import StallDetector
 
 log = logging.getLogger(__name__)
 
-# 1,000 nodes per second, each answered within 0.1 s, cause half this number of concurrent shipments.
+# At 1,000 shipments per second, each answered within 0.1 s, half this number of shipments wait at once.
 MANY_SHIPMENTS = 200
-# Well over the time that one request waits for a database that does not answer.
+# If no request is answered for this time, slurm-gpudbd hangs. A single request waits for much less time, even
+# if the database does not answer.
 ANSWERED_WITHIN_S = 600.0
 # A step of the import is one query of sacct, which may take ten minutes, or a few hundred jobs or rows.
 IMPORT_STEP_WITHIN_S = 3600.0

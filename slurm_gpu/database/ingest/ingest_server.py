@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 _FAILURES = OutageLog(log, "a shipment failed: %s", SystemClock())
 
 TARGET = "/v1/node"
-# Maximum size of a head that is parsed here, and of one read.
+# Maximum number of bytes in a request head that is parsed here, and in one read.
 _HEAD_BYTES = 1 << 13
 _PIECE_BYTES = 1 << 18
-# Interval of the check for connections that take too long.
+# Interval between checks for connections that take too long.
 _CHECK_EACH_S = 0.5
 # A client that does not read its answer for this time is disconnected.
 _UNREAD_S = 60.0
@@ -44,7 +44,7 @@ def now_s() -> float:
 
 
 class IngestConnection:
-    """A connection, which serves one request."""
+    """A connection that serves one request."""
 
     def __init__(
         self,
@@ -60,15 +60,15 @@ class IngestConnection:
         self.since_s, self.within_s = now_s(), within_s
         self.headers: dict[bytes, str] = {}
         self.body = b""
-        # A reference cycle, broken once the request is read. Otherwise bodies would wait for the garbage
-        # collector.
+        # The reference cycle with the parser is broken once the request is read; otherwise, the body would
+        # remain in memory until garbage collection.
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._url, self._kept, self._answer = b"", b"", b""
         self._coming = bytearray()
         self._is_ours: bool | None = None
         self.is_whole = self.waits = False
 
-    # Callbacks of the parser, for the first request; later ones are ignored.
+    # Callbacks of the parser for the first request; later requests are ignored.
 
     def on_url(self, url: bytes) -> None:
         """Record a part of the URL."""
@@ -205,9 +205,9 @@ class IngestServer:
         self._take, self._stall_detector, self._bodies = take, stall_detector, bodies
         self._visits: dict[IngestConnection, None] = {}
         self.others: Callable[[socket.socket, bytes], None] = lambda connection, _: connection.close()
-        """Called with a connection that is not answered here, and the bytes read so far."""
+        """A function that takes over a connection that is not answered here, and the bytes read so far."""
         self.ended: Callable[[str], None] = lambda address: None
-        """Called with the address of a connection that was closed or passed on."""
+        """A function that receives the address of each connection that was closed or passed on."""
 
     def __len__(self) -> int:
         return len(self._visits)
@@ -216,7 +216,7 @@ class IngestServer:
         """Read a connection, and close it if the request head takes longer than `within_s`."""
         visit = IngestConnection(self, connection, address, within_s, self._bodies.begin(address))
         self._visits[visit] = None
-        # Use the number: selectors format an unregistered socket for an error message, which is slow.
+        # Use the descriptor number: for an unregistered socket object, selectors format a slow error message.
         asyncio.get_running_loop().add_reader(connection.fileno(), visit.readable)
 
     def take(self, visit: IngestConnection, connection: socket.socket) -> None:
@@ -248,7 +248,7 @@ class IngestServer:
         self.ended(visit.address)
 
     async def watch(self) -> None:
-        """Close connections that take too long, until cancelled."""
+        """Close connections that take too long; run until cancelled."""
         while True:
             await asyncio.sleep(_CHECK_EACH_S)
             late = [one for one in self._visits if not one.waits and now_s() - one.since_s > one.within_s]

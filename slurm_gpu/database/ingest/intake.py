@@ -40,11 +40,11 @@ from slurm_gpu.wire.live import LIVE_INTERVAL_S
 
 log = logging.getLogger(__name__)
 
-# The newest report of a device counts: a report from the future would take precedence over all later ones. An
-# event from the future would be kept indefinitely.
+# Only the newest report of a device is kept, so a report dated in the future would take precedence over all
+# later ones. An event dated in the future would be kept indefinitely.
 _AHEAD_S = 86400
 _MOST_OF_A_REASON = 500
-# At most this many threads read accounting for ended jobs; the others must remain free.
+# At most this many threads read accounting for ended jobs; the other threads must remain free.
 ENDS_AT_ONCE = 2
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Intake:
         self, shipment: CheckedShipment, address: str | None
     ) -> Generator[AdmittedItems, Counts, Answer]:
         """Yield the items to store, if any; receive the stored and stale counts; return the answer."""
-        # Count by address: a sender may write any node name.
+        # Items are counted by address, because a sender may claim any node name.
         sender = shipment.node if address is None else plain(address)
         if (wait_s := self._allowances.wait_s(sender)) > 0:
             who = f"{shipment.node} from {address or 'this host'}"
@@ -127,7 +127,7 @@ class Intake:
                 known[node] = self._foreign(node, address)
             return known[node]
 
-        # Checked first: once items are stored, no error may claim that they were not.
+        # Check the sender before storing: the check may raise an error, which means that nothing was stored.
         is_its_own = foreign(shipment.node) is None
         admitted = self._admitted(shipment, foreign, queue)
         slurm_nodes = self._view.nodes() or {}
@@ -137,7 +137,7 @@ class Intake:
         if is_unsettled(shipment.node, open_jobs, queue):
             interval_s = LIVE_INTERVAL_S
         if admitted.live is not None:
-            # Kept even if the rest cannot be stored: live values are of no use later.
+            # Live values are kept even if other items cannot be stored, because the values are useless later.
             self._memory.board.put(shipment.node, admitted.live, interval_s)
         stored, stale = 0, 0
         windows, n_to_store, n_rejected = (
@@ -148,8 +148,8 @@ class Intake:
         if n_to_store:
             stored, stale = yield admitted
             self._allowances.spend(sender, n_to_store - (len(admitted.rejected) - n_rejected))
-        # Nothing from here on may fail because Slurm or the database is unreachable: the node would resend
-        # all items.
+        # From here on, an unreachable Slurm or database must not cause an error, because the node would then
+        # resend all items.
         for window in windows:
             self._memory.wants.arrived(shipment.node, window.job_id)
         if admitted.rejected:
@@ -253,7 +253,7 @@ class Intake:
         return n_stored, n_stale
 
     def _store_together(self, items: Sequence[AdmittedItems], waits: bool) -> Sequence[tuple[int, int]]:
-        # All other shipments wait meanwhile, so wait for a lock as briefly as possible.
+        # Wait for locks as briefly as possible, because all other shipments wait during this time.
         lock_wait = LockWait.ONCE if waits else LockWait.NONE
         return self._database.write(partial(store, some=items, cluster=self._cluster), lock_wait)
 

@@ -1,4 +1,4 @@
-"""Collect the facts about its jobs that a node must get from slurmctld."""
+"""Collect the facts about a node's jobs that only slurmctld can provide to the node."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def _granted_mgpu(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> in
     index, tres = job.gpu_index.get(node, {}), job.tres_allocated
     kinds = [kind for kind in SHARED_GRES if index.get(kind) or amount(tres, kind)]
     if not kinds:
-        # slurmctld reports no positions for a completing job. Its shares may be of a kind that Slurm does not
-        # account for.
+        # slurmctld reports no GPU positions for a completing job. Its shares may be of a kind that Slurm does
+        # not account for.
         hidden = () if slurm_node is None else set(slurm_node.unaccounted) & set(SHARED_GRES)
         return None if hidden and not index.get("gpu") and not amount(tres, "gpu") else 1000
     if len(kinds) > 1 or index.get("gpu") or amount(tres, "gpu"):

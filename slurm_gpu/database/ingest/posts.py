@@ -29,13 +29,14 @@ from slurm_gpu.http.identity import CONNECTION, PEER_UID, Authenticator, Caller
 
 log = logging.getLogger(__name__)
 
-# A node has one request in progress, and perhaps some that it abandoned. A node must not take all threads.
+# A node has one request in progress, and perhaps abandoned ones. A single node must not occupy all threads.
 SHIPMENTS_OF_AN_ADDRESS = 4
-# More threads would only wait for Python's lock. One slow name resolution must not block all shipments.
+# With a single thread, one slow name resolution would block all shipments. More threads than this would only
+# wait for Python's lock.
 READERS = 3
 # Maximum number of waiting shipments. The remaining connections are for senders that must retry later.
 LIVE_AT_ONCE, RECORDS_AT_ONCE = 2500, 1000
-# A larger body contains records. It is parsed by the thread that stores it.
+# A body larger than this contains records, and is parsed by the thread that stores them.
 SMALL_BYTES = 4096
 
 
@@ -53,7 +54,7 @@ class Posts:
     def __init__(self, authenticator: Authenticator, intake: Intake, clock: Clock) -> None:
         self._authenticator, self._intake, self._clock = authenticator, intake, clock
         self._storers = StorageThreads(intake, clock)
-        # Records wait for the database; live values must not wait for them.
+        # Records wait for the database; live values must not wait behind records.
         self._reading = ThreadPool[_Post, bytes | None](self._read, READERS, 1, "read-posts")
         self._shipments: Counter[str] = Counter()
         self._of_live = Admission(clock, LIVE_AT_ONCE)

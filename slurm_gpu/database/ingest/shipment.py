@@ -33,8 +33,8 @@ from slurm_gpu.wire import (
 from slurm_gpu.wire.record import NAMES_OF_WIRE_1
 
 MAX_INFLATED_BYTES = 16 << 20
-# Inflated size of a usual shipment. Larger ones are parsed one at a time: parsing takes up to 30 times their
-# size in memory.
+# Inflated size of a usual shipment. Larger shipments are parsed one at a time, because parsing takes up to 30
+# times their size in memory.
 SMALL_BYTES = 1 << 18
 # Maximum number of items of one shipment, over all kinds.
 MAX_ITEMS = 1000
@@ -60,7 +60,7 @@ _ITEMS = {
 _ITEMS["records"] |= NAMES_OF_WIRE_1.keys()
 _KEYS = frozenset((*_ITEMS, "wire", "node", "boot_id", "version", "live", "open", "has"))
 _MAX_VERSION = 64
-# The largest float has that many digits. Parsing an integer takes quadratic time.
+# Number of digits of the largest float. The limit exists because parsing an integer takes quadratic time.
 _MAX_DIGITS = 309
 
 _JOB_ID = re.compile(r"\d{1,18}", re.ASCII)

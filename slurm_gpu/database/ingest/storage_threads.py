@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 STORERS = 2
 # Maximum number of shipments in one transaction.
 STORED_AT_ONCE = 100
-# Maximum inflated size of all shipments that wait to be stored; parsed, they take several times as much
+# Maximum inflated size of all shipments that wait to be stored. Parsed shipments take several times as much
 # memory.
 WAITING_BYTES = 64 << 20
-# After this time a node abandons its request and sends the same again.
+# After this time, a node abandons its request and sends the same shipment again.
 WAITED_FOR_S = 20.0
-# Maximum number of nodes and versions that are logged for an unsupported wire version.
+# Maximum number of pairs of node and version for which an unsupported wire version is logged.
 MAX_REFUSALS_LOGGED = 20_000
 
 encode = msgspec.json.Encoder().encode
@@ -40,7 +40,7 @@ encode = msgspec.json.Encoder().encode
 class RawShipment:
     """The unparsed body of a shipment, received at `received_at_s` (Clock.monotonic()).
 
-    `address` is None if it arrived over the Unix socket. `cleanup` is closed when the answer is known.
+    `address` is None if it arrived over the Unix socket. `cleanup` is closed when the answer is ready.
     """
 
     body: bytes

@@ -1,4 +1,4 @@
-"""Find data that nodes send only once but that is missing in the database.
+"""Find data that nodes send only once and that the database lacks.
 
 Data is missing if the database is new or was restored from a backup.
 """
@@ -18,7 +18,7 @@ from slurm_gpu.database.storage.schema import device, run
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.wire import HOST_CLUSTER
 
-# Lifetime of one query's result. Ten thousand nodes ask a thousand times per second.
+# Query results are cached for this time, because ten thousand nodes ask a thousand times per second.
 READ_EACH_S = 30.0
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """Process batches of items in threads, with few switches between the event loop and the threads.
 
-Every thread has to wait for Python's global lock. If each request required a call to a thread and one back to
-the event loop, the calls would take longer than the work.
+Every thread has to wait for Python's global lock. If each request required a call to a thread and a call back
+to the event loop, the calls would take longer than the work.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ThreadPool(Generic[T, R]):
         try:
             return await result
         finally:
-            # an exception refers to this frame, and would keep the result alive until garbage collection
+            # a raised exception refers to this frame and would keep the result alive until garbage collection
             del result
 
     def _work_off(self) -> None:

@@ -24,10 +24,10 @@ class Unknown:
         self.names: dict[str, list[str]] = {}
 
     def note(self, kind: str, item: Any, known: frozenset[str]) -> None:
-        """Collect the unknown keys of an item; ignore it if it is not an object."""
+        """Collect the unknown keys of an item; ignore an item that is not an object."""
         if not isinstance(item, dict):
             return
-        # The usual case: a record has no unknown key.
+        # Usually, a record has no unknown key.
         if not item.keys() <= known:
             for key in item.keys() - known:
                 self._add(kind, key)

@@ -3,8 +3,8 @@
 python -m slurm_gpu.database.ingest.worker SOCKET # slurm-gpudbd runs this; SOCKET is a descriptor number
 
 A worker accepts connections from the listening socket of slurm-gpudbd, and passes connections with other
-requests on to slurm-gpudbd. It ends when SOCKET is closed, so it never outlives slurm-gpudbd. Shipments in
-progress when it ends may or may not be stored, and their nodes receive no answer.
+requests on to slurm-gpudbd. A worker ends when SOCKET is closed, so it never outlives slurm-gpudbd.
+Shipments in progress at the end of a worker may or may not be stored, and their nodes receive no answer.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ STATUS_EACH_S = 1.0
 SENT_EACH_S = 0.05
 # slurm-gpudbd kills a worker that sends a batch of more than 64 MiB.
 _BATCH_BYTES = 1 << 20
-# Enough for a thousand posts per second during half a minute in which slurm-gpudbd does not read.
+# The queue has room for half a minute at a thousand posts per second, if slurm-gpudbd does not read.
 _KEPT_BYTES = 64 << 20
 
 
 class Reports:
-    """Queues messages to slurm-gpudbd; a thread sends them in batches, so that the event loop never waits."""
+    """Queues messages to slurm-gpudbd; a thread sends them in batches, so the event loop never waits."""
 
     def __init__(self, channel: Connection) -> None:
         self._channel = channel

@@ -1,7 +1,7 @@
 """Run worker processes that receive shipments, since one Python process computes on only one processor.
 
 All processes, including slurm-gpudbd, accept connections from one listening socket. No important state is
-lost when a worker dies, since it sends live values and all other data for readers to slurm-gpudbd in batches.
+lost when a worker dies, since workers send live values and other data for readers to slurm-gpudbd in batches.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from slurm_gpu.database.live.rejections import Rejected
 log = logging.getLogger("slurm-gpudbd")
 
 _COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.database.ingest.worker")
-# A worker reports every second. A worker that was silent for this time is considered hung and is killed.
+# A worker reports every second. A worker that is silent for this time is considered hung and is killed.
 SILENT_S = 120.0
-# A worker that lived for this time is restarted immediately.
+# A worker that ends after running for at least this time is restarted immediately.
 _LONG_S = 60.0
 _PAUSE_S, _MOST_PAUSE_S = 1.0, 30.0
-# A worker has two seconds for requests in progress.
+# A worker that is asked to end spends up to two seconds on requests in progress.
 _END_WITHIN_S = 3.0
 _MOST_BYTES = 64 << 20
-# A timeval. A worker that reads nothing for this time is killed.
+# A worker that reads nothing for this time (a struct timeval) is killed.
 _SEND_WITHIN = struct.pack("ll", 10, 0)
 
 
@@ -75,7 +75,7 @@ class Workers:
     def running(self, adopt: Callable[[socket.socket, bytes], None]) -> Iterator[None]:
         """Keep the workers alive within the context.
 
-        `adopt` takes over the connections that they do not answer.
+        `adopt` takes over the connections that the workers do not answer.
         """
         threads = [
             threading.Thread(target=worker.keep, args=[adopt], name=worker.name, daemon=True)

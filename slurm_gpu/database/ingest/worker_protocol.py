@@ -20,8 +20,9 @@ from slurm_gpu.wire import Live
 class WorkerSetup(Struct, tag=True):
     """The first message to a worker.
 
-    It contains the configuration, since the files may have changed after slurm-gpudbd read them. `listener`
-    is the descriptor of the listening socket. `share` is the worker's share of the memory for request bodies.
+    The message contains the configuration, since the files may change after slurm-gpudbd reads them.
+    `listener` is the descriptor of the listening socket. `share` is the worker's share of the memory for
+    request bodies.
     """
 
     config: SiteConfig

@@ -39,7 +39,7 @@ class Arrivals:
         return dict(self._last)
 
     def silent(self, queue: QueueState | None) -> list[str]:
-        """Return the nodes that have sent nothing for SILENT_AFTER_S while a job had GPUs allocated there.
+        """Return the nodes that have sent nothing for SILENT_AFTER_S while their GPUs were allocated.
 
         The list is empty if slurmctld's queue is unknown, and for SILENT_AFTER_S after slurm-gpudbd starts.
         """

@@ -16,12 +16,12 @@ from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.wire import Live
 from slurm_gpu.wire.answers.node_minutes import NodeMinutes
 
-# The length of a window.
+# Samples are kept for the length of a window.
 KEPT_S = 600.0
-# CPU use is a fraction of 1; network traffic is in bytes/s, both directions together.
+# CPU use is a fraction of 1. Network traffic is in bytes/s, as the sum of both directions.
 SERIES = tuple(metric.value for metric in HOST_METRICS)
 _COLUMNS = 1 + len(SERIES)
-# Maximum number of samples of a node: ten minutes, and a few more for nodes that report more often.
+# Maximum number of samples per node, with room for ten minutes of samples even if a node reports more often.
 _MOST = 64
 
 
@@ -68,10 +68,10 @@ class HostMinutes:
 
 
 def alone_since(job: QueuedJob, queue: Mapping[int, QueuedJob]) -> float | None:
-    """Return the time since which a running job has been alone on all of its nodes, or None if it is not.
+    """Return the time since which a running job has had all of its nodes to itself, or None if it has not.
 
     If another job is on a node, the values of the node include that job, and the user may not see them. All
-    nodes are required since values are compared across nodes, and a missing node would appear idle.
+    nodes are required because values are compared across nodes, and a missing node would appear idle.
     """
     if job.state != "RUNNING" or job.start_s is None:
         return None

@@ -16,7 +16,7 @@ from slurm_gpu.slurm.occupancy import ALLOCATED_STATES
 from slurm_gpu.slurm.tres import amount
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S, LIVE_INTERVAL_S
 
-# Longer than the longest interval between posts, so that each node receives a request.
+# Requests are valid for longer than the longest interval between posts; every node thus receives them.
 NEEDED_FOR_S = 75.0
 _DROP_EVERY_S = 10.0
 
@@ -51,7 +51,7 @@ class LiveNeeds:
             return frozenset(node for node, until in self._until.items() if until > now)
 
     def replace(self, nodes: Iterable[str] | None) -> None:
-        """Replace all requests with those of another process (its `names()`), valid until the next call."""
+        """Replace all requests with the `names()` of another process; they are valid until the next call."""
         with self._lock:
             self._all_until = math.inf if nodes is None else -math.inf
             self._until = dict.fromkeys(nodes or (), math.inf)
@@ -63,7 +63,7 @@ class LiveNeeds:
 
 
 def is_unsettled(node: str, open_jobs: Collection[int], queue: QueueState | None) -> bool:
-    """Return whether the node and Slurm report different jobs on the node, or a job on it is suspended."""
+    """Return whether a node's report of its jobs differs from Slurm's, or one of these jobs is suspended."""
     jobs = () if queue is None else queue.by_node.get(node, ())
     holding = {
         job.job_id: job.state for job in jobs if job.state in ALLOCATED_STATES and job.gpu_index.get(node)

@@ -25,11 +25,11 @@ ITEMS_PER_S = 20.0
 
 
 class LiveBoard:
-    """Stores recent host metrics, and the last live values of each node until the next are LATE_S late."""
+    """Stores recent host metrics, and each node's live values until the next ones are LATE_S late."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        # The expiry time by Clock.monotonic() and the values, by node.
+        # By node: the values, preceded by the time at which they expire (Clock.monotonic()).
         self._values: dict[str, tuple[float, Live]] = {}
         self._minutes = HostMinutes()
         self._drop_at = -math.inf
@@ -95,7 +95,7 @@ class WindowRequests:
             return {node: sorted(jobs) for node, jobs in self._until.items()}
 
     def replace(self, wanted: Mapping[str, Collection[int]]) -> None:
-        """Replace all requests with those of another process (its `all()`), valid until the next call."""
+        """Replace all requests with `all()` of another process; they are valid until the next call."""
         with self._lock:
             self._until = {node: dict.fromkeys(jobs, math.inf) for node, jobs in wanted.items()}
 
@@ -112,11 +112,11 @@ class WindowRequests:
 
 
 class Allowances:
-    """Limits how many items each sender may store, so that a broken node does not fill the database.
+    """Limits how many items each sender may store, to keep a broken node from filling the database.
 
     An allowance is AT_ONCE_ITEMS items, and refills at ITEMS_PER_S. A sender with any allowance left may send
-    a whole shipment. Each worker process grants the full allowance. Shipments reach workers at random, so if
-    workers shared an allowance, the share of one could be exhausted while others still had some.
+    a whole shipment. Each worker process grants the full allowance. Shipments reach workers at random. If
+    workers split an allowance, one part could be used up while other parts were unused.
     """
 
     def __init__(self, clock: Clock) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from slurm_gpu.clock import Clock
 from slurm_gpu.wire.answers.quota import Quota
 
-# Lifetime of a request; open pages repeat their requests every minute.
+# Lifetime of a request for limits; open pages repeat their requests every minute.
 WANTED_FOR_S = 150.0
-# Four times the interval at which slurm-gpuctld sends limits.
+# Limits are kept for four times the interval at which slurm-gpuctld sends them.
 KEPT_S = 60.0
 # Maximum number of users whose limits are requested; other users wait until requests expire.
 MOST_WANTED = 500

@@ -17,7 +17,7 @@ from slurm_gpu.slurm.occupancy import out_of_service
 
 UP = "up"
 GONE = "gone"
-# After a restart of slurmctld, nodes do not respond for a while; shorter silences do not begin a period.
+# After slurmctld restarts, nodes do not respond for a while. A silence shorter than this begins no period.
 SETTLED_S = 150
 _SILENT_STATES = frozenset({"not_responding", "unknown"})
 _RECORDED = ("server_type", "zone", "gpus", "cpus", "memory_mib", "state")

@@ -14,7 +14,7 @@ from slurm_gpu.database.storage.schema import decision, event, forecast, run_dev
 from slurm_gpu.database.storage.watermarks import get_watermark, set_watermark
 
 _ROWS_AT_ONCE = 1000
-# The watermark up to which records have no timelines.
+# Name of the watermark up to which all timelines have been dropped.
 _PRUNED = "pruned:timelines"
 
 
@@ -80,7 +80,7 @@ class Pruning:
         return now_s - int(kept_s)
 
     def _timelines(self, before_s: int, late_s: int | None) -> int:
-        """Drop the timelines but not the records, and store the time up to which this was done."""
+        """Drop the timelines of old records, keep the records, and set the watermark to `before_s`."""
         from_s = 0
         if late_s is not None:
             with self.database.reading() as connection:
@@ -88,7 +88,7 @@ class Pruning:
             from_s = 0 if done_s is None else done_s - late_s
         statement = update(run_device).where(run_device.c.timeline.is_not(None)).values(timeline=null())
         n = self._rows(statement, run_device.c.last_s, from_s, before_s)
-        # Set the watermark even if it was ahead, as after a change of the clock or of the retention.
+        # The watermark may move back, for example after the clock or the retention was changed.
         self.database.write(lambda connection: set_watermark(connection, _PRUNED, before_s))
         return n
 
@@ -109,8 +109,8 @@ def _prune_some(
 ) -> tuple[int, int | None]:
     """Process one batch; return its number of rows, and the start of the next batch or None.
 
-    Batches are small so that a statement does not exceed the database's time limit, or lock rows for which
-    shipments wait.
+    Batches are small, because a long statement could exceed the database's time limit, and would lock rows
+    for which shipments wait.
     """
     in_order = select(at).where(at >= from_s, at < before_s).order_by(at)
     last_s = connection.execute(in_order.offset(_ROWS_AT_ONCE - 1).limit(1)).scalar()

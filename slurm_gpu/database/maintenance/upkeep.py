@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 
 PRUNE_EVERY_S = 3600.0
 LATE_EVERY_S = 86400.0
-# Every hour, rows that have expired since the last time are dropped; once a day, late arrivals are dropped
-# too.
+# Newly expired rows are dropped every hour. Rows that had already expired when they arrived are dropped once
+# a day.
 _LATE_S = 30 * 86400
 
 

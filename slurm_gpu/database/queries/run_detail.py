@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MAX_EVENTS = 1000
 _OF_A_WINDOW = tuple(f.name for f in fields(NodeWindow))
 _CONCERNING_ALL = ("intruder", "job_mismatch")
-# The times of a run that hooks report may differ from Slurm's by this much.
+# The start and end of a run as reported by hooks may differ from Slurm's by this much.
 _SLACK_S = 300
 
 
@@ -101,7 +101,7 @@ def _events(
     for row in rows:
         by_job[row["job_id"]].append(row)
     places = {row["run_id"]: node_set(row["nodes"]) for row in rows}
-    # Select only the job's own nodes, so that events of other nodes do not use up the limit.
+    # Select only the job's own nodes; otherwise, events of other nodes could use up the limit.
     of_jobs = and_(event.c.job_id.in_(by_job), event.c.node.in_(frozenset().union(*places.values())))
     of_each, left_out = _bounded_events(connection, of_jobs)
     for item in of_each:
@@ -141,8 +141,8 @@ def _events(
 def _bounded_events(connection: Connection, where: ColumnElement[bool]) -> tuple[Sequence[RowMapping], int]:
     """Return at most MAX_EVENTS events, oldest first, and the number of omitted events.
 
-    The first and last events of each job, device and kind are preferred, so that a thousand events of one
-    kind do not displace those of another kind.
+    The first and last events of each job, device and kind are preferred; otherwise, a thousand events of one
+    kind could displace events of another kind.
     """
     of_kind = event.c.job_id, event.c.device, event.c.kind
     keys = event.c.node, event.c.boot_id, event.c.n

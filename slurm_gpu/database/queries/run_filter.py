@@ -39,7 +39,7 @@ _COMMA_JOINED = {"partition": run.c.partition, "gpu_type": run.c.gpu_type}
 _COMMA_JOINED |= {"server_type": run.c.server_type, "zone": run.c.zone}
 
 
-# Equal to Run.n_gpus, in thousandths of a GPU.
+# The same number as Run.n_gpus, in thousandths of a GPU.
 _mgpu = case((run.c.start_s.is_(None), run.c.requested_mgpu), else_=run.c.granted_mgpu)
 
 

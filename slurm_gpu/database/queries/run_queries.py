@@ -126,7 +126,7 @@ def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any
 def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
     """Derive the columns from the records that are shown with them.
 
-    The stored columns may be older than the records, since the import updates them later.
+    The stored columns may be outdated, because the import updates them some time after records arrive.
     """
     kept, _ = resolve_double_watches(shown.devices or ())
     derived = derive_run(parts, kept, min_coverage)
@@ -143,7 +143,7 @@ def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float)
 def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
     """Return the rows of `run` that find_job selects, newest first; raise UsageError if `job` is invalid.
 
-    Return at most MAX_LIMIT rows. A resized run has several rows, of which only the last is returned.
+    Return at most MAX_LIMIT rows. Of the rows of a resized run, only the last one is returned.
     """
     return sorted(_newest(connection, _of_job(cluster, job), MAX_LIMIT), key=_newest_first)
 
@@ -188,7 +188,7 @@ def find_timelines(connection: Connection, cluster: str, job: str, caller: Calle
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsFound:
-    """The windows of a job that has `runs` runs, `visible` of which the caller may see.
+    """The windows of a job with `runs` runs; the caller may see `visible` of these runs.
 
     While the job is running, `windows` contains only windows that are at most FRESH_S old. `missing` contains
     the (node, job ID) pairs whose windows must be requested.
@@ -207,7 +207,7 @@ class WindowsFound:
 def find_windows(
     connection: Connection, cluster: str, job: str, caller: Caller, now_s: float
 ) -> WindowsFound:
-    """Return the available windows of a job, and the nodes without a recent window if it is running."""
+    """Return the available windows of a job and, for a running job, the nodes without a recent window."""
     rows = rows_of_job(connection, cluster, job)
     visible = [row for row in rows if caller.may_see(row["uid"])]
     running = [row for row in visible if row["start_s"] is not None and row["end_s"] is None]
@@ -216,8 +216,8 @@ def find_windows(
     there = windows(connection, wholes)
     if running:
         there = [item for item in there if item.at_s > now_s - FRESH_S]
-    # Jobs whose windows were requested earlier now have recent ones, so each call requests those of other
-    # jobs.
+    # Jobs whose windows were requested by earlier calls now have recent windows, so each call requests
+    # windows of other jobs.
     without = ((row["job_id"], nodes) for row in running if (nodes := nodes_without_window(row, there)))
     missing = {(node, job_id) for job_id, nodes in islice(without, _MAX_ASKED) for node in nodes}
     return WindowsFound(

@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 MOST_SHOWN = 1000
 _LATE_S = 300
-"""At its approval, the start of a reservation may be this far in the past, since approval takes time."""
+"""Maximum time by which the approval of a reservation may follow its start, since approval takes time."""
 _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
-# Reject a leading - or +, by which Slurm would remove the name from a list or add it.
+# Reject a leading - or +: Slurm would remove the name from a list, or add it to the list.
 _NAME = r"^[\w.@][\w.@+-]*\Z"
 _NODE = re.compile(r"[\w.-]+")
 _HIGHEST = 10**18 - 1

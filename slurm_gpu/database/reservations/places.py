@@ -1,4 +1,4 @@
-"""Cache the accounts of users who request reservations, so that sacctmgr is rarely run."""
+"""Cache the accounts of users who request reservations, to limit the calls of sacctmgr."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ from slurm_gpu.wire.answers.reservation import Report, Reservation, ReservationS
 
 _OPEN = [state.value for state in ReservationState if not state.is_over]
 _PROMISED = [state.value for state in ReservationState if state.is_promised]
-# Name of the watermark whose row a deciding transaction locks until it ends.
+# Transactions that request, approve or cancel a reservation lock the row of this watermark until they end.
 _TURN = "reservations"
 _MOST_A_DAY = 50
-"""Maximum number of requests that one user may store within a day, since rows are never removed."""
+"""Maximum number of requests of one user per day; the limit exists because rows are never removed."""
 _DAY_S = 86400
 # The sender's clock may be at most this far ahead of this host's clock.
 _AHEAD_S = 60
@@ -114,7 +114,7 @@ def approve(
 def _promised_to_another(
     connection: Connection, one: Reservation, start_s: int, end_s: int, mine: set[str]
 ) -> str | None:
-    """Describe which of the nodes another reservation includes for part of the time; None if all are free."""
+    """Name the nodes that another reservation includes for part of the time; return None if all are free."""
     table = reservation.c
     others = select(reservation).where(
         table.cluster == one.cluster,
@@ -131,7 +131,7 @@ def _promised_to_another(
 
 
 def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> dict[str, Any]:
-    """Return the columns to change for new nodes of a reservation: only an error if the nodes are taken."""
+    """Return the columns to update when a reservation's nodes change: `nodes`, or `error` if taken."""
     _wait_for_turn(connection, now_s)
     assert one.start_s is not None
     assert one.end_s is not None
@@ -200,7 +200,7 @@ def _wait_for_turn(connection: Connection, now_s: int) -> None:
 
 
 def _as_it_is(connection: Connection, one: Reservation, now_s: int) -> Reservation:
-    """Lock the table and read the reservation again, since it may have changed in the meantime."""
+    """Lock the table and read the reservation again, since another request may have changed it."""
     _wait_for_turn(connection, now_s)
     fresh = find_one(connection, one.cluster, one.id)
     assert fresh is not None  # rows are never removed

@@ -21,8 +21,8 @@ from slurm_gpu.files.atomic import whole_file
 DUMP_PROGRAMS = ("mariadb-dump", "mysqldump")
 MARIADB_BACKUPS = Path("/var/lib/slurm-gpu/backup")
 _WITHOUT = "make a backup by other means and run `slurm-gpu db upgrade --no-backup`"
-# Matches the names of backups by upgrades, to find the partial files of interrupted backups: each name
-# contains another time, and the files may be large.
+# Matches the names of backups before upgrades, to find the partial files of interrupted backups. These files
+# may be large, and new backups do not replace them, because each name contains the time.
 _BACKUPS = "*-before-*"
 _COMPLETE = b"-- Dump completed"
 _TAIL_BYTES = 256
@@ -74,11 +74,11 @@ def _copy_sqlite(database: Path, target: Path) -> Path:
             contextlib.closing(sqlite3.connect(unfinished)) as copy,
         ):
             source.backup(copy)
-            # A single file, which an admin may move.
+            # In the journal mode DELETE, the copy is a single file, which an admin may move.
             copy.execute("PRAGMA journal_mode=DELETE").close()
-        if os.geteuid() == 0:  # for slurm-gpudbd's own user to restore
+        if os.geteuid() == 0:  # slurm-gpudbd's own user must be able to restore the copy
             owner = database.stat()
-            # The user owns the folder, and could have put a symbolic link in its place.
+            # slurm-gpudbd's user owns the folder, and could have replaced the file with a symbolic link.
             os.chown(unfinished, owner.st_uid, owner.st_gid, follow_symlinks=False)
     return target
 

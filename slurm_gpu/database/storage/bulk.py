@@ -1,4 +1,4 @@
-"""Insert many rows into MariaDB with few statements: the driver takes longer per row than the server."""
+"""Insert many rows into MariaDB with few statements, because the driver is slow at inserting single rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from slurm_gpu.database.storage.prefetch import read_ahead
 
 _NAME = re.compile(r"%\((\w+)\)s")
 _VALUES = re.compile(rf"\({_NAME.pattern}(?:, {_NAME.pattern})*\)")
-# Characters that need no escape under any server settings; most texts contain no others.
+# Characters that need no escape under any server settings. Most texts contain only these characters.
 _PLAIN = re.compile(r"[\w .,:;=+/@#()\[\]-]*", re.ASCII)
 _ROWS_AT_ONCE = 500
-# Well below the 16 MiB that MariaDB accepts per statement by default.
+# The limit is well below the 16 MiB that MariaDB accepts per statement by default.
 _STATEMENT_CHARACTERS = 1 << 20
-# Small enough for MariaDB to start while more statements are being written.
+# Statements are short, because MariaDB executes the first one while the next ones are built.
 _OF_MANY_CHARACTERS = 1 << 18
 
 
@@ -56,7 +56,7 @@ def insert(
 def _parts(dialect: Dialect, statement: Insert, keys: tuple[str, ...]) -> tuple[str, str, Sequence[str]]:
     """Return the SQL before and after the values, and the column names in the order of the values.
 
-    The result is cached, since compiling takes as long as inserting hundreds of rows.
+    The result is cached, since compiling a statement takes as long as inserting hundreds of rows.
     """
     compiled = statement.compile(dialect=dialect, column_keys=list(keys))
     values = _VALUES.search(compiled.string)
@@ -82,7 +82,7 @@ def _texts(
             columns = dict(zip(names, zip(*some, strict=True), strict=True))
             written = [words.of(columns[name], processors[name]) for name in order]
             texts = list(map(",".join, zip(*written, strict=True)))
-        except Exception as error:  # any error is due to these rows and would recur
+        except Exception as error:  # every error is caused by the rows and would recur
             raise StatementError(str(error), None, None, error) from error
         yield from texts
 
@@ -94,7 +94,7 @@ class _Words:
         self._escape = escape
         # Most texts, and most objects that become texts, occur in many rows.
         self._texts = _Texts(escape)
-        # keeps the object itself, so that no other gets its id
+        # keeps the object alive, so its id remains unique
         self._objects: dict[int, tuple[Any, Any]] = {}
 
     def of(self, column: Sequence[Any], process: Callable[[Any], Any] | None) -> Sequence[str]:

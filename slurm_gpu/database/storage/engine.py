@@ -47,9 +47,9 @@ from slurm_gpu.errors import DatabaseError, InputError
 
 T = TypeVar("T")
 
-# Time limit for SQLite's single writer, and for a connection of the pool.
+# Maximum wait until another writer of SQLite has finished, and until a connection of the pool is free.
 LOCK_WAIT_S = 30
-# Time limit on MariaDB for rows that another session has locked. All shipments wait meanwhile.
+# Maximum wait for rows that another session of MariaDB has locked. All shipments wait during this time.
 ROW_LOCK_WAIT_S = 5
 ANSWERS_WITHIN_S = 60
 # Errors due to values that the database or driver rejects, at every attempt. All other errors are
@@ -71,11 +71,11 @@ _POOL: dict[str, Any] = {"pool_size": 10, "max_overflow": 40, "pool_timeout": LO
 
 
 class UnusableDatabaseError(DatabaseError):
-    """Raised if the database is unusable in its current state, so that waiting does not help."""
+    """Raised if the database is unusable in its current state, and waiting does not help."""
 
 
 class InvalidUrlError(UnusableDatabaseError):
-    """Raised if `url` in slurm-gpudbd.yaml is invalid, so that systemd does not restart slurm-gpudbd."""
+    """Raised if `url` in slurm-gpudbd.yaml is invalid; systemd then does not restart slurm-gpudbd."""
 
     exit_code = InputError.exit_code
 
@@ -144,7 +144,7 @@ class Database:
         self._make_file()
         with _translated(), self.engine.connect() as connection, _one_upgrader(connection):
             self._require_known(connection)
-            connection.commit()  # Alembic would leave an open transaction to its caller
+            connection.commit()  # Alembic does not end a transaction that was open before
             alembic.command.upgrade(_alembic(connection), "head")
 
     def is_due(self) -> bool:
@@ -210,7 +210,7 @@ class Database:
 
 @functools.cache
 def known_revisions() -> Sequence[str]:
-    """Return all schema revisions from the first one to that of this version."""
+    """Return all schema revisions from the first one to the current one."""
     scripts = alembic.script.ScriptDirectory.from_config(_alembic(None))
     return [script.revision for script in scripts.walk_revisions()][::-1]
 
@@ -248,7 +248,7 @@ def _checked_url(url: str) -> URL:
         raise InvalidUrlError(
             "the database name is missing; append it to the host, as in localhost/slurm_gpu"
         )
-    # Commands run in other directories than slurm-gpudbd.
+    # A relative path would be wrong, because commands run in other directories than slurm-gpudbd.
     if backend == "sqlite" and not (parsed.database or "").startswith("/"):
         raise InvalidUrlError(
             "a SQLite database requires an absolute path, and thus four slashes, as in "
@@ -269,8 +269,8 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
             isolation_level="READ COMMITTED",
             pool_pre_ping=True,  # after a restart of MariaDB, the next request gets a new connection
             pool_recycle=1800,
-            # Strict, regardless of the server's default: a value that does not fit is an error and is never
-            # truncated.
+            # The mode is strict, regardless of the server's default: a value that does not fit causes an
+            # error and is never truncated.
             connect_args={
                 "sql_mode": "TRADITIONAL",
                 "connect_timeout": 5,
@@ -297,8 +297,8 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
 def _tls(url: URL) -> dict[str, bool]:
     """Return the TLS options of pymysql: disable TLS over a Unix socket, unless the URL has TLS options.
 
-    By default, pymysql reads all trusted certificate authorities of this host for each connection, although
-    they are rarely needed. This takes 20 ms of processor time and 0.8 MB.
+    By default, pymysql reads all trusted certificate authorities of this host for each connection, which
+    takes 20 ms of processor time and 0.8 MB, although they are rarely needed.
     """
     chosen = any(name.startswith("ssl") for name in url.query)
     is_pymysql = url.drivername.endswith("+pymysql")
@@ -311,7 +311,7 @@ def _prepare_mariadb(connection: Any, _: object) -> None:
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
-    # Transactions are begun by _begin_sqlite: those of the driver begin too late for a consistent read.
+    # _begin_sqlite begins transactions, because the driver would begin them too late for a consistent read.
     connection.isolation_level = None
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()

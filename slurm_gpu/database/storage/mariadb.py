@@ -8,7 +8,7 @@ from pymysql.cursors import Cursor
 from pymysql.err import DataError
 from sqlalchemy import Connection
 
-# MariaDB's error number.
+# MariaDB's error number for a statement that is too long.
 PACKET_TOO_LARGE = 1153
 # Upper limit for the bytes of a packet that precede the statement.
 _HEAD_BYTES = 64
@@ -53,7 +53,7 @@ def measure_statements(connection: Any, _: object) -> None:
 
 
 def wait_for_locks(connection: Connection, seconds: int | None, usual_s: int) -> None:
-    """Set for how many seconds statements of this session wait for locked rows; with None, they do not wait.
+    """Set how many seconds this session's statements wait for locked rows; with None, they do not wait.
 
     `usual_s` is the limit with which a session begins.
     """

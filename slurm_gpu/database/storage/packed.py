@@ -3,9 +3,9 @@
 The first byte of a value identifies its format. Stored values must remain readable indefinitely, so a format
 never changes, including its dictionary. A new format gets another first byte.
 
-    b"1"  JSON, deflated (RFC 1951) with the preset dictionary _DICTIONARY. It contains a histogram
-          {percent: ms} as a list, which takes half the space: the first percentage, then the ms of each
-          percentage from it on.
+    b"1"  JSON, deflated (RFC 1951) with the preset dictionary _DICTIONARY. A histogram {percent: ms} is
+          stored as a list, which takes half the space: the first percentage, then the ms of that percentage
+          and of each following one.
     b"2"  A timeline, deflated in the same way: a line of JSON, [width_s, start_s, name, …], then the bytes of
           each series in the same order. All series have the same length.
 """
@@ -27,8 +27,8 @@ from slurm_gpu.wire import HISTOGRAM_BINS
 HISTOGRAMS = "util_hist_ms", "mem_hist_ms"
 _JSON, _TIMELINE = b"1", b"2"
 _PERCENTS = [str(percent) for percent in range(HISTOGRAM_BINS)]
-# Frequent content of records, the most frequent last. In such short texts, names would take most of the
-# space.
+# Frequent content of records, the most frequent last. Records are short, so the names in them would otherwise
+# take most of the space.
 _DICTIONARY = b"""\
 "nvlink_tx_bytes":["nvlink_rx_bytes":["ecc_uncorrected":["hw_power_brake_slowdown":"hw_thermal_slowdown":\
 "sync_boost":"sw_thermal_slowdown":"hw_slowdown":"sw_power_cap":,"nvlink",[1,2,4,8,16,32,64,128,256,512,1024,\
@@ -39,7 +39,7 @@ _DICTIONARY = b"""\
 "processes":[0.0,1.0,1.0],"energy_j":[0.0],"pcie_rx_bytes":[0.0],"pcie_tx_bytes":[0.0],"ecc_corrected":[0.0],\
 "throttle_s":{},"util_hist_ms":[0,0,0,0,0,0,0,0,0,0],"mem_hist_ms":[0,0,0,0,0]}"""
 _LEVEL = 3  # a higher level takes 25 % more time and saves 2 %
-# Texts are short, so a larger window and larger tables would only increase the memory to clear.
+# Values are short, so a larger window and larger tables would only cost time for clearing memory.
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 6
 
 _encode = msgspec.json.Encoder().encode

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# Interval at which the thread checks whether it is still needed.
+# Interval at which the thread checks whether the consumer still needs items.
 _CHECK_EACH_S = 0.1
 
 

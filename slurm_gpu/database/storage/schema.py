@@ -1,9 +1,9 @@
 """Define the tables of docs/contracts.md, section 2, for queries; migrations create them.
 
-A record's statistics and histograms are packed into one column, in the wire format. They are read together
-and merged in Python, and a new metric needs no migration. Writing 58 mostly empty columns per device would be
-slower. The columns by which reports filter and sort are derived from the statistics and stored in `run`. The
-timeline has its own column, since it is kept for a limited time and rarely read.
+A record's statistics and histograms are packed into one column, in the wire format. Statistics are read
+together and merged in Python, and a new metric needs no migration. Writing 58 mostly empty columns per device
+would be slower. The columns by which reports filter and sort are derived from the statistics and stored in
+`run`. The timeline has its own column, because timelines are kept for a limited time and rarely read.
 
 Rows of `run_device` are ordered by arrival (`row_id`). If they were ordered by their key, which begins with a
 random number, pages would be only half full, and each index would repeat the 56 bytes of the key.
@@ -239,7 +239,7 @@ run_window = Table(
     Column("device", String(NAME_LENGTH), primary_key=True),
     Column("node", String(NAME_LENGTH), nullable=False),
     Column("job_id", BigInteger, nullable=False),
-    Column("at_s", BigInteger, nullable=False),  # when it arrived
+    Column("at_s", BigInteger, nullable=False),  # arrival of the window
     Column("start_s", Double, nullable=False),
     Column("width_s", Double, nullable=False),
     Column("series", LongJson, nullable=False),
@@ -251,7 +251,7 @@ run_window = Table(
 device = Table(
     "device",
     metadata,
-    # The node comes first, as in events: a node replaces only its own rows.
+    # The node is part of the key, as in events, because a node may replace only its own rows.
     Column("node", String(NAME_LENGTH), primary_key=True),
     Column("uuid", String(NAME_LENGTH), primary_key=True),
     Column("at_s", BigInteger, nullable=False),

@@ -1,4 +1,4 @@
-"""Upgrade the schema: slurm-gpudbd does this for an empty database, and an admin for any other."""
+"""Upgrade the schema: slurm-gpudbd upgrades an empty database, and an admin upgrades any other."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Newest:
 
 @functools.cache
 def _statement(newest: Newest, dialect: str) -> Insert:
-    # The order comes last: MariaDB assigns from left to right, and the condition reads the old order.
+    # `order` is assigned last: MariaDB assigns from left to right, and the condition needs its old value.
     table = newest.table
     fixed = (*newest.key, *newest.owner, *newest.apart, newest.order)
     names = [c.name for c in table.columns if c.name not in fixed] + [newest.order]

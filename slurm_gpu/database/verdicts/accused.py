@@ -27,7 +27,7 @@ class Accused:
         self.suspects: Sequence[ReportedSuspect] = ()
 
     def refresh(self, now_s: float) -> None:
-        """Read the evidence again if EACH_S have passed since the last time."""
+        """Read the evidence unless it was read less than EACH_S ago."""
         if now_s < self._due_s:
             return
         self._due_s = now_s + EACH_S

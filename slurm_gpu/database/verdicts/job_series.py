@@ -31,15 +31,15 @@ _ANSWERS_WITHIN_S = 45.0
 # The last records from all nodes of a run are at most this far apart.
 _ENDS_WITHIN_S = 60.0
 _LOST_NODES = ("NODE_FAIL", "REQUEUED")
-# Maximum CPU use of a node that the job may cause: a multiple of the job's mean use of its own CPUs, plus a
-# share for the system.
+# A node's CPU use up to this limit is attributed to the job. The limit is a multiple of the job's mean use of
+# its own CPUs, plus a share for the system.
 _OWN_CPU_TIMES, _SYSTEM_CPU = 2.0, 0.1
 
 
 def kept_nodes(run: Run) -> frozenset[str]:
     """Return the nodes of a run, except those that it released while it continued.
 
-    If a node failure or a requeue ended the run, return all of its nodes, since a silent node is evidence.
+    If a node failure or a requeue ended the run, return all of its nodes, since silent nodes are evidence.
     """
     records = run.devices or ()
     reported_at_s: dict[str, int] = {}
@@ -75,9 +75,9 @@ def workers_of(run: Run, nodes: Collection[str] | None = None) -> dict[tuple[str
 def groups_of(run: Run, given: str | None, workers: Sequence[JobWorker]) -> Groups | None:
     """Return the groups of workers with equal roles, or None if there is no information about groups.
 
-    `given` is the value of `--groups`. If it is None, the recorded arguments of the program determine the
-    groups. In that case, all GPUs of a group have the same model, since faster models wait for slower ones
-    and reach a different fraction of their peak speed. Ranks are assumed to be in the order of node and
+    `given` is the value of `--groups`. If `given` is None, the recorded arguments of the program determine
+    the groups, and all GPUs of a group have the same model, since faster models wait for slower ones and
+    reach a different fraction of their peak speed. Ranks are assumed to be in the order of node and
     index, as launchers assign them. Raise ValueError if `given` does not fit this job.
     """
     if given is not None:
@@ -128,7 +128,7 @@ def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series
         one = worker_series_of_timeline(worker, item.timeline)
         share = throttled.get((item.node, item.device))
         if share is not None:
-            # Records contain only the total, so each bin gets the same share.
+            # Records contain only the total throttled time, so each bin gets the same share of it.
             even = np.full(one.n_bins, share)
             values = {**one.values, Metric.THROTTLE: even}
             one = replace(one, values=values)
@@ -160,7 +160,7 @@ def series_of_windows(
     cpu = series.get(Metric.CPU)
     if cpu is None or not middle(cpu.ravel()) > _OWN_CPU_TIMES * _own_cpu(run) + _SYSTEM_CPU:
         return series
-    # Processes that do not belong to the job use the CPUs.
+    # The CPU use is too high to come from the job alone.
     return replace(series, values={name: rows for name, rows in series.values.items() if name != Metric.CPU})
 
 
@@ -177,14 +177,14 @@ def _own_cpu(run: Run) -> float:
 def _cut_to_common_end(series: Sequence[WorkerSeries]) -> Sequence[WorkerSeries]:
     """Cut all series at the end of the earliest window, since nodes send windows at different times.
 
-    Otherwise, for a job of one minute, values of some nodes would be missing for a third of the time.
+    In a job of one minute, values of some nodes would otherwise be missing for a third of the time.
     """
     ends: dict[str, float] = {}
     for one in series:
         ends[one.worker.node] = max(one.end_s, ends.get(one.worker.node, one.end_s))
     end_s = min(ends.values(), default=0.0)
     if not ends or max(ends.values()) - end_s > _ANSWERS_WITHIN_S:
-        return series  # a node without values for this time is evidence
+        return series  # missing values of a node may be evidence of a fault
     cut = []
     for one in series:
         n_bins = max(0, math.floor((end_s - one.start_s) / one.width_s + 1e-6))

@@ -57,7 +57,7 @@ class VerdictSnapshots:
         return self._clock.wall()
 
     def queue(self) -> Mapping[int, QueuedJob] | None:
-        """Return slurmctld's jobs by ID, or None if it has never answered."""
+        """Return slurmctld's jobs by ID, or None if slurmctld has never answered."""
         queue = self._view.queue()
         return None if queue is None else queue.by_id
 
@@ -70,7 +70,7 @@ class VerdictSnapshots:
         return self._memory.board.values()
 
     def facts(self, node: str, uuid: str) -> DeviceFacts | None:
-        """Return the facts of a GPU from a cache, which is renewed earlier if this GPU is unknown."""
+        """Return the cached facts of a GPU; an unknown GPU causes the cache to be renewed sooner."""
         found = self._facts.get((node, uuid))
         age_s = self._clock.monotonic() - self._facts_s
         if age_s >= FACTS_EACH_S or (found is None and age_s >= _FACTS_AGAIN_S):
@@ -82,12 +82,12 @@ class VerdictSnapshots:
         return found
 
     def index_of(self, node: str, uuid: str) -> int | None:
-        """Return the index that the driver of its node assigns to a GPU, or None if it is unknown."""
+        """Return the index that the node's driver assigns to a GPU, or None if the GPU is unknown."""
         found = self._facts.get((node, uuid))
         return None if found is None else found.index
 
     def ask(self, job: QueuedJob) -> None:
-        """Request windows from a job's nodes, which send them in their second shipment after this request."""
+        """Request windows from a job's nodes; a node sends them in its second shipment after the request."""
         self.need_live(job.nodes)
         for node in job.nodes:
             self._ask(node, job.job_id)
@@ -96,7 +96,7 @@ class VerdictSnapshots:
         """Return the series of a job's windows and its groups of equal workers, as in `slurm-gpu diagnose`.
 
         Return None until all nodes of the job have sent windows. If `take_part` is true, the windows of one
-        node are enough. Also return None while the run is missing in accounting.
+        node are enough. Also return None while accounting does not contain the run.
         """
         now_s = self._clock.wall()
         with self._database.reading() as connection:

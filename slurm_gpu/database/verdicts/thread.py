@@ -39,7 +39,7 @@ def _watch(services: Services, stop: threading.Event) -> None:
     while not stop.is_set():
         try:
             run = _load(services, stop)
-        except Exception as error:  # an import fails while no file descriptor is free, which may be temporary
+        except Exception as error:  # a lack of file descriptors, for example, may be temporary
             outage.failed(error)
             stop.wait(RETRY_S)
         else:

@@ -38,18 +38,18 @@ from slurm_gpu.wire.answers.verdicts import JobVerdict
 log = logging.getLogger(__name__)
 
 SCAN_S = 5.0
-# Maximum fraction of one CPU core; after an expensive scan, the next one starts later.
+# Scans use at most this fraction of one CPU core; the longer a scan takes, the later the next scan starts.
 SHARE = 0.08
-# Requested windows never arrive within this time.
+# Requested windows are read only after this time, because they never arrive sooner.
 READ_AFTER_S = 8.0
 GIVE_UP_S = 45.0
-# A hang is reported only if it lasts this long, unless no other condition resembles it. Each GPU has a new
+# A hang that resembles other conditions is reported only after it has lasted this long. Each GPU sends a new
 # value within this time.
 _STILL_S = 15.0
 _SAME_HANG_S = 45.0
 _STALLED_AT_ONCE = 8
 _STALLED_SCORE = 100.0
-# A shorter run is not evidence that its GPUs are healthy.
+# A run that is shorter than this is not evidence that its GPUs are healthy.
 _VOUCHES_AFTER_S = 300.0
 _NOTHING = (Cause.HEALTHY, Cause.INCONCLUSIVE)
 
@@ -60,7 +60,7 @@ class _WatchedJob:
     start_s: int
     episodes: RunEpisodes[Verdict]
     judged_live_s: float | None = None
-    """The time at which the job was last diagnosed from live values because it was stalled."""
+    """The last time at which the job was stalled and was therefore diagnosed from live values."""
     n_moving: int = 0
     hung_s: float = 0.0
     hung_last_s: float = -math.inf
@@ -107,7 +107,7 @@ class JobWatch:
             job
             for job in scores
             if (self._jobs[job].episodes.reported is not None or self._jobs[job].episodes.unsure)
-            # A hang is over when the job continues, which live values show without a window.
+            # A hang ends when the job continues; live values are enough to detect this.
             and not self._jobs[job].seen_stalled
         }
         for job in self._rotation.next(now_s, scores, found, self._wanted(scores)):
@@ -197,7 +197,7 @@ class JobWatch:
         return reported is not None and reported.found.cause == Cause.HANG
 
     def _wanted(self, scores: Mapping[int, float]) -> set[int]:
-        """Return the jobs on suspected GPUs; they are diagnosed because a healthy job is evidence too."""
+        """Return the jobs on suspected GPUs, which are diagnosed because a healthy job is evidence, too."""
         accused = self._accused.places
         if not accused:
             return set()
@@ -236,7 +236,7 @@ class JobWatch:
                 item.hung_s = now_s
             item.hung_last_s = now_s
             if verdict.strength < CLEAR_HANG and now_s - item.hung_s < _STILL_S:
-                return  # loading and similar phases may look like a hang for a while
+                return  # loading and similar phases may resemble a hang for a while
         cause = None if verdict.cause in _NOTHING or verdict.suspect else verdict.cause.value
         finding = EpisodeFinding(cause, verdict.strength, verdict)
         self._store_changes(item, item.episodes.add(finding, now_s))

@@ -1,4 +1,4 @@
-"""Find causes of slow steps from timings that the job itself records, which show where time is spent.
+"""Find causes of slow steps from the timings of operations that the job itself records.
 
 A what-if analysis computes, for each imbalance, how long a step would take without it.
 """
@@ -48,8 +48,8 @@ _TWO_DECIMALS_BELOW = 1.2
 def judge_steps(steps: StepSeries) -> Verdict:
     """Judge a job only by timings.
 
-    If a worker is always slower, timings do not show whether it has more to do or its GPU is slow; the GPU's
-    counters do.
+    If a worker is always slower, timings do not show whether the worker has more to do or its GPU is slow.
+    The counters of the GPU show this.
     """
     cost = _cost(steps)
     n_replicas, n_stages, n_steps, _ = cost.shape
@@ -147,8 +147,8 @@ def _two_groups(
 ) -> tuple[float, Verdict] | None:
     """Find stages of replicas that clearly take longer than the faster replicas' same stage.
 
-    Return the loss and a verdict that names them. Two replicas have no majority, and a large slow group may
-    have more work, so the verdict accuses no GPU.
+    Return the loss and a verdict that names these stages. Two replicas have no majority, and a large slow
+    group may have more work, so the verdict accuses no GPU.
     """
     ratio = _ratios(levels, stage)
     noise = np.abs(residuals(cost)).reshape(ratio.size, -1)
@@ -273,7 +273,7 @@ def _of_replicas(ratio: Matrix) -> Matrix:
 def _replica(ratio: Matrix, steps: StepSeries) -> Verdict | None:
     """Find replicas that have more to do: all of their stages take longer by the same factor.
 
-    A slow GPU affects only one stage.
+    In contrast, a slow GPU affects only one stage of its replica.
     """
     n_replicas, n_stages = ratio.shape
     if n_replicas < 2 or n_stages < 2:

@@ -119,7 +119,7 @@ def _reject_duplicates(
     ranks: NDArray[np.intp],
     slot: NDArray[np.intp],
 ) -> None:
-    """Raise ValueError if a worker has more rows per operation than its peers, since it would appear slow."""
+    """Raise ValueError if a worker has more rows per operation than its peers and would appear slow."""
     each = np.bincount(2 * flat + backward)[2 * flat + backward]
     most = np.zeros(ranks.shape, dtype=np.intp)
     np.maximum.at(most, (index[0], index[1], slot), each)

@@ -13,7 +13,7 @@ from slurm_gpu.diagnose.robust import Matrix, median
 
 # Standard deviation of the usual variation among microbatches of equal content.
 LITTLE_CV = 0.045
-# Usual variation does not make a microbatch take longer than this, relative to the median of its worker.
+# Maximum duration of a microbatch with usual variation, relative to the median of its worker.
 _USUAL_LONGEST = 1.2
 
 
@@ -46,7 +46,7 @@ def without_variation(cost: Matrix, levels: Matrix) -> Matrix:
     """Return the times as they would be without unusual variation among a worker's microbatches.
 
     The maximum of many workers exceeds their median even if none is slow. If unusually long operations are
-    rare, only these are shortened. Otherwise, all times of a worker are set to its usual time.
+    rare, only these operations are shortened. Otherwise, all times of a worker are set to its usual time.
     """
     usual = levels[:, :, None, None]
     shortened = np.where(usual > 0, np.minimum(cost, _USUAL_LONGEST * usual), cost)

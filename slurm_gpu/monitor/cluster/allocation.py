@@ -23,7 +23,7 @@ class SquareAllocation:
     whole: Mapping[int, Sequence[int]]
     shared: Mapping[int, Sequence[int]]
     jobs_at: Mapping[int, Sequence[int]]
-    """Contains only squares with a job."""
+    """The jobs on each square; squares without a job are omitted."""
 
     def is_shared(self, square: int) -> bool:
         """Return whether a job on the square has only part of the GPU."""
@@ -35,8 +35,8 @@ def find_allocation(
 ) -> SquareAllocation:
     """Find the squares of each job on the nodes of a layout.
 
-    Slurm numbers GPUs by its own configuration. Slurm's positions are therefore used only if no slurm-gpud
-    reports the devices of a job, for example in the job's first seconds.
+    Slurm numbers GPUs according to its own configuration. Slurm's positions are therefore used only if no
+    slurm-gpud reports the devices of a job, for example in the job's first seconds.
     """
     whole: dict[int, list[int]] = {}
     shared: dict[int, list[int]] = {}

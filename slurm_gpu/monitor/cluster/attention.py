@@ -31,8 +31,8 @@ class Attention:
     """Watches jobs over successive states."""
 
     def __init__(self, watch: Watch | None = None) -> None:
-        # Live values arrive only every minute while no page is open, but still show how long a device was
-        # idle.
+        # While no page is open, live values arrive only every minute, so each value must cover a longer
+        # period than by default.
         self._watch = Watch(AlertThresholds(value_for_s=LIVE_VALID_S)) if watch is None else watch
 
     @property

@@ -33,13 +33,13 @@ class Board:
             self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
-        """Wake the requests that are waiting now. Later requests wait for another event."""
+        """Wake the requests that are waiting now. Later requests wait on a new event object."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
 
     async def changed(self, version: int | None, within_s: float) -> bool:
-        """Wait until `version` is outdated or the server stops; return False after `within_s`."""
+        """Wait until `version` is outdated or the server stops; return False if `within_s` passes first."""
         self._loop = asyncio.get_running_loop()
         self.is_viewed = True
         if self.stopping or (self.state is not None and self.state.version != version):

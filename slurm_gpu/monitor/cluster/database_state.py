@@ -15,7 +15,7 @@ from slurm_gpu.wire.answers.verdicts import Verdicts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseState:
-    """The last answers. Times are from the wall clock of this host, except those that Slurm reports."""
+    """The last answers of slurm-gpudbd. Times are from this host's wall clock unless Slurm reports them."""
 
     cluster: ClusterState
     live: Mapping[str, Live]
@@ -23,15 +23,15 @@ class DatabaseState:
     """The time at which `live` was read."""
     reports: Sequence[NodeReport]
     reservations: Sequence[Reservation] | None
-    """None if they could not be read."""
+    """The reservations, or None if they could not be read."""
     running: Running | None
-    """None if it could not be read, for example from an older slurm-gpudbd."""
+    """The use of running jobs, or None if it could not be read, as from an older slurm-gpudbd."""
     verdicts: Verdicts | None = None
-    """None if they could not be read, for example from an older slurm-gpudbd."""
+    """The verdicts, or None if they could not be read, as from an older slurm-gpudbd."""
 
     @property
     def as_of_s(self) -> float:
-        """Return the older of the times of `live` and `cluster`. Both change every second."""
+        """Return the older of the times of `live` and `cluster`, both of which change every second."""
         return min(self.live_s, self.cluster.as_of_s)
 
     def uses(self) -> Mapping[int, RunningUse]:

@@ -58,7 +58,7 @@ def state_frame(
 
 
 def _surplus(place: NodeSquares, node: ClusterNode | None, allocation: SquareAllocation) -> list[int]:
-    """Return as many squares as the node has GPUs that are unknown to Slurm.
+    """Return one square for each GPU of the node that is unknown to Slurm.
 
     No job can use these GPUs. They cannot be identified, so this function returns the last squares, in
     Slurm's likely order, that have no job.
@@ -127,7 +127,7 @@ def _by_square(layout: SquareLayout, live: Mapping[str, Live]) -> list[tuple[int
 
 
 def _clock(layout: SquareLayout, values: list[tuple[int, LiveDevice]]) -> bytes:
-    """Return clocks in % of the device's maximum or, if it is unknown, of its type's highest clock now."""
+    """Return clocks in % of the device's maximum; if unknown, in % of its type's highest current clock."""
     greatest: dict[str, float] = {}
     for square, value in values:
         if value.sm_clock_mhz is not None:

@@ -1,6 +1,6 @@
 """Assign each GPU a square, in the order of zones, racks, nodes and GPUs.
 
-The order does not depend on jobs.
+The order of squares does not depend on jobs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurm_gpu.wire import DeviceFacts
 from slurm_gpu.wire.answers.cluster import ClusterNode
 from slurm_gpu.wire.answers.runs import NodeReport
 
-# Devices without a known number come last.
+# Sort key of devices whose number is unknown, which come last.
 _LAST = 1 << 30
 
 
@@ -28,7 +28,7 @@ class Square:
 
     index: int
     uuid: str | None
-    """None if no slurm-gpud has reported the device."""
+    """The device's UUID; None if no slurm-gpud has reported the device."""
     type: str
     sm_clock_max_mhz: float | None = None
 

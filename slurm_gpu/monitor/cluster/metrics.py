@@ -70,8 +70,7 @@ def _memory_pct(value: LiveDevice) -> float | None:
     return None if value.mem_used_frac is None else 100 * value.mem_used_frac
 
 
-# Metrics that show the last value of a device. `clock` is not among them, because it is relative to a
-# maximum.
+# Metrics that show the last value of a device. `clock` is not included, because it is relative to a maximum.
 LIVE: dict[str, Callable[[LiveDevice], float | None]] = {
     "util": lambda value: value.util_pct,
     "mem": _memory_pct,

@@ -29,7 +29,7 @@ class Observed:
     at_s: float
     seen: DatabaseState
     alerts: Sequence[Alert] | None
-    """The most serious first; None if jobs were not watched for long enough and the records are missing."""
+    """Alerts, the most serious first; None if jobs were not watched long enough and records are missing."""
 
 
 class Observer:
@@ -52,7 +52,7 @@ class Observer:
         """The error of the last poll; None if it succeeded."""
 
     def poll(self) -> None:
-        """Poll once; raise SlurmGpuError on failure only if there has never been an answer."""
+        """Poll once; if this fails and no earlier poll succeeded, raise SlurmGpuError."""
         now = self._monotonic()
         try:
             with self._connect() as source:

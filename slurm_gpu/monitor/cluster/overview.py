@@ -36,7 +36,7 @@ class ShownRow:
 
     row: GpuRow
     devices: Sequence[LiveDevice]
-    """Node by node in the driver's order, without the GPUs that slurm-gpud does not report."""
+    """The devices that slurm-gpud reports for the row, by node, in the driver's order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Overview:
     """The number of GPUs allocated to each user's jobs, the largest first; shards count as fractions."""
     rows: Sequence[ShownRow]
     alerts: Sequence[JobAlert] | None
-    """The most serious first; None if the cluster has not been watched for long enough."""
+    """Alerts, the most serious first; None if the cluster has not been watched for long enough."""
 
     @property
     def waiting_jobs(self) -> int:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 log = logging.getLogger("slurm-gpuweb")
 
 NODES_EVERY_S = 60.0
-# The interval after a failure is shorter, because without the devices, only the jobs on GPUs are known.
+# The interval after a failure is short, because without a list of devices, only allocations can be shown.
 NODES_AGAIN_S = 5.0
 RESERVATIONS_EVERY_S = 15.0
 RUNNING_EVERY_S = 60.0
@@ -34,12 +34,12 @@ VERDICTS_EVERY_S = 5.0
 # An open page sends at least one request within this time.
 VIEWED_FOR_S = 60.0
 _LEAST_PAUSE_S = 0.5
-# The maximum share of time spent on polls, so that a slow slurm-gpudbd is polled less often.
+# The maximum share of time spent on polls; a slow slurm-gpudbd is therefore polled less often.
 _LOAD = 0.5
 
 
 class _Part(Generic[T]):
-    """One kind of answer, requested again when it is due."""
+    """One kind of answer, which is requested at intervals."""
 
     def __init__(self, every_s: float, again_s: float | None = None) -> None:
         self._every_s = every_s
@@ -48,7 +48,7 @@ class _Part(Generic[T]):
         self.last: T | None = None
 
     def refresh(self, now: float, ask: Callable[[], T]) -> None:
-        """Request a new answer if it is due. If `ask` fails, raise its error and keep the last answer."""
+        """Request a new answer if one is due. If `ask` fails, raise its error and keep the last answer."""
         if now >= self._due:
             self._due = now + self._again_s
             self.last = ask()

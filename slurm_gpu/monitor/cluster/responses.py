@@ -141,7 +141,7 @@ def squares(state: PageState, visibility: Visibility, metric: str) -> bytes:
 
 
 def known_version(state: PageState, since: str) -> str:
-    """Return a known version as text, or "" for an unknown one, which is answered with all jobs."""
+    """Return a known version as text. Return "" for an unknown version; the answer then contains all jobs."""
     version = read_version(since)
     return str(version) if version is not None and state.jobs.knows(version) else ""
 

@@ -1,7 +1,7 @@
 """Draw all squares as one SVG with one path per colour, for browsers without scripts and for printing.
 
-The document is a twentieth of the size of one with one element per square. It uses the colours that the
-canvas has on a light background, because paper is light.
+The document is a twentieth of the size of one with one element per square. Its colours are those that
+the canvas has on a light background, because paper is light.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slurm_gpu.monitor.palette import INKS, STATES, sequential
 
 _SIDE, _STEP = 7, 8
 _NODES_OF_A_COLUMN = 16
-# The minimum width: a few nodes are drawn larger, so that the legend fits.
+# The maximum width, and the minimum width, which is the width that the legend requires.
 _WIDTH, _LEAST_WIDTH = 1280, 660
 _MARGIN, _HEAD, _BETWEEN = 16, 18, 12
 _LEGEND = 56
@@ -44,7 +44,7 @@ class Plan:
     """The positions of squares and labels, which change only with the layout."""
 
     corners: Sequence[tuple[int, int]]
-    """By square."""
+    """The position of each square."""
     labels: Sequence[tuple[int, int, str]]
     width: int
     height: int

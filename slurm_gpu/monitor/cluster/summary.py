@@ -1,6 +1,6 @@
 """Summarise a cluster: GPUs by type, nodes by state, reasons for waiting, and the job of each GPU.
 
-All functions are pure. Both the terminal and the pages use them.
+All functions are pure. Both the terminal and the pages use this module.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class GpuType:
     """The GPUs of one type, each of which is allocated, free or out of service."""
 
     name: str
-    """Empty if Slurm reports no type."""
+    """The name of the type; empty if Slurm reports no type."""
     total: int
     allocated: int
     free: int
     out_of_service: int
     next_free_s: int | None
-    """The earliest time at which time limits of jobs free an allocated GPU; None if unknown."""
+    """The earliest time at which a job's time limit frees an allocated GPU; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class WaitReason:
     reason: str
     n_jobs: int
     n_gpus: float | None
-    """None if the number of GPUs of any of these jobs is unknown."""
+    """The number of GPUs that these jobs request; None if the number is unknown for any of them."""
     next_start_s: int | None
     """The time at which Slurm expects the first of these jobs to start; None if it has no estimate."""
 
@@ -62,10 +62,10 @@ class GpuRow:
     reason: str | None
     in_service: bool
     gpu_type: str
-    """Types joined by `/`."""
+    """The types of the GPUs, joined by `/`."""
     gpus: Sequence[int]
     job: ClusterJob | None
-    """None if the GPUs have no known job."""
+    """The job on the GPUs; None if there is none, or if it is unknown."""
     shared: bool = False
     """Whether only some shards of the GPUs are allocated to the job."""
     n_free: int = 0
@@ -163,7 +163,7 @@ def gpu_rows(state: ClusterState) -> list[GpuRow]:
 
 
 def folded(rows: Iterable[GpuRow]) -> list[GpuRow]:
-    """Combine nodes whose rows are all equal, at the position of the first such node."""
+    """Combine nodes with equal rows, at the position of the first of these nodes."""
     by_node: dict[str, list[GpuRow]] = {}
     for row in rows:
         for name in row.nodes:

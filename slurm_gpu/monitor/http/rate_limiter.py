@@ -30,7 +30,7 @@ class RequestSlots:
         if self._of[user] >= OF_A_USER:
             why = f"{OF_A_USER} requests of {user} are already waiting for slurm-gpudbd"
             raise HTTPException(503, why, {"Retry-After": "5"})
-        # Created on first use, because it requires a running event loop.
+        # The limiter is created on first use, because it requires a running event loop.
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(AT_ONCE)
         self._of[user] += 1

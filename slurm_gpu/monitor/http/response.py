@@ -12,10 +12,10 @@ Header = tuple[bytes, bytes]
 
 _LEVEL = 6
 _LARGE_BYTES = 1 << 18
-# The level for large bodies: a higher one costs many milliseconds and saves little.
+# The gzip level for large bodies. A higher level takes many milliseconds longer and saves few bytes.
 _LARGE_LEVEL = 1
 _GZIP = 16 + zlib.MAX_WBITS
-# A shorter body fits into one packet without compression.
+# A body that is shorter than this fits into one packet without compression.
 _LEAST_BYTES = 400
 JSON = b"application/json"
 CSV = b"text/csv; charset=utf-8"

@@ -8,7 +8,7 @@ from slurm_gpu.monitor.http.response import CachedResponse
 from slurm_gpu.monitor.viewer import Visibility
 
 MAX_BYTES = 64 << 20
-# The size of an answer without its body, for its headers and table entries.
+# The memory that a cached answer takes in addition to its body, for headers and table entries.
 _OVERHEAD_BYTES = 2048
 
 

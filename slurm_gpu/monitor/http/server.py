@@ -14,10 +14,11 @@ from slurm_gpu.monitor.http.headers import HEADERS
 
 # All users of a reverse proxy on this host share one address.
 _THIS_HOST = ip_network("127.0.0.0/8"), ip_network("::1/128")
-# One address can take at most a third of 4,000 connections, and five such addresses still leave 500.
+# A single address can use at most a third of 4,000 connections. Five addresses that use their maximum leave
+# 500 connections.
 LIMITS = ConnectionLimits(
     request_within_s=10.0,
-    # An application that reads the body has already answered 408 by then.
+    # An application that reads the body answers 408 before this time.
     body_within_s=15.0,
     keep_alive_s=75,
     # The number of connections that one or two browsers open.

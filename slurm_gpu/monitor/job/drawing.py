@@ -25,7 +25,7 @@ OF_A_USER = 2
 # The time limit for one drawing. Drawing a job of 128 GPUs and 24 hours takes two seconds.
 WITHIN_S = 60.0
 _RETRY = {"Retry-After": "5"}
-# This is a command instead of an import, so that only the new process loads numpy.
+# A command draws the page, not an imported module, because only the new process should load numpy.
 DIAGNOSIS = (sys.executable, "-S", "-P", "-m", "slurm_gpu.reports.diagnosed.process")
 
 
@@ -45,7 +45,7 @@ class DrawingProcess:
             raise HTTPException(
                 503, f"{user} already has {OF_A_USER} diagnoses in progress; retry in a few seconds", _RETRY
             )
-        # Created on first use, because it requires a running event loop.
+        # The semaphore is created on first use, because it requires a running event loop.
         if self._running is None:
             self._running = asyncio.Semaphore(AT_ONCE)
         self._of[user] += 1
@@ -59,7 +59,7 @@ class DrawingProcess:
 
     async def _run(self, page_input: bytes) -> bytes:
         pipe = asyncio.subprocess.PIPE
-        # One thread per processor would compete with the web server.
+        # By default, numerical libraries use a thread per processor, which would slow down the web server.
         threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         environ = {**os.environ, **threads, "PYTHONPATH": _path()}
         environ.pop("NOTIFY_SOCKET", None)

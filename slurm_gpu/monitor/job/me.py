@@ -23,7 +23,7 @@ from slurm_gpu.wire.answers.cluster import ClusterJob
 from slurm_gpu.wire.answers.codec import to_json
 from slurm_gpu.wire.answers.quota import Quota
 
-# The maximum number of forecasts per user, for the jobs submitted first.
+# Maximum number of jobs per user with a forecast; the jobs that were submitted first are chosen.
 MOST_FORECASTS = 20
 KEPT_S = 60.0
 LIMITS_KEPT_S = 10.0
@@ -114,7 +114,7 @@ class Me:
     def _ask(self, source: DatabaseClient, job: ClusterJob) -> _Wait:
         try:
             found = source.forecast(forecast_id(job))
-        # The job has started meanwhile, or is held.
+        # There is no forecast for a job that is held or has just started.
         except (OutsideError, UsageError) as error:
             found = str(error)
         answer: _Wait = {"forecast": None, "accuracy": [], "why": None}

@@ -76,7 +76,7 @@ def read_job(text: str) -> str:
 
 
 def forecast_id(job: ClusterJob) -> str:
-    """Return the job ID to use in requests to slurm-gpudbd, which is the ID that users know.
+    """Return the job ID for requests to slurm-gpudbd, in the form that users see.
 
     For pending array tasks that Slurm has not split yet (9_2-3%1), return the ID of the array.
     """

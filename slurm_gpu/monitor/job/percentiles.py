@@ -13,7 +13,7 @@ from slurm_gpu.wire.timeline import FULL, GAP
 
 EXACT, FROM_BINS = "exact", "from bins"
 _LOW, _HIGH = 0.25, 0.95
-# Metrics without histograms, whose values are percentages of a maximum, like the bins of the timeline.
+# Metrics without histograms. Their values are percentages of a maximum, as in the bins of the timeline.
 _OF_TIMELINE = ("sm_active", "tensor", "pcie", "nvlink", "power", "sm_clock")
 
 

@@ -1,4 +1,4 @@
-"""Bundle a page's modules into one script, so that a browser needs only one request.
+"""Bundle a page's modules into one script, which a browser loads with a single request.
 
 Each imported module becomes a function that is called once and returns its exports. The page's first module
 remains a module. Other code is unchanged.
@@ -23,7 +23,7 @@ class BundleError(Exception):
 
 
 def bundled(first: str, read: Read) -> str:
-    """Return `first` and all its direct and indirect imports as one module; raise BundleError."""
+    """Return `first` and all its direct and indirect imports as one module; raise BundleError on failure."""
     exported: dict[str, list[str]] = {}
     parts = []
     for name in in_order(first, read):

@@ -19,17 +19,17 @@ from slurm_gpu.reports.diagnosed.style import page_script, page_style
 
 # Files by path. All links are relative, because slurm-gpuweb may be mounted at any path of a reverse proxy.
 PAGES: Mapping[str, str] = {"/": "index.html", "/job": "job.html"}
-# The first module of each page, which is bundled with its imports into one script.
+# The first module of each page. This module and its imports are bundled into one script.
 FIRST = {"index.html": "start", "job.html": "job"}
 _STYLE, _PALETTE = "monitor.css", "palette"
 STYLE_AND_ICON = (_STYLE, "icon.svg")
-# Allow only scripts and styles of this server: nothing inline, and no text that becomes a script.
+# The Content-Security-Policy of pages allows only scripts and styles that are files of this server.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-# The same policy for a page with inline pictures.
+# The Content-Security-Policy of pages with inline pictures.
 DRAWN_POLICY = POLICY.replace("img-src 'self'", "img-src 'self' data:")
 # The files of diagnosis pages.
 DRAWN = {"diagnosis.css": page_style, "diagnosis.js": page_script}

@@ -23,7 +23,7 @@ async def page_file(request: Request) -> Response:
 
 
 def page_routes() -> list[Route]:
-    """Return a route for each of these files."""
+    """Return a route for each file of the pages."""
     return [Route(path, page_file, methods=["GET"]) for path in page_files()]
 
 

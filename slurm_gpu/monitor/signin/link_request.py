@@ -39,8 +39,8 @@ def ask_for_link(config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> Link:
     credential = munge.encode(munge.request_digest("POST", _PATH, body), config.munge_socket)
     headers = {"Authorization": f"MUNGE {credential}", "Content-Type": "application/json"}
     try:
-        # Use the system's certificates, which include the site's own authority, and no proxy, which would see
-        # the link.
+        # Use the system's certificates, because they include the site's own authority. Do not use a proxy,
+        # because it would see the link.
         trusted = ssl.create_default_context() if web.startswith("https:") else True
         with httpx.Client(verify=trusted, trust_env=False, timeout=timeout_s) as client:
             response = client.post(web + _PATH, content=body, headers=headers)

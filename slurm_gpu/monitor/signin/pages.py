@@ -113,7 +113,7 @@ class SignInPages:
             raise HTTPException(401, "this link has already been used, or is older than a minute")
         session = request.scope.get(SESSION)
         if isinstance(session, Session) and session.uid != owner.uid:
-            # Otherwise another user's link could replace this session, and the user might not notice.
+            # Another user's link must not replace this session, since the signed-in user might not notice.
             raise HTTPException(403, f"you are signed in as {session.user}: sign out first")
         log.info("%s signed in from %s", owner.user, request.client.host if request.client else "?")
         opened = self._sessions.begin(owner.user, owner.uid)
@@ -121,7 +121,7 @@ class SignInPages:
         return _with(JSONResponse({"user": owner.user}, headers={"Cache-Control": "no-store"}), header)
 
     async def sign_out(self, request: Request) -> Response:
-        """Serve POST /signout: end the session, so that every copy of its cookie becomes invalid."""
+        """Serve POST /signout: end the session, and invalidate every copy of its cookie."""
         session = request.scope.get(SESSION)
         if isinstance(session, Session):
             await run_in_threadpool(self._sessions.end, session)

@@ -14,7 +14,7 @@ from slurm_gpu.http.networks import Network, is_among
 
 log = logging.getLogger(__name__)
 
-# The user names that sites use.
+# Matches the user names that are accepted from a proxy.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+$-]{0,255}")
 
 

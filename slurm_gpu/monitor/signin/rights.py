@@ -26,15 +26,15 @@ class Right(NamedTuple):
 
 
 def right_of(user: str, operators: Operators) -> Right:
-    """Look up the rights in the system's user database, which may wait for a directory server."""
+    """Look up the rights in the system's user database; this may wait for a directory server."""
     return Right(uid_of(user), is_operator(operators, user))
 
 
 class Rights:
     """Caches the result of `ask`, which may wait for a directory server.
 
-    A slightly old result is used while a thread refreshes it. Therefore, only a user's first request, or the
-    first after a pause of some minutes, waits.
+    A slightly old result is used while a thread refreshes it. Therefore, only the first request of a user, or
+    the first request after a pause of some minutes, waits.
     """
 
     def __init__(self, ask: Callable[[str], Right], monotonic: Callable[[], float]) -> None:

@@ -20,9 +20,9 @@ from slurm_gpu.monitor.signin.revoked_sessions import RevokedSessions
 
 KEY_BYTES = 32
 _MOST_KEY_BYTES = 4096
-# The age, as a share of the idle limit, from which a cookie is renewed.
+# A cookie is renewed once its age exceeds this share of the idle limit.
 _RENEWED_EACH = 0.1
-# The maximum time by which a cookie may be ahead of the clock, which may have been set back.
+# A cookie may be ahead of the clock by at most this time, since the clock may have been set back.
 _AHEAD_S = 60.0
 _MOST_GENUINE = 10_000
 # The maximum length of a cookie; real cookies are a tenth as long.

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 GOOD_FOR_S = 60.0
 TOKENS_OF_A_USER = 5
-# The maximum number of unused tokens. A received token is compared with all of them, so that the duration
-# reveals nothing.
+# The maximum number of unused tokens. A received token is compared with all of them, because the duration of
+# the comparison must reveal nothing.
 MOST_TOKENS = 1000
 _BYTES = 32
 _LONGEST = 128
@@ -40,7 +40,7 @@ class Tokens:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic, self._lock = monotonic, threading.Lock()
         self._waiting: dict[bytes, _Waiting] = {}
-        """The unused tokens by digest, the oldest first; the memory thus contains no usable token."""
+        """The owners of unused tokens by the token's digest, the oldest first; the tokens are not stored."""
 
     def issue(self, owner: TokenOwner) -> str:
         """Return a new token, valid for GOOD_FOR_S; raise FullError if there are too many.

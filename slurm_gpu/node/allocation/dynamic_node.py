@@ -97,7 +97,7 @@ class DynamicNode:
 
 def _options(words: list[str]) -> argparse.Namespace | None:
     """Return the parsed options of slurmd's command line, or None if it does not contain -Z."""
-    # If abbreviations were allowed, an ambiguous one would end this process.
+    # Abbreviations are disabled, because argparse exits on an ambiguous abbreviation.
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     for option in _WITH_VALUE:
         parser.add_argument(option)

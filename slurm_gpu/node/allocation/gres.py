@@ -1,9 +1,9 @@
 """Map Slurm's GPU numbers to device files, to minor numbers and MIG instances, and to UUIDs.
 
-SLURM_JOB_GPUS contains positions in the order of the `Name=gpu` lines that `slurmd -G` prints. They are
-neither minor numbers nor NVML indices: gres.conf can list files in any order, and AutoDetect uses its own
-order. A line with `Count=1` and several files (MultipleFiles, as for MIG instances) stands for one position;
-otherwise, each file does.
+SLURM_JOB_GPUS contains positions in the order of the `Name=gpu` lines that `slurmd -G` prints. Positions
+are neither minor numbers nor NVML indices: gres.conf can list files in any order, and AutoDetect uses its own
+order. A line with `Count=1` and several files (MultipleFiles, as for MIG instances) describes one position;
+on other lines, each file is one position.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from slurm_gpu.node.worker_thread import WorkerThread
 log = logging.getLogger(__name__)
 
 MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
-# Environment variable that names another file to read, if several nodes share a host.
+# The environment variable with the path of a file to read instead, if several nodes share a host.
 MIG_MINORS_VARIABLE = "SLURM_GPU_MIG_MINORS"
 
 _MIG_LINE = re.compile(r"gpu(?P<gpu>\d+)/gi(?P<gi>\d+)/(?:ci(?P<ci>\d+)/)?access (?P<minor>\d+)", re.ASCII)
@@ -133,7 +133,7 @@ class DevicePosition:
     compute_instance: int | None = None
 
     def is_at(self, facts: DeviceProperties) -> bool:
-        """Return whether the identifiers are those of the given device."""
+        """Return whether the given device is at this position."""
         return (
             facts.minor == self.minor
             and facts.gpu_instance == self.gpu_instance

@@ -1,7 +1,7 @@
 """Run `slurmd -G`, in the foreground or the background, to obtain the order of a node's GPUs.
 
 The command can take a long time, or never end. For example, if Slurm is on a file system that hangs, the
-process cannot even be killed. The main loop of slurm-gpud never waits for it.
+process cannot even be killed. The main loop of slurm-gpud never waits for the command.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _end(process: subprocess.Popen[bytes], within_s: float | None) -> None:
 
 
 def _conf_variable(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the variable with which `slurmd -G` reads the configuration of this node's slurmd, if needed."""
+    """Return the variable that makes `slurmd -G` read the configuration of this node's slurmd, if needed."""
     conf = conf_of_slurmd(environ)
     return {} if conf is None else {"SLURM_CONF": str(conf)}
 

@@ -1,4 +1,4 @@
-"""Lock a state directory for one slurm-gpud; a second one fails with an error that names the first."""
+"""Lock a state directory for one slurm-gpud; the error of a second slurm-gpud names the first."""
 
 from __future__ import annotations
 

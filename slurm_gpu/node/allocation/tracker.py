@@ -107,7 +107,7 @@ class Allocation:
         the times in a record are compared with each other.
         """
         prolog_at_s = wall_s - (now_s - self.begun_s)
-        # prolog_s has whole seconds.
+        # prolog_s is in whole seconds.
         was_set = abs(prolog_at_s - self.key.prolog_s) > STEP_S + 1
         prolog_s = int(prolog_at_s) if was_set else self.key.prolog_s
         key = replace(self.key, segment=new_segment(), prolog_s=prolog_s)
@@ -116,7 +116,7 @@ class Allocation:
         )
 
     def ended_before(self, end_s: float) -> Allocation:
-        """Return the allocation that ends at `end_s`, which may precede this segment if the epilog is late.
+        """Return the allocation that ends at `end_s`; if the epilog is late, that may precede this segment.
 
         In that case, the allocation starts where the previous segment ended, so that it covers the time until
         `end_s`.

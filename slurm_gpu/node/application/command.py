@@ -35,7 +35,7 @@ _EXIT_CODES = "exit code: 0 all recognised, 1 not all recognised, 2 invalid rule
 
 @dataclass(frozen=True, slots=True)
 class ProcessVerdict:
-    """The result of the rules for one process; `evidence` is None if the process cannot be read."""
+    """The result of applying the rules to one process; `evidence` is None if it cannot be read."""
 
     pid: int
     evidence: ProcessEvidence | None
@@ -175,7 +175,7 @@ def judge(processes: Processes, pid: int, rules: ApplicationRules) -> ProcessVer
 
 
 def best_of(verdicts: Sequence[ProcessVerdict]) -> ProcessVerdict:
-    """Return the result with the highest priority, or else that of a process that could be read."""
+    """Return the result with the highest priority, or else the result of any readable process."""
     found = [verdict for verdict in verdicts if verdict.finding is not None]
     if found:
         return max(found, key=lambda v: -1 if v.finding is None else v.finding.rule.priority)

@@ -17,7 +17,7 @@ from slurm_gpu.node.application.pattern_cost import LONGEST_TEXT
 from slurm_gpu.node.process.procfs import Processes, read
 
 _ARGUMENTS_LIMIT = LONGEST_TEXT
-# This suffices for lines of 250 bytes and the default maximum of mappings (vm.max_map_count, 65,530).
+# This size suffices for lines of 250 bytes and the default maximum of mappings (vm.max_map_count, 65,530).
 _MAPS_LIMIT = 16 << 20
 _SCRIPT_LIMIT = 64 << 10
 _MOST_LIBRARIES = 8192
@@ -93,7 +93,7 @@ def script_of(executable: str | None, words: Sequence[str]) -> tuple[str | None,
     if executable not in _INTERPRETERS:
         return None, None
     for word in words[1:]:
-        if word.startswith("--file="):  # R
+        if word.startswith("--file="):  # an option of R
             return word.removeprefix("--file="), None
         if word in ("-c", "-e", "-E", "--eval", "--args"):
             return None, None
@@ -116,7 +116,7 @@ def _python_script(words: Sequence[str]) -> tuple[str | None, str | None]:
         elif not word.startswith("-"):
             return word, None
         elif len(word) > 2 and not word.startswith("--") and word.endswith("m") and word[1:].isalpha():
-            return None, following  # -um
+            return None, following  # combined options such as -um
         position += 1
     return None, None
 
@@ -134,10 +134,10 @@ def imports_in(text: str) -> frozenset[str]:
 
 
 def files_in_maps(maps: bytes) -> frozenset[str]:
-    """Return the files in /proc/PID/maps; if there are over 8,192, only those of libraries and packages."""
+    """Return the files in /proc/PID/maps; if there are over 8,192, return only libraries and packages."""
     paths = set(_MAPPED_FILE.findall(maps))
     if len(paths) > _MOST_LIBRARIES:
-        # A job may map that many data files.
+        # A job may map thousands of data files.
         paths = {path for path in paths if b".so" in path or b"-packages/" in path}
         paths = set(sorted(paths)[:_MOST_LIBRARIES])
     return frozenset(path.decode("utf-8", "replace").removesuffix(_DELETED) for path in paths)

@@ -22,10 +22,10 @@ _SUPPORT = "GPM"
 _MIN_S = 0.11
 # The metrics in percent by their name in Activity: NVML_GPM_METRIC_… of nvml.h.
 _PARTS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10}
-# The same for metrics in MiB/s.
+# The metrics in MiB/s by their name in Activity.
 _RATES = {"pcie_tx_bytes_per_s": 20, "pcie_rx_bytes_per_s": 21}
 _METRICS = {**_PARTS, **_RATES}
-# The quantity, with its unit as suffix, by the name in Activity.
+# The names of the quantities, with their units as suffixes, by the name in Activity.
 _QUANTITIES = {name: f"{name}_frac" for name in _PARTS} | {name: name for name in _RATES}
 # Tolerance, for rates in MiB/s: a value computed from two counters may be slightly below 0, and a fraction
 # slightly above 1.

@@ -1,4 +1,4 @@
-"""Save memory; this module has to be imported before pynvml.
+"""Save memory in a process that imports this module before pynvml.
 
 pynvml imports `ctypes.util.find_library` without using it, and that import loads subprocess, shutil and
 tempfile (1.7 MB). With this module, the function is imported only when it is called.

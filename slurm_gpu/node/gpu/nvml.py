@@ -103,7 +103,7 @@ class NvmlReader:
         except GoneError as error:
             self._renew(at_once=error.kind is ReadError.DRIVER)
             return Failure(error.kind, error.why)
-        except Exception as error:  # any error of the binding costs one reading
+        except Exception as error:  # any error of the binding affects only this reading
             self._once(WARNING, f"GPU {request.uuid} cannot be read: {type(error).__name__}")
             return Reading(self._now_s())
 

@@ -60,7 +60,7 @@ _REASONS = {
     0x100: "display_clock_setting",
 }
 _ECC = {"ecc_corrected": 0, "ecc_uncorrected": 1}
-# The driver supports these only for whole GPUs.
+# The driver supports these functions only for whole GPUs.
 _NOT_OF_INSTANCES = (
     "nvmlDeviceGetSamples",
     "nvmlDeviceGetProcessUtilization",
@@ -201,7 +201,7 @@ class NvmlDevice:
             return None
         if self._screen.number("memory", info.total, "memory_bytes") is None:
             return None
-        # The total does not change, so a different value is accepted only when read twice in a row.
+        # Total memory does not change, so a different value is accepted only if it is read twice in a row.
         total_before, self._total = self._total, info.total
         if info.total not in (self.facts.memory_bytes, total_before) and total_before is not None:
             self._screen.reject("memory", info.total)

@@ -83,7 +83,7 @@ def _of(ask: Callable[..., T], *arguments: Any) -> T | None:
         return twice(ask, *arguments)
     except pynvml.NVMLError as error:
         check_gone(error.value)
-    except Exception:  # for example, if text is not UTF-8: the field is unknown
+    except Exception:  # for example, text that is not UTF-8; the field is then unknown
         pass
     return None
 

@@ -1,6 +1,6 @@
 """Call NVML for slurm-gpud in a separate process.
 
-slurm-gpud starts it as `python -m slurm_gpu.node.gpu.reader PARENT LEAVE_OUT ONLY PROGRESS`.
+slurm-gpud starts this process as `python -m slurm_gpu.node.gpu.reader PARENT LEAVE_OUT ONLY PROGRESS`.
 
 slurm-gpud kills the process if a call hangs in the driver, because there is no other remedy. The process
 therefore keeps no important state, imports little, and never outlives slurm-gpud. Both processes send lines
@@ -92,7 +92,7 @@ class Commands:
     def next(self, timeout_s: float) -> Any:
         """Return the next command, or None after the timeout. Raise EOFError at the end of the input."""
         while b"\n" not in self._pending:
-            # Rounded up, so that the process does not wake up too early.
+            # Round up, so that the process does not wake up too early.
             if not self._poll.poll(None if timeout_s == math.inf else math.ceil(timeout_s * 1000)):
                 return None
             data = os.read(self._file, 1 << 16)

@@ -10,7 +10,7 @@ from slurm_gpu.clock import Clock
 
 log = logging.getLogger(__name__)
 
-# At least this many exits within this time are reported, at most once an hour.
+# An event reports at least this many exits within this time; there is at most one event per AGAIN_S.
 MANY, WITHIN_S = 3, 60.0
 AGAIN_S = 3600.0
 # Exits within this time are recent. A process that always exits is restarted every minute

@@ -1,7 +1,7 @@
 """Read the GPUs through a child process, which is killed if a call hangs in the driver.
 
-A device that does not answer in time counts as hung. It is excluded, and a new process continues with the
-other devices. From time to time, a separate process checks whether the hung device answers again.
+A device that does not answer in time counts as hung. Hung devices are excluded, and a new process continues
+with the other devices. From time to time, a separate process checks whether the hung device answers again.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from slurm_gpu.node.gpu.reading import (
 
 log = logging.getLogger(__name__)
 
-# Maximum time in which a device must answer. It is longer at the start, when the driver may have to load.
+# Maximum time in which a device must answer; longer at the start, when the driver may have to load.
 DEADLINE_S = 2.0
 START_DEADLINE_S = 20.0
 # Maximum wait of devices() for a starting process.
 START_WAIT_S = 1.0
 _MOMENT_S = 0.05
-# Delays before a hung device is retried, or a process that ended at once is restarted. They double each time.
+# First and longest delay before retrying a hung device, or restarting a failed process; it doubles each time.
 HUNG_RETRY_S, HUNG_RETRY_MAX_S = 60.0, 900.0
 CRASH_RETRY_S, CRASH_RETRY_MAX_S = 1.0, 60.0
 # A device is excluded as hung after this many crashes in a row.
@@ -184,7 +184,7 @@ class ReaderProcess:
             self._following = ()  # the next read reports why a device does not answer
         if self._following and now_s >= self.overdue_s:
             self._following = ()
-            # Without a current call, the process just got no CPU time; the next request has its own deadline.
+            # If no call is in progress, the process only lacks CPU time; the next request has a new deadline.
             if (index := child.index_in_call) is not None:
                 self._leave_out(index, f"no answer within {self._deadline_s:g} s")
         return readings

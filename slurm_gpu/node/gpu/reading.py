@@ -1,7 +1,7 @@
 """Define the data of one sample of the GPUs, in which None means that a value is not available.
 
-Values of all these types are sent through the pipe between slurm-gpud and the child that calls NVML. They are
-named tuples, which serialise as JSON arrays and use less memory in the child than dataclasses.
+Values of all these types are sent through the pipe between slurm-gpud and the child that calls NVML. The
+types are named tuples, which serialise as JSON arrays and use less memory in the child than dataclasses.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DeviceProperties(NamedTuple):
 
 
 class DeviceMemory(NamedTuple):
-    """The memory in bytes; `used` includes that of jobs and driver contexts, but not the driver's reserve."""
+    """The memory in bytes; `used` includes jobs and driver contexts, but not the driver's reserve."""
 
     used: int
     total: int
@@ -147,7 +147,7 @@ class Xid(NamedTuple):
 class ReadError(StrEnum):
     """The reason why a device could not be read."""
 
-    LOST = "lost"  # it fell off the bus or requires a reset
+    LOST = "lost"  # the device fell off the bus or requires a reset
     HUNG = "hung"  # a call did not return in time
     DRIVER = "driver"  # the driver was unloaded or reloaded
 

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 STUCK_S = 30.0
 _MOST_STUCK = 4
 _NODE_FRESH_S = 0.2
-# A round usually takes milliseconds; its end is polled at this interval.
+# A round usually takes milliseconds, so its end is polled at this short interval.
 _ASK_S = 0.5
 # The cgroups of this many recently ended jobs are remembered.
 _GROUPS_MOST = 1_000
@@ -84,7 +84,7 @@ class HostRecorder:
         self._reading: NodeReading | None = None
         self._worker = WorkerThread("host") if worker is None else worker
         self._entries: dict[str, _WatchedHost] = {}
-        # The last cgroup of each job: it may outlive its run and continue to count in the job's next run.
+        # The last cgroup of each job. A cgroup may outlive its run and continue to count in the next run.
         self._groups: dict[int, int] = {}
         self._round: _Round | None = None
         # Stuck rounds, each with the ID of the user whose job blocks it.

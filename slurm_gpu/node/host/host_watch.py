@@ -86,7 +86,7 @@ class HostWatch:
         pause_s = min(most_s, max(FIRST_PAUSE_S, _SHARE_OF_AGE * (now_s - self._start_s)))
         if storage and pause_s >= PAUSE_S:
             self._storage_s = now_s + _STORAGE_PAUSES * pause_s
-        # Samples of older jobs coincide, so that one reading of the node serves all.
+        # Samples of older jobs coincide, so that the jobs share one reading of the node.
         self.next_sample_s = now_s + pause_s if pause_s < PAUSE_S else (now_s // pause_s + 1) * pause_s
 
     def host(self, now_s: float, *, final: bool = False) -> Host:

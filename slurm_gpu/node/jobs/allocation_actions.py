@@ -1,6 +1,6 @@
 """Define the conditions and actions of the transitions in transitions.py.
 
-Each action is one small step. Only the table defines which actions follow an event, and in which order.
+Each action is one small step. The tables in transitions.py define which actions follow an event, in order.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class AllocationActions(ABC):
         return bool(epilog.positions) and epilog.restart > last
 
     def runs_again(self, epilog: HookEvent) -> bool:
-        """Return whether a new cgroup has shown the start of the run that ends now."""
+        """Return whether the run that ends now was detected by its new cgroup."""
         return bool(epilog.positions) and self.returning.is_seen(epilog.job_id)
 
     def runs_again_and_is_requeued(self, epilog: HookEvent) -> bool:
@@ -245,7 +245,7 @@ class AllocationActions(ABC):
 
     def may_be_resolved(self, ended: EndedAllocation) -> bool:
         """Return whether devices that are still unknown may soon become known."""
-        # The positions of an earlier boot do not identify the devices of this one.
+        # Positions from an earlier boot do not identify devices in this boot.
         is_of_this_boot = ended.allocation.key.boot_id == self._clock.boot_id()
         return is_of_this_boot and self._unresolved.can_resolve(ended.allocation, self._clock.monotonic())
 
@@ -282,7 +282,7 @@ class AllocationActions(ABC):
             self.watches[device].end_segment(tally, now_s)
 
     def look_up_devices(self, ended: EndedAllocation) -> None:
-        """End the allocation here, and look up its devices that are still unknown."""
+        """End the allocation, and look up those of its devices that are still unknown."""
         allocation = ended.allocation.ended_before(ended.end_s)
         self._mark_unobserved(allocation, ended.end_s)
         self._forget(allocation)

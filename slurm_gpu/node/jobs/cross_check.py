@@ -6,9 +6,9 @@ A process that does not belong to one of these jobs is reported as
 - `job_mismatch`, if it is in the cgroup of an unknown job: slurm-gpud's allocations or the order of positions
   may be wrong.
 
-The following processes are exempt: those of system accounts (uid below 1000), such as monitoring, the display
-and nvidia-persistenced; MPS's daemon and server, if root owns the executable; and those of the job's own
-user, because a daemon may have started containers for the job.
+Processes of system accounts (uid below 1000), such as monitoring, the display and nvidia-persistenced, are
+exempt. MPS's daemon and server are exempt if root owns the executable. Processes of the job's own user are
+exempt, because a daemon may have started containers for the job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 CHECK_S = 5.0
 # NVML, hooks and slurm-gpud may see a start or an end in any order, so only persistent findings are reported.
 CONFIRM_S = 5.0
-# A process may outlive its job's epilog by this time.
+# A process may continue for this long after its job's epilog.
 LEAVE_S = 60.0
 # The maximum number of events per hour: for one job (or one user's processes without a job), and in total.
 PER_HOUR = 10
@@ -108,7 +108,7 @@ class Crosscheck:
         if job is not None and (ended_s is not None or job in known.owners or job in known.without_gpus):
             return _intruder(pid, origin, job)
         if job is None and any(known.owners[h].sluid is None for h in allocated if h in known.owners):
-            return None  # it may belong to this job, whose SLUID is unknown without a hook
+            return None  # without a hook, the job's SLUID is unknown, so the process may be its own
         name = job if job is not None else origin.cgroup.sluid
         data = {"pid": pid, "allocated": sorted(allocated), "cgroup": name}
         return ProcessFinding("job_mismatch", f"job {name}", data)

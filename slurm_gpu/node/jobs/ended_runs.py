@@ -16,7 +16,7 @@ from slurm_gpu.node.shipping.spool import Spool
 
 log = logging.getLogger(__name__)
 
-# For this time, slurmctld may report an ended run as running. Nodes report their jobs when they register
+# slurmctld may report an ended run as running for this long. Nodes report their jobs when they register
 # again, every 20 pings: half an hour at the default SlurmdTimeout of 300 s.
 REMEMBERED_S = 3600.0
 MOST = 10_000

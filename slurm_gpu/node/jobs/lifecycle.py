@@ -1,7 +1,7 @@
 """Move allocations between states according to the tables of transitions.
 
-Hooks open and close allocations. Slurm's list of jobs replaces missing hooks: the prologs of jobs that
-started before slurm-gpud did, and lost epilogs.
+Hooks open and close allocations. Slurm's list of jobs replaces missing hooks: prologs that ran before
+slurm-gpud started, and lost epilogs.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from slurm_gpu.node.shipping.shipment import JobFacts
 TWICE_AFTER_S = 8.0
 # The maximum time that an answer takes to arrive.
 _ON_ITS_WAY_S = 1.0
-# An epilog may be this late after the end that Slurm reports.
+# An epilog may arrive this long after the end time that Slurm reports.
 EPILOG_LATE_S = 30.0
-# Unknown jobs are assumed for at most this time, even if Slurm keeps reporting one.
+# Unknown jobs are assumed for at most this time, even if Slurm keeps reporting an unknown job.
 _UNKNOWN_JOBS_S = 30.0
 # The clocks of nodes and the controller differ by less than this.
 _CLOCKS_DIFFER_S = 60.0
@@ -97,9 +97,9 @@ class ReportedJob:
 class UnknownJobs:
     """Tracks whether unknown jobs may use GPUs here.
 
-    After the loss of the spool, unknown jobs are possible until Slurm has reported its jobs. After a requeued
-    job's epilog, they are possible until the job is observed again or overdue, because it may return without
-    a prolog.
+    After the loss of the spool, unknown jobs are possible until Slurm has reported its jobs. A requeued job
+    may return without a prolog, so after its epilog, unknown jobs are possible until it is observed again or
+    overdue.
     """
 
     def __init__(self, returning: RequeuedJobs) -> None:
@@ -121,7 +121,7 @@ class UnknownJobs:
         self._anyone = True
 
     def update_jobs(self, reported: Iterable[ReportedJob], allocations: Allocations, now_s: float) -> None:
-        """Apply a report; ruling out unknown jobs takes two reports, as does accepting a job."""
+        """Apply a report; unknown jobs are ruled out only after two reports."""
         if self._first_report_s is None:
             self._first_report_s = now_s
         ago_s = now_s - self._first_report_s

@@ -16,11 +16,11 @@ from slurm_gpu.node.measure.tally import DeviceTally, SegmentKey
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.wire import Record
 
-# Checkpoints at these ages are kept permanently, since a segment may end before the first regular one.
+# Checkpoints at these ages are kept permanently, since a segment may end before its first regular one.
 YOUNG_S = (1.0, 2.0, 4.0, 8.0)
 # All checkpoints of the last three minutes are kept, since slurm-gpudbd waits two minutes before it reports
-# an end. The more often the number of an older checkpoint is divisible by two, the longer it is kept: three
-# remain for each power of two.
+# an end. An older checkpoint is kept longer if its number is divisible by a higher power of two: three
+# checkpoints remain for each power.
 _ALL_OF = 18
 _KEPT = 6
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 4

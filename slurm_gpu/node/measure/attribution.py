@@ -41,7 +41,7 @@ class Others:
 
 
 class Attribution:
-    """Attributes the use of one device, whose ring's samples after `after_us` are to be passed to `take`.
+    """Attributes the use of one device; pass the samples of its ring after `after_us` to `take`.
 
     The driver's timestamps before `placed_since_s` cannot be converted to Clock.monotonic(). `settled_s` is
     the time up to which all utilisation has been attributed.
@@ -136,7 +136,7 @@ class Attribution:
                     parts[tally] = part
             unknown_jobs = span.start_s < self._others.unknown_jobs_until_s
             several = len(parts) > 1 or unknown_jobs
-            # Hooks were read up to the time of the request.
+            # All hooks that ran before the request have been read.
             late = asked_s - span.end_s >= LAG_S
             if not (late and (not several or self._job_samples.reach(span, asked_s))) and not deadline:
                 return

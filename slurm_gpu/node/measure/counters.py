@@ -14,9 +14,9 @@ def growth(
 ) -> int | None:
     """Return the growth between two readings `seconds` apart, or None if it is unknown.
 
-    A counter that decreased has either wrapped at 2**bits or restarted with the driver. It is assumed to have
-    wrapped if the resulting growth is less than half the counter's range and, if `most_per_s` is given, no
-    faster than this rate. The growth is unknown if the counter may have wrapped twice.
+    A counter that decreased has either wrapped at 2**bits or restarted with the driver. A wrap is assumed if
+    the resulting growth is less than half the counter's range and, if `most_per_s` is given, no faster than
+    this rate. The growth is unknown if the counter may have wrapped twice.
     """
     if after.bits != before.bits:
         return None

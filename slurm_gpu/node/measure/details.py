@@ -38,7 +38,7 @@ _ACTIVITIES = {
     "tensor_frac": "tensor",
     "dram_frac": "dram",
 }
-# Gauges with the same name in a reading and in a record; True if a gauge does not count on a shared device.
+# Gauges with the same name in a reading and in a record; True if it is ignored on a shared device.
 _GAUGES = {"mem_util_pct": True, "temp_c": False, "sm_clock_mhz": False}
 
 

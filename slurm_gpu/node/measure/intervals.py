@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slurm_gpu.node.measure.statistics import MeanSum
 
-# A reading without a previous one covers at most this time before it.
+# A first reading, or a reading after a pause, covers at most this time before it.
 OWN_S = 0.5
 
 

@@ -95,7 +95,7 @@ class SamplingPace:
 
     def ask(self, now_s: float) -> None:
         """Record that a request was made at `now_s`."""
-        # A job that starts or ends speeds up only later samples; this one was expected at the previous pace.
+        # The start or end of a job affects only later samples; this sample was due at the previous pace.
         pace_s = self._pace_s(now_s)
         self._expected_s, self._paced_s = max(self._paced_s, pace_s), pace_s
         self.asked_s, self._skipped = now_s, False

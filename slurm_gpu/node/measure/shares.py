@@ -98,8 +98,8 @@ class JobSamples:
         timestamp.
 
         Some drivers reportedly list each process once, with the time of its last work and its mean since the
-        last read. These samples get the same timestamp, because they are means over the same time. They show
-        only the proportion in which jobs used the device.
+        last read. These samples get the same timestamp, because they are means over the same time. Such
+        means show only the proportion in which jobs used the device.
         """
         if ring is None:
             self.known = None

@@ -20,8 +20,8 @@ from slurm_gpu.node.measure.window import WindowRecorder
 from slurm_gpu.wire import Record
 
 _MIB = 2**20
-# On a busy node, an epilog's file may appear this much later than its timestamp; usage counted since is
-# subtracted.
+# On a busy node, an epilog's file may appear this much later than its timestamp; the usage counted in the
+# meantime is subtracted.
 TAKEN_BACK_S = 5.0
 
 
@@ -76,7 +76,7 @@ class DeviceSample:
 class DeviceTally:
     """The statistics of one segment on one device, from `start_s` to `end_s` (None while it continues).
 
-    `start_wall_s` is the wall clock at `start_s`; later times follow from it and the monotonic clock. The
+    `start_wall_s` is the wall-clock time at `start_s`; later wall-clock times are computed from both. The
     timeline contains values as fractions of the maxima in `facts`; series without a maximum are left out.
     """
 
@@ -166,7 +166,7 @@ class DeviceTally:
             self._count_utilization(before.start_s, since_s, own, min(100.0, before.device * denser))
 
     def utilization_alone(self, spans: Sequence[UtilizationSpan]) -> None:
-        """Add spans in chronological order whose utilisation is all the job's own (the common case)."""
+        """Add spans, in chronological order, in which only the job used the device (the common case)."""
         if self._pauses or self._is_suspended:
             for start_s, end_s, percent in spans:
                 self.utilization(start_s, end_s, percent, percent)

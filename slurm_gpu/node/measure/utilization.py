@@ -2,9 +2,9 @@
 
 Each sample of the ring covers the time since the previous one. Its wall-clock timestamps are converted to
 Clock.monotonic() with the clock offset at the time of reading. If the wall clock has been set since the last
-sample, the current content of the ring is dropped. If the clock was set back, the timestamps of old samples
-are ahead of it. In this case, the ring has to be read again immediately, while these timestamps still
-identify the old samples.
+sample, the current content of the ring is dropped. If the clock was set back, old samples have timestamps in
+the future. In this case, the ring has to be read again immediately, while these timestamps still identify the
+old samples.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class UtilizationSpans:
         if ring and self._is_first:
             self._from_before.update(sample.at_us for sample in ring if sample.at_us > latest_us)
             if self._from_before or self._was_set:
-                # Samples before these are also from before the step; for samples after these, this is
+                # Samples with earlier timestamps also precede the step; for later timestamps, this is
                 # unknown.
                 self._begin_at(now_s)
                 ring = ()

@@ -288,7 +288,7 @@ class DeviceWatch:
         elif several:
             owners = own_sample.Owners(reading.processes, lambda pid: self._owner_of(pid, jobs))
         else:
-            # The next job may start in the driver sample in which this one ends.
+            # The next job may start in the same driver sample in which this job ends.
             self._processes.look_up((process.pid for process in reading.processes), jobs)
         whole: DeviceSample | None = None
         for segment in self._segments:

@@ -15,7 +15,7 @@ from slurm_gpu.node.process.procfs import Processes, read
 
 log = logging.getLogger(__name__)
 
-# A scan of /proc serves all jobs that are sampled within this time.
+# All jobs that are sampled within this time share one scan of /proc.
 FRESH_S = 5.0
 _ENVIRONMENT_LIMIT = 1 << 18
 _MOST_PROCESSES = 65_536
@@ -92,7 +92,7 @@ class EnvironmentJobs:
                 else:
                     strangers[pid] = walks + 1
             except OSError:
-                continue  # ended, or not readable
+                continue  # the process has ended or cannot be read
         self._claims, self._others = claims, strangers
 
     def _claim(self, pid: int, uid: int) -> _Claim:
@@ -142,4 +142,4 @@ class HostTree(EnvironmentJobs):
             try:
                 self._children.setdefault(self._processes.stat(pid).ppid, []).append(pid)
             except OSError:
-                continue  # ended
+                continue  # the process has ended

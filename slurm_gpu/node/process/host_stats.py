@@ -25,7 +25,7 @@ class CgroupGrowth:
     """The growth of a cgroup counter since the observation started, even if the cgroup is recreated."""
 
     def __init__(self, *, from_zero: bool, left: int | None = None) -> None:
-        """If `from_zero` is true, the first value counts in full, unless it is from the cgroup `left`."""
+        """If `from_zero` is true, count the first value in full, unless it comes from the cgroup `left`."""
         self.total: float | None = None
         self._from_zero, self._left = from_zero, left
         self._last: CgroupCounter | None = None
@@ -34,7 +34,7 @@ class CgroupGrowth:
         """Add the current value, or None if it cannot be read; the next value covers the gap."""
         if counted is None:
             if self._last is None:
-                self._from_zero = True  # a later group started during the observation
+                self._from_zero = True  # any later cgroup is created during the observation
             return
         before = 0.0
         if self._last is None:
@@ -54,7 +54,7 @@ class CgroupGrowth:
 class HostStats:
     """The usage of one job on this node since `since_s`, or since the job started if `from_start` is true.
 
-    Older processes of a `requeued` job belong to its earlier run, and so may the cgroup `left_group`.
+    Older processes of a `requeued` job belong to its earlier run; the cgroup `left_group` may, too.
     `in_cgroup` is true if Slurm puts the job into a cgroup, or None if no process has been observed yet.
     """
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from slurm_gpu.node.process.procfs import read
 
-# Each controller's hierarchy contains the job's processes; the first that exists is used.
+# The hierarchy of every controller contains the job's processes; the first existing hierarchy is used.
 _V1_WITH_PROCESSES = ("freezer", "cpuacct", "memory", "devices", "cpuset")
 # Anonymous and shared memory, counted once: RSS without mapped files.
 _V1_MEMORY = (b"total_rss", b"total_shmem")
@@ -107,8 +107,8 @@ class JobCgroups:
         """Return whether Slurm has suspended the job by freezing all its steps; None if it has no steps.
 
         As measured on 22.05 with proctrack/cgroup, `scontrol suspend` sends SIGTSTP and freezes each step,
-        including the external one, 2 s later. It never freezes the job's directory. Resuming thaws the steps
-        immediately. Only root can suspend or resume jobs.
+        including the external one, 2 s later. Slurm never freezes the job's directory. Resuming thaws the
+        steps immediately. Only root can suspend or resume jobs.
         """
         # One step that is not frozen shows that the job runs; usually, it is the same step as last time.
         if (known := self._running.get(job)) is not None and _is_frozen(known) is False:

@@ -20,7 +20,7 @@ _DEVICES_FRESH_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReading:
-    """One sample of the node. `cpu_pct` (0–100, of all CPUs) and rates cover the time since the last one.
+    """One sample of the node. `cpu_pct` (0–100, of all CPUs) and rates are means since the last sample.
 
     Bytes are totals since this process started; they never decrease. Values of missing hardware are None.
     """

@@ -1,4 +1,4 @@
-"""Find the job of a process; it is read from /proc once, and remains cached after the process ends.
+"""Find the job of a process, read it from /proc only once, and keep it after the process has ended.
 
 The cgroup, owner and program come from the kernel and are trusted. The environment, which a process can
 change, is used only if the process is not in a job's cgroup, and only for jobs of the same user.
@@ -28,7 +28,7 @@ FIRST_USER_UID = 1000
 # No job has this ID.
 NO_JOB = 0
 
-# This suffices for the processes on a node's GPUs in the 20 s that the driver's samples cover.
+# This cache size suffices for the processes on a node's GPUs in the 20 s that the driver's samples cover.
 _REMEMBERED = 2_000
 # For this time, a pid is assumed to identify the same process.
 _FRESH_S = 0.5
@@ -105,7 +105,7 @@ class ProcessJobs:
     def owner_of(self, pid: int, jobs: Mapping[int, JobOwner], allocated: Collection[int]) -> int | None:
         """Return the job for which a process counts on a GPU that the `allocated` jobs share.
 
-        The result is NO_JOB if the process does not belong to any of these jobs. It is None if the job is
+        The result is NO_JOB if the process does not belong to any of these jobs, and None if the job is
         unknown: the process ended before it was read, belongs to MPS (which serves all clients), or names no
         job while several of these jobs belong to its user. If only one of the jobs belongs to the process's
         user, the process counts for that job, because a daemon may have started a container for it.

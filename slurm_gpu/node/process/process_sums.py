@@ -15,10 +15,10 @@ from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes, Pr
 # The processes of a larger job are not measured individually.
 MAX_PROCESSES = 4096
 
-# At most this many processes are read per sample; those of a larger job are read in rotation.
+# At most this many processes are read per sample; the processes of a larger job are read in rotation.
 PER_SAMPLE = 256
 
-# If a parent was read before it waited for a child, it shows the child's usage in the next sample or never.
+# If a parent was read before it waited for a child, the child's usage appears in the next sample or never.
 _SAMPLES_TO_WAIT = 2
 _NO_IO = ProcessIo(0, 0)
 

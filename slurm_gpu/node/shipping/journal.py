@@ -29,8 +29,8 @@ from slurm_gpu.node.allocation.state_lock import StateLock, is_same_file
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# The log is compacted when its outdated data reach this size and either that of the current data or the limit
-# below.
+# The log is compacted when its outdated data reach this size, and also either the size of its current data or
+# the limit below.
 COMPACT_BYTES = 1 << 20
 _GARBAGE_MAX_BYTES = 32 << 20
 # The reserve suffices to rewrite the usual amount of waiting data.
@@ -42,7 +42,7 @@ _GAIN_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 _SMALL_PIECE_BYTES = 1 << 14
 _LENGTH_BITS = 32
-# Longer lines are garbage left by a power cut and are not read into memory; valid lines have a few KiB.
+# Longer lines are garbage left by a power cut and are not read into memory; valid lines take a few KiB.
 _MOST_LINE_BYTES = 16 << 20
 
 

@@ -1,7 +1,7 @@
 """Send POST requests to slurm-gpudbd from a separate thread, so that a hung server blocks nothing.
 
-This module implements HTTP itself, because http.client would load the mail parser and OpenSSL (6 MB). It uses
-HTTP/1.0, in which the body ends when the connection is closed.
+This module implements HTTP itself, because http.client would load the mail parser and OpenSSL (6 MB). The
+requests use HTTP/1.0, in which the body ends when the connection is closed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class HttpPost:
     ) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "localhost", parts.port or 80
-        # Bytes, since Python would load Unicode tables for international names.
+        # Pass the name as bytes: for text, Python would load the tables for international names.
         self._address: Any = self._host.encode() if self._host.isascii() else self._host
         self._netloc = parts.netloc
         self._source = (source_address, 0) if source_address is not None else None
@@ -178,7 +178,7 @@ class ThreadSender:
             try:
                 reply = self._post(body)
                 outage.worked()
-            except Exception as error:  # without a reply, nothing would be sent any more
+            except Exception as error:  # without a reply, the caller sends nothing more
                 outage.failed(error)
                 reply = Reply(0, failure=f"{type(error).__name__}: {error}")
             self._replies.put(reply)

@@ -32,11 +32,11 @@ LIVE_S = LIVE_INTERVAL_S
 # After a start or a change in open jobs, live values are sent every LIVE_S for this time.
 BUSY_S = 60.0
 # The first record of a running job covers at least this time: a record of its first second would show almost
-# no utilisation, and slurm-gpudbd receives no other until the next period.
+# no utilisation, and slurm-gpudbd receives no other record until the next period.
 FIRST_RECORD_S = 5.0
 # Maximum random delay of urgent items, so that a job on 1,000 nodes does not cause a burst.
 URGENT_DELAY_S = 1.0
-# The same delay if at least this many items are urgent.
+# Maximum random delay if at least this many items are urgent.
 MANY = 50
 URGENT_DELAY_MANY_S = 5.0
 BACKOFF_MAX_S = 60.0
@@ -150,7 +150,7 @@ class ShipmentScheduler:
         return self._due_s()
 
     def _grown_up(self, keys: Iterable[str]) -> set[str]:
-        """Return the keys except those of segments that are too young for a first record."""
+        """Return the keys whose segments are old enough for a first record."""
         return {key for key in keys if not self._queue.is_young(key, FIRST_RECORD_S)}
 
     def _due_s(self) -> float:
@@ -211,7 +211,7 @@ class ShipmentScheduler:
             self._again_pause_s = AGAIN_S
         elif now_s >= self._again_at_s:
             log.info("slurm-gpudbd lacks %s; sending them again", ", ".join(sorted(lacks)))
-            # If slurm-gpudbd rejects them, retry with growing pauses.
+            # If slurm-gpudbd rejects the items, retry with growing pauses.
             self._again_at_s = now_s + self._again_pause_s
             self._again_pause_s = min(AGAIN_MAX_S, 2 * self._again_pause_s)
             if "devices" in lacks:

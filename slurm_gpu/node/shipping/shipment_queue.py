@@ -214,7 +214,7 @@ class ShipmentQueue:
     # Limits
 
     def gives_way(self, key: str) -> bool:
-        """Return whether the key is that of a running job's record, which is written last on a full disk."""
+        """Return whether a running job's record has this key; on a full disk, it is written last."""
         return key.startswith(("record/", "host/")) and self._waiting.get(key) is not True
 
     def keep_within_limits(self) -> None:

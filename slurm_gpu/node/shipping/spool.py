@@ -88,7 +88,7 @@ class Spool:
     def commit(self) -> bool:
         """Write all changes to disk; return False on failure, for example if the disk is full.
 
-        The records of running jobs are written last, and so are ended runs, which must not precede their
+        The records of running jobs and the ended runs are written last: an ended run must not precede its
         final records.
         """
         self.queue.keep_within_limits()
@@ -237,7 +237,7 @@ def _was_lost(spool: Path, mark: Path, *, is_new: bool) -> bool:
 def _leave_mark(mark: Path) -> None:
     """Create the mark; call this only once the spool is on disk.
 
-    If the mark were created earlier and slurm-gpud were then killed, this would count as a loss of the spool.
+    A mark without a spool counts as a loss of the spool, for example after slurm-gpud was killed.
     """
     try:
         mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -59,7 +59,7 @@ def _begin_s(match: re.Match[str], now_s: float) -> int:
 
 
 def _day(match: re.Match[str], clock: tuple[int, int], now_s: float) -> tuple[int, int, int]:
-    """Return the year, month and day; if the date or its year is missing, choose the next possible one."""
+    """Return the year, month and day; if the date or its year is missing, choose the next possible date."""
     now, tomorrow = time.localtime(now_s), time.localtime(now_s + 86400)
     if match["year"]:
         return int(match["year"]), int(match["month"]), int(match["day"])

@@ -1,4 +1,4 @@
-"""Evaluate --constraint against the features of nodes, as far as its meaning in Slurm is unambiguous."""
+"""Evaluate --constraint against the features of nodes, where its meaning in Slurm is unambiguous."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def names_in(constraint: str) -> list[str]:
 def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
     """Return how many nodes satisfy an expression; None if it cannot be evaluated for a single node.
 
-    Examples are expressions with counts or brackets, such as [a*2&b*1]. Slurm does not document the
+    Expressions with counts or brackets, such as [a*2&b*1], cannot be evaluated. Slurm does not document the
     precedence of & and |, so a node counts if it satisfies the expression with either precedence.
     """
     if not constraint or "[" in constraint or "*" in constraint:
@@ -39,7 +39,7 @@ def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
 
 
 class _ConstraintReading:
-    """Evaluate an expression for one node; `binds_first` is the operator of higher precedence, & or |."""
+    """Evaluate an expression for one node; `binds_first` is the operator with higher precedence, & or |."""
 
     def __init__(self, tokens: Sequence[str], features: Collection[str], binds_first: str) -> None:
         self._tokens = iter([*("&" if token == "," else token for token in tokens), ""])
@@ -61,7 +61,7 @@ class _ConstraintReading:
         return self._joined(self._first, self._operands(self._first, strong=False))
 
     def _joined(self, sign: str, values: Iterator[bool]) -> bool:
-        found = list(values)  # evaluate all, since each consumes tokens
+        found = list(values)  # evaluate every operand, because each consumes tokens
         return all(found) if sign == "&" else any(found)
 
     def _operands(self, sign: str, *, strong: bool) -> Iterator[bool]:

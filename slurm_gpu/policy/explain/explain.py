@@ -59,10 +59,10 @@ def explain(
 ) -> Explanation:
     """Run the script for the request of `user` (uid, name) against the current queue.
 
-    With `settings`, the script receives the fields that this version of slurmctld passes. It runs in the Lua
-    version of slurmctld's plugin if it can be determined on this host, otherwise in the newest version in
-    which it does not fail. `gpu_types` are the GPU types of the cluster in lower case; if empty, types are
-    not checked.
+    With `settings`, the script receives the fields that this version of slurmctld passes. The script runs in
+    the Lua version of slurmctld's plugin if this host has the plugin, otherwise in the newest version in
+    which the script does not fail. `gpu_types` are the GPU types of the cluster in lower case; if empty,
+    types are not checked.
     """
     version = NEWEST if settings is None else read_version(settings.version)
     desc = request.description(*user, gpu_types) | {
@@ -100,7 +100,8 @@ def job_record(job: QueuedJob) -> Mapping[str, Any]:
         "array_task_cnt": job.n_tasks if job.n_tasks > 1 else None,
         "min_nodes": job.n_nodes,
         "max_nodes": job.most_nodes,
-        # Slurm's total is for the minimum number of nodes. With a range, the script counts per node instead.
+        # Slurm's total is for the minimum number of nodes. If a job requests a range of nodes, the script
+        # counts per node instead.
         "tres_per_node": None if job.most_nodes is None else job.tres_per_node or None,
         "tres_fmt_req_str": _tres(job.tres_requested),
         "tres_fmt_alloc_str": _tres(job.tres_allocated) if job.state != "PENDING" else None,

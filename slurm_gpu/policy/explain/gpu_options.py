@@ -1,7 +1,7 @@
 """Combine GPU options per job, node, task and socket as sbatch, srun and salloc do before they submit a job.
 
-These commands derive missing values from given ones: `--gpus=8 --gpus-per-node=4` means two nodes. They
-refuse numbers that do not divide evenly. The rules are those of Slurm 22.05.
+Slurm's commands derive missing values from given ones: `--gpus=8 --gpus-per-node=4` means two nodes. The
+commands refuse numbers that do not divide evenly. This module follows the rules of Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Form:
 
 
 def settled(gres: Mapping[str, str], numbers: Mapping[str, int | None]) -> dict[str, int]:
-    """Return the fields of job_desc that follow from the others: nodes, tasks, tasks per node.
+    """Return the fields of job_desc that can be derived from the others: nodes, tasks, tasks per node.
 
     `gres` contains the GRES by option. `numbers` contains numeric fields of job_desc, which are
     None if the user did not specify them. The result is empty if the request does not divide evenly.

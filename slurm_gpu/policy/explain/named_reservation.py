@@ -1,7 +1,7 @@
-"""Predict whether Slurm accepts a job in the reservation that it names, and on which nodes.
+"""Predict whether Slurm accepts a job in the reservation that the job names, and on which nodes it can run.
 
 Measured on 22.05: Slurm refuses a job whose reservation does not exist, or is not for its user or account.
-It also refuses a job that requires more nodes than the reservation has, or names nodes outside it.
+Slurm also refuses a job that requires more nodes than the reservation has, or names nodes outside it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _reason(name: str, user: str, account: str | None, known: KnownReservations)
         there = few(names, _MOST_NAMED) or "none"
         return f"--reservation: {name!r} does not exist (reservations: {there}){''.join(close)}"
     if found.end_s <= known.now_s:
-        return f"--reservation: {name} is over"
+        return f"--reservation: {name} has ended"
     for what, member, allowed in (
         ("users", user, found.users),
         ("accounts", account, found.accounts),
@@ -65,7 +65,7 @@ def _reason(name: str, user: str, account: str | None, known: KnownReservations)
 def _is_among(name: str, allowed: frozenset[str]) -> bool:
     """Return whether a reservation is for this user or account.
 
-    An empty set allows all names. If all names in the set begin with -, all others are allowed.
+    An empty set allows all names. If all names in the set begin with -, all other names are allowed.
     """
     if not allowed:
         return True

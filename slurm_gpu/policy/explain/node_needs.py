@@ -1,7 +1,7 @@
 """Find requests for more GPUs, CPUs or memory on one node than any node has.
 
-A need is the amount that at least one node of the job must have, regardless of the nodes that Slurm chooses.
-For example, 5 GPUs on at most 2 nodes mean at least 3 GPUs on one of them.
+A need is the amount that at least one node of the job must have, regardless of which nodes Slurm chooses.
+For example, a job with 5 GPUs on at most 2 nodes needs at least 3 GPUs on one node.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def unmet_needs(
     """Yield a message for each need that no node of `nodes` meets.
 
     `requested` names the partitions or the reservation of these nodes. Slurm multiplies memory per CPU or GPU
-    by their number only if it `allocates_memory`.
+    by the number of CPUs or GPUs only if `allocates_memory` is true.
     """
 
     def number(name: str) -> int:
@@ -106,7 +106,7 @@ def unmet_needs(
 
 
 def _memory(mib: int) -> str:
-    """Return memory as sbatch accepts it, exact to one MiB."""
+    """Return memory in the notation of sbatch, exact to one MiB."""
     amount, units = mib, "MGT"
     while amount and amount % 1024 == 0 and units != "T":
         amount, units = amount // 1024, units[1:]

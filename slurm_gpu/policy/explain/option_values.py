@@ -122,8 +122,8 @@ def minutes(value: str | None) -> int | None:
 def _size(option: str, text: str, shown: str, types: Collection[str]) -> str:
     """Return `text` if it is NUMBER, TYPE:NUMBER or a known TYPE; raise UsageError otherwise.
 
-    If `types` is empty, any TYPE is known. Slurm counts a TYPE without a number as one GPU, even if no node
-    has this type.
+    If `types` is empty, any TYPE is accepted. Slurm counts a TYPE without a number as one GPU, even if no
+    node has a GPU of that type.
     """
     is_type = _TYPE.fullmatch(text) and (not types or text.lower() in types)
     if is_type or _SIZE.fullmatch(text):

@@ -1,10 +1,11 @@
 """Predict whether a partition rejects a job because of groups, accounts, QOS or requested amounts.
 
-Measured on 22.05, 24.11 and 26.05. Partitions that are only for root or for reservations refuse other jobs.
-Up to 22.05, partitions also refuse users whose groups are not allowed. Other limits depend on
-EnforcePartLimits. With NO (default), Slurm accepts the job and lets it wait indefinitely. With ANY, one of
-the job's partitions must fit; with ALL, all must fit. If the job names several partitions, Slurm skips those
-that do not start jobs, and those that allow fewer CPUs per node than one task requires.
+This behaviour was measured on Slurm 22.05, 24.11 and 26.05. Partitions that are only for root or for
+reservations refuse other jobs. Up to 22.05, partitions also refuse users whose groups are not allowed. Other
+limits depend on EnforcePartLimits. With NO (the default), Slurm accepts a job over these limits and lets it
+wait indefinitely. With ANY, one of the job's partitions must allow the job; with ALL, all of them must. If
+the job names several partitions, Slurm skips partitions that do not start jobs, and partitions that allow
+fewer CPUs per node than one task requires.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def find_obstacles(
     )
     if not all(reasons):
         return Obstacles()
-    # One partition in which the job may wait is enough.
+    # Slurm accepts the job if it may wait in at least one of its partitions.
     waits = any(
         part.state not in _TAKES_NONE and (other is not None or part.state == "DOWN")
         for part, other in zip(partitions, exceeded, strict=True)
@@ -113,7 +114,7 @@ def _exceeded_limits(
             yield f"{where} is for {_any_of('account', part.allow_accounts)} only, not for {account}"
         if account in (part.deny_accounts or ()):
             yield f"{where} is not for account {account}"
-    # Slurm checks each of several QOS; the partition fits only if all of them are allowed.
+    # If the job names several QOS, the partition must allow all of them.
     for qos in () if submitter.qos is None else submitter.qos.split(","):
         if part.allow_qos is not None and qos not in part.allow_qos:
             yield f"{where} is for QOS {' or '.join(sorted(part.allow_qos))} only, not for {qos}"

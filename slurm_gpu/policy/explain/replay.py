@@ -54,13 +54,13 @@ class PastJob:
     partition: str
     submit_s: int
     start_s: int | None
-    # None while the job runs or waits.
+    # None while the job is running or pending.
     end_s: int | None
     time_limit_s: int | None
     n_nodes: int
-    # The requested total, memory in MiB.
+    # The requested totals, with memory in MiB.
     tres: Mapping[str, float]
-    # From accounting: allocated, or requested by a job that never started; None if it is unknown.
+    # The allocated GPUs in accounting, or the requested GPUs if the job never started; None if unknown.
     n_gpus: float | None
 
     @property
@@ -70,7 +70,7 @@ class PastJob:
 
     @property
     def gpu_hours(self) -> float:
-        """Return the job's allocated GPU-hours; 0 if they are not known."""
+        """Return the job's allocated GPU-hours; 0 if unknown."""
         if self.start_s is None or self.end_s is None or self.n_gpus is None:
             return 0.0
         return self.n_gpus * max(0, self.end_s - self.start_s) / 3600
@@ -78,7 +78,7 @@ class PastJob:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The decision on one submission: a job, or an array with all its tasks."""
+    """The decision on one submission, which is a job or an array with all its tasks."""
 
     jobs: tuple[PastJob, ...]
     accepted: bool

@@ -1,4 +1,4 @@
-"""Compute the amounts that a job description requests, insofar as they do not depend on the nodes."""
+"""Compute the requested amounts of a job description that do not depend on the nodes."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def _memory_mib(description: Mapping[str, object], nodes: int, cores: int, gpus:
 
 
 def _per_gpu(value: object) -> int:
-    """Return the amount per GPU, such as 4 for "gres/gpu:4"; 0 without a value."""
+    """Return the amount per GPU, such as 4 for "gres/gpu:4"; 0 if it is not set."""
     return int(value.rpartition(":")[2]) if isinstance(value, str) else 0

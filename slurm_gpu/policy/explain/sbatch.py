@@ -32,7 +32,7 @@ from slurm_gpu.policy.explain.slurm_options import (
 )
 from slurm_gpu.slurm.job_desc import NICE_OFFSET
 
-# Maximum size of a job script, above any max_script_size; Slurm's default is 4 MiB.
+# Maximum size of a job script, larger than any likely max_script_size (Slurm's default is 4 MiB).
 _MOST_CHARACTERS = 64 * 2**20
 COMMANDS = tuple(COMMANDS_BY_NAME)
 
@@ -52,7 +52,7 @@ _VARIABLES = {
     "RESERVATION": "reservation",
     "JOB_NAME": "job-name",
 }
-# Field of job_desc → the option whose text it contains. Most are read only by a site's own script.
+# Field of job_desc → the option whose text it contains. Only a site's own script reads most of these fields.
 _TEXTS = {
     "account": "account",
     "partition": "partition",
@@ -94,7 +94,7 @@ class SbatchRequest:
 
     # Long option → value, for options that affect the decision of the policy or of Slurm.
     options: Mapping[str, str] = field(default_factory=dict)
-    # sbatch, srun or salloc.
+    # The command: sbatch, srun or salloc.
     command: str = "sbatch"
     # Text of the job script; None for srun and salloc.
     script: str | None = None
@@ -173,7 +173,7 @@ class SbatchRequest:
         }
 
     def _numbers(self) -> dict[str, int | None]:
-        """Return the fields of job_desc that are numbers; None if they are not given."""
+        """Return the numeric fields of job_desc; None for options that are not given."""
         get = self.options.get
 
         def number(option: str) -> int | None:
@@ -212,7 +212,7 @@ class SbatchRequest:
         }
 
     def _flags(self) -> dict[str, int | None]:
-        """Return further fields of job_desc that are numbers; None if they are not given."""
+        """Return further numeric fields of job_desc; None for options that are not given."""
         options, nice = self.options, self.options.get("nice")
         if nice is not None:
             nice = nice if re.fullmatch(r"-?\d{1,9}", nice) else "100"
@@ -229,7 +229,7 @@ def parse_command(
 ) -> SbatchRequest:
     """Parse `sbatch [options] [script [arguments]]`, `srun [options] program` or `salloc [options]`.
 
-    sbatch is the default command. It reads its script from `stdin` if the command line names none. Raise
+    The default command is sbatch. If the command line names no script, sbatch reads it from `stdin`. Raise
     UsageError if the command line is invalid.
     """
     words = list(argv)

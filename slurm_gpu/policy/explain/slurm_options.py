@@ -170,7 +170,7 @@ class SlurmCommand:
     # Prefix of the command's environment variables for options.
     variables: str
     with_value: frozenset[str]
-    # Options that need no value; some accept one after `=`.
+    # Options that need no value; some accept a value after `=`.
     without: frozenset[str]
     short: Mapping[str, str]
 

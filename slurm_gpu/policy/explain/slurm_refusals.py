@@ -1,4 +1,4 @@
-"""Predict which jobs Slurm itself refuses, and which it accepts but never starts.
+"""Predict which jobs Slurm itself refuses, and which jobs Slurm accepts but never starts.
 
 For example, Slurm refuses unknown names and requests for more than a node has, regardless of the policy.
 """
@@ -38,19 +38,19 @@ _SEVERAL_QOS = (24, 11)
 
 @dataclass(frozen=True, slots=True)
 class RunningSlurm:
-    """The parts of a running Slurm that determine whether it accepts a job."""
+    """The settings and data of a running Slurm that determine whether Slurm accepts a job."""
 
     settings: SlurmSettings
     nodes: Sequence[SlurmNode]
     partitions: Sequence[Partition]
     user: str
-    # Accounts and QOS of that user.
+    # Accounts and QOS of `user`.
     places: UserAssociations
-    # That user's groups, and the job's account and QOS.
+    # Groups of `user`, and the account and QOS of the job.
     submitter: Submitter = field(default_factory=Submitter)
-    # None if they are unknown, or if the job names no reservation.
+    # None if the reservations are unknown, or if the job names no reservation.
     reservations: namedreservation.KnownReservations | None = None
-    # Total number of each licence; None if it is unknown, or if the job names no licence.
+    # Total number of each licence; None if the totals are unknown, or if the job names no licence.
     licenses: Mapping[str, int] | None = None
 
     @property
@@ -154,7 +154,7 @@ def _partition_request(request: SbatchRequest, description: Mapping[str, object]
 def _features(
     request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], requested: str
 ) -> Iterator[str]:
-    """Yield a message if fewer nodes than --nodes requests satisfy --constraint."""
+    """Yield a message if --constraint matches fewer nodes than --nodes requests."""
     constraint = request.options.get("constraint", "")
     having = nodes_with(constraint, nodes)
     least = description.get("min_nodes")
@@ -196,7 +196,7 @@ def _names(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
 
 
 def _licenses(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
-    """Yield a message for each licence that the cluster lacks or has too few of."""
+    """Yield a message for each licence that the cluster lacks or does not have in sufficient number."""
     known, value = cluster.licenses, request.options.get("licenses", "")
     # Alternatives (a|b) are not checked.
     if known is None or "|" in value:
@@ -215,7 +215,7 @@ def _licenses(request: SbatchRequest, cluster: RunningSlurm) -> Iterator[str]:
 
 
 def _gres(request: SbatchRequest, nodes: Sequence[SlurmNode], cluster: RunningSlurm) -> Iterator[str]:
-    """Yield a message for each kind of GRES and GPU type that the cluster or the nodes do not have."""
+    """Yield a message for each GRES that the cluster lacks and each GPU type that the nodes lack."""
     gres_types = cluster.settings.raw.get("GresTypes")
     kinds = None if gres_types is None else [] if gres_types == "(null)" else gres_types.split(",")
     types = sorted({kind for node in nodes for kind in node.gpus if kind})

@@ -1,9 +1,9 @@
 """Find limits in slurmdbd that a job exceeds by itself, whether slurm-gpu or an operator set them.
 
-The limits of the partition's QOS take precedence over those of the job's QOS (unless the latter has the flag
-OverPartQOS), and both over those of associations. Limits on each job are inherited from parent accounts;
-limits on all jobs of an account (Grp…) apply at each level. The LimitFactor of the first QOS that has one
-multiplies the limits on TRES of associations.
+The limits of the partition's QOS take precedence over those of the job's QOS, unless the job's QOS has the
+flag OverPartQOS. The limits of both QOS take precedence over those of associations. Limits on each job are
+inherited from parent accounts; limits on all jobs of an account (Grp…) apply at each level. Slurm multiplies
+TRES limits of associations by the LimitFactor of the first QOS that sets it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def exceeded_limits(
 ) -> Iterator[ExceededLimit]:
     """Yield each limit that the job exceeds.
 
-    `associations` are the user's own with the job's account, and those of the account and its parents.
+    `associations` are those of the user in the job's account, of that account, and of its parents.
     """
     is_strict = any(_DENY in one.limits for one in qos)
     factor = next((one.limit_factor for one in qos if one.limit_factor is not None), 0)
@@ -67,7 +67,7 @@ def exceeded_limits(
 
 
 def _requested(description: Mapping[str, object]) -> dict[LimitField, int]:
-    """Return the amount that the job by itself counts toward each limit, by the field of associations."""
+    """Return the amount that the job alone adds to each limit, by the field of associations."""
     amounts = requested_amounts(description)
     requested = {
         LimitField(field, tres): amount

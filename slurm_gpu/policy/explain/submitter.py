@@ -26,10 +26,11 @@ class Submitter:
     ancestors: Collection[str] | None = None
     # From Slurm 24.11 on, this may be several names, separated by commas.
     qos: str | None = None
-    # Flags that override limits of partitions, such as PartitionTimeLimit, and that all the job's QOS have.
+    # Flags that override limits of partitions, such as PartitionTimeLimit; only those that all the job's QOS
+    # share.
     passes: Collection[str] = ()
     is_root: bool = False
-    # The user's own association with the account, then those of the account and of its parents.
+    # The user's own association with the account, then the associations of the account and its parents.
     associations: Sequence[Association] = ()
     # All QOS in slurmdbd, by name.
     known_qos: Mapping[str, Qos] = field(default_factory=dict)
@@ -93,7 +94,7 @@ def _ancestors(associations: Sequence[Association], account: str) -> list[str]:
 
 
 def _applicable(associations: Sequence[Association], user: str, accounts: Sequence[str]) -> list[Association]:
-    """Return the associations whose limits apply; none if the user has associations by partition."""
+    """Return the associations whose limits apply; [] if the user has associations by partition."""
     own = [one for one in associations if one.user == user and one.account == accounts[0]]
     if any(one.partition for one in own):
         return []

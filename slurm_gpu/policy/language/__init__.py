@@ -1,1 +1,1 @@
-"""Schema, checks and typed model of policy.yaml."""
+"""Define the schema, the checks and the typed model of policy.yaml."""

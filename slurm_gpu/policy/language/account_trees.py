@@ -16,7 +16,7 @@ _BELOW = "/*"
 
 
 def is_tree(name: str) -> bool:
-    """Return whether a name stands for an account and all accounts below it."""
+    """Return whether a name means an account and all accounts below it."""
     return name.endswith(_BELOW)
 
 
@@ -53,7 +53,7 @@ def accounts_below(root: str, parents: Mapping[str, str]) -> frozenset[str]:
 
 
 def with_listed(policy: Policy, names: ResolvedNames) -> Policy:
-    """Return the policy with the accounts of each tree in its place; unknown trees remain."""
+    """Return the policy with each tree replaced by its accounts; unknown trees remain."""
 
     def listed(written: Iterable[str]) -> tuple[str, ...]:
         return tuple(

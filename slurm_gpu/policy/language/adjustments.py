@@ -32,7 +32,7 @@ class Move:
     new: int
     at_s: int
     why: str
-    # Time when a user undid the move; it no longer counts, and the limit is not moved again.
+    # Time when a user undid the move. An undone move does not count, and its limit is not moved again.
     undone_s: int | None = None
 
     def __str__(self) -> str:

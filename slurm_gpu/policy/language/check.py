@@ -43,7 +43,7 @@ from slurm_gpu.text.units import format_duration, format_memory_mib
 
 # Next to the site file: /etc/slurm-gpu/policy.yaml.
 FILE_NAME = "policy.yaml"
-# Slurm's default QOS, for jobs that name none.
+# Slurm's default QOS, for jobs that name no QOS.
 _ORDINARY = "normal"
 # Default slowdown of goal: considerate.
 _SLOWDOWN = 1.10

@@ -14,12 +14,12 @@ from slurm_gpu.policy.language.limits import LIMITS, LimitKind, LimitUnit, Scope
 from slurm_gpu.policy.language.model import Adjust, Mode, PolicyRule, RuleLimits
 from slurm_gpu.policy.language.value_types import COUNT, GPUS, MEMORY
 
-# Limits on running jobs: the model of the cluster can predict the effect of another value only for these.
+# Limits on running jobs: the model of the cluster can predict the effect only of changes to such limits.
 ADJUSTABLE = tuple(key for key, kind in LIMITS.items() if kind.scope is Scope.RUNNING)
 
 
 def bound_type(kind: LimitKind) -> ValueType:
-    """Return the type of the bounds of this limit."""
+    """Return the type of the bounds for a limit."""
     return {LimitUnit.GPUS: GPUS, LimitUnit.MEMORY: MEMORY}.get(kind.measure, COUNT)
 
 

@@ -36,9 +36,9 @@ class CoveredLimit:
 
 
 def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
-    """Yield the limits that another limit makes redundant; of two equal limits, the later one."""
+    """Yield the limits that another limit makes redundant; of two equal limits, yield the later one."""
     flat = [flat_limits(rule.limits) for rule in policy.rules]
-    excepted = {exception.rule for exception in policy.exceptions}  # these rules do not bind all users
+    excepted = {exception.rule for exception in policy.exceptions}  # do not bind all users
     conditions = {name: _conditions(group, policy.groups) for name, group in policy.groups.items()}
     wider_groups = {
         name: {wider for wider, of_wider in conditions.items() if _implies(own, of_wider)}
@@ -53,7 +53,7 @@ def covered_limits(policy: Policy) -> Iterator[CoveredLimit]:
         minimums = flat_limits(rule.at_least)
         for key, value in flat[position].items():
             if minimums.get(key) == value:
-                continue  # as a minimum, an exact amount has an effect
+                continue  # the minimum that an exact amount sets has an effect
             wider = wider_keys(key)
             candidates = (
                 (number, other_key)
@@ -79,7 +79,7 @@ def binds_whenever(policy: Policy, wider: PolicyRule, rule: PolicyRule) -> bool:
 
 
 def is_within(policy: Policy, group: str, wider: str) -> bool:
-    """Return whether every job in a group is certainly in a wider one."""
+    """Return whether every job in a group is certainly in a wider group."""
     own, other = (_conditions(policy.groups[name], policy.groups) for name in (group, wider))
     return _implies(own, other)
 
@@ -87,7 +87,7 @@ def is_within(policy: Policy, group: str, wider: str) -> bool:
 def _covers(
     policy: Policy, flat: Sequence[Mapping[str, object]], wider: tuple[int, str], limit: tuple[int, str]
 ) -> bool:
-    """Return whether `wider` refuses all that `limit` refuses; both are (position of the rule, key)."""
+    """Return whether `wider` refuses all jobs that `limit` refuses; both are (position of rule, key)."""
     if wider == limit:
         return False
     other, rule = policy.rules[wider[0]], policy.rules[limit[0]]
@@ -118,7 +118,7 @@ def wider_keys(key: str) -> tuple[str, ...]:
 
 
 def _is_longer(wider: str, key: str) -> bool:
-    """Return whether the period of a limit on GPU-hours contains that of another one."""
+    """Return whether the period of one limit on GPU-hours contains the period of another."""
     names = [one.partition(":") for one in (wider, key)]
     return all(base == "gpu_hours" and period for base, _, period in names) and (
         wider != key and includes(names[0][2], names[1][2])
@@ -126,7 +126,7 @@ def _is_longer(wider: str, key: str) -> bool:
 
 
 def _at_most(first: object, second: object) -> bool:
-    """Return whether a limit with the value `first` (of flat_limits) refuses all that `second` refuses."""
+    """Return whether a limit with the value `first` (of flat_limits) refuses all jobs that `second` does."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return first.keys() <= second.keys()  # allowed names
     edges = {0, *_edges(first), *_edges(second)}
@@ -134,7 +134,7 @@ def _at_most(first: object, second: object) -> bool:
 
 
 def least_exceeds(least: object, most: object) -> int | None:
-    """Return the smallest number of GPUs (mgpu) at which a minimum exceeds a limit; None if there is none."""
+    """Return the smallest number of GPUs (mgpu) at which a minimum exceeds a limit; None if it never does."""
     edges = sorted({0, *_edges(least), *_edges(most)})
     return next((edge for edge in edges if _limit_at(least, edge, 0) > _limit_at(most, edge)), None)
 
@@ -145,7 +145,7 @@ def _edges(value: object) -> Iterator[int]:
 
 
 def _limit_at(value: object, mgpu: int, absent: float = math.inf) -> float:
-    """Return a limit of flat_limits for jobs with `mgpu`; `absent` if they have no limit."""
+    """Return a limit of flat_limits for jobs with `mgpu`; `absent` if such jobs have no limit."""
     if isinstance(value, int | float):
         return value
     limit = absent
@@ -157,7 +157,7 @@ def _limit_at(value: object, mgpu: int, absent: float = math.inf) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Conditions:
-    """The conditions of a group and of all groups in which its jobs must be."""
+    """The conditions of a group and of all groups that must contain its jobs."""
 
     # Key → sets of names; a job must match one name of each set.
     names: Mapping[str, Sequence[frozenset[str]]]

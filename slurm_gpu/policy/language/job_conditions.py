@@ -1,4 +1,4 @@
-"""Conditions of a rule on single jobs (`jobs:`): it applies to each job that may meet all of them."""
+"""Define conditions on single jobs (`jobs:`): a rule applies to jobs that may meet all its conditions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class JobConditions:
     at_least: Annotated[JobSize, _NOT_EMPTY, "Minimum amounts."] = field(default_factory=JobSize)
     at_most: Annotated[JobSize, _NOT_EMPTY, "Maximum amounts."] = field(default_factory=JobSize)
     gpu_types: Annotated[
-        tuple[Annotated[str, GPU_TYPE_NAME], ...] | None, _NOT_EMPTY, "Types of their GPUs."
+        tuple[Annotated[str, GPU_TYPE_NAME], ...] | None, _NOT_EMPTY, "GPU types of the jobs."
     ] = None
     array: Annotated[bool | None, "Job arrays (true) or other jobs (false)."] = None
 

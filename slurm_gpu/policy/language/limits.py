@@ -54,7 +54,7 @@ class Scope(Enum):
     JOB = "one job"
     TOTAL = "running and pending jobs"
     PENDING = "pending jobs"
-    # The script refuses only a job that alone exceeds the limit; Slurm's own limits keep others pending.
+    # The script refuses only a job that alone exceeds the limit; Slurm's own limits keep other jobs pending.
     RUNNING = "running jobs"
     PERIOD = "a period"
 
@@ -73,7 +73,7 @@ class LimitKind:
     tres: str = ""
     # The limit on a sum that includes this amount, such as gpus_total for the GPUs of one job.
     part_of: str = ""
-    # The reason why no field in Slurm can enforce it; "" if one can.
+    # The reason why no field in Slurm can enforce this limit; "" if a field can.
     lua_alone: str = ""
 
     @property
@@ -248,12 +248,12 @@ def flat_amounts(of: PolicyRule | Tier | RuleException) -> dict[str, Plain]:
 
 
 def is_empty(of: PolicyRule | Tier) -> bool:
-    """Return whether a rule or tier allows everything."""
+    """Return whether a rule or tier sets no limits, minimums or options."""
     return not flat_amounts(of) and not of.options
 
 
 def with_exact(of: HasAmounts) -> HasAmounts:
-    """Return a rule, tier or exception with its exact amounts as limits and minimums."""
+    """Return a rule, tier or exception in which each exact amount is both a limit and a minimum."""
     both: dict[str, Any] = {kind.field: value for kind, value in set_limits(of.exactly)}
     limits, at_least = replace(of.limits, **both), replace(of.at_least, **both)
     return replace(of, limits=limits, at_least=at_least, exactly=JobAmounts())

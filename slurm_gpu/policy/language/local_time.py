@@ -24,8 +24,8 @@ def end_of_day(day: dt.date, zone: ZoneInfo) -> int:
 def utc_offsets(zone: ZoneInfo, first_year: int) -> tuple[tuple[int, int], ...]:
     """Return the UTC offsets from `first_year` on: ascending pairs (epoch second, seconds east of UTC).
 
-    Each offset applies from its second on; the first one also applies to earlier times. A zone that does not
-    change its clocks has a single pair.
+    Each offset applies from its second on; the first offset also applies to earlier times. A zone without
+    clock changes has a single pair.
     """
 
     def offset(second: int) -> int:

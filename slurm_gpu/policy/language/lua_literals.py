@@ -43,7 +43,7 @@ def to_lua(value: Plain, indent: int = 0) -> str:
 
 def lua_string(text: str) -> str:
     """Return a double-quoted Lua string of the UTF-8 bytes of `text`."""
-    # \ddd takes up to three digits. With exactly three, a digit that follows is not part of it.
+    # An escape \ddd has up to three digits. After exactly three, a following digit is not part of the escape.
     safe = (
         chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03d}"
         for byte in text.encode("utf-8", "surrogatepass")

@@ -13,7 +13,7 @@ CONDITIONS = ("users", "unix_groups", "accounts", "qos", "partitions")
 
 
 def has_wildcard(name: str) -> bool:
-    """Return whether a name stands for several names."""
+    """Return whether a name is a pattern that may match several names."""
     return "*" in name or "?" in name
 
 
@@ -35,10 +35,10 @@ def example_of(name: str) -> str:
 def holds(
     own: Iterable[bool | None], all_of: Iterable[bool | None], none_of: Iterable[bool | None]
 ) -> bool | None:
-    """Return whether a job is in a group; None if that is unknown.
+    """Return whether a job is in a group; None if this is unknown.
 
-    `own` contains the answers (None if unknown) for the group's own conditions, `all_of` and `none_of` those
-    for other groups.
+    Each argument contains answers (None if unknown): `own` for the group's own conditions, `all_of` and
+    `none_of` for other groups.
     """
     answers = [*own, *all_of, *(None if answer is None else not answer for answer in none_of)]
     return False if False in answers else None if None in answers else True
@@ -52,7 +52,7 @@ def conditions_used(group: Group, groups: Mapping[str, Group]) -> frozenset[str]
 
 
 def with_required(group: Group, groups: Mapping[str, Group]) -> Iterator[Group]:
-    """Yield the group and all groups in which its jobs must be."""
+    """Yield the group and all groups that must contain its jobs."""
     yield group
     for name in group.all_of:
         yield from with_required(groups[name], groups)

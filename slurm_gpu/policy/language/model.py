@@ -115,7 +115,7 @@ class Per(StrEnum):
 
 
 class JobKind(StrEnum):
-    """The kind of a job: batch with a script (sbatch), interactive without one (srun, salloc)."""
+    """The kind of a job: batch with a script (sbatch), or interactive without a script (srun, salloc)."""
 
     INTERACTIVE = "interactive"
     BATCH = "batch"
@@ -130,16 +130,16 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GpuLimit:
-    """GPUs of all types together, or of each named type; exactly one of the two is given."""
+    """A limit on GPUs of all types together, or on GPUs of each named type; exactly one is set."""
 
     all_mgpu: int | None = None
-    # Type in lower case → mgpu.
+    # GPU type in lower case → mgpu.
     by_type_mgpu: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class LimitStep:
-    """The limit of jobs that have this many GPUs or more, up to the next step."""
+    """The limit for jobs with at least this many GPUs and fewer than the next step."""
 
     from_mgpu: int
     limit: int
@@ -164,7 +164,7 @@ _Walltime = Annotated[LimitSteps | None, OneOrTable(WALLTIME, GPUS_FROM, _limit_
 
 @dataclass(frozen=True, slots=True)
 class JobAmounts:
-    """Amounts of one job that a rule can require or limit; None means that the rule does not set one."""
+    """Amounts of one job that a rule can require or limit; None means that the rule sets no amount."""
 
     gpus: Annotated[_GpuLimit, "GPUs of one job."] = None
     gpus_per_node: Annotated[_Count, "GPUs on one node."] = None
@@ -181,8 +181,8 @@ class JobAmounts:
 class RuleLimits(JobAmounts):
     """The limits of a rule; None means that the rule does not set the limit, and 0 allows nothing.
 
-    Limits up to `qos` apply to one job, the others to sums over the jobs of a user or a group.
-    limits.py lists them by their keys.
+    Limits up to `qos` apply to one job, the others to sums over the jobs of a user or a group. The module
+    limits.py lists all limits by key.
     """
 
     array_tasks: Annotated[_Count, "Tasks of one job array."] = None
@@ -205,7 +205,7 @@ class RuleLimits(JobAmounts):
     gpu_hours: Annotated[
         Mapping[str | None, float] | None,
         OneOrTable(GPU_HOURS, PERIOD, dict),
-        "GPUs × time limit of one job; by period, with the GPU-hours used in it.",
+        "GPUs × time limit of one job; with a period, plus the GPU-hours used in that period.",
     ] = None
 
 
@@ -220,13 +220,13 @@ class JobTime(StrEnum):
 class Hours:
     """The times at which a rule applies, in the site's time zone; Monday is 0.
 
-    Hours past midnight end after minute 1440, and belong to the day on which they begin.
+    Hours past midnight end after minute 1440, and count as part of the day on which they begin.
     """
 
     days: Annotated[frozenset[int], DAYS, "Days of the week on which the hours begin."] = ALL_DAYS
     minutes: Annotated[tuple[int, int], HOURS, Key("hours"), "Hours of the day."] = (0, 1440)
     at: Annotated[
-        JobTime, "The time that must be in the hours: submission, or any part of the possible run."
+        JobTime, "Whether the submission or any part of the possible run must be in the hours."
     ] = JobTime.SUBMISSION
 
     @property
@@ -236,7 +236,7 @@ class Hours:
 
     @property
     def to_min(self) -> int:
-        """Return the minute since midnight from which the rule no longer applies; over 1440: next day."""
+        """Return the minute since midnight at which the rule stops applying; over 1440 on the next day."""
         return self.minutes[1]
 
 
@@ -306,7 +306,7 @@ class RuleException(Dated):
     why: Annotated[str, TEXT, REQUIRED, "The reason."] = ""
     from_day: Annotated[dt.date | None, DATE, Key("from"), "First day."] = None
     until: Annotated[dt.date | None, DATE, "Last day."] = None
-    granted_by: Annotated[str | None, TEXT, "The person who granted it."] = None
+    granted_by: Annotated[str | None, TEXT, "The person who granted the exception."] = None
     group: Annotated[str | None, TEXT, "A group, instead of `user`."] = None
     location: Annotated[Location, _AT_PLACE] = ()
 
@@ -332,8 +332,8 @@ _Options = Mapping[Annotated[str, choice(OPTIONS)], Need]
 class Tier:
     """The limits of the jobs of one group that are in no earlier tier."""
 
-    group: Annotated[str | None, TEXT, Key("for"), "By default all other jobs."] = None
-    limits: Annotated[RuleLimits, _NAMES, "By default no limits."] = field(default_factory=RuleLimits)
+    group: Annotated[str | None, TEXT, Key("for"), "The group; by default all other jobs."] = None
+    limits: Annotated[RuleLimits, _NAMES, "Limits; by default none."] = field(default_factory=RuleLimits)
     at_least: Annotated[JobAmounts, _NAMES, "Minimums."] = field(default_factory=JobAmounts)
     exactly: Annotated[JobAmounts, _NAMES, "Exact amounts."] = field(default_factory=JobAmounts)
     options: Annotated[_Options, _NAMES, "Options."] = field(default_factory=dict)
@@ -347,27 +347,27 @@ class PolicyRule:
     """One rule with its reason."""
 
     id: Annotated[str, ID, "The name shown in refusals."]
-    # "" in a rule with tiers that applies to all jobs.
+    # "" if the rule has tiers and applies to all jobs.
     group: Annotated[str, TEXT, Key("for"), FromPlace(lambda _: ""), "The group; optional with tiers."]
-    per: Annotated[Per, "The scope of its limits."]
+    per: Annotated[Per, "The scope of the rule's limits."]
     why: Annotated[str, TEXT, "The reason, shown in refusals."]
     limits: Annotated[RuleLimits, _NAMES, "Maximums."] = field(default_factory=RuleLimits)
     at_least: Annotated[JobAmounts, _NAMES, "Minimums of one job, up to walltime."] = field(
         default_factory=JobAmounts
     )
-    # Empty in a checked policy: check.py moves it into `limits` and `at_least`.
+    # Empty in a checked policy, because check.py moves these amounts into `limits` and `at_least`.
     exactly: Annotated[JobAmounts, _NAMES, "Exact amounts of one job."] = field(default_factory=JobAmounts)
     options: Annotated[_Options, _NAMES, "Options of submissions."] = field(default_factory=dict)
-    tiers: Annotated[tuple[Tier, ...], _NAMES, "Only the first that matches a job applies."] = ()
+    tiers: Annotated[tuple[Tier, ...], _NAMES, "Only the first tier that matches a job applies."] = ()
     mode: Annotated[Mode, "Log violations, warn the user, or refuse the job."] = Mode.OBSERVE
     on_error: Annotated[OnError, "The decision if slurm-gpu itself fails."] = OnError.ALLOW
-    when: Annotated[Hours | None, _NAMES, "The times at which it applies."] = None
+    when: Annotated[Hours | None, _NAMES, "The times at which the rule applies."] = None
     hard: Annotated[bool, "Count GPU-hours that pending and running jobs may still use."] = False
     jobs: Annotated[JobConditions | None, _NAMES, "Only jobs that may meet all of these conditions."] = None
     kind: Annotated[JobKind | None, "Only jobs with a script (batch) or without (interactive)."] = None
     adjust: Annotated[tuple[Adjust, ...], _ADJUST, "Bounds for the weekly adjustment."] = ()
     location: Annotated[Location, _AT_PLACE] = ()
-    # The rule in the file of which this is a part, created by tiers.py; None for rules in the file.
+    # The rule in the file from which tiers.py created this part; None for rules in the file.
     part_of: PolicyRule | None = None
 
     @property
@@ -392,7 +392,7 @@ class BundleMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Resources that a job may have with this many GPUs; 0 stands for jobs without GPUs."""
+    """Resources that a job with this many GPUs may have; 0 means jobs without GPUs."""
 
     name: Annotated[str, _AT_KEY]
     mgpu: Annotated[int, GPUS, Key("gpus"), "Number of GPUs for these amounts; 0: jobs without GPUs."]
@@ -400,16 +400,16 @@ class Bundle:
     memory_mib: Annotated[int | None, MEMORY, "Memory."] = None
     partitions: Annotated[
         PartitionNames | None,
-        "Partitions to which it applies; with `gpus: 0`, the only ones that jobs may use.",
+        "The bundle's partitions; with `gpus: 0`, the only partitions that jobs may use.",
     ] = None
-    gpu_types: Annotated[GpuTypeNames | None, "GPU types to which it applies."] = None
+    gpu_types: Annotated[GpuTypeNames | None, "GPU types to which the bundle applies."] = None
     mode: Annotated[BundleMode, "`fit` adds missing options and advises on the rest."] = BundleMode.OBSERVE
     why: Annotated[str | None, TEXT, "The reason."] = None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuOwner:
-    """A group whose idle GPUs are lent until it needs them. QOS are in lower case, as in Slurm."""
+    """A group whose idle GPUs are lent until the group needs them. QOS are in lower case, as in Slurm."""
 
     group: Annotated[str, _AT_KEY]
     # The accounts of the group, in lower case.
@@ -419,9 +419,9 @@ class GpuOwner:
         str,
         QOS,
         FromPlace(lambda at: f"sg-{at[-1]}".lower()),
-        "The QOS of its own jobs; by default `sg-GROUP`.",
+        "The QOS of the owner's jobs; by default `sg-GROUP`.",
     ]
-    lend_in: Annotated[str, QOS, "The QOS of jobs that borrow."]
+    lend_in: Annotated[str, QOS, "The QOS of jobs that borrow GPUs."]
     return_within_s: Annotated[int, WALLTIME, "The longest time until an owner's job starts."]
     location: Annotated[Location, _AT_PLACE] = ()
 
@@ -459,7 +459,7 @@ class Colocation:
     max_gpu_fraction: Annotated[
         float, number(0, 1, "0.75"), "Jobs that need a larger part of a GPU run alone."
     ] = 0.75
-    # The minimum leaves slurm-gpuctld some seconds to act.
+    # The minimum wait of 10 s gives slurm-gpuctld time to act.
     max_wait_s: Annotated[int, duration(10, 3600, "5m", int), "Maximum wait for a shared GPU."] = 300
     planner: Annotated[
         str, choice((*PLANNERS, *LEARNED_PLANNERS)), "The planner that chooses co-runners."
@@ -474,7 +474,7 @@ class IdleAction(StrEnum):
     """The action on a job that never used its GPUs."""
 
     CANCEL = "cancel"
-    # Requeued, and held until its owner releases it.
+    # Requeue the job, and hold it until its owner releases it.
     HOLD = "hold"
 
 
@@ -531,10 +531,10 @@ class Policy:
     owners: Annotated[
         tuple[GpuOwner, ...], Items(keyed=True), "Groups whose idle GPUs are lent until they need them."
     ] = ()
-    # check.py adds its group to `groups` and its rule to `rules`.
+    # check.py adds the group of urgent jobs to `groups` and their rule to `rules`.
     urgent: Annotated[Urgent | None, "Jobs that start before all others."] = None
     colocation: Annotated[Colocation | None, "Jobs that share a GPU."] = None
-    cancel_idle: Annotated[CancelIdle | None, "Ends jobs that never used a GPU."] = None
+    cancel_idle: Annotated[CancelIdle | None, "End jobs that never used a GPU."] = None
     groups: Annotated[Mapping[Annotated[str, ID], Group], "Jobs that match all given conditions."] = field(
         default_factory=dict
     )

@@ -1,7 +1,7 @@
 """Resolve the users and UNIX groups of a policy to IDs, and its account trees to accounts.
 
-slurmctld must not wait for NSS or slurmdbd, so membership is resolved when the policy is applied; after a
-change, apply the policy again.
+slurmctld must not wait for NSS or slurmdbd, so membership is resolved when the policy is applied. After
+membership changes, apply the policy again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SystemDirectory:
 
     @functools.cached_property
     def parents(self) -> Mapping[str, str]:
-        """The parent of each account in slurmdbd; raise OutsideError if they cannot be read."""
+        """The parent of each account in slurmdbd; raise OutsideError if slurmdbd cannot be read."""
         return self._parents()
 
     def uid(self, user: str) -> int | None:
@@ -76,7 +76,7 @@ class ResolvedNames:
     trees: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def uids_of(self, users: Collection[str]) -> set[int]:
-        """Return the UIDs of all known users that these names and wildcards stand for."""
+        """Return the UIDs of all known users that match these names and wildcards."""
         single = {self.uids[name] for name in users if name in self.uids}
         return single.union(*(self.matched.get(name, ()) for name in users))
 
@@ -137,7 +137,7 @@ def resolve_names(policy: Policy, source: YamlSource, directory: SystemDirectory
 def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, ...]:
     """Return an error for each account of a group that is not in `manages: accounts`.
 
-    Such an account is probably misspelt. Nothing is checked if `manages: accounts` is empty.
+    Such an account is probably misspelt. The check is skipped if `manages: accounts` is empty.
     """
     managed = {name.lower() for name in policy.manages.accounts}
     return tuple(

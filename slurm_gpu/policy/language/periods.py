@@ -1,6 +1,6 @@
-"""Periods of limits on GPU-hours: calendar periods, and rolling windows of whole days such as 30d.
+"""Define the periods of limits on GPU-hours: calendar periods, and rolling windows such as 30d.
 
-All periods begin at midnight in the site's time zone and include the present day; weeks begin on Monday.
+All periods begin at midnight in the site's time zone and include the current day; weeks begin on Monday.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import datetime as dt
 from zoneinfo import ZoneInfo
 
 CALENDAR = ("day", "week", "month", "quarter", "year")
-# A window of at most a year; one of a day is the period `day`.
+# A window is at most a year long. A window of one day is the period `day`.
 _ROLLING = r"([2-9]|[1-9]\d|[12]\d\d|3[0-5]\d|36[0-6])d"
 PERIOD_PATTERN = f"({'|'.join(CALENDAR)}|{_ROLLING})"
 
@@ -47,14 +47,14 @@ def each_text(period: str) -> str:
 
 
 def this_text(period: str) -> str:
-    """Return the present period in words, such as "this week" or "in 30 days"."""
+    """Return the current period in words, such as "this week" or "in 30 days"."""
     if period == "day":
         return "today"
     return f"this {period}" if period in CALENDAR else f"in {_days(period)} days"
 
 
 def includes(wider: str, period: str) -> bool:
-    """Return whether the present `wider` period always contains all days of the present `period`."""
+    """Return whether the current `wider` period always contains all days of the current `period`."""
     longest = {"day": 1, "week": 7, "month": 31, "quarter": 92, "year": 366}.get(period) or _days(period)
     if wider in CALENDAR:
         order = ("day", "month", "quarter", "year")  # a week may be in two months

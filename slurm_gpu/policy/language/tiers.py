@@ -39,7 +39,7 @@ def written_groups(policy: Policy) -> dict[str, Group]:
 def expanded(policy: Policy) -> Policy:
     """Return the policy with a rule, and a group of its jobs, for each tier and each group exception.
 
-    A part is split where an earlier part starts or stops applying, so each group has fixed conditions.
+    Each group must have fixed conditions, so a part is split where an earlier part starts or stops applying.
     """
     groups = written_groups(policy)
     rules: list[PolicyRule] = []
@@ -93,7 +93,7 @@ def _parts(rule: PolicyRule, policy: Policy) -> list[_RulePart]:
 
 
 def _with(amounts: Amounts, own: Amounts) -> Amounts:
-    """Return the limits or minimums of a rule, with those of an exception replacing them."""
+    """Return the limits or minimums of a rule, replaced by those that an exception sets."""
     new = {kind.field: _value(kind.of(amounts), value) for kind, value in set_limits(own)}
     return replace(amounts, **new)  # type: ignore[arg-type]
 

@@ -29,9 +29,9 @@ _TREE = re.compile(r"[^*?/]+/\*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _MOST_GPUS = 1_000_000
 _MOST_COUNT = 10**9
-# More than a year is a mistake, such as 70000h for 70000 minutes.
+# A time limit of more than a year is a mistake, such as 70000h for 70000 minutes.
 _MOST_WALLTIME_S = 366 * 86400
-# Less than Python needs is a mistake, such as 64M for 64G.
+# Less memory than Python needs is a mistake, such as 64M for 64G.
 _LEAST_MEMORY_MIB = 256
 _MOST_MEMORY_MIB = 2**30
 _MEMORY_UNITS = "KMGT"
@@ -56,7 +56,7 @@ def _words(what: str, example: str, plural: str = "texts", make: Callable[[str],
 
 
 def _full_name(example: str, make: Callable[[str], str] = str) -> ValueType:
-    """Return the type of names that a job must have exactly; a pattern would match no job."""
+    """Return the type of full names; a job's name must be equal, so a pattern would match no job."""
 
     def parse(value: str) -> str:
         if set(value) & set("*?/"):
@@ -68,7 +68,7 @@ def _full_name(example: str, make: Callable[[str], str] = str) -> ValueType:
 
 
 def _wildcard(example: str) -> ValueType:
-    """Return the type of names in groups, in which `*` stands for any characters and `?` for one."""
+    """Return the type of names in groups; `*` matches any characters and `?` matches one character."""
 
     def parse(value: str) -> str:
         if "/" in value:
@@ -159,7 +159,7 @@ def _parse_walltime(value: Any) -> int:
 
 
 def _other_unit(text: str, step: int) -> str:
-    """Change the unit to G if `step` is positive (64M → 64G), else to the next smaller unit (64G → 64M)."""
+    """Change the unit to G if `step` is positive (64M → 64G), else to the next smaller one (64G → 64M)."""
     match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z])[iBb]*\s*", text)
     if match is None:
         return "64G"

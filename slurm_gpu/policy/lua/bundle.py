@@ -35,15 +35,15 @@ from slurm_gpu.text.units import counted, format_gpus, format_memory_mib
 RUN_DIRECTORY = Path("/run/slurm-gpu")
 SNAPSHOT = "snapshot.txt"
 DECISIONS_LOG = "decisions.log"
-# decisions.log is rotated at this size, because /run is in memory.
+# Size at which decisions.log is rotated, because /run is in memory.
 DECISIONS_LOG_BYTES = 64 * 2**20
 
 # The start of every bundle; a site's own job_submit.lua does not have it.
 MARK = "-- slurm-gpu "
-# The start of the stub that a removal leaves (packaging/hooks/place-lua); the next apply replaces it.
+# The start of the stub that packaging/hooks/place-lua installs on removal; the next apply replaces the stub.
 STUB_MARK = f"{MARK}was removed: "
 
-# The module that defines the functions for slurmctld. It comes last, since the script returns its value.
+# The module that defines the functions for slurmctld; the last one, because the script returns its result.
 _ENTRY = "entry"
 _REQUIRES = re.compile(r"-- requires: (.+)")
 
@@ -64,31 +64,31 @@ class SiteFacts:
     """Facts about the cluster that the Lua code requires in addition to the policy."""
 
     slurm_user_uid: int = 0
-    # All GPUs of the cluster.
+    # Number of all GPUs of the cluster.
     n_gpus: int = 0
     # Whether the cluster has QOS, which lending requires; slurmdbd stores them.
     has_qos: bool = True
     # Whether preempted jobs without --requeue or --no-requeue are requeued (JobRequeue).
     requeues: bool = True
-    # Shards per GPU; None if no node has shards. If nodes differ, this is the largest number, so that sizes
-    # are counted at their lower bound.
+    # Shards per GPU; None if no node has shards. If nodes differ, this is the largest number, which gives the
+    # lower bound of a job's size.
     shards_per_gpu: int | None = None
-    # MPS per GPU, likewise.
+    # MPS per GPU; None and the largest number as for shards.
     mps_per_gpu: int | None = None
-    # By partition, the smallest number of GPUs of any node.
+    # Smallest number of GPUs on any node, by partition.
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
-    # By partition, the smallest number of CPUs of any node.
+    # Smallest number of CPUs on any node, by partition.
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
-    # By partition, the smallest memory of any node.
+    # Smallest memory of any node, by partition.
     partition_mib: Mapping[str, int] = field(default_factory=dict)
-    # By partition, the number of nodes with the same resources.
+    # Number of nodes with each combination of resources, by partition.
     partition_nodes: Mapping[str, Mapping[NodeResources, int]] = field(default_factory=dict)
     # Default number of tasks per core (CR_ONE_TASK_PER_CORE); None if only CPUs limit the tasks.
     tasks_per_core: int | None = None
-    # By partition, the GPU types of its nodes, in lower case.
+    # GPU types of the nodes in lower case, by partition.
     partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    # Memory of jobs that request none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` if they get all memory
-    # of their nodes.
+    # Memory of jobs that request no memory: `per_gpu`, `per_cpu`, `per_node`; `whole_node` if such jobs get
+    # all memory of their nodes.
     default_mib: Mapping[str, int] = field(default_factory=dict)
     # Whether the shards of one job may come from several GPUs (MULTIPLE_SHARING_GRES_PJ).
     shards_span_gpus: bool = False
@@ -158,7 +158,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "label": group.label,
             # slurm-gpuctld sums the jobs of each account in such a group.
             "by_account": group.name in by_account or None,
-            # It also sums the GPU-hours that the jobs of such a group may still use.
+            # slurm-gpuctld also sums the GPU-hours that the jobs of such a group may still use.
             "has_hard_limit": group.name in with_hard_limits or None,
         }
         for group in policy.groups.values()
@@ -221,8 +221,8 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         ],
         "chain_before": _path(policy.chain.before),
         "chain_after": _path(policy.chain.after),
-        # Chained scripts are loaded with the bundle. If a script changes, its digest changes the bundle, so
-        # the next apply installs the bundle again.
+        # Chained scripts are loaded only with the bundle. If a chained script changes, its digest changes the
+        # bundle, so the next apply installs the bundle again.
         "chained": [_content(path) for path in (policy.chain.before, policy.chain.after) if path is not None],
         "snapshot": str(facts.run_directory / SNAPSHOT),
         "slurm_user_uid": facts.slurm_user_uid,
@@ -231,7 +231,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         **partitions,
         "partition_nodes": {
             name: [
-                # If there is only one kind, an additional node of that kind does not change the bundle.
+                # If all nodes are of one kind, an additional node of that kind does not change the bundle.
                 {"n": kinds[kind] if len(kinds) > 1 else None, **dataclasses.asdict(kind)}
                 for kind in sorted(kinds, key=str)
             ]
@@ -247,7 +247,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
 
 
 def build_bundle(compiled: Mapping[str, Plain], directory: Path | None = None) -> str:
-    """Return the whole script; equal policies give equal scripts."""
+    """Return the whole script; equal policies produce equal scripts."""
     parts = [
         f"{MARK}{__version__}: generated from policy.yaml by `slurm-gpu policy apply`; do not edit.",
         f"local policy = {to_lua(compiled)}",
@@ -268,7 +268,7 @@ def required_modules(text: str) -> list[str]:
 def lua_directory() -> Path:
     """Return the directory of the Lua modules: in the checkout, under sys.prefix, or in /usr/share.
 
-    Raise OutsideError if there is none.
+    Raise OutsideError if the directory is not found.
     """
     candidates = (
         SOURCE_ROOT / "plugins" / "job_submit",
@@ -291,7 +291,7 @@ def _least(nodes: Iterable[SlurmNode], amount: Callable[[SlurmNode], int]) -> di
 
 
 def _kinds(nodes: Iterable[SlurmNode], *, has_memory: bool) -> dict[str, Counter[NodeResources]]:
-    """Return, by partition, how many nodes have the same resources."""
+    """Return, by partition, the number of nodes with each combination of resources."""
     found: dict[str, Counter[NodeResources]] = {}
     for node in nodes:
         mib = node.memory_mib if has_memory else None
@@ -302,7 +302,7 @@ def _kinds(nodes: Iterable[SlurmNode], *, has_memory: bool) -> dict[str, Counter
 
 
 def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
-    """Return the memory of jobs that request none, according to `scontrol show config`."""
+    """Return the memory of jobs that request no memory, according to `scontrol show config`."""
     found = {}
     for key, text in (
         ("per_gpu", raw.get("JobDefaults", "")),
@@ -347,7 +347,7 @@ def _when(when: Hours) -> dict[str, Plain]:
 
 
 def _seconds(dated: Dated, zone: ZoneInfo) -> dict[str, Plain]:
-    """Return the times from which and until which a group or an exception applies, in seconds."""
+    """Return the times at which a group or an exception starts and stops applying, in seconds."""
     return {
         "from_s": None if dated.from_day is None else start_of_day(dated.from_day, zone),
         "until_s": None if dated.until is None else end_of_day(dated.until, zone),
@@ -368,7 +368,7 @@ def _bundle(bundle: Bundle) -> dict[str, Plain]:
 
 
 def bundle_reason(bundle: Bundle) -> str:
-    """Return the reason that the policy gives for a bundle; if there is none, describe the bundle."""
+    """Return the reason that the policy gives for a bundle; without a reason, describe the bundle."""
     if bundle.why is not None:
         return bundle.why
     holder = format_gpus(bundle.mgpu) if bundle.mgpu > 0 else "a job without GPUs"

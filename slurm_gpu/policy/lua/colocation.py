@@ -14,7 +14,7 @@ def compile_colocation(
 ) -> dict[str, Plain] | None:
     """Return the `colocation` table of the compiled policy; None if the policy does not let jobs share GPUs.
 
-    `index` maps the name of each group to its number; `requeues` is whether jobs are requeueable by default.
+    `index` maps the name of each group to its number; `requeues` means that jobs are requeueable by default.
     """
     colocation = policy.colocation
     if colocation is None:

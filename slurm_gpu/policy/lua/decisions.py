@@ -1,4 +1,4 @@
-"""Read decisions.log: the decisions of job_submit.lua, and ends of sharing (docs/contracts.md, section 4)."""
+"""Read decisions.log: decisions of job_submit.lua, and ends of sharing (docs/contracts.md, section 4)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FIELDS_BEFORE_RULES = 5
 class RuleCount:
     """The number of submissions and updates to which a rule objected."""
 
-    # With mode: enforce. A job that violates several rules counts for each.
+    # Objections of rules with mode: enforce. A job that violates several rules counts for each of them.
     refused: int = 0
     advised: int = 0
     observed: int = 0
@@ -53,17 +53,17 @@ class RuleCount:
 class DecisionCounts:
     """Counts of all decisions in the logs."""
 
-    # Time of the oldest decision; None if there is none.
+    # Time of the oldest decision; None if there are no decisions.
     since_s: int | None = None
     accepted: int = 0
     refused: int = 0
     # Decisions during which slurm-gpu's own code failed.
     failed: int = 0
-    # By rule ID, in the order of the first objections.
+    # Counts by rule ID, in the order of the first objections.
     rules: dict[str, RuleCount] = field(default_factory=dict)
 
     def add(self, line: str) -> None:
-        """Count one line; ignore an incomplete decision, since the last line may be half written."""
+        """Count one line; ignore an incomplete decision, because the last line may be partly written."""
         words = line.split(" ")
         if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not words[1].isdigit():
             return
@@ -119,13 +119,13 @@ class DecisionLine:
     """A parsed line of the log."""
 
     at_s: int
-    # submit or modify; share for the end of sharing a GPU.
+    # The operation: submit, modify, or share for the end of sharing a GPU.
     operation: str
-    # allow or deny; end for the operation share.
+    # The verdict: allow or deny; end for the operation share.
     verdict: str
-    # None for a refused job.
+    # The token of the job; None for a refused job.
     token: str | None
-    # The fields that follow, by name, decoded.
+    # The decoded fields after the token, by name.
     fields: Mapping[str, str]
 
     @classmethod
@@ -139,13 +139,13 @@ class DecisionLine:
             return None
         fields = words[_FIELDS_BEFORE_RULES:]
         if not all(map(_FIELD.fullmatch, fields)):
-            return None  # two lines run together; their fields must not be mixed
+            return None  # two lines have run together; their fields must not be mixed
         decoded = {key: unquote(value) for key, _, value in (word.partition("=") for word in fields)}
         return cls(int(words[1]), operation, verdict, None if token == "-" else token, decoded)
 
 
 def find_decision(run_directory: Path, token: str) -> Mapping[str, str] | None:
-    """Return the logged fields of the job that was accepted with this token; None if there are none."""
+    """Return the logged fields of the job that was accepted with this token; None if there is no such job."""
     newest_first = _lines_of(run_directory, token, (DECISIONS_LOG, f"{DECISIONS_LOG}.1"))
     return next((line.fields for line in newest_first if line.operation != "share"), None)
 
@@ -165,7 +165,7 @@ def write_ending(run_directory: Path, at_s: float, token: str, fields: Mapping[s
     path = run_directory / DECISIONS_LOG
     with outside(path):
         log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:  # in one write, since job_submit.lua also appends to the file
+        try:  # use one write, because job_submit.lua also appends to the file
             os.write(log, f"{_MARK} {at_s:.0f} share end {token} {text}\n".encode())
         finally:
             os.close(log)

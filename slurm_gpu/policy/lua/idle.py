@@ -9,7 +9,7 @@ from slurm_gpu.policy.language.model import Policy
 
 
 def compile_cancel_idle(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain] | None:
-    """Return the `cancel_idle` table of the compiled policy; None if the policy does not have these settings.
+    """Return the `cancel_idle` table of the compiled policy; None if the policy has no `cancel_idle:`.
 
     `index` maps the name of each group to its number.
     """

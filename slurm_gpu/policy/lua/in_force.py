@@ -21,7 +21,7 @@ class InForce(Enum):
     """The state of an installed job_submit.lua compared with a policy."""
 
     SAME = "same"
-    # The policy, members of its groups, the cluster's GPUs, or slurm-gpu changed since the installation.
+    # The policy, the members of its groups, the cluster's GPUs, or slurm-gpu changed after the installation.
     DIFFERENT = "different"
     # The script is a site's own.
     FOREIGN = "foreign"
@@ -35,7 +35,7 @@ def compare_installed(
     facts: SiteFacts,
     directory: SystemDirectory,
 ) -> InForce:
-    """Compare `script` with what `policy apply` would install; raise OutsideError if it cannot be read."""
+    """Compare `script` with the bundle of the current policy; raise OutsideError if it cannot be read."""
     try:
         text = script.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -45,9 +45,9 @@ def compare_installed(
     if not text.startswith(MARK):
         return InForce.FOREIGN
     names = resolve_names(policy, source, directory)
-    if names.unknown:  # this policy cannot be compiled on this host now
+    if names.unknown:  # the policy cannot be compiled while a name is unknown
         return InForce.DIFFERENT
-    # A bundle from an earlier year lists fewer future clock changes, but still those of this year.
+    # A bundle from an earlier year lists fewer future clock changes, but includes those of this year.
     years = range(facts.year, facts.year - YEARS, -1)
     now = (build_bundle(compile_policy(policy, names, replace(facts, year=year))) for year in years)
     installed = without_run_directory(text)

@@ -1,4 +1,4 @@
-"""Install a bundle for slurmctld: test it, replace the script atomically, and keep the previous one."""
+"""Install a bundle for slurmctld: test it, replace the script atomically, and keep the old script."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from slurm_gpu.text.cells import utc_stamp
 
 SCRIPT_NAME = "job_submit.lua"
 STATE_DIRECTORY = Path("/var/lib/slurm-gpu/policy")
-# Number of previous bundles that are kept; the site's own scripts are never removed.
+# Number of previous bundles that are kept; copies of the site's own scripts are never removed.
 KEPT = 20
 
-# Number of groups of each shape that are tested; more would take seconds.
+# Number of groups of each shape that are tested; testing more groups would take seconds.
 _GROUPS_OF_A_SHAPE = 10
 
 _ENVIRONMENT = {"HOME": "/tmp", "PATH": "/usr/bin:/bin", "SHELL": "/bin/sh", "USER": "trial"}
@@ -49,11 +49,11 @@ _TRIALS: tuple[dict[str, str | int], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A bundle that is ready to be installed, and the script that it replaces."""
+    """A bundle that is ready for installation, and the script that the bundle replaces."""
 
     bundle: str
     script: Path
-    # The copy of the script that it replaces; None if there is none.
+    # The copy of the replaced script; None if there was no script.
     previous: Path | None
 
     @property
@@ -75,7 +75,7 @@ def try_bundle(
     only in the version of slurmctld's plugin or, if the plugin is not on this host, in the first version in
     which the bundle passes.
 
-    Return notes on modules and commands that such a script uses but this test lacks. Raise OutsideError if
+    Return notes on modules and commands that a chained script uses but this test lacks. Raise OutsideError if
     the bundle does not load, raises or logs an error, or decides differently in two versions.
     """
     groups = _tables(compiled["groups"])
@@ -119,7 +119,7 @@ def _decisions(
     partitions: Iterable[str],
     notes: dict[str, None],
 ) -> list[tuple[int, tuple[str, ...]]]:
-    """Return the decisions on jobs of these owners, up to an error that this test itself may have caused."""
+    """Return the decisions on jobs of these owners; stop at an error that the test itself may have caused."""
     results = []
     for owner in owners:
         try:
@@ -135,9 +135,9 @@ def _decisions(
 
 
 def _trial_files(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, str | None]]:
-    """Return the files that the bundle reads in each test: once with an empty snapshot, once without one.
+    """Return the files that the bundle reads in each test, first with an empty snapshot and then without one.
 
-    In both cases no job was admitted recently. A policy with limits on GPU-hours is tested only with a
+    In both tests, no job was admitted recently. A policy with limits on GPU-hours is tested only with a
     snapshot, because the bundle reports an error if it cannot check these limits.
     """
     path, groups_id = compiled.get("snapshot"), compiled.get("groups_id")
@@ -195,9 +195,9 @@ def _tables(value: Plain) -> list[Mapping[str, Any]]:
 
 
 def _member(group: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, str | int]:
-    """Return the user, account, QOS and partition of a job in the group, if one can be found easily.
+    """Return the user, account, QOS and partition of a job in the group, if such a job is easily found.
 
-    If no user satisfies all conditions of the group, the user is one that no policy names.
+    If no user satisfies all conditions of the group, return a user that no policy names.
     """
     users, members = group.get("uids"), group.get("member_uids")
     uids = [uid for uid in (users or members or {}) if members is None or uid in members]
@@ -260,7 +260,7 @@ def _trial(
 
 def _complain(verdict: ScriptDecision) -> None:
     for level, text in verdict.log:
-        if level == "error" and text.startswith("slurm-gpu: "):  # others come from a site's own script
+        if level == "error" and text.startswith("slurm-gpu: "):  # other errors come from a site's own script
             raise ScriptError(text)
 
 
@@ -273,7 +273,7 @@ def prepare_replacement(
     owner_uid: int = 0,
     now: Callable[[], float] = time.time,
 ) -> Replacement | None:
-    """Copy the job_submit.lua in `directory` to `state_directory`, so that the bundle can replace it.
+    """Copy the job_submit.lua in `directory` to `state_directory` before the bundle replaces it.
 
     Return None if the installed script is already this bundle. Raise UsageError if the script is the site's
     own and `replace_foreign` is not set, and OutsideError if files cannot be read or written.
@@ -308,7 +308,7 @@ def is_installed(script: Path, digest: str) -> bool:
 
 
 def made_by(journal: ApplyJournal, script: Path) -> Entry | None:
-    """Return the journal entry of the apply that wrote the current script; None if there is none.
+    """Return the journal entry of the apply that wrote the current script; None if no apply wrote it.
 
     An apply that changes only Slurm's own limits does not write a script.
     """
@@ -317,9 +317,9 @@ def made_by(journal: ApplyJournal, script: Path) -> Entry | None:
 
 
 def restore(previous: Path | None, script: Path, no_rules: str, now: Callable[[], float] = time.time) -> None:
-    """Restore the previous script, or install a bundle without rules if there was none.
+    """Restore the previous script, or install a bundle without rules if there was no script.
 
-    A bundle without rules is needed because slurmctld does not start without a script.
+    A bundle without rules is installed because slurmctld does not start without a script.
     """
     with outside(previous, f"; {script} was not changed"):
         content = no_rules.encode() if previous is None else previous.read_bytes()
@@ -329,8 +329,8 @@ def restore(previous: Path | None, script: Path, no_rules: str, now: Callable[[]
 def _put(content: bytes, script: Path, now: Callable[[], float]) -> None:
     """Replace the script by an atomic rename.
 
-    slurmctld loads a script only if its modification time, in whole seconds, is later than that of the script
-    that it runs. The new script therefore gets a later time than the old one.
+    slurmctld loads a script only if its modification time, in whole seconds, is later than that of the
+    running script. The new script therefore gets a later modification time than the old script.
     """
     with outside(script, "; nothing was installed"):
         newer = int(now())
@@ -351,7 +351,7 @@ def prepare_run_directory(directory: Path, owner_uid: int) -> None:
 
 
 def put_aside(state_directory: Path) -> Path | None:
-    """Return the copy of the last site script that a bundle replaced; None if there is none.
+    """Return the copy of the last site script that a bundle replaced; None if no site script was replaced.
 
     Raise OutsideError if copies cannot be read.
     """
@@ -360,9 +360,9 @@ def put_aside(state_directory: Path) -> Path | None:
 
 
 def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:
-    """Return a copy of the script; make a new one only if the last copy differs from the script.
+    """Return a copy of the script; make a new copy only if the last one differs from the script.
 
-    Old copies of bundles are deleted, but copies of the site's own scripts are not.
+    Old copies of bundles are deleted; copies of the site's own scripts are kept.
     """
     make_state_directory(state_directory, owner_uid)
     copies = _copies(state_directory)
@@ -392,7 +392,7 @@ def _has_mark(script: Path) -> bool:
 
 
 def _swap_in(content: bytes, script: Path, mtime: int) -> None:
-    """Write a new file next to the script and rename it, so that slurmctld never reads a partial script."""
+    """Write a new file next to the script and rename it, so slurmctld never reads a partial script."""
     with whole_file(script) as fresh:
         fresh.write_bytes(content)
         fresh.chmod(0o644)

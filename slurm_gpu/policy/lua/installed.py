@@ -21,7 +21,7 @@ from slurm_gpu.policy.lua.bundle import MARK, STUB_MARK
 
 T = TypeVar("T")
 
-# Strings in the table contain no newlines, so neither marker can occur in the table.
+# Strings in the policy table contain no newlines, so neither marker can occur in the table.
 _OPENING = "\n\nlocal policy = "
 _CLOSING = "\n\nlocal lib = "
 
@@ -33,21 +33,22 @@ class GroupInForce:
     name: str
     uids: frozenset[int] | None = None
     member_uids: frozenset[int] | None = None
-    # In lower case, like `qos`.
+    # Account names in lower case; `qos` is in lower case, too.
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
     partitions: frozenset[str] | None = None
-    # Groups that must contain the jobs, and groups that must not; the days of these groups are ignored.
+    # Groups that must contain the jobs, and groups that must not contain them. The days on which these groups
+    # apply are ignored.
     all_of: tuple[GroupInForce, ...] = ()
     none_of: tuple[GroupInForce, ...] = ()
     from_s: float = 0
     until_s: float = math.inf
     # Whether a rule sums over the jobs of each account in the group.
     by_account: bool = False
-    # Whether a rule for the group is hard.
+    # Whether a rule for the group has `hard: true`.
     has_hard_limit: bool = False
-    # Whether set lookups suffice, for speed: slurm-gpuctld compares thousands of jobs with each group every
-    # second.
+    # Whether fast set lookups suffice to match a job: slurm-gpuctld compares thousands of jobs with each
+    # group every second.
     is_plain: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class GroupInForce:
         return any(self.holds(uid, account.lower(), *pair) is True for pair in pairs)
 
     def holds(self, uid: int, account: str | None, qos: str | None, partition: str | None) -> bool | None:
-        """Return whether a job with these names is in the group; None if that depends on a missing name."""
+        """Return whether a job with these names is in the group; None if this depends on a missing name."""
         named = ((self.accounts, account), (self.qos, qos), (self.partitions, partition))
         own = (
             self.uids is None or uid in self.uids,
@@ -107,17 +108,17 @@ class RuleInForce:
     exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     # Options of submissions that are `required` or `forbidden`.
     options: Mapping[str, str] = field(default_factory=dict)
-    # Whether GPU-hours include those that pending and running jobs may still use.
+    # Whether limits on GPU-hours also count the GPU-hours that pending and running jobs may still use.
     hard: bool = False
-    # The jobs to which the rule applies in words (`text`), and its conditions; None for all jobs.
+    # The conditions on jobs, and the jobs in words (`text`); None if the rule applies to all jobs.
     jobs: Mapping[str, Any] | None = None
-    # interactive or batch; None for both.
+    # The kind of jobs: interactive or batch; None for both.
     kind: str | None = None
-    # The days and minutes of the day at which the rule applies; None for always.
+    # The days and minutes of the day at which the rule applies; None if it always applies.
     when: Mapping[str, Any] | None = None
 
     def exception_of(self, uid: int, now_s: float) -> Mapping[str, Any] | None:
-        """Return the exception that applies to this user at this time; None if there is none."""
+        """Return the exception that applies to this user at this time; None if no exception applies."""
         found = self.exceptions.get(uid, {})
         is_current = found.get("from_s", 0) <= now_s < found.get("until_s", math.inf)
         return found if found and is_current else None
@@ -153,14 +154,14 @@ class ColocationInForce:
 
     mode: str
     goal: str
-    # The largest slowdown of a job; None if it is not limited.
+    # The largest slowdown of a job; None for no limit.
     slowdown: float | None
     jobs_per_gpu: int
     max_gpu_fraction: float
     max_wait_s: int
-    # The default also applies to bundles without a planner.
+    # A bundle that names no planner gets this default, too.
     planner: str = "annealing"
-    # The model file, for a planner that learns.
+    # The model file of a learned planner.
     model: Path | None = None
 
 
@@ -169,17 +170,17 @@ class CancelIdleInForce:
     """The settings for ending jobs that never used their GPUs, and for warning their owners first."""
 
     mode: str
-    # cancel or hold.
+    # The action: cancel or hold.
     action: str
     warn_s: tuple[int, ...]
     after_s: int
     why: str
-    # None for all jobs.
+    # The groups whose jobs are ended; None for all jobs.
     groups: tuple[GroupInForce, ...] | None = None
     exempt: tuple[GroupInForce, ...] = ()
 
     def binds(self, uid: int, account: str, qos: str, partition: str, now_s: float) -> bool:
-        """Return whether the rule applies now to a job with these properties; only current groups count."""
+        """Return whether a job with these properties may be ended now; only current groups count."""
 
         def are_in(groups: tuple[GroupInForce, ...]) -> bool:
             return any(
@@ -199,10 +200,10 @@ class PolicyInForce:
     groups_id: str | None = None
     shards_per_gpu: int | None = None
     mps_per_gpu: int | None = None
-    # By partition, the smallest numbers of GPUs and CPUs of any node.
+    # Smallest numbers of GPUs and CPUs on any node, by partition.
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
-    # By partition, the GPU types of its nodes, in lower case.
+    # GPU types of the nodes in lower case, by partition.
     partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     # Default memory in slurm.conf: `per_gpu`, `per_cpu`, `per_node`.
     default_mib: Mapping[str, int] = field(default_factory=dict)
@@ -229,9 +230,9 @@ class PolicyInForce:
 
 
 def read_policy_in_force(script: Path) -> PolicyInForce | None:
-    """Return the policy of the bundle at `script`; None if there is no file or it is the site's own script.
+    """Return the policy of the bundle at `script`; None if the file is missing or is the site's own script.
 
-    Raise OutsideError if the file cannot be read or was changed since `policy apply` wrote it.
+    Raise OutsideError if the file cannot be read or was changed after `policy apply` wrote it.
     """
     return _read(script, _policy)
 
@@ -270,7 +271,7 @@ def _chain(table: Mapping[Any, Any]) -> Mapping[str, Path]:
 
 
 def _table(bundle: str) -> dict[Any, Any]:
-    """Return the policy table of a bundle without running its code; raise ValueError if there is none."""
+    """Return the policy table of a bundle without running its code; raise ValueError if it has no table."""
     start, end = bundle.find(_OPENING), bundle.find(_CLOSING)
     if not 0 <= start < end:
         raise ValueError("no policy table")

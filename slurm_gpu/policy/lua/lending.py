@@ -1,4 +1,4 @@
-"""Compile `owners:` for the Lua code, and the groups with which slurm-gpuctld counts lent GPUs."""
+"""Compile `owners:` for the Lua code, with the groups that slurm-gpuctld needs to count lent GPUs."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def compile_lending(policy: Policy, n_gpus: int, *, requeues: bool) -> dict[str,
 
 
 def lending_groups(policy: Policy) -> list[Plain]:
-    """Return the groups that slurm-gpuctld counts in addition to those of the policy.
+    """Return the groups that slurm-gpuctld counts in addition to the groups of the policy.
 
-    Their names contain a colon, unlike those of policy groups.
+    The names of these groups contain a colon, unlike the names of policy groups.
     """
     loans = sorted({owner.lend_in for owner in policy.owners})
     groups: list[Plain] = [{"name": loans_group(qos), "qos": {qos: True}} for qos in loans]

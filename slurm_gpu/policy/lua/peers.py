@@ -1,8 +1,8 @@
 """Compare the copies of job_submit.lua on the hosts of slurmctld and on other hosts.
 
 Each host has its own copy, unless the hosts share the directory of slurm.conf. Without the script, a backup
-slurmctld does not start. All hosts of slurmctld share StateSaveLocation, so `policy apply` writes a report
-there. On any host that can read the reports, `slurm-gpu doctor`, `explain` and `quota` compare them.
+slurmctld does not start. All hosts of slurmctld share StateSaveLocation, so `policy apply` writes a report to
+that directory. On any host that can read the reports, `slurm-gpu doctor`, `explain` and `quota` compare them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHARED = re.compile(r"nfs|lustre|gpfs|ceph|beegfs|glusterfs|afs|gfs2|ocfs2|cifs
 
 @dataclass(frozen=True, slots=True)
 class PeerScript:
-    """The report on the script of a host, written when a policy was last applied there."""
+    """The report on the script of a host, written when a policy was last applied on that host."""
 
     host: str
     digest: str
@@ -51,7 +51,7 @@ def this_host() -> str:
 
 
 def is_backup(settings: SlurmSettings, host: str) -> bool:
-    """Return whether slurmctld runs on `host` only while others are down."""
+    """Return whether slurmctld runs on `host` only while other hosts are down."""
     return host in controllers(settings)[1:]
 
 
@@ -86,7 +86,7 @@ def write_report(settings: SlurmSettings, host: str, script: Path, at_s: float) 
     with outside(file):
         if not directory.exists():
             directory.mkdir(mode=0o755)
-            if os.geteuid() == 0:  # so that SlurmUser can write here later
+            if os.geteuid() == 0:  # otherwise SlurmUser could not write to the directory later
                 os.chown(directory, settings.slurm_user_uid, -1)
         write_whole(file, json.dumps(report) + "\n", mode=0o644, owner_uid=settings.slurm_user_uid)
 
@@ -113,9 +113,9 @@ def differing_hosts(
 
 
 def newer_elsewhere(settings: SlurmSettings, host: str, script: Path) -> PeerScript | None:
-    """Return the newest report if another host got a different script later than `host` got its own.
+    """Return the newest report if another host got a different script after `host` got its own.
 
-    Return None if no report can be read, as on hosts that do not share StateSaveLocation.
+    Return None if no report can be read, for example because the host does not share StateSaveLocation.
     """
     try:
         newest = max(read_reports(settings).values(), key=lambda report: report.at_s, default=None)
@@ -129,7 +129,7 @@ def newer_elsewhere(settings: SlurmSettings, host: str, script: Path) -> PeerScr
 def since_s(settings: SlurmSettings, host: str, script: Path) -> int:
     """Return the time when `host` got its current script.
 
-    This is the time in its report or, if the script has changed since, the modification time of the script.
+    Use the time in the report of `host` or, if the script was changed later, its modification time.
     """
     report = read_reports(settings).get(host)
     if report is not None and report.digest == digest_of(script):
@@ -148,4 +148,4 @@ def _read(file: Path) -> Iterator[PeerScript]:
         if plain["version"] == _VERSION:
             yield PeerScript(host=str(plain["host"]), digest=str(plain["digest"]), at_s=int(plain["at_s"]))
     except (ValueError, KeyError, TypeError):
-        return  # from a later version, or incomplete: treated as missing
+        return  # treat a report from a later version or an incomplete report as missing

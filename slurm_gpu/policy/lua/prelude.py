@@ -1,7 +1,7 @@
-"""The Lua environment of a job_submit.lua outside slurmctld."""
+"""Define the Lua environment of a job_submit.lua outside slurmctld."""
 
-# It defines the globals of slurmctld, and functions with which PolicyScript passes jobs. As in slurmctld,
-# log_user passes its text through string.format, and the fields of job_desc are accessed by its metatable.
+# The prelude defines the globals of slurmctld, and functions that PolicyScript uses to pass jobs. As in
+# slurmctld, log_user passes its text through string.format, and a metatable provides the fields of job_desc.
 PRELUDE = r"""
 local host = ...
 host.setmetatable = setmetatable
@@ -35,7 +35,7 @@ setmetatable(slurm, {
 -- slurmctld stores either the memory per node or the memory per CPU, in one number.
 local cpu_fields = { def_mem_per_node = "def_mem_per_cpu", max_mem_per_node = "max_mem_per_cpu" }
 
--- Returns a metatable by which a table of fields also contains unset fields and accepts aliases.
+-- Returns a metatable that makes a table of fields return unset fields and accept aliases.
 function host.complete(unset, aliases)
   return {
     __index = function(row, name)
@@ -72,7 +72,7 @@ function host.describe(given, unset)
         return
       elseif is ~= kind and is ~= "number" and not (is == "string" and tonumber(value)) then
         error("bad argument to job_desc." .. name .. " (" .. kind .. " expected, got " .. is .. ")", 2)
-      elseif field:find("_mem") then -- three names for one number
+      elseif field:find("_mem") then -- in slurmctld, these three fields are one number
         given.min_mem_per_node, given.min_mem_per_cpu, given.pn_min_memory = nil, nil, nil
       end
       if field == "pn_min_memory" and tonumber(value) < slurm.NO_VAL64 then

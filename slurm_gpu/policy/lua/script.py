@@ -1,6 +1,6 @@
 """Run a job_submit.lua outside slurmctld, in a real Lua interpreter, as slurmctld would run it.
 
-`policy apply` uses this to test a bundle before installing it; `explain` and the tests use it too.
+`policy apply` uses this module to test a bundle before installing it; `explain` and the tests use it, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slurm_gpu.slurm import job_desc
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.text.units import parse_slurm_time
 
-# Debian 12 links Slurm with 5.1, other distributions with 5.3 or 5.4.
+# Debian 12 links Slurm with Lua 5.1, other distributions with 5.3 or 5.4.
 LUA_VERSIONS = ("5.1", "5.2", "5.3", "5.4")
 
 # Fields of a job, a partition or a job record; only the fields environment and argv are mappings.
@@ -39,7 +39,7 @@ class Considered:
     rule: str
     mode: str
     label: str
-    # None if the limit applies to one job.
+    # The amount in use; None if the limit applies to one job.
     used: str | None
     limit: str
     requested: str
@@ -51,11 +51,11 @@ class ZoneDecision:
     """A script's decision on zones for a distributed job."""
 
     mode: str
-    # Alternatives and their scores, the best first.
+    # Alternative zones and their scores, the best first.
     zones: tuple[tuple[str, int], ...] = ()
-    # The log word for leaving the job unchanged (docs/contracts.md, section 4); None if zones fit.
+    # The log word for the reason not to change the job (docs/contracts.md, section 4); None if zones fit.
     why: str | None = None
-    # The user's own constraint followed by these zones; None if not known.
+    # The user's own constraint followed by these zones; None if unknown.
     constraint: str | None = None
 
     @classmethod
@@ -72,17 +72,17 @@ class ZoneDecision:
 class ScriptDecision:
     """A script's decision on one job."""
 
-    # 0 accepts the job; any other value is the error code that sbatch reports.
+    # The value 0 accepts the job; any other value is the error code that sbatch reports.
     code: int
-    # Lines as sbatch shows them, without its own prefix.
+    # The lines that sbatch prints, without the prefix that sbatch adds.
     messages: tuple[str, ...]
     # (level, text) of each line in slurmctld's log.
     log: tuple[tuple[str, str], ...] = ()
     # The job description as the script left it.
     desc: Mapping[str, Any] = field(default_factory=dict)
-    # Every limit that was checked; only with `considers`.
+    # Every limit that was checked; set only with `considers`.
     considered: tuple[Considered, ...] = ()
-    # Only with `considers`; None if the job fits on one node or the snapshot has no zones.
+    # Set only with `considers`; None if the job fits on one node or the snapshot has no zones.
     placed: ZoneDecision | None = None
 
     @property
@@ -96,10 +96,10 @@ class PolicyScript:
 
     With `writes`, the script can write files, as in slurmctld; otherwise its output is discarded. `now`
     replaces the clock of os.time and os.date. If `now` is given, `uptime` replaces the uptime of the machine,
-    and the boot ID is "boot"; without `uptime`, the script can read neither. `files` maps paths to the texts
-    that the script reads there; None means that the file does not exist. With `considers`, decisions list
-    every limit that was checked. Fields, constants and the notation of GPUs are those of the Slurm version in
-    `settings`, or of the newest version.
+    and the boot ID is "boot"; without `uptime`, the script can read neither value. `files` maps each path to
+    the text that the script reads from it; None means that the file does not exist. With `considers`,
+    decisions list every limit that was checked. Fields, constants and the notation of GPUs match the Slurm
+    version in `settings`, or the newest version.
 
     Raise ScriptError if slurmctld would refuse to load the script.
     """
@@ -164,7 +164,7 @@ class PolicyScript:
         self._pairs = self._lua.execute(_DUMP)
         try:
             code = self._lua.execute(text)
-        except Exception as error:  # lupa raises its own LuaError per Lua version, and plain Python errors
+        except Exception as error:  # lupa has one LuaError per Lua version, and raises Python errors, too
             raise ScriptError(f"Lua {lua}: {error}") from error
         functions = self._lua.globals()
         if code != 0 or functions.slurm_job_submit is None or functions.slurm_job_modify is None:
@@ -184,7 +184,7 @@ class PolicyScript:
         self._lua.globals().slurm.jobs = self._lua.table_from(self._records)
 
     def change_jobs(self, changes: Mapping[int, Mapping[str, Any] | None]) -> None:
-        """Replace these records in the last slurm.jobs table, and remove jobs whose record is None."""
+        """Replace the given records in the last slurm.jobs table, and remove jobs whose record is None."""
         for job_id, record in changes.items():
             if record is None:
                 self._records.pop(str(job_id), None)
@@ -195,7 +195,7 @@ class PolicyScript:
     def submit(
         self, desc: ScalarFields, partitions: Iterable[ScalarFields] = (), submit_uid: int | None = None
     ) -> ScriptDecision:
-        """Call slurm_job_submit for a job description; partitions contain name, default_time and so on."""
+        """Call slurm_job_submit for a job description; partitions have fields such as default_time."""
         uid = desc["user_id"] if submit_uid is None else submit_uid
         function = self._lua.globals().slurm_job_submit
         return self._call(function, desc, self._unset, self._partitions(partitions), self._value(uid))
@@ -248,14 +248,14 @@ class PolicyScript:
 
 
 def linked_lua(settings: SlurmSettings | None) -> str | None:
-    """Return the version of Lua that slurmctld's plugin is linked with; None if it is not on this host."""
+    """Return the Lua version with which slurmctld's plugin is linked; None if this host has no plugin."""
     plugins = "" if settings is None else settings.raw.get("PluginDir", "")
     for directory in filter(None, plugins.split(":")):
         try:
             plugin = (Path(directory) / "job_submit_lua.so").read_bytes()
         except OSError:
             continue
-        # The names of the library, such as liblua5.1.so.0 (Debian) or liblua-5.4.so (RHEL).
+        # The library has different names, such as liblua5.1.so.0 (Debian) and liblua-5.4.so (RHEL).
         found = {match.decode() for match in re.findall(rb"liblua-?(5\.[1-4])\.so", plugin)}
         return found.pop() if len(found) == 1 else None
     return None
@@ -278,7 +278,7 @@ def _minutes(text: str) -> int:
 def _reader(files: Mapping[str, str | None]) -> Callable[[str], str | bool | None]:
     """Return the function with which the prelude reads files.
 
-    It returns the text of a file, False if the file does not exist, or None if the file is not replaced.
+    The function returns the text of a file, False if the file does not exist, or None if it is not replaced.
     """
 
     def read(path: str) -> str | bool | None:

@@ -32,7 +32,7 @@ def compile_urgent(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain]
 
 
 def describe_urgent_users(urgent: Urgent, groups: Mapping[str, Group]) -> str:
-    """Describe the users who may submit urgent jobs, as in "alice, bob; members of gpuops in account nlp"."""
+    """Describe the users who may submit urgent jobs: "alice, bob; members of gpuops in account nlp"."""
     return "; ".join(_people(groups[name]) for name in urgent.groups)
 
 

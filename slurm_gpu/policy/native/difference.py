@@ -1,8 +1,8 @@
 """Compare Slurm's own limits with those of a policy, and find the required changes (pure functions).
 
 A policy owns only the limits that it set (`Owned`). Limits that were set by hand and that no rule names are
-not changed. Limits that no rule names any more, or whose account is no longer managed, get the values that
-they had before the policy.
+not changed. If no rule names an owned limit any more, or its account is no longer managed, the limit gets the
+value that it had before the policy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Owned:
     entity: Entity
     limit: LimitField
     value: int
-    # The value before the policy first set it.
+    # The value of the limit before the policy first changed it.
     before: int | None
     rule: str
 
@@ -39,7 +39,7 @@ class LimitChange:
     new: int | None
     # The rule that requires the change; "" if no rule requires it any more.
     rule: str = ""
-    # Whether this step undoes another one, regardless of the rules.
+    # Whether this step undoes another step, regardless of the rules.
     undoes: bool = False
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class LimitChange:
 
     @property
     def back(self) -> LimitChange:
-        """Return the step that undoes this one."""
+        """Return the step that undoes this step."""
         return LimitChange(self.entity, self.limit, self.new, self.old, undoes=True)
 
 
@@ -97,7 +97,7 @@ def difference(wanted: RequiredLimits, found: Mapping[Entity, Limits], owned: It
             kept.append(Owned(entity, limit, bound.value, before, bound.rule))
     for (entity, limit), one in sorted(own.items()):
         if entity not in found:
-            continue  # deleted with its limits
+            continue  # the entity was deleted with its limits
         value = found[entity].get(limit)
         if value != one.value:
             remarks.append(f"{Drift(one, value)}; no rule requires it any more, so it is left unchanged")
@@ -120,7 +120,7 @@ def commands(
 ) -> Iterator[tuple[list[Entity], dict[LimitField, int | None]]]:
     """Group the steps for `Sacctmgr.set_limits`; equal changes to accounts or to users share one call.
 
-    `associations` are those of the cluster.
+    `associations` are the associations of the cluster.
 
     QOS that lose a name from their Preempt come last, because slurmdbd 22.05 then lets no QOS preempt them
     until slurmdbd is restarted. QOS that would otherwise preempt each other for a moment come first, because
@@ -153,7 +153,7 @@ def commands(
 def _calls(entities: Sequence[Entity], accounts_of: Mapping[str, set[str]]) -> Iterator[list[Entity]]:
     """Split entities with equal changes into calls; sacctmgr changes each named user in each named account.
 
-    Users who belong to one of these accounts without this change there are changed in a call per account.
+    Users who also belong to a named account without this change are changed in one call per account.
     """
     accounts, n_equal = {one.name for one in entities}, Counter(one.user for one in entities)
 
@@ -166,7 +166,7 @@ def _calls(entities: Sequence[Entity], accounts_of: Mapping[str, set[str]]) -> I
 
 
 def _reversed_qos(steps: Iterable[LimitChange]) -> frozenset[Entity]:
-    """Return each QOS that stops preempting a QOS that will preempt it, directly or indirectly."""
+    """Return each QOS that stops preempting another QOS by which it will be preempted, even indirectly."""
     edges: dict[str, set[str]] = {}
     taken: list[tuple[Entity, str]] = []
     for step in steps:

@@ -33,11 +33,11 @@ INHERITED = frozenset({"MaxTRES", "MaxWall", "MaxJobs", "MaxSubmitJobs"})
 
 
 def native_fields(kind: LimitKind, value: LimitValue, per: Per, place: LimitScope) -> dict[LimitField, int]:
-    """Return the fields that enforce `value`, or as much of it as Slurm can; {} if there are none.
+    """Return the fields that enforce `value`, or the part that Slurm can enforce; {} if there are no fields.
 
     A field never allows less than the limit itself. A limit on TRES of running and pending jobs becomes a
-    limit on running jobs. A limit that depends on the number of GPUs becomes its largest value. 4.5 GPUs
-    become 4, because Slurm counts whole GPUs.
+    limit on running jobs. A limit that depends on the number of GPUs becomes its largest value. A limit of
+    4.5 GPUs becomes 4, because Slurm counts whole GPUs.
     """
     if kind.lua_alone:
         return {}

@@ -1,8 +1,8 @@
-"""Derive Slurm's own settings for `owners:`, so that an owner's GPUs are idle, on loan, or used by the owner.
+"""Derive Slurm's own settings for `owners:`: an owner's GPUs are idle, on loan, or used by the owner.
 
 slurmctld sums up the GPUs of running jobs in a QOS when it starts a job. The QOS of each owner is limited to
-the owner's GPUs, and each ordinary QOS to the GPUs without an owner. These QOS preempt the QOS of loans,
-which has no such limit.
+the owner's GPUs, and each ordinary QOS to the GPUs without an owner. Owner and ordinary QOS preempt the QOS
+of loans, which has no limit on GPUs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NewQos:
 
     name: str
     description: str
-    # Whether it is a QOS of loans, whose jobs are requeued when the owner needs its GPUs.
+    # Whether the QOS is for loans, whose jobs are requeued when the owner needs its GPUs.
     lends: bool
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Lending:
     remarks: tuple[str, ...] = ()
 
     def fresh(self) -> tuple[Qos, ...]:
-        """Return the new QOS as they are after their creation."""
+        """Return the new QOS with the values that they have after their creation."""
         return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
 
 
@@ -72,7 +72,7 @@ class _LendingWish:
     def lending(self) -> Lending:
         for name in self.loans:
             lender = next(owner for owner in self.owners if owner.lend_in == name)
-            # A grace time begins with a signal. A job that exits on this signal fails and is not requeued.
+            # A grace time begins with a signal. A job that exits on that signal fails and is not requeued.
             self._add_bound(Entity(EntityKind.QOS, name), LimitField("GraceTime"), 0, _rule(lender))
         for owner in self.owners:
             self._capped(owner.qos, owner.gpus, _rule(owner))

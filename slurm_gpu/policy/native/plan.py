@@ -45,9 +45,9 @@ class NativePlan:
     stranded: tuple[Stranded, ...] = ()
     # Limits that were changed by hand since the last apply.
     drift: tuple[Drift, ...] = ()
-    # QOS that are created before limits are set; a rollback does not remove them, since they may have jobs.
+    # QOS that are created before limits are set. A rollback keeps these QOS, because they may have jobs.
     new_qos: tuple[NewQos, ...] = ()
-    # The reason why there is no native layer; None if there is one.
+    # The reason why the policy has no native part; None if it has one.
     absent: str | None = None
 
     @property
@@ -70,7 +70,7 @@ def plan_native(
 ) -> NativePlan:
     """Compare a policy with slurmdbd.
 
-    `jobs` returns the queue, and is called only if something would change. `partition_qos` returns the QOS of
+    `jobs` returns the queue, and is called only if a limit would change. `partition_qos` returns the QOS of
     each partition, and is called only if a group has partitions.
     `n_gpus` is the number of GPUs in the cluster, `today` the day in the site's time zone. Raise SlurmError
     if slurmdbd does not answer.
@@ -88,7 +88,7 @@ def plan_native(
     accounting = read_accounting(store, settings.cluster)
     if any(group.partitions is not None for group in policy.groups.values()):
         accounting = replace(accounting, partition_qos=partition_qos())
-    # Rules for a QOS that this apply creates, such as the QOS of loans, apply from its creation on.
+    # A rule for a QOS that this apply creates, such as the QOS of loans, applies once the QOS exists.
     new_urgent = derive_urgent(policy, accounting).fresh()
     lending = derive_lending(policy, replace(accounting, qos=(*accounting.qos, *new_urgent)), n_gpus)
     urgent = derive_urgent(policy, replace(accounting, qos=(*accounting.qos, *lending.fresh())))

@@ -31,7 +31,7 @@ class Lack(NamedTuple):
 def return_time_s(settings: SlurmSettings) -> int:
     """Return the longest time from an owner's submission to the return of lent GPUs.
 
-    Slurm decides to preempt, signals the job, kills its remaining processes after KillWait, and cleans up.
+    Slurm decides to preempt a job, signals it, kills its remaining processes after KillWait, and cleans up.
     """
     raw = settings.raw
     interval = re.search(r"\bsched_interval=(\d+)", raw.get("SchedulerParameters", ""))
@@ -43,7 +43,7 @@ def return_time_s(settings: SlurmSettings) -> int:
 def broken_promises(
     policy: Policy, source: YamlSource, settings: SlurmSettings, n_gpus: int
 ) -> tuple[InputError, ...]:
-    """Return an error for each promise to owners that a cluster of `n_gpus` GPUs cannot keep."""
+    """Return an error for each promise to owners that a cluster with `n_gpus` GPUs cannot keep."""
     found = []
     owned = sum(owner.gpus for owner in policy.owners)
     if owned > n_gpus:
@@ -57,7 +57,7 @@ def broken_promises(
 
 
 def lacks(settings: SlurmSettings, owners: Iterable[GpuOwner]) -> Iterator[Lack]:
-    """Yield the settings that slurm.conf lacks for these owners; nothing if there are no owners."""
+    """Yield the settings that slurm.conf lacks for these owners; without owners, yield nothing."""
     owners = tuple(owners)
     if not owners:
         return

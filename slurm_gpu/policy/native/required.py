@@ -1,7 +1,7 @@
 """Derive the limits that a policy requires in Slurm, and the limits that Slurm cannot enforce (gaps).
 
-A bound is never tighter than the rules, so that Slurm never delays a job that the policy allows to run. It
-may be looser, for example because Slurm cannot sum over several accounts.
+A bound is never tighter than the rules, so Slurm never delays a job that the policy allows to run. A bound
+may be looser than the rules, for example because Slurm cannot sum over several accounts.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class RuleBound:
 
 @dataclass(frozen=True, slots=True)
 class UnmappedLimit:
-    """A limit of a rule, or a part of it, that no field in Slurm can enforce."""
+    """A limit of a rule, or a part of a limit, that no field in Slurm can enforce."""
 
     rule: str
     key: str
     why: str
-    # Whether nothing enforces the limit, since job_submit.lua cannot refuse a job because of running jobs.
+    # Whether nothing enforces the limit; job_submit.lua cannot refuse a job because of running jobs.
     unenforced: bool = False
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class UnmappedLimit:
 
 @dataclass(frozen=True, slots=True)
 class RequiredLimits:
-    """The bounds that a policy requires, by entity and field, for the entities that it manages."""
+    """The bounds that a policy requires, by entity and field, for the entities that the policy manages."""
 
     bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     gaps: tuple[UnmappedLimit, ...] = ()
@@ -86,7 +86,7 @@ class RequiredLimits:
     remarks: tuple[str, ...] = ()
 
     def also(self, bounds: Mapping[Entity, Mapping[LimitField, RuleBound]]) -> RequiredLimits:
-        """Return these limits combined with further bounds; the tighter of two bounds on a field applies."""
+        """Return the limits combined with further bounds; the tighter of two bounds on a field applies."""
         both = {entity: dict(fields) for entity, fields in self.bounds.items()}
         for entity, fields in bounds.items():
             of_entity = both.setdefault(entity, {})
@@ -112,7 +112,7 @@ def derive_required_limits(
 
 
 def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[UnmappedLimit, ...]:
-    """Return the limits on running jobs as gaps, since nothing enforces them without Slurm's own limits."""
+    """Return the limits on running jobs as gaps: without Slurm's own limits, nothing enforces them."""
     return tuple(
         UnmappedLimit(rule.id, kind.key, why, unenforced=True)
         for rule in _enforced(policy, today)
@@ -129,7 +129,7 @@ def _enforced(policy: Policy, today: dt.date) -> Iterator[PolicyRule]:
 
 @dataclass(frozen=True, slots=True)
 class _FieldLimit:
-    """One limit of a rule on one field: its value, and the values of users with exceptions."""
+    """One limit of a rule on one field: its general value, and the values for users with exceptions."""
 
     rule: str
     value: int
@@ -182,7 +182,7 @@ class _LimitDerivation:
         bounds = {entity: self._bounds(entity) for entity in self.field_limits}
         bounds = {entity: fields for entity, fields in bounds.items() if fields}
         for entity, fields in bounds.items():
-            if entity.kind is EntityKind.QOS:  # without it, jobs that can never start wait indefinitely
+            if entity.kind is EntityKind.QOS:  # otherwise, jobs that can never start would wait indefinitely
                 fields[LimitField("Flags", DENY_ON_LIMIT)] = RuleBound(1, next(iter(fields.values())).rule)
         managed = {Entity(EntityKind.QOS, name) for name in self.qos}
         for account in self.accounts:
@@ -244,7 +244,7 @@ class _LimitDerivation:
                 self._gap(rule, kind, outside)
 
     def _hindrance(self, rule: PolicyRule, group: Group) -> str | None:
-        """Return the reason why Slurm cannot enforce any limit of a rule; None if it can."""
+        """Return the reason why Slurm can enforce no limit of a rule; None if it can enforce limits."""
         if rule.when is not None:
             return "Slurm's limits do not depend on the time of day"
         if rule.jobs is not None:
@@ -278,7 +278,7 @@ class _LimitDerivation:
         qos: str | None = None,
         partition: str | None = None,
     ) -> bool | None:
-        """Return whether jobs with these names are in a group; None if that depends on another name."""
+        """Return whether jobs with these names are in a group; None if this depends on another name."""
         own: list[bool | None] = []
         if group.partitions is not None:
             own.append(None if partition is None else is_among(partition, group.partitions))
@@ -303,7 +303,7 @@ class _LimitDerivation:
         return qos_of_group(partitions, self.partition_qos, self.qos, self.chosen_qos)
 
     def _named(self, group: Group, key: str) -> set[str]:
-        """Return the names without wildcards, in lower case, that a group or a group in its `in:` lists."""
+        """Return the lower-case names without wildcards that a group or one of its `in:` groups lists."""
         listed = (getattr(one, key) for one in with_required(group, self.policy.groups))
         return {name.lower() for names in listed if names for name in names if not has_wildcard(name)}
 
@@ -360,7 +360,7 @@ class _LimitDerivation:
                 for limit, field_limit in field_limits.items():
                     self._add_limit(Entity(EntityKind.ACCOUNT, account), limit, field_limit)
                 continue
-            # Sub-accounts would inherit limits of their account, although the rule does not apply to them.
+            # Sub-accounts would inherit the limits of an account, even if the rule does not apply to them.
             hands_on = not chosen and not self.below[account]
             for limit, field_limit in field_limits.items():
                 if hands_on and limit.name in INHERITED:
@@ -369,7 +369,7 @@ class _LimitDerivation:
                     self._add_limit(Entity(EntityKind.USER, account, user), limit, field_limit)
 
     def _also_counted(self, rule: PolicyRule, group: Group, account: str) -> list[str]:
-        """Return the sub-accounts whose jobs Slurm, unlike the rule, counts together with the account's."""
+        """Return the sub-accounts whose jobs Slurm would count for the account although the rule does not."""
         below = self.below[account]
         if rule.per is Per.ACCOUNT:
             return below
@@ -427,7 +427,7 @@ class _LimitDerivation:
                 if account is not None:
                     above = self._tightest(Entity(EntityKind.ACCOUNT, entity.name), account)
                     if above.value == bound.value:
-                        continue  # inherited from the account
+                        continue  # the user inherits the limit of the account
             bounds[limit] = bound
         return bounds
 
@@ -438,7 +438,7 @@ class _LimitDerivation:
             value = field_limit.value
             if entity.kind is EntityKind.USER:
                 value = field_limit.excepted.get(entity.user, value)
-            elif entity.kind is EntityKind.QOS:  # one value for all of its users
+            elif entity.kind is EntityKind.QOS:  # a QOS has one value for all its users
                 value = max([value, *field_limit.excepted.values()])
             bounds.append(RuleBound(value, field_limit.rule))
         return min(bounds, key=lambda bound: bound.value)

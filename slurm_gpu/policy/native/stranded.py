@@ -12,13 +12,14 @@ from slurm_gpu.policy.native.fields import INHERITED
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
 
-# Slurm checks these each time it tries to start a job. It checks MaxSubmitJobs and others at submission.
+# Limits that Slurm checks each time it tries to start a job. Slurm checks other limits, such as
+# MaxSubmitJobs, at submission.
 _PER_TRES = frozenset({"GrpTRES", "MaxTRES", "MaxTRESPU", "MaxTRESPA"})
 _PER_JOBS = frozenset({"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"})
 _QOS = "QOS"
 
 
-# The QOS that exists in every slurmdbd, and that accounts have by default.
+# The default QOS of accounts, which exists in every slurmdbd.
 _NORMAL = "normal"
 
 
@@ -82,7 +83,7 @@ def _shut_out(
 ) -> Stranded | None:
     """Return the job as stranded if its user or account may no longer use its QOS; None otherwise.
 
-    Slurm lets such a job wait indefinitely, with reason InvalidQOS.
+    Such a job waits indefinitely, with reason InvalidQOS.
     """
     names = {entity: _qos_of(entity, after) for entity in _associations(job)}
     job_qos = _named(job)
@@ -95,7 +96,7 @@ def _shut_out(
 
 
 def _named(job: QueuedJob) -> set[str]:
-    """Return the QOS in which the job may start; from Slurm 24.11 on, there may be several."""
+    """Return the QOS in which the job may start; from Slurm 24.11 on, a job may name several QOS."""
     return set(job.qos.split(","))
 
 

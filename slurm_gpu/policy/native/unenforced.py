@@ -1,7 +1,7 @@
 """Find limits on running jobs that cannot be enforced, regardless of the contents of slurmdbd.
 
-job_submit.lua cannot refuse a submission because of such a limit, since the job may wait. Only Slurm's own
-limits can enforce it. `policy plan` reports what is missing in an existing slurmdbd.
+job_submit.lua cannot refuse a submission because of a limit on running jobs, since the job may wait. Only
+Slurm's own limits can enforce it. `policy plan` reports the names that are missing in an existing slurmdbd.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _gaps_at_best(policy: Policy, names: ResolvedNames, today: dt.date) -> tuple
 
 
 def _best_accounting(policy: Policy) -> SlurmdbdLimits:
-    """Return the contents of a slurmdbd that has every name in the policy and one name for each pattern."""
+    """Return the contents of a slurmdbd with every name in the policy and one name for each pattern."""
     groups = policy.groups.values()
     accounts = {*policy.manages.accounts, *(name for group in groups for name in group.accounts or ())}
     qos = {*policy.manages.qos, *(name for group in groups for name in group.qos or ())}

@@ -1,6 +1,6 @@
-"""Derive Slurm's own settings for `urgent:`: its QOS, the QOS that it preempts, and accounts that may use it.
+"""Derive Slurm's own settings for `urgent:`: the urgent QOS, the QOS that it preempts, and its accounts.
 
-An ordinary rule limits how many urgent jobs run at once (GrpJobs of the QOS); slurmctld checks this limit
+An ordinary rule limits how many urgent jobs run at once (GrpJobs of the QOS). slurmctld checks this limit
 when it starts a job. job_submit.lua decides which users of an account may submit urgent jobs.
 """
 
@@ -23,14 +23,14 @@ _RULE = "urgent"
 
 @dataclass(frozen=True, slots=True)
 class UrgentWish:
-    """The bounds that urgent jobs require, by entity and field, and their QOS if it does not exist yet."""
+    """The bounds that urgent jobs require, by entity and field, and the urgent QOS if it does not exist."""
 
     bounds: Mapping[Entity, Mapping[LimitField, RuleBound]] = field(default_factory=dict)
     new_qos: tuple[NewQos, ...] = ()
     remarks: tuple[str, ...] = ()
 
     def fresh(self) -> tuple[Qos, ...]:
-        """Return each new QOS as it is after its creation."""
+        """Return each new QOS with the values that it has after its creation."""
         return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
 
 

@@ -78,7 +78,7 @@ class Section:
     whom: str
     why: str
     limits: tuple[str, ...] = ()
-    # Whole sentences.
+    # Remarks in whole sentences.
     remarks: tuple[str, ...] = ()
     exceptions: tuple[str, ...] = ()
 
@@ -89,14 +89,14 @@ class PagePart:
 
     kind: str
     title: str
-    # A whole sentence.
+    # An introduction of one whole sentence.
     opening: str
     sections: tuple[Section, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyPage:
-    """All texts of the page for users; text.py, markdown.py and html.py render it."""
+    """All texts of the page for users; text.py, markdown.py and html.py render the page."""
 
     rules: tuple[Section, ...]
     # Owners, urgent jobs, sharing, idle jobs and bundles, if the policy has them.

@@ -23,7 +23,7 @@ from slurm_gpu.policy.pages.page import conditions
 
 
 def to_json(policy: Policy) -> dict[str, Any]:
-    """Return a policy without the settings that only `policy apply` uses; null means no limit."""
+    """Return a policy without the settings that only `policy apply` uses; null means that no limit is set."""
     return {
         "contact": policy.contact,
         "on_error": str(policy.on_error),

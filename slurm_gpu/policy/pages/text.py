@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from slurm_gpu.policy.pages.page import CLOSING, TITLE, PolicyPage, Section
 
-# Longer lines are hard to read.
+# Maximum line length; longer lines are hard to read.
 WIDTH = 88
 
 

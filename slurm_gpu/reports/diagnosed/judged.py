@@ -82,12 +82,12 @@ def judge_run(
     hosts: Sequence[NodeMinutes] = (),
     earlier_clocks: Sequence[float] = (),
 ) -> JudgedRun:
-    """Return the verdict on the windows and `hosts` if it is a finding, otherwise on the whole timeline.
+    """Return the verdict on the windows and `hosts` or, without a finding there, on the whole timeline.
 
     `courses` may include timelines of the job's other runs. Raise ValueError if `groups` does not match the
     job.
     """
-    # `windows` may contain those of other tasks of the array that used the same GPUs.
+    # `windows` may contain windows of other array tasks that used the same GPUs.
     windows = [item for item in windows if item.job_id == run.job_id]
     sources = [("window", series_of_windows(run, windows, hosts=hosts))] if windows else []
     own = [
@@ -115,7 +115,7 @@ def judge_run(
     stood = [item for item in verdicts if item.verdict.kind == STALLED_AT_END]
     known = [item for item in verdicts if item.verdict.cause is not Cause.INCONCLUSIVE]
     if not found and not stood and known and not known[0].reaches_its_end(run):
-        # Without a finding, the verdict on the whole timeline covers more time than that on a window.
+        # Without a finding, prefer the verdict on the whole timeline, which covers more time than a window.
         return known[-1]
     return (found or stood or known or verdicts)[0]
 

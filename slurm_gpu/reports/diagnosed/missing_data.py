@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slurm_gpu.text.cells import span
 from slurm_gpu.wire.answers.runs import NodeWindow, Run
 
-# The first record arrives a minute after a job starts, or seconds after it ends.
+# The first record of a job arrives a minute after its start, or a few seconds after the end of a shorter job.
 REPORTED_WITHIN_S = 120
 
 

@@ -1,4 +1,4 @@
-"""The content of a diagnosis page: the case, reduced to the number of rows and columns that fit."""
+"""The content of a diagnosis page: the case, reduced to the rows and columns that fit on the page."""
 
 from __future__ import annotations
 

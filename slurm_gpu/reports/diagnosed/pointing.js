@@ -1,5 +1,5 @@
 "use strict";
-// Show the value under the pointer. It is derived from the picture's colour and the colours of its key.
+// Show the value under the pointer. The value is derived from the picture's colour and the colours of its key.
 (() => {
   const heat = document.querySelector(".heat"), readout = document.getElementById("readout");
   if (!heat || !readout) return;

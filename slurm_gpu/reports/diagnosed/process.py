@@ -1,7 +1,7 @@
 """Render a diagnosis page in a separate process, from JSON on standard input.
 
-slurm-gpuweb starts this process for each request, so that the server needs neither the memory of numpy nor
-the seconds of CPU time that a large job takes. The process itself makes no requests.
+slurm-gpuweb starts this process for each request. The server thus needs neither the memory of numpy nor the
+seconds of CPU time that a large job takes. The process itself makes no requests.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.robust import Matrix
 
-# Red, green, blue and alpha, 0 to 255.
+# A colour as red, green, blue and alpha, each from 0 to 255.
 Colour = tuple[int, int, int, int]
 
 # The number of levels of a scale: one for each percentage from 0 to 100.
 N_LEVELS = 101
 _GAP = (128, 132, 140, 70)
-# From dark blue through grey to yellow. Brightness shows the order even to colour-blind users.
+# Colours from dark blue through grey to yellow. Colour-blind users can recognise their order by brightness.
 _SEQUENTIAL = (
     (0.0, (11, 29, 81)),
     (0.25, (58, 82, 122)),

@@ -1,6 +1,6 @@
 """Provide the style and script of diagnosis pages, which are the same for all pages.
 
-They are built without numpy, so that a web server can serve them as files.
+This module does not import numpy, so a web server can serve the style and script as files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Draw the time axis, which all drawings on the page share.
 
-Positions are percentages of the width, so that they fit any screen.
+Positions are percentages of the width, so the axis fits any screen.
 """
 
 from __future__ import annotations

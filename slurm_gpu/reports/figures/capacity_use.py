@@ -71,7 +71,7 @@ def assumption(capacity: Capacity, jobs: JobTable) -> list[str]:
     if capacity.assumed_to_s is None:
         return []
     day = moment(min(capacity.assumed_to_s, jobs.period.until_s), jobs.period.timezone, with_hour=False)
-    return [f"Nodes have been recorded since {day}. Before that day, the same nodes are assumed."]
+    return [f"Nodes have been recorded since {day}. The report assumes the same nodes before that day."]
 
 
 def _by_name(column: Category, values: Integers) -> dict[str, int]:

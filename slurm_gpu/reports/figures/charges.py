@@ -43,7 +43,7 @@ def charge_per_account(jobs: JobTable) -> Figure:
             TableColumn("server_type", "", "The server type of the GPUs."),
             TableColumn("gpu_h", "h", "Allocated GPU-hours in the period."),
             TableColumn("charge", "", "GPU-hours × rate_per_gpu_hour in slurm-gpu.yaml."),
-            TableColumn("unpriced_gpu_h", "h", "GPU-hours on server types without a rate, which are free."),
+            TableColumn("unpriced_gpu_h", "h", "GPU-hours without a charge: their server type has no rate."),
         ],
         data={
             "account": [accounts[row // n_types] for row in rows],

@@ -11,7 +11,7 @@ from slurm_gpu.reports.job_table import JobTable
 from slurm_gpu.reports.sample import with_extremes
 from slurm_gpu.reports.wording import listed, several, trimmed
 
-# The maximum number of lines: more can neither be distinguished nor be drawn quickly.
+# The maximum number of lines. More lines could be neither distinguished nor drawn quickly.
 MAX_LINES = 40_000
 _NAMED = 2
 _TYPICAL = (5.0, 95.0)

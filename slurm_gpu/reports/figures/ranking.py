@@ -13,7 +13,7 @@ from slurm_gpu.reports.figure import Bars
 
 UNNAMED = "(none)"
 UNKNOWN_NAME = "(unknown)"
-# Number of names in a chart; one more bar shows the sum of the others. The table lists all names.
+# Number of names in a chart; one more bar shows the sum of all other names. The table lists all names.
 MAX_BARS = 20
 
 

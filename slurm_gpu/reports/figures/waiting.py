@@ -74,7 +74,7 @@ def _by(jobs: JobTable, key: str, what: str, column: Category) -> Figure:
 
 
 def _quantile(values: Floats, at: float) -> float:
-    """Return a percentile of sorted values without interpolation, so that it is always one of the values."""
+    """Return a percentile of sorted values without interpolation: the result is one of the values."""
     return float(values[max(0, int(np.ceil(at / 100 * len(values))) - 1)])
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 GAP = "–"
-# Shorter times are shown in seconds.
+# Times shorter than this are shown in seconds.
 _HOURS_FROM = 0.01
-# Larger numbers keep all integer digits: 1,234, not 1,230.
+# From this number up, all digits of the integer part are shown: 1,234, not 1,230.
 _FULL_FROM = 1000
 _UNIT_OF = {"G": 1e9, "M": 1e6, "k": 1e3}
 _SIZES = ((1e9, "G"), (1e6, "M"), (1e4, "k"))

@@ -23,7 +23,7 @@ from slurm_gpu.reports.page.drawing import (
 from slurm_gpu.reports.page.palette import series_tone
 from slurm_gpu.reports.page.scales import nice_ticks
 
-# The maximum number of labels: more would be unreadable, and the table lists all.
+# The maximum number of labels. More labels would be unreadable, and the table contains all of them.
 MOST_BARS = 25
 _THICK, _SPACE, _SIDE_BY_SIDE = 18.0, 7.0, 13.0
 _VALUE_ROOM = 72.0

@@ -12,7 +12,7 @@ from slurm_gpu.reports.page.markup import element, raw
 from slurm_gpu.reports.page.parallel import pack
 from slurm_gpu.reports.page.svg import svg_element
 
-# The number of lines in the static picture; each takes about 60 bytes.
+# The number of lines in the static picture; each line takes about 60 bytes.
 _STILL_LINES = 800
 
 

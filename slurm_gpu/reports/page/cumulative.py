@@ -76,7 +76,7 @@ def _panel(
 
 
 def _weighted_values(known: Sequence[StepCurve]) -> Floats:
-    """Return values repeated in proportion to their numbers of runs, so that the scale suits most runs."""
+    """Return values, repeated in proportion to their numbers of runs, for a scale that suits most runs."""
     shares = np.linspace(0, 1, 201)
     return np.concatenate([steps.x[_place(steps, shares)] for steps in known])
 

@@ -66,7 +66,7 @@ def page_html(page: ReportPage) -> str:
     body = element(
         "body",
         None,
-        element("a", {"class": "skip", "href": "#figures"}, "To the figures"),
+        element("a", {"class": "skip", "href": "#figures"}, "Skip to the figures"),
         _header(page),
         element("main", {"id": "figures"}, *(_section(figure, page) for figure in page.figures)),
         _footer(page),

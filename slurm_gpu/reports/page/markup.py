@@ -14,7 +14,7 @@ SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 def element(tag: str, attributes: Mapping[str, str] | None = None, *children: Child) -> Element:
-    """Return an element with these children, except None. Texts and control characters are escaped."""
+    """Return an element with these children, omitting None. Texts and control characters are escaped."""
     made = Element(tag, {name: visible(value) for name, value in (attributes or {}).items()})
     append(made, *children)
     return made
@@ -41,7 +41,7 @@ def raw(tag: str, attributes: Mapping[str, str], content: str) -> Element:
 
 
 def append(parent: Element, *children: Child) -> None:
-    """Append children to an element, except None."""
+    """Append children to an element, omitting None."""
     for child in children:
         if isinstance(child, Element):
             parent.append(child)

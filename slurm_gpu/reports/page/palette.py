@@ -31,7 +31,7 @@ _DARK_SERIES = (
     "#b3cf5a",
     "#98a3ae",
 )
-# Colours of node classes: muted for the many runs on one node, strong for the few on many nodes.
+# Colours of node classes: muted for the many runs on one node, strong for the few runs on many nodes.
 _LIGHT_NODES = ("#86a3b8", "#1a80a6", "#2a9d5c", "#d99a00", "#e2631b", "#b3123f")
 _DARK_NODES = ("#56748b", "#3fb4de", "#4fd08a", "#f2c94c", "#ff8a4c", "#ff5c8a")
 

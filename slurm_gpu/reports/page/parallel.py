@@ -1,8 +1,8 @@
 """Encode the data of parallel coordinates for the page's script as compressed columns of codes in base64.
 
 A quantity with few distinct values is stored as a list of exact values and one byte for each run. Other
-quantities take two bytes for each run, which encode one of 65,535 steps in log(1 + value). These steps
-resolve both waits of seconds and waits of hours. The values in the table remain exact.
+quantities take two bytes for each run, which encode one of 65,535 steps in log(1 + value). The steps are
+fine enough for both waits of seconds and waits of hours. The values in the table remain exact.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from slurm_gpu.reports.page.plain_text import visible
 from slurm_gpu.reports.page.scales import scale_of
 from slurm_gpu.reports.wording import NOT_RECOGNISED
 
-# The number of codes in a two-byte column without the last code, which is a missing value.
+# The number of codes in a two-byte column, excluding the last code, which represents a missing value.
 _STEPS = 65_535
-# The maximum number of distinct values in a one-byte column; the next code is a missing value.
+# The maximum number of distinct values in a one-byte column; the next code represents a missing value.
 _LISTED = 255
 _OTHERS = "others"
 
@@ -84,7 +84,7 @@ def _axis(axis: Axis, values: Floats, about: Mapping[str, str]) -> tuple[dict[st
     if len(listed) <= _LISTED:
         codes = np.where(np.isfinite(values), np.searchsorted(listed, values), len(listed))
         return {**facts, "wide": False, "values": listed.tolist()}, _planes(codes, wide=False)
-    # Only a clock change can make a value negative; it becomes 0.
+    # A negative value, which only a clock change can cause, becomes 0.
     top = np.log1p(facts["most"])
     steps = np.log1p(np.clip(np.nan_to_num(values, nan=0.0), 0.0, None)) / top * (_STEPS - 1)
     codes = np.where(np.isfinite(values), np.round(steps), _STEPS).astype(np.int64)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 # Control characters (line ends, escapes, NUL), characters that change the writing direction, halves of
-# surrogate pairs, and two code points that are invalid in XML. They are written as escapes, as in a Python
-# string.
+# surrogate pairs, and two code points that are invalid in XML. These characters are written as escapes of
+# Python strings.
 _NOT_SHOWN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )

@@ -62,7 +62,7 @@ def write_png(drawing: VectorDrawing, path: Path) -> None:
             artist.set_zorder(order)
             axes.add_artist(artist)
     with warnings.catch_warnings():
-        # Scripts without a font on this host appear as boxes here, but not in the page or the SVG file.
+        # Characters for which this host has no font appear as boxes in PNG files, but not in pages and SVG.
         warnings.filterwarnings("ignore", r"Glyph \d+")
         figure.savefig(path, format="png", dpi=_DOTS_PER_INCH)
 

@@ -13,7 +13,7 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
-# Smaller differences are ignored, because no quantity is measured more precisely.
+# Differences smaller than this are ignored, because no quantity is measured more precisely.
 _LEAST_REACH = 1e-9
 # A scale is logarithmic if the largest value is at least this many times the median.
 _SKEWED = 20.0

@@ -16,7 +16,7 @@ from slurm_gpu.reports.page.markup import append, element
 from slurm_gpu.text.cells import minute
 
 MOST_ROWS = 100
-_FIRST_MOMENT_S = 1e9  # a time in 2001; no job runs for so many seconds
+_FIRST_MOMENT_S = 1e9  # a time in 2001; no duration of a job is this long
 # IDs have no thousands separators.
 _IDS = frozenset({"job_id", "id", "year"})
 

@@ -17,7 +17,7 @@ from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.tres import amount
 from slurm_gpu.text.units import counted
 
-# Slurm's defaults.
+# Slurm's defaults for the interval and the depth of backfill scheduling.
 _BACKFILL_EVERY_S, _BACKFILL_DEPTH = 30, 500
 
 
@@ -37,7 +37,7 @@ class PastRun:
     eligible_s: int
     start_s: int | None
     end_s: int | None
-    """None if the run has not ended."""
+    """The end of the run; None if the run has not ended."""
     time_limit_s: int | None
     n_nodes: int
     tres_requested: Mapping[str, float]
@@ -173,7 +173,7 @@ def _mgpu(run: PastRun) -> int:
 def _request(run: PastRun, *, typed: bool) -> ResourceRequest:
     tres, n, mgpu = run.tres, max(run.n_nodes, 1), _mgpu(run)
     each_mgpu = math.ceil(mgpu / n)
-    # There may be fewer whole GPUs than nodes. Shares of one GPU or more are rounded up to whole GPUs.
+    # A run may have fewer whole GPUs than nodes. Shares of one GPU or more are rounded up to whole GPUs.
     is_whole = bool(amount(tres, "gpu")) or mgpu % GPU_MGPU == 0 or each_mgpu >= GPU_MGPU
     gpus, share_mgpu = (math.ceil(each_mgpu / GPU_MGPU), 0) if is_whole else (0, each_mgpu)
     types = [name.removeprefix("gres/gpu:") for name in run.tres_requested if name.startswith("gres/gpu:")]
@@ -193,7 +193,7 @@ def _job(run: PastRun, request: ResourceRequest, partition: int, since_s: int, u
     start_s = run.start_s if run.start_s is not None else until_s
     if run.end_s is not None:
         run_s = float(run.end_s - start_s)
-    else:  # running or pending: its limit is the only known end
+    else:  # a running or pending run ends at its time limit at the latest
         run_s = limit_s if limit_s < math.inf else float(max(until_s - start_s, 0))
     gone_s = since_s - start_s if began_before else 0
     return ModelJob(

@@ -20,7 +20,7 @@ RESOURCES: Mapping[str, Resource] = {
     "memory_running": Resource.MEMORY_MIB,
     "nodes_running": Resource.NODES,
 }
-# A priority above that of all jobs except those already running when the model begins.
+# A priority above the priorities of all jobs, except jobs that are already running when the model begins.
 _FIRST = 1.0
 _NORMAL = "normal"
 

@@ -38,9 +38,9 @@ from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.outcome import ModelOutcome
 from slurm_gpu.simulate.scheduler import Scheduling
 
-# The step of a limit, relative to its value. GPUs change in whole numbers.
+# The step of a limit, relative to its value. Limits on GPUs change by whole GPUs.
 STEP = 0.25
-# The mean wait of all jobs must fall by at least both amounts.
+# The mean wait of all jobs must fall by at least the larger of these amounts.
 LEAST_GAIN, LEAST_GAIN_H = 0.05, 1 / 60
 # The mean wait of each group and of its median user may rise by at most the larger of these amounts. No group
 # may have more jobs that never start than under the present limits.
@@ -67,13 +67,13 @@ class Trial:
 
     change: LimitTrial
     waits: Mapping[str, GroupWaits]
-    """By group."""
+    """The modelled waits of each group."""
     hurts: tuple[str, ...]
     """Groups whose wait would rise too much."""
     gain_h: float
     """The reduction in the mean wait of all jobs."""
     worth_it: bool
-    """Whether the reduction is large enough."""
+    """Whether the mean wait of all jobs is reduced enough."""
 
     @property
     def good(self) -> bool:
@@ -105,7 +105,7 @@ class PredictedWaits:
     """The modelled waits of recorded jobs under one policy."""
 
     waits: Mapping[str, GroupWaits]
-    """By group."""
+    """The modelled waits of each group."""
     requeued: int
     """Number of jobs that were preempted and requeued at least once."""
 
@@ -138,7 +138,7 @@ class LimitSearch:
         most_changes: int = MOST_CHANGES,
         progress: SearchProgress = lambda what: None,
     ) -> Findings:
-        """Try changes to every limit or, if `bounds` is given, only to its limits and within their bounds.
+        """Try changes to every limit or, if `bounds` is given, to the limits in `bounds` within their bounds.
 
         `progress` is called with a description of each trial.
         """
@@ -205,7 +205,7 @@ class LimitSearch:
 
     def _waits(self, outcome: ModelOutcome) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         wait_s = self._past.wait_s(outcome.start_s)
-        # A job that never starts in the model waits at least until all others have arrived and ended.
+        # A job that never starts in the model waits at least until the last other job has arrived or ended.
         came_s = np.array([run.eligible_s for run in self._past.runs], dtype=np.float64)
         last_s = float(np.nanmax(np.concatenate([outcome.end_s, came_s]), initial=0.0))
         never = np.isnan(wait_s)
@@ -223,7 +223,7 @@ class LimitSearch:
     def _limits(self) -> Iterator[RuleLimit]:
         for rule in self._policy.rules:
             if rule.id == URGENT and self._policy.urgent_qos is not None:
-                continue  # this limit has other purposes than shorter waits
+                continue  # this limit does not serve to shorten waits
             for key in rule.limits:
                 if key in RESOURCES:
                     yield RuleLimit(rule.id, key)

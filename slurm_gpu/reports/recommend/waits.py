@@ -17,9 +17,9 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 ALL = "all jobs"
-# Groups with fewer jobs are not assessed.
+# Groups with fewer jobs than this are not assessed.
 LEAST_JOBS = 30
-# Waits up to this length count as equal.
+# Waits up to this length are treated as equal to each other.
 NO_MATTER_S = 300.0
 # The largest allowed factor between the modelled and the recorded mean wait.
 MEAN_WITHIN = 1.5
@@ -128,9 +128,9 @@ class IdleWhileWaiting:
     """The GPUs that were free while jobs of a group waited; many free GPUs suggest waits caused by limits."""
 
     waited_h: float
-    """Hours in which at least one of the group's jobs with GPUs waited."""
+    """Number of hours during which at least one of the group's jobs with GPUs waited."""
     gpus: float
-    """Mean number of GPUs of the current cluster that were free in these hours; NaN if no job waited."""
+    """Mean number of free GPUs of the current cluster while a job waited; NaN if no job waited."""
 
 
 def idle_while_waiting(past: RecordedPast, groups: Mapping[str, Mask]) -> Mapping[str, IdleWhileWaiting]:

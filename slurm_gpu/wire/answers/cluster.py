@@ -37,7 +37,7 @@ class ClusterJob:
     time_limit_s: int | None
     name: str | None
     uid: int | None = None
-    """None if the answer is from an older slurm-gpudbd."""
+    """The user's uid; None if the answer is from an older slurm-gpudbd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class ClusterNode:
     memory_allocated_mib: int
     holders: Sequence[ClusterAllocation]
     shards_per_gpu: int | None = None
-    """None without shards, or if the answer is from an older slurm-gpudbd."""
+    """The number of shards of one GPU; None without shards, or from an older slurm-gpudbd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ class ForecastAccuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """A reason for a long or short wait: the wait is `factor` times that of a job with a typical `what`."""
+    """A reason for a long or short wait, which is `factor` times the wait of a job with a typical `what`."""
 
     what: str
     factor: float
@@ -39,7 +39,7 @@ class Forecast:
     id: str | None
     """The job ID as Slurm prints it; None for a job that has not been submitted."""
     full: bool
-    """False for another user's job, whose forecast has no reasons."""
+    """Whether the forecast contains reasons; False for another user's job."""
     at_s: int
     lower_s: float
     median_s: float

@@ -51,7 +51,7 @@ class Reservation:
     account: str
     partition: str
     gpus: int
-    """The total over all nodes."""
+    """The total number of GPUs on all nodes."""
     gpu_type: str | None = None
     n_nodes: int
     duration_s: int
@@ -103,7 +103,7 @@ class Report:
     id: int
     at_s: int
     state: ReservationState
-    """approved or active while the reservation continues, and ended or released afterwards."""
+    """The state: approved or active while the reservation continues, and ended or released afterwards."""
     why: str | None = None
     error: str | None = None
     first_job_id: int | None = None

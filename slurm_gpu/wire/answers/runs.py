@@ -174,9 +174,9 @@ class Decision:
     at_s: int
     host: str
     operation: str
-    """submit, modify or share."""
+    """The operation: submit, modify or share."""
     verdict: str
-    """allow or deny, or end for a share."""
+    """The verdict: allow or deny, or end if the operation is share."""
     uid: int
     token: str | None = None
     """The reference in the job's AdminComment; None for a rejected job."""

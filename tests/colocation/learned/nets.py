@@ -26,16 +26,14 @@ def any_images_net(name: str, seed: int) -> Net:
 
 
 def by_price() -> Net:
-    """Takes the group of the best price, of like ones that with the longest job."""
+    """Return a net that chooses the group with the best price and, among equals, with the longest job."""
     weight = np.zeros((len(NAMES), 1), dtype=np.float32)
     weight[NAMES.index("priced")], weight[NAMES.index("longest_of_waiting")] = 1.0, 0.02
     return Net((weight,), (np.zeros(1, dtype=np.float32),))
 
 
 def light_and_heavy() -> TableWorld:
-    """Return two applications that disturb no other, two that disturb each other, and one that must be
-    alone.
-    """
+    """Return two applications that disturb no other, two that disturb each other, and one that runs alone."""
     speeds = [
         [1.00, 0.98, 0.97, 0.95, 0.40],
         [0.98, 1.00, 0.95, 0.90, 0.40],

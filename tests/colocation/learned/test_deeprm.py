@@ -1,4 +1,4 @@
-"""Planners of DeepRM and of the thesis: their bounds, and the effects of these."""
+"""The planners of DeepRM and of the thesis respect their bounds, which have the expected effects."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ NAMES = ("deeprm_max", "deeprm_mean", "dqngpu_thesis")
 
 
 def growing() -> TableWorld:
-    """A job that needs little memory for a long time, and then more than half of the GPU's."""
+    """Return an application that uses little memory for a long time, then more than half of the GPU's."""
     return pairs([[0.9]], profile("growing", (90.0, 1000.0), (10.0, 7000.0)))
 
 

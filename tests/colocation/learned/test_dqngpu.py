@@ -74,7 +74,7 @@ def test_idle_gpus_are_filled_before_jobs_share():
 
 
 def co_runners(ran: SharingOutcome, job: int) -> set[int]:
-    """Return its co-runners."""
+    """Return the co-runners of a job."""
     running: set[int] = set()
     met: set[int] = set()
     for event in ran.log:

@@ -80,7 +80,7 @@ def test_a_damaged_file_is_an_error_and_nothing_else(written: Path, data: st.Dat
 
 
 def _is_as_written_or_refused(path: Path) -> bool:
-    """As written where the damage is in a part of the archive that nothing hangs on, such as a date."""
+    """Return whether the model is rejected with an error, or is unchanged despite the damage."""
     try:
         model = read_model(path, "dqngpu", NAMES)
     except InputError as error:

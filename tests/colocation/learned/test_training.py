@@ -48,7 +48,7 @@ def test_the_same_seed_learns_the_same_and_another_something_else():
 
 
 def killed_after(checkpoint: Path, epoch: int) -> None:
-    """A training in a process of its own, which kills itself as hard as can be."""
+    """Train in a separate process that kills itself after an epoch."""
 
     def note_progress(progress: Progress) -> None:
         if progress.epoch == epoch:

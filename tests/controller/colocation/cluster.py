@@ -1,4 +1,4 @@
-"""A model of Slurm that handles shards as measured (docs/colocation.md)."""
+"""Simulate a Slurm that handles shards as measured (docs/colocation.md)."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Job:
     restarts: int = 0
     partition: str = "gpu"
     fails_with: str | None = None
-    """With a job of this key it runs out of memory."""
+    """The key of co-runners with which the job runs out of memory."""
 
 
 class Cluster:
-    """Client, control and evidence for the reconciler in one class."""
+    """The client, control and evidence of the reconciler, in one class."""
 
     def __init__(self, clock: Clock, directory: str, n_nodes: int = 1, n_gpus: int = 2) -> None:
         self.clock, self.directory = clock, directory
@@ -64,13 +64,13 @@ class Cluster:
         self.memory: dict[str, float] = {}
         self.util: dict[str, float] = {}
         self.loads_s: dict[str, float] = {}
-        """Seconds from its start for which a job uses no GPU; then it uses `util`."""
+        """Seconds after its start in which a job does not use its GPU; afterwards, it uses `util`."""
         self.down = False
         self.is_accounted = True
         """Whether AccountingStorageTRES names GPUs and shards."""
         self.max_shards: dict[tuple[str, int], int] = {}
 
-    # Called by tests.
+    # Methods that tests call.
 
     def submit(
         self, key: str, shards: int | None, work_s: float = 100, hold_s: float = 300, **more: str
@@ -97,7 +97,7 @@ class Cluster:
         ]
 
     def second(self) -> None:
-        """Simulate one second: jobs work and end, and Slurm starts what fits, the oldest first."""
+        """Simulate one second: jobs work and end, and Slurm starts jobs that fit, the oldest first."""
         for job in [one for one in self.all.values() if one.state == "RUNNING"]:
             others = self.co_runners(job)
             if job.fails_with in {other.key for other in others}:
@@ -128,7 +128,7 @@ class Cluster:
                     assert allocated <= OF
                     return
 
-    # Read by slurm-gpuctld's watcher.
+    # Methods for slurm-gpuctld's watcher.
 
     def queue(self) -> list[CountedJob]:
         if self.down:
@@ -157,7 +157,7 @@ class Cluster:
     def _gres(job: Job) -> str:
         return ",gres/gpu=1" if job.shards is None else f",gres/shard={job.shards}"
 
-    # The part of SlurmClient that is used.
+    # Methods of SlurmClient.
 
     def settings(self) -> SlurmSettings:
         return SlurmSettings(
@@ -177,7 +177,7 @@ class Cluster:
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
         return [_queued(self.all[job_id]) for job_id in job_ids or ()]
 
-    # SharedJobClient.
+    # Methods of SharedJobClient.
 
     def start(self, job_id: int, node: str, gres: str) -> None:
         job = self._pending(job_id)
@@ -199,7 +199,7 @@ class Cluster:
             raise SlurmError("Job is no longer pending execution")
         return job
 
-    # Evidence.
+    # Methods of DatabaseEvidence.
 
     def ran(self, job_id: int, start_s: int) -> EndedCorun | None:
         job = self.all[job_id]
@@ -275,18 +275,18 @@ def _queued(job: Job) -> QueuedJob:
 
 
 class Site:
-    """slurm-gpuctld for the cluster; it can be killed and restarted."""
+    """A slurm-gpuctld for the cluster that tests can kill and restart."""
 
     def __init__(self, cluster: Cluster, policy: ColocationInForce = POLICY) -> None:
         self.cluster, self.policy = cluster, policy
         self.audited: list[tuple[str, str, str]] = []
-        """(act, subject, why)."""
+        """Audit events as (act, subject, why)."""
         self.evidence: list[object] = []
         self.runs = True
         self.begin()
 
     def begin(self) -> None:
-        """Start a new process, which has only the data on disk."""
+        """Start a new process with only the data on disk."""
         cluster, directory = self.cluster, Path(self.cluster.directory)
         terminations = Terminations(cluster, self, directory, cluster.clock.wall)  # type: ignore[arg-type]
         self.controller = ColocationReconciler(
@@ -307,13 +307,13 @@ class Site:
         return self.controller._store
 
     def expect(self, alone_s: float) -> None:
-        """Set the time that jobs of all known keys take alone, so that they are long enough for trials."""
+        """Set the run time alone of all known keys, to make jobs long enough for trials."""
         for key, one in self.store.profiles.items():
             self.store.profiles[key] = dataclasses.replace(one, alone_s=alone_s)
         self.store.is_changed = True
 
     def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: object = None) -> None:
-        """Record an event like AuditReporter."""
+        """Record an event as AuditReporter does."""
         self.audited.append((act, subject, why))
         self.evidence.append(evidence)
 
@@ -324,7 +324,7 @@ class Site:
                 self.controller.run(view_of(self.cluster.queue(), self.policy))
 
     def until_all_end(self, most_s: int = 5000) -> float:
-        """Return the seconds until all jobs ended."""
+        """Return the seconds until all jobs have ended."""
         began = self.cluster.clock.wall()
         for _ in range(most_s):
             if all(job.state not in ("PENDING", "RUNNING") for job in self.cluster.all.values()):

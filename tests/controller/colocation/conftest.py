@@ -5,7 +5,7 @@ from .cluster import Cluster, Site
 
 @pytest.fixture
 def site(cluster: Cluster) -> Site:
-    """All applications of `cluster`, which each module has, are known."""
+    """Return a site in which all applications of the module's `cluster` are known."""
     found = Site(cluster)
     found.pass_s(1)
     for key in cluster.memory:

@@ -1,4 +1,4 @@
-"""Jobs may share a GPU according to what the store contains about them and about the time that they lost."""
+"""The speeds, memory and lost time in the store determine whether jobs may share a GPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_key_whose_use_of_the_gpu_is_unknown_is_not_tried() -> None:
 def test_decisions_about_measured_pairs_depend_only_on_their_speeds(
     speeds: list[float], alone_s: list[float], done: list[float], before: list[float]
 ) -> None:
-    """As long as no job has lost more time than the cap permits for the work that it has done."""
+    """No job has lost more time than the cap permits for the work that the job has done."""
     store = ColocationStore()
     for key, other, speed, seconds in (("a", "b", speeds[0], alone_s[0]), ("b", "a", speeds[1], alone_s[1])):
         store.ran_alone(key, seconds, 0.2, 0.9)

@@ -1,4 +1,4 @@
-"""The minimum use of a GPU by an undisturbed job over some time."""
+"""Test the minimum utilisation of a GPU by an undisturbed job over a period."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_unmeasured_time_may_have_been_idle() -> None:
 
 
 def test_in_a_bin_all_that_lacks_may_have_been_at_once() -> None:
-    loads = [0.95 * 196 / 256] + [0.95] * 9  # a minute of the first bin
+    loads = [0.95 * 196 / 256] + [0.95] * 9  # the job loads data for a minute of the first bin
     assert idlest(loads, 256) == pytest.approx((0, 0, 0.95 * 20 / 80, 0.95 * 100 / 160, 0.95 * 260 / 320))
     assert idlest([0.9] * 10, 256) == pytest.approx((0.9,) * 5)
 

@@ -1,4 +1,4 @@
-"""Speeds of unmeasured pairs are predicted from measured ones."""
+"""Speeds of unmeasured pairs are predicted from the speeds of measured pairs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ APPLICATIONS = {
 
 
 def truth(one: str, other: str) -> float:
-    """Return the true speed: they alternate, and each suffers from the other's use of caches and link."""
+    """Return the true speed: the jobs alternate, and each is slowed down by the other's memory traffic."""
     ones, others = APPLICATIONS[one], APPLICATIONS[other]
     alternating = min(1.0, 1 / (ones + others))
     return alternating * (1 - 0.25 * others) * (0.9 if one.startswith("lm") else 1.0)
@@ -175,7 +175,7 @@ def test_the_size_of_a_fit_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_limited_fit_uses_speeds_of_all_keys() -> None:
-    """By order of names, the speeds of the last key would be the first to be left out."""
+    """If speeds were ordered by name, the speeds of the last key would be left out first."""
     names = tuple(f"k{number:02}" for number in range(MOST_KEYS))
     store = ColocationStore()
     for name in names:

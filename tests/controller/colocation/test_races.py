@@ -40,7 +40,7 @@ def until(site: Site, what: Callable[[], bool], most_s: int = 400) -> None:
         if what():
             return
         site.pass_s(1)
-    raise AssertionError("it does not come to that")
+    raise AssertionError(f"the condition is not met within {most_s} s")
 
 
 def placed(job: Job) -> bool:
@@ -87,7 +87,7 @@ def test_a_job_on_a_gpu_that_was_taken_out_of_the_configuration_keeps_others_off
 
 
 class Slow:
-    """Answer immediately until some use has been measured for long enough, and then on request."""
+    """Answer immediately until the utilisation has been measured for long enough, and then on request."""
 
     def __init__(self) -> None:
         self.waiting: tuple[Future[QueryResults], QueryResults] | None = None
@@ -242,7 +242,7 @@ def test_a_suspended_job_does_not_count_as_slowed_down_and_teaches_nothing(
     site.until_all_end()
     store = stores.read(Path(cluster.directory) / "slurm-gpu" / stores.FILE_NAME)
     assert not store.apart
-    # Its co-runner did not have it as a co-runner all the time, either.
+    # The co-runner of the suspended job ran alone for some time, so its run shows no speed, either.
     assert {times for _, times in store.speeds.values()} == {1}
 
 

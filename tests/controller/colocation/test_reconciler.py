@@ -67,7 +67,7 @@ def test_jobs_slowed_down_over_the_promise_are_not_placed_together(site: Site, c
 
 def test_a_pair_over_the_promise_is_ended_and_not_repeated(site: Site, cluster: Cluster) -> None:
     site.policy = dataclasses.replace(POLICY, goal="considerate", slowdown=1.1)
-    cluster.speeds = {("a", "a"): 0.6}  # though by their use of the GPU they fit
+    cluster.speeds = {("a", "a"): 0.6}  # although their GPU utilisation suggests that they fit
     site.expect(1500)
     jobs = [cluster.submit("a", 2, 1500) for _ in range(3)]
     site.pass_s(60)
@@ -166,7 +166,7 @@ def test_a_job_for_a_node_that_is_gone_starts_elsewhere(site: Site, cluster: Clu
 def test_a_job_that_does_not_start_at_its_place_gets_another(site: Site, cluster: Cluster) -> None:
     first = cluster.submit("a", 2)
     site.controller.run(view_of(cluster.queue(), POLICY))
-    first.wanted_node = "gone"  # as if its node went down just now
+    first.wanted_node = "gone"  # as if its node had just gone down
     site.pass_s(30)
     assert (first.state, first.shards) == ("RUNNING", OF)
 

@@ -1,4 +1,4 @@
-"""Any planner is selected by name, annealing until a learned one is available, and decisions are checked."""
+"""Planners are selected by name, annealing replaces unavailable planners, and decisions are checked."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 def started(cluster: Cluster, policy: ColocationInForce) -> Site:
-    """A site with known keys a, b and c."""
+    """Return a site with the known keys a, b and c."""
     site = Site(cluster, policy)
     site.pass_s(1)
     for key in cluster.memory:
@@ -140,7 +140,7 @@ def test_annealing_continues_from_its_last_plan_and_learned_planners_are_rebuilt
 
 
 def test_jobs_within_the_promise_share(cluster: Cluster) -> None:
-    """Each is slowed down slightly, within the cap: their number does not matter."""
+    """Each job is slowed down slightly, within the cap; the number of jobs does not matter."""
     cluster.names, cluster.n_gpus = ["n1"], 2
     cluster.speeds = {(one, other): 0.85 for one in "ab" for other in "ab"}
     cluster.memory = {"a": 0.2, "b": 0.3}
@@ -155,7 +155,7 @@ def test_jobs_within_the_promise_share(cluster: Cluster) -> None:
 
 
 class Packs:
-    """A planner that places the first job next to any other, ignoring the belief."""
+    """A planner that places the first job next to any other job, ignoring the belief."""
 
     name = "packs"
 

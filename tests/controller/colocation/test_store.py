@@ -73,7 +73,7 @@ def test_speed_is_predicted_by_what_is_left_of_the_gpus_time_until_it_was_seen(
     assert store.speed("a", ["a"]) == 1
     store.ran_with("a", "b", 0.6)
     assert store.speed("a", ["b"]) == 0.6
-    assert store.speed("b", ["a"]) == pytest.approx(1 / 1.2)  # this shows nothing about the other one
+    assert store.speed("b", ["a"]) == pytest.approx(1 / 1.2)  # the speed of a does not change the speed of b
     assert store.speed("a", ["b", "a"]) == pytest.approx(0.6)
     assert store.speed("a", ["never seen"]) == pytest.approx(1 / 1.5)
 
@@ -161,7 +161,7 @@ def test_lost_time_is_kept_for_running_jobs(tmp_path: Path, store: ColocationSto
 
 
 def test_a_prediction_says_how_likely_a_speed_keeps_the_cap(store: ColocationStore) -> None:
-    # By their use of the GPU, two of "a" do not slow each other down, and "b" slows "a" down by 1.2.
+    # According to utilisation, two jobs "a" do not slow each other down, and "b" slows "a" down by 1.2.
     assert store.prediction("a", "a", 1.1) == (1.0, 0.02, pytest.approx(math.sqrt(0.5)))
     assert store.prediction("a", "b", 1.1) == (pytest.approx(1 / 1.2), 0.02, 0.0)
     store.predict({("a", "b"): PairPrediction(0.95, 0.85, 0.7)})
@@ -182,7 +182,7 @@ class TestCourse:
         course.seen(1040, ["b"])
         course.seen(1120, [])
         course.end_s = 1140
-        # 60 of 100 s of work were done alone, the other 40 in 80 s.
+        # 60 of 100 s of work were done alone, and the remaining 40 s of work in 80 s.
         assert course.speeds(100, 140, store.speed) == {"b": pytest.approx(0.5)}
         assert course.done_s(1140, lambda _, others: 0.5 if others else 1.0) == 100
 
@@ -208,7 +208,7 @@ class TestCourse:
             CorunHistory("a", 5, [CorunStretch(5, ("b",))], 5),
             CorunHistory(
                 "a", 0, [CorunStretch(0, ()), CorunStretch(90, ("b",))], 110
-            ),  # 10 s late: speed 0.5, or by chance
+            ),  # 10 s late, because of a speed of 0.5 or by chance
             CorunHistory("a", 0, [], 100),
         ],
     )

@@ -22,7 +22,7 @@ CAP = 1.1
 MOST = 1.15
 PROMISE = dataclasses.replace(POLICY, goal="considerate", slowdown=CAP)
 ALONE_S = 1100.0
-"""A tenth is a little more than a trial without any knowledge takes."""
+"""A tenth of this time is slightly longer than a trial of two jobs with unknown speeds."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 @pytest.fixture
 def tried(site: Site, caplog: pytest.LogCaptureFixture) -> Site:
-    """All jobs are known to be long enough for a trial."""
+    """Return a site in which all jobs are known to be long enough for a trial."""
     site.policy = PROMISE
     site.expect(ALONE_S)
     caplog.set_level("INFO")
@@ -51,7 +51,7 @@ def until(site: Site, what: Callable[[], bool], most_s: int = 400) -> None:
 
 
 def share(site: Site, first: str = "a", second: str = "b", work_s: float = ALONE_S) -> tuple[Job, Job]:
-    """Start a job, and another one next to it."""
+    """Start a job, and another job next to it."""
     stays = site.cluster.submit(first, 2, work_s)
     until(site, lambda: stays.state == "RUNNING")
     comes = site.cluster.submit(second, 3, work_s)
@@ -137,7 +137,7 @@ def test_time_lost_in_a_trial_counts_against_the_next(
         tried.pass_s(1)
     (lost_s,) = [one for run, one in tried.controller._trials.lost_s.items() if run.job_id == stays.job_id]
     assert 10 < lost_s < 25
-    cluster.submit("c", 2, ALONE_S)  # it would have been tried otherwise, as b was
+    cluster.submit("c", 2, ALONE_S)  # otherwise, c would have been tried, as b was
     for _ in range(20):
         tried.pass_s(10)
         assert cluster.co_runners(stays) == []
@@ -169,7 +169,7 @@ def test_a_trial_ends_although_the_guard_would_tolerate_the_measured_speed(
 
 
 def test_a_pair_may_exceed_the_cap_if_its_whole_runs_do_not(tried: Site, cluster: Cluster) -> None:
-    """The newcomer's whole run keeps the cap, because its co-runner is nearly done."""
+    """The whole run of the newcomer stays within the cap, because its co-runner is nearly done."""
     cluster.speeds = {("b", "a"): 0.85}
     stays = cluster.submit("a", 2, ALONE_S)
     until(tried, lambda: stays.state == "RUNNING")
@@ -237,7 +237,7 @@ def test_a_restart_in_a_trial_does_not_prolong_it(
 
 
 def test_a_job_whose_start_was_not_observed_is_in_no_further_trial(tried: Site, cluster: Cluster) -> None:
-    """The time that such a job has lost before is unknown."""
+    """The time that the job lost before it was observed is unknown."""
     stays = cluster.submit("a", 2, ALONE_S)
     until(tried, lambda: stays.state == "RUNNING")
     tried.pass_s(5)
@@ -316,7 +316,7 @@ def test_two_gpus_do_not_try_the_same_pair_at_once(tried: Site, cluster: Cluster
         tried.pass_s(1)
         most = max(most, len(tried.controller._trials.running))
     assert most == 1
-    assert [job.state for job in others] == ["RUNNING"] * 2  # the second as soon as the pair was measured
+    assert [job.state for job in others] == ["RUNNING"] * 2  # the second one started after the measurement
 
 
 def test_without_a_cap_there_are_no_trials(

@@ -1,4 +1,4 @@
-"""slurm-gpuctld reports only observed jobs, ends only warned ones, and does nothing twice."""
+"""slurm-gpuctld reports only observed jobs, ends only jobs after warnings, and repeats no action."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ def test_an_error_in_notices_yaml_is_logged_once_and_stops_all_until_fixed(
 
 def test_a_gpu_of_a_machine_without_slurm_is_none_of_the_job_with_the_same_number(world: World) -> None:
     world.hold(17, util_pct=90.0, used=True)
-    of_slurm, idle = world.live, LiveDevice(util_pct=0.0, jobs=(17,))  # counted there
+    of_slurm, idle = world.live, LiveDevice(util_pct=0.0, jobs=(17,))  # another machine's job 17
     world.live = lambda refresh: {**of_slurm(), "ws1": Live(at_s=world.clock.wall(), devices={"GPU-W": idle})}  # type: ignore[method-assign]
     world.run_for(60)
     assert world.reported() == []

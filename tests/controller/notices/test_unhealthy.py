@@ -49,7 +49,7 @@ def world(tmp_path: Path) -> World:
 
 def test_a_lasting_diagnosis_is_sent_once(world: World) -> None:
     world.run_for(120)
-    assert world.reported() == [(40, "unhealthy")], "half an hour after it was found, not after it began"
+    assert world.reported() == [(40, "unhealthy")], "half an hour after the diagnosis, not after its start"
     body = world.sent[0][1].text.body
     words = " ".join(body.split())
     assert "slow or failing (clock), 91% confidence: n2 GPU-17-1; n2 GPU 1: SM clock 76%, peers 95%" in words

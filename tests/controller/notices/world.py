@@ -46,11 +46,11 @@ class WorldJob:
     start_s: int = NOON_S
     n_gpus: float = 2
     seen_gpus: int = 2
-    """Number of its reported GPUs."""
+    """Number of the job's reported GPUs."""
     util_pct: float | None = 0.0
     used: bool | None = False
     coverage: float = 1.0
-    """Coverage of its records."""
+    """Coverage of the job's records."""
     state: str = "RUNNING"
     name: str = "train"
 
@@ -76,13 +76,13 @@ class World:
         self.acts: dict[str, AuditEvent] = {}
         self.xids: list[RecentXid] = []
         self.found: list[JobVerdict] | None = []
-        """None with a slurm-gpudbd without the watch."""
+        """Verdicts of slurm-gpudbd; None if it is too old to provide verdicts."""
         self.settings = self.directory / "notices.yaml"
         self.settings.write_text(SETTINGS)
         self.start()
 
     def start(self) -> None:
-        """Start another slurm-gpuctld, which has only the data on disk."""
+        """Start another slurm-gpuctld with only the data on disk."""
         self._acts = AuditReporter(self.clock, self._record)
         ends = Cancellations("lab", JobTerminationClient(self._run, {}), self._acts, self.clock.wall)
         config = SiteConfig("lab")

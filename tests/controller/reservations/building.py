@@ -58,7 +58,7 @@ SITES_OWN = SlurmReservation("maint", NOON_S, NOON_S + 9, "n[1-4]", frozenset({"
 
 
 class Killed(BaseException):
-    """Raised where kill -9 ends the process."""
+    """Raised at the point where kill -9 ends the process."""
 
 
 class Slurm:
@@ -158,7 +158,7 @@ class Site:
         self.acts = acts
 
     def exchange(self, reports: Sequence[Report], ids: Collection[int]) -> Sequence[Reservation]:
-        """Store reports like slurm-gpudbd (tests/database/test_reservations.py)."""
+        """Store reports as slurm-gpudbd does (tests/database/test_reservations.py)."""
         if self.down:
             raise DatabaseError("slurm-gpudbd cannot be reached")
         for report in () if self.takes_nothing else reports:
@@ -173,7 +173,7 @@ class Site:
         return [row for row in self.rows.values() if not row.state.is_over or row.id in ids]
 
     def run_for(self, seconds: float = 2 * EVERY_S) -> None:
-        """Run slurm-gpuctld for a while: by default two cycles, after which reports are stored."""
+        """Run slurm-gpuctld, by default for two cycles, after which reports are stored."""
         end_s = self.clock.uptime_s + seconds
         while True:
             self.controller.run(QueueView(in_charge=self.in_charge))

@@ -1,4 +1,4 @@
-"""Attracted jobs that a reservation would end continue after it if its nodes are not reserved."""
+"""Jobs that a reservation attracted continue after its end if its nodes are not reserved again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END_S = WINDOW_S + 60
 
 
 def test_a_job_that_would_end_with_it_continues_if_its_nodes_are_free() -> None:
-    """Build a job; Slurm ignores time limits when it attracts jobs, also for earlier submissions."""
+    """Slurm ignores time limits when a reservation attracts jobs, even for jobs submitted earlier."""
     site = Site()
     site.run_for(60)
     site.slurm.jobs = [OVERLONG, replace(JOB, job_id=18), replace(OVERLONG, job_id=19, time_limit_s=None)]
@@ -33,7 +33,7 @@ def test_a_job_that_would_end_with_it_continues_if_its_nodes_are_free() -> None:
     [
         (0, 60, "n2", False),
         (0, 60, "n3", True),
-        (WINDOW_S + 60, WINDOW_S + 120, "n[1-2]", True),  # by then the job is over
+        (WINDOW_S + 60, WINDOW_S + 120, "n[1-2]", True),  # the job has ended by then
         (WINDOW_S - 120, WINDOW_S, "n[1-2]", False),
     ],
 )

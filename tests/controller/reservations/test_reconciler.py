@@ -1,4 +1,4 @@
-"""Slurm has exactly the approved reservations, after any kill or loss in between."""
+"""Slurm has exactly the approved reservations, even after a kill or a loss of state."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_users_added_by_an_operator_count() -> None:
 
 
 def test_a_job_that_cannot_start_does_not_keep_its_reservation() -> None:
-    """For example because it requests too much: Slurm's reason does not show that."""
+    """For example, the job may request too much; Slurm's reason does not show this."""
     site = Site()
     site.slurm.jobs = [replace(JOB, state="PENDING", reason="Resources", start_s=None, nodes="")]
     site.run_for(60 + 2 * UNUSED_S - 3 * EVERY_S)
@@ -141,7 +141,7 @@ def test_a_job_that_waits_for_a_node_that_is_down_keeps_it() -> None:
 
 
 def test_a_job_that_was_cancelled_while_it_waited_is_not_the_first() -> None:
-    """Slurm reports the second of the cancellation as its start."""
+    """Slurm reports the second of the cancellation as the start of the job."""
     site = Site()
     gone = replace(JOB, job_id=16, state="CANCELLED", start_s=NOON_S + 20, nodes="")
     site.run_for(60)

@@ -17,11 +17,11 @@ from tests.controller.reservations.building import JOB, ROW, UNUSED_S, WINDOW_S,
 @pytest.mark.parametrize(
     ("down", "after"),
     [
-        (("n2",), "n[1,3]"),  # of the same zone
+        (("n2",), "n[1,3]"),  # in the same zone
         (("n2", "n3", "n4"), "n[1,5]"),
         (("n1", "n2"), "n[3-4]"),
         (("n3",), "n[1-2]"),  # not one of its nodes
-        (("n2", "n3", "n4", "n5", "n6"), "n[1-2]"),  # there are no others
+        (("n2", "n3", "n4", "n5", "n6"), "n[1-2]"),  # no other nodes are left
     ],
 )
 def test_others_take_the_place_of_nodes_that_went_down(down: tuple[str, ...], after: str) -> None:
@@ -30,7 +30,7 @@ def test_others_take_the_place_of_nodes_that_went_down(down: tuple[str, ...], af
     site.run_for()
     site.goes_down(*down)
     site.run_for(OUT_S - EVERY_S)
-    assert site.row.nodes == "n[1-2]"  # it may be a reboot
+    assert site.row.nodes == "n[1-2]"  # the node may only be rebooting
     site.run_for(5 * EVERY_S)
     assert (site.row.nodes, site.row.error) == (after, None)
     assert site.slurm.there["sg_3"].nodes == after
@@ -92,7 +92,7 @@ def test_the_new_nodes_are_reported_also_after_an_outage_of_slurm_gpudbd() -> No
 
 
 def test_a_refused_report_is_repeated_and_acted_on_once() -> None:
-    """For example because the clock of slurm-gpuctld is ahead."""
+    """slurm-gpudbd refuses a report, for example, if the clock of slurm-gpuctld is ahead."""
     site = Site()
     site.takes_nothing = True
     site.run_for(60 + UNUSED_S + 10 * EVERY_S)

@@ -1,4 +1,4 @@
-"""Planning of reservations by nodes and taken spans."""
+"""Test the planning of reservations by nodes and busy spans."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ TRES = {"cpu": 8.0, "mem": 65536.0, "gres/gpu": 2.0}
 
 
 def history(n: int = 300, days: float = 10.0) -> list[AccountingRun]:
-    """Jobs of the last days that waited half an hour each, give or take."""
+    """Return jobs of the last days that each waited about half an hour."""
     rng = np.random.default_rng(0)
     found = []
     for number in range(n):
@@ -52,7 +52,7 @@ def history(n: int = 300, days: float = 10.0) -> list[AccountingRun]:
 
 
 def pending(**given: Any) -> QueuedJob:
-    """A job of alice that was submitted a moment ago."""
+    """Return a job of alice that was submitted a moment ago."""
     values = {
         "job_id": 17,
         "uid": ALICE,
@@ -90,7 +90,7 @@ def site(server: Running) -> Iterator[Running]:
 
 
 def learn(server: Running, now_s: int | None = None) -> int:
-    """As of now, if not otherwise; returns when."""
+    """Train a model as of `now_s`, by default the current time; return that time."""
     created_s = int(server.clock.now) if now_s is None else now_s
     train_from_database(server.database, CLUSTER, created_s, None)
     return created_s
@@ -130,7 +130,7 @@ def test_forecasts_are_compared_with_outcomes(site: Running) -> None:
     store(site, *history())
     learn(site)
     said = ask(site)
-    ask(site)  # within ten minutes it counts once
+    ask(site)  # requests within ten minutes count once
     start_s = int(said.at_s + said.median_s)
     store(site, row(job_id=17, submit_s=T0 - 5, eligible_s=T0 - 5, start_s=start_s, end_s=None))
     site.clock.now += int(said.upper_s) + AGAIN_AFTER_S
@@ -186,7 +186,7 @@ def test_ten_jobs_of_history_give_an_untested_interval(site: Running) -> None:
 
 
 def test_a_model_of_an_older_version_must_be_trained_again(site: Running) -> None:
-    """The database answers, so the caller is not asked to retry."""
+    """Test that the caller is not asked to retry, because the database works."""
     created_s = int(site.clock.now)
     site.database.write(lambda connection: store_model(connection, CLUSTER, created_s, b"of another version"))
     with DatabaseClient(site.config) as client:
@@ -200,7 +200,7 @@ def test_a_model_of_an_older_version_must_be_trained_again(site: Running) -> Non
 
 
 def both_forecasts(site: Running) -> tuple[Forecast, Forecast]:
-    """The forecast of job 17, and of one like it that is not submitted."""
+    """Return the forecasts of job 17 and of an equal job that is not submitted."""
     with DatabaseClient(site.config) as client:
         asked = client.forecast_asked(partition="gpu", account="vision", gpus=2, cores=8, time_limit_s=3600)
     assert isinstance(asked, Forecast)
@@ -322,7 +322,7 @@ def test_a_task_and_an_array_are_found_by_their_names(site: Running) -> None:
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_the_reasons_of_anothers_job_stay_private(site: Running) -> None:
-    # A longer wait for jobs with a long limit, so that the forecast has a reason.
+    # Jobs with a long time limit wait longer, so the forecast has a reason.
     longer = [
         one._replace(start_s=one.start_s + 40_000, end_s=one.start_s + 50_000, time_limit_s=7 * DAY_S)
         if number % 2

@@ -1,4 +1,4 @@
-"""Pending jobs as forecasts see them: an array counts as the sum of its tasks."""
+"""In forecasts, a pending array counts as the sum of its tasks."""
 
 import pytest
 from hypothesis import given

@@ -36,7 +36,7 @@ def keep(database: Database, *said: Prediction) -> int:
 
 
 def began(database: Database, **given: object) -> None:
-    """A finished job as in accounting."""
+    """Store a finished job as in accounting."""
     runs = [run_row(row(**{"submit_s": T0 - 5, "eligible_s": T0 - 5, **given}), {})]  # type: ignore[arg-type]
     database.write(lambda connection: store_changed_runs(connection, runs))
 
@@ -63,7 +63,7 @@ def test_a_model_of_many_parts_comes_back_whole_and_old_ones_go(
 
 
 def test_models_of_a_clock_that_stood_wrong_do_not_outlast_those_made_since(database: Database) -> None:
-    """For years none newer would be used, and none kept."""
+    """Test models from a clock that was years ahead: newer models must still be used and kept."""
     year_s = 365 * 86400
     for created_s in (T0 + year_s, T0 + year_s + 1, T0 + year_s + 2):
         database.write(partial(store_model, cluster=CLUSTER, created_s=created_s, body=b"wrong"))

@@ -18,7 +18,7 @@ class Tab(browsing.Tab):
         super().__init__(browser, served.url + path, **options)
 
     def ready(self) -> "Tab":
-        """Once squares and panels are there, and news are listened for."""
+        """Wait until squares and panels are drawn, and the page listens for events."""
         self.page.locator("#frame[data-drawn]").wait_for()
         self.page.locator("#free li, #free .none").first.wait_for()
         self.served.wait_for_listener()
@@ -26,13 +26,13 @@ class Tab(browsing.Tab):
 
     def drawn_after(self, act: Callable[[], Any]) -> None:
         """Wait until the squares have been drawn again."""
-        # No wait_for_function: it evaluates text, which the page's policy forbids.
+        # wait_for_function evaluates text, which the page's security policy forbids.
         before = self.page.evaluate("document.getElementById('frame').dataset.drawn")
         act()
         self.page.locator(f'#frame[data-drawn]:not([data-drawn="{before}"])').wait_for()
 
     def ask(self, expression: str) -> Any:
-        """Evaluate with the page's own modules, as `start`."""
+        """Evaluate a script that finds the page's modules in `start`."""
         start = next(path for path in page_files() if path.endswith("/start.js"))
         return self.page.evaluate(f"async () => {{ const start = await import('{start}'); {expression} }}")
 
@@ -46,14 +46,14 @@ class Tab(browsing.Tab):
         )
 
     def unmark(self) -> "Tab":
-        """As it was when it was opened, but for its world."""
+        """Reset the filters and the selection of the page; return the tab."""
         self.page.fill("#under", "10")
         self.page.fill("#find", "")
         self.ask("start.squares.whole(); start.squares.setFocus(-1); start.squares.draw();")
         return self
 
     def pixels(self, square: int) -> list[list[int]]:
-        """The colours of a square, row by row from its upper left corner."""
+        """Return the colours of a square, row by row from its upper left corner."""
         return list(
             self.ask(
                 f"const s = start.squares, [x, y] = s.corner({square}), n = s.zoom.pitch - s.places.line;"
@@ -63,10 +63,10 @@ class Tab(browsing.Tab):
         )
 
     def middle(self, square: int) -> list[int]:
-        """The colour in the middle of a square."""
+        """Return the fill colour of a square."""
         some = self.pixels(square)
         side = round(len(some) ** 0.5)
-        # Numbers are written in large ones: a quarter from the corner there is none.
+        # Large squares contain numbers, but not at a quarter of the side from the corner.
         return some[(side // 4) * side + side // 4]
 
     def focus(self, square: int) -> str:
@@ -83,7 +83,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Callable[..., Tab]]:
-    """Serves a world and opens the page of it; closes both."""
+    """Serve a world and open its page; close both after the test."""
     with contextlib.ExitStack() as stack:
 
         def open_tab(world: World, path: str = "", status: int | None = None, **options: Any) -> Tab:

@@ -1,4 +1,4 @@
-"""A server that answers by slurm-gpuweb's contract for a fake cluster, to test the page without a backend."""
+"""A server with slurm-gpuweb's API for a fake cluster, to test the page without a backend."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PATIENCE_S = 20.0
 
 
 class Pretended:
-    """A world being served, by a clock of its own.
+    """The state of a server for a world with its own clock.
 
-    `status` answers everything of the API with it, as where the viewer is not signed in.
+    If `status` is set, all API requests get it as their status, as if the viewer is not signed in.
     """
 
     def __init__(self, world: World) -> None:
@@ -43,14 +43,14 @@ class Pretended:
         return f"http://127.0.0.1:{self.port}/"
 
     def change(self, how: Callable[[World], None] = lambda world: None) -> None:
-        """Make a new state, and announce it."""
+        """Create a new state, and announce it."""
         with self.changed:
             how(self.world)
             self.world.version += 1
             self.changed.notify_all()
 
     def wait_for_listener(self) -> None:
-        """Wait for a listener: earlier changes are not announced."""
+        """Wait for a listener, because earlier changes are not announced."""
         with self.changed:
             assert self.changed.wait_for(lambda: self.listening > 0, _PATIENCE_S), (
                 "no client listens to events"
@@ -64,7 +64,7 @@ class Pretended:
 
 @contextlib.contextmanager
 def pretended(world: World) -> Iterator[Pretended]:
-    """Serve it on a port of this host's own."""
+    """Serve the world on a free port of this host."""
     state = Pretended(world)
 
     class Handler(_Handler):
@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """No line for each request."""
+        """Log no requests."""
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         """Use the world's clock for the Date header, from which browsers take the time."""

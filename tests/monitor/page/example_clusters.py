@@ -55,7 +55,7 @@ class World:
     timelines: dict[str, Any] = field(default_factory=dict)
     as_of_s: float = NOW_S
     slurm_s: float | None = None
-    """The time of the last answer of slurmctld, `as_of_s` if None."""
+    """The time of slurmctld's last answer, or None if it equals `as_of_s`."""
     version: int = 1
     changed: dict[int, int] = field(default_factory=dict)
     gone: dict[int, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class World:
         return len(self.frames["state"])
 
     def jobs_since(self, since: int | None) -> dict[str, Any]:
-        """As GET /api/v1/jobs?since= has it."""
+        """Return the answer of GET /api/v1/jobs?since=."""
         if since is None:
             changed_jobs = list(self.jobs.values())
         else:
@@ -74,7 +74,7 @@ class World:
         return {"version": self.version, "all": since is None, "jobs": changed_jobs, "gone": gone}
 
     def free(self) -> dict[str, Any]:
-        """As GET /api/v1/free has it."""
+        """Return the answer of GET /api/v1/free."""
         types: dict[str, dict[str, Any]] = {}
         for square, kind in enumerate(self._types()):
             of = types.setdefault(
@@ -97,7 +97,7 @@ class World:
         return {"types": list(types.values()), "as_of_s": self.as_of_s}
 
     def queue(self) -> dict[str, Any]:
-        """As GET /api/v1/queue has it."""
+        """Return the answer of GET /api/v1/queue."""
         waiting = [job for job in self.jobs.values() if job["state"] == "PENDING"]
         reasons: dict[str, dict[str, Any]] = {}
         for job in waiting:
@@ -125,7 +125,7 @@ class World:
 def make_world(
     n_nodes: int = 1280, n_gpus: int = 8, n_zones: int = 4, n_racks: int = 8, seed: int = 7
 ) -> World:
-    """A busy cluster; `n_racks` in each zone, 0 where the site names none."""
+    """Return a busy cluster with `n_racks` racks in each zone, or 0 if the site names no racks."""
     rng = random.Random(seed)
     names = [f"n{number:0{len(str(n_nodes))}}" for number in range(1, n_nodes + 1)]
     types = ["h100", "h100", "a100", "v100"]

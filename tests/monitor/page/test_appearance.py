@@ -1,4 +1,4 @@
-"""The appearance of the page in print, by lightness only, in dark mode, without scripts, and its labels."""
+"""Test the page in print, in greyscale, in dark mode and without scripts, and test its labels."""
 
 import itertools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def test_on_paper_squares_are_dark_on_light_and_nothing_to_click_is_left(opened:
 
 
 def test_the_scale_is_distinguished_without_red_and_green(opened: Callable[..., Tab]):
-    """Lightness is monotone with visible steps, and the smallest value differs from the background."""
+    """Test that lightness is monotone with visible steps, and that the smallest value is visible."""
     tab = opened(small()).ready()
     for dark, ground in (("false", "#ffffff"), ("true", "#182028")):
         *light, below = tab.ask(
@@ -67,7 +67,7 @@ def test_without_javascript_there_is_a_still_picture(opened: Callable[..., Tab])
     tab = opened(small(), java_script_enabled=False)
     assert tab.page.locator("noscript img").is_visible()
     for idle in ("#controls", "#frame", "#list", "#queue", "#tally"):
-        assert tab.page.locator(idle).is_hidden(), "nothing is there that only scripts fill"
+        assert tab.page.locator(idle).is_hidden(), "an element that only scripts fill is visible"
 
 
 def test_it_is_dark_where_the_screen_is(opened: Callable[..., Tab]):

@@ -1,4 +1,4 @@
-"""The page on a diagnosis as slurm-gpuweb serves it, in a real browser: under its policy, and drawn."""
+"""Test slurm-gpuweb's page of a diagnosis in a real browser: its security policy and its drawing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.monitor.slow_training import Drawn
 
 @contextlib.contextmanager
 def served(drawn: Drawn) -> Iterator[str]:
-    """The address at which the real server has it."""
+    """Return the address of the page on the real server."""
     server = make_server(drawn.app)
     listener = listen_tcp(Address("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))

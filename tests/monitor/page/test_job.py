@@ -1,4 +1,4 @@
-"""The page of one job, in a real browser."""
+"""Test the page of one job in a real browser."""
 
 import base64
 import re
@@ -15,7 +15,7 @@ _GAP = 255
 
 
 def run_of(job: str, **more: Any) -> dict[str, Any]:
-    """Return the answers for a run of two GPUs, of which the first has been idle."""
+    """Return the answers for a run with two GPUs, the first of which is idle."""
     percentiles = {
         "util": {"p25": 0, "p95": 97, "unit": "%", "how": "exact"},
         "power": {"p25": 24.1, "p95": 77.2, "unit": "%", "how": "from bins"},

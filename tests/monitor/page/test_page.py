@@ -90,7 +90,7 @@ def test_a_new_state_is_shown_when_it_is_announced(opened: Callable[..., Tab]):
     assert "Job 300 of zoe" in tab.focus(7)
     assert "Job 200" not in tab.focus(12)
     since = [path for path in tab.served.asked if "jobs?since" in path]
-    assert since, "only what changed was asked for"
+    assert since, "the page did not request only changes"
 
 
 def test_another_layout_is_taken_as_a_whole(opened: Callable[..., Tab]):
@@ -370,7 +370,7 @@ def test_on_a_narrow_screen_all_cards_are_as_wide(opened: Callable[..., Tab]):
 
 
 def test_reservations_lie_in_the_calendar_where_their_time_is(opened: Callable[..., Tab]):
-    """The calendar begins with today, as the viewer's clock has it."""
+    """Test that the calendar begins with the current day of the viewer's clock."""
     world = small()
     midnight_s, hour_s = world.as_of_s // 86400 * 86400, 3600
     spans = {"carol": (24, 48), "dave": (36, 48)}

@@ -1,4 +1,4 @@
-"""One square per GPU in a real browser: its appearance, and its selection."""
+"""Test the squares of GPUs in a real browser: their appearance and their selection."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ _FREE_GAP = 10
 
 
 def small(**options: Any) -> World:
-    """Two racks of four nodes with eight GPUs each; the first squares are one of each kind."""
+    """Return two racks of four nodes with eight GPUs each; the first squares are of different kinds."""
     world = make_world(**({"n_nodes": 8, "n_zones": 1, "n_racks": 2} | options))
     state, util = world.frames["state"], world.frames["util"]
     for key, job in list(world.jobs.items()):
@@ -69,7 +69,7 @@ def kept(browser: Any) -> Iterator[Tab]:
 
 @pytest.fixture
 def tab(kept: Tab) -> Tab:
-    """One tab for all tests that neither leave the page nor change the world."""
+    """Share one tab between all tests that neither leave the page nor change the world."""
     return kept.unmark()
 
 
@@ -103,7 +103,7 @@ def test_a_square_out_of_service_is_hatched(tab: Tab):
 def test_free_squares_appear_as_in_the_legend_for_a_user_with_jobs(
     opened: Callable[..., Tab], scheme: str, metric: str
 ):
-    """Users see of other GPUs only whether they are free. Others are as bright as the user's own."""
+    """Test other users' GPUs: users see only whether they are free, and they are as bright as their own."""
     world = small()
     world.me |= {"operator": False, "user": "alice"}
     tab = opened(world, f"?metric={metric}", color_scheme=scheme).ready()
@@ -151,7 +151,7 @@ def _ringed(tab: Tab) -> set[int]:
 
 
 def test_only_allocated_squares_under_the_threshold_have_a_ring(tab: Tab):
-    """Neither a gap nor a GPU without a job is under any threshold."""
+    """Test that no threshold selects a gap or a GPU without a job."""
     assert _ringed(tab) == {_HELD_ZERO, _BELOW}
     tab.drawn_after(lambda: tab.page.fill("#under", "60"))
     assert _ringed(tab) == {_HELD_ZERO, _BELOW, _AT, 12, 13}
@@ -201,7 +201,7 @@ def test_a_job_of_four_squares_has_no_hole_in_its_middle(opened: Callable[..., T
 
 
 def test_highlighted_squares_have_one_common_outline(tab: Tab):
-    """Also at the edge of the picture; and none between two squares that are both lit."""
+    """Test the outline, also at the edge of the picture; there is none between two highlighted squares."""
     tab.drawn_after(lambda: tab.page.fill("#find", "n8"))
 
     def drawn(at: str) -> bool:
@@ -233,7 +233,7 @@ def test_the_pointer_reports_the_square_below_it(tab: Tab):
 
 
 def test_each_square_is_found_at_its_place(tab: Tab):
-    """The square at a position is computed without a search, also after zooming."""
+    """Test the square at a position, which is computed without a search, also after zooming."""
     hit = """
       const s = start.squares, box = s.over.getBoundingClientRect(), wrong = [];
       const middle = (s.zoom.pitch - s.places.line) / 2;
@@ -249,7 +249,7 @@ def test_each_square_is_found_at_its_place(tab: Tab):
 
 
 def test_zones_contain_racks_and_racks_contain_nodes(opened: Callable[..., Tab]):
-    """Their boxes do not overlap at any width."""
+    """Test that the boxes of zones and racks do not overlap at any width."""
     tab = opened(make_world(n_nodes=24, n_zones=3, n_racks=2)).ready()
     boxes = """
       const { places, cluster: { flat } } = start.squares, side = places.pitch - places.line;
@@ -303,7 +303,7 @@ def test_the_wheel_with_ctrl_and_keys_zoom_and_the_point_stays(tab: Tab):
 
 
 def test_a_threshold_on_p25_is_in_the_address(opened: Callable[..., Tab]):
-    """Percentiles are of a job's whole run so far, not of the current moment."""
+    """Test that percentiles cover a job's whole run so far, not only the last sample."""
     world = small()
     world.frames["p25_util"][:] = bytes([GAP]) * world.n
     for square, p25 in ((12, 70), (13, 20), (_ABOVE, 100)):
@@ -375,7 +375,7 @@ def test_search_results_are_highlighted(tab: Tab, written: str, squares: list[in
     tab.drawn_after(lambda: tab.page.fill("#find", written))
     lit = tab.ask("return [...start.squares.lit.keys()].filter((square) => start.squares.lit[square]);")
     assert lit == squares
-    assert tab.middle(faint) != before, "what is not lit is faint"
+    assert tab.middle(faint) != before, "a square that is not highlighted is not faint"
     assert tab.page.inner_text("#found") == message
     tab.drawn_after(lambda: tab.page.get_by_role("button", name="Show all").click())
     assert tab.middle(faint) == before

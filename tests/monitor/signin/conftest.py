@@ -1,4 +1,4 @@
-"""Fixtures of the tests of signing in."""
+"""Fixtures for the tests of the sign-in."""
 
 from tests.database.conftest import munge_socket, short_path
 

@@ -1,4 +1,4 @@
-"""slurm-gpuweb with its sign-in, over a small cluster; each client has its own address."""
+"""A slurm-gpuweb with sign-in for a small cluster; each client has its own address."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Gate:
         sender: str = ELSEWHERE,
         with_cookies: bool = True,
     ) -> httpx.Response:
-        """The answer; cookies are kept as a browser keeps them."""
+        """Return the answer; keep cookies like a browser."""
         given = list(headers.items() if isinstance(headers, Mapping) else headers or ())
         if with_cookies and self.cookies:
             given.append(("Cookie", "; ".join(f"{name}={value}" for name, value in self.cookies.items())))
@@ -89,12 +89,12 @@ class Gate:
         return {"Authorization": f"MUNGE {munge.encode(digest, self.munge_socket)}"}
 
     def link(self, web: str = URL) -> httpx.Response:
-        """What `slurm-gpu web` is answered."""
+        """Return the answer to the request of `slurm-gpu web`."""
         body = json.dumps({"web": web}).encode()
         return self.ask("POST", "/signin", headers=self.credential(body), body=body, with_cookies=False)
 
     def token(self) -> str:
-        """That of a new link."""
+        """Return the token of a new link."""
         url: str = self.link().json()["url"]
         return url.partition("#")[2]
 
@@ -104,6 +104,6 @@ class Gate:
         return self.ask("POST", "/signin/token", headers=ACTS, body=body, **more)
 
     def who(self, **more: Any) -> str | None:
-        """Return the signed-in user; None for none."""
+        """Return the signed-in user, or None."""
         answer = self.ask("GET", "/api/v1/me", **more)
         return str(answer.json()["user"]) if answer.status_code == 200 else None

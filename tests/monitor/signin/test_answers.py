@@ -47,7 +47,7 @@ async def _lax(_: object) -> Response:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[httpx.Client]:
-    """slurm-gpuweb's server, of which this host is the trusted proxy."""
+    """Start slurm-gpuweb's server with this host as its trusted proxy."""
     here = (ipaddress.ip_network("127.0.0.1"),)
     gate = Gate(settings=replace(SETTINGS, trusted_proxies=here))
     routes = gate.app._app.router.routes  # type: ignore[attr-defined]
@@ -56,7 +56,7 @@ def served() -> Iterator[httpx.Client]:
     server = make_server(gate.app)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
     thread.start()
-    # uvicorn closes the connection behind a mistake of ours: each request has its own.
+    # uvicorn closes the connection after an internal error, so each request has its own connection.
     fresh = httpx.Limits(max_keepalive_connections=0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     with httpx.Client(base_url=url, trust_env=False, headers=ACTS, limits=fresh) as client:
@@ -206,7 +206,7 @@ def test_cached_answers_of_one_user_are_not_confirmed_to_another(gate: Gate, pat
     again = {"If-None-Match": first.headers["etag"]}
     assert gate.ask("GET", path, sender=PROXY, headers=_as("carol") | again).status_code == 304
     other = gate.ask("GET", path, sender=PROXY, headers=_as(owner) | again)
-    if other.status_code == 304:  # only where it is the very same
+    if other.status_code == 304:  # only if both answers are identical
         other = gate.ask("GET", path, sender=PROXY, headers=_as(owner))
         assert other.content == first.content
     assert {"Cookie"} <= set(re.split(", *", other.headers["vary"]))
@@ -256,7 +256,7 @@ _HOSTILE = (
 def test_no_name_is_sql_a_path_or_markup(gate: Gate, path: str, text: str) -> None:
     for spelt in (quote(text, safe=""), quote(text)):
         answer = gate.ask("GET", path.format(spelt), sender=PROXY, headers=_as("carol"))
-        # A listing may take an invalid version for an unknown one, and send everything.
+        # A listing may treat an invalid version as unknown, and send everything.
         assert answer.status_code in (400, 404) or ("since" in path and answer.status_code == 200)
         assert answer.headers["content-type"].startswith("application/json")
         assert "root:" not in answer.text

@@ -1,4 +1,4 @@
-"""A session lasts as long as it may, and no other cookie opens anything."""
+"""A session lasts until its time limit, and no other cookie gives access."""
 
 import json
 import os
@@ -134,7 +134,7 @@ def test_a_key_that_another_user_could_change_is_refused(tmp_path: Path) -> None
         session_key(path)
 
 
-# Those that ended before their time
+# Sessions that were ended early
 
 
 def test_revoked_sessions_are_stored_until_they_would_have_expired(wall: Wall, tmp_path: Path) -> None:

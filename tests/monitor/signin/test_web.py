@@ -173,7 +173,7 @@ def test_a_used_link_shows_what_to_do(config: SiteConfig, browser: Any) -> None:
     page.wait_for_url(f"{config.web}/")
     page, _ = _opened(browser)
     page.goto(url)
-    # Not by a function: repeated calls use eval, which the page's policy forbids.
+    # Waiting with a function would use eval, which the page's security policy forbids.
     page.wait_for_selector("[data-wrong]", state="attached")
     assert "This link has already been used" in page.inner_text("main")
     assert "slurm-gpu web" in page.inner_text("main")

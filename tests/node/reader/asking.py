@@ -1,4 +1,4 @@
-"""Three simulated GPUs, and helpers that query the process that reads them."""
+"""Three simulated GPUs, and helpers that query their reader process."""
 
 import time
 from collections.abc import Callable

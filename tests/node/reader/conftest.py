@@ -31,7 +31,7 @@ def start(clock: FakeClock) -> Iterator[Callable[..., ReaderProcess]]:
     yield start
     for reader in readers:
         reader.close()
-        # On a busy machine a killed process needs time to exit; close() waits only as long as for an answer.
+        # On a busy machine a killed process needs time to exit, but close() waits only for a short timeout.
         assert all(child.is_gone(10) for child in reader._ending)
 
 

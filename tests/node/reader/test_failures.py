@@ -66,7 +66,7 @@ def test_a_hung_gpu_delays_the_others_by_about_the_deadline(world: World, reader
     results, waited_s = read_when_ready(reader)
     assert set(results.readings) == {"GPU-a", "GPU-c"}
     assert results.failures["GPU-b"].kind is ReadError.HUNG
-    assert waited_s < 2  # the start of a Python, on a busy machine
+    assert waited_s < 2  # Python starts slowly on a busy machine
     assert uuids(reader) == ["GPU-a", "GPU-c"]
 
 
@@ -89,7 +89,7 @@ def test_a_hung_gpu_is_retried_without_disturbing_the_others(
     uuids(reader)
     assert world.calls()["nvmlInitWithFlags"] == asked
     clock.advance(2)
-    uuids(reader)  # lets another process try
+    uuids(reader)  # starts another process
 
     def another_tried() -> bool:
         assert set(read(reader).readings) == {"GPU-a", "GPU-c"}
@@ -104,8 +104,8 @@ def test_a_hung_gpu_is_retried_without_disturbing_the_others(
 
 def test_a_gpu_that_hangs_at_startup_is_left_out(world: World, start: Callable[..., ReaderProcess]) -> None:
     faults.hang(world, 0)
-    # Enough time for a process to start on a busy machine: until it has reported the number of GPUs, a
-    # hang counts as a driver that does not start.
+    # The deadline lets a process start on a busy machine: until it has reported the number of GPUs, a hang
+    # counts as a driver that does not start.
     reader = start(start_deadline_s=1.5)
     with pytest.raises(ReaderStartingError):
         reader.devices()
@@ -163,7 +163,7 @@ def test_a_driver_that_never_starts_is_abandoned_and_retried(
     with pytest.raises(NvmlError, match="another starts in 1 s"):
         reader.devices()
     faults.hang(world, 0, [])
-    reader._start_deadline_s = 10.0  # the next may take its time where the machine is busy
+    reader._start_deadline_s = 10.0  # the next process may be slow on a busy machine
     clock.advance(1.1)
     wait_for(lambda: bool(read(reader).readings))
 

@@ -52,7 +52,7 @@ def test_three_exits_in_a_minute_are_reported_with_their_cause(
 
 
 def reported(exits: ReaderExits, n: int, every_s: float, clock: FakeClock) -> list[RepeatedExits]:
-    """Return the reports of `n` exits, `every_s` apart."""
+    """Return the reports of `n` exits at intervals of `every_s`."""
     found = []
     for _ in range(n):
         exits.add("why")

@@ -1,4 +1,4 @@
--- Chooses a QOS by account. It returns nothing for most jobs, and logs an error for each job: both are no refusal.
+-- Chooses a QOS by account. It returns nothing for most jobs and logs an error for each job, but refuses no job.
 qos_of = { vision = "high", nlp = "normal" }
 
 slurm_job_submit = function(job_desc)

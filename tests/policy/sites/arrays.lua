@@ -1,4 +1,4 @@
--- Counts the tasks of arrays while the partition gpu is up, and makes large ones nicer.
+-- Counts the tasks of arrays while the partition gpu is up, and increases the nice value of large arrays.
 function slurm_job_submit(job_desc, part_list, submit_uid)
   if not job_desc.array_inx then
     return slurm.SUCCESS

@@ -1,4 +1,4 @@
--- Still uses `gres`, the name of tres_per_node before 18.08, for reading and writing, and other old names.
+-- Reads and writes `gres`, the name of tres_per_node before Slurm 18.08, and other old names.
 function slurm_job_submit(job_desc, part_list, submit_uid)
   if job_desc.gres == nil then
     return slurm.SUCCESS

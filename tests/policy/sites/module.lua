@@ -1,4 +1,4 @@
--- Requires a module in C, as Slurm's own example does. slurmctld loads it if the module is installed there.
+-- Requires a module in C, as Slurm's own example does. slurmctld loads this script if the module is installed.
 local posix = require("posix")
 
 function slurm_job_submit(job_desc, part_list, submit_uid)

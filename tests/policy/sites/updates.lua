@@ -1,4 +1,4 @@
--- Lets owners lower their time limit only, and counts the other jobs of the user.
+-- Lets owners only lower their time limit, and counts the other jobs of the user.
 function slurm_job_submit(job_desc, part_list, submit_uid)
   local others = 0
   for _, job in pairs(slurm.jobs) do

@@ -1,4 +1,4 @@
-"""The page of a diagnosis: one small file without requests, in which names are only text."""
+"""The page of a diagnosis is one small file without requests, in which names are only text."""
 
 import base64
 import hashlib

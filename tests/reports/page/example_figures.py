@@ -46,7 +46,7 @@ AXES = (
 def parallel(
     n: int, names: tuple[str, ...] = ("pytorch", "tensorflow", "python"), seed: int = 1
 ) -> ParallelCoordinates:
-    """Runs as on a cluster: few on many nodes, short waits, some of which nothing was measured."""
+    """Return typical runs: few use many nodes, waits are short, and some runs have no measurements."""
     random = np.random.default_rng(seed)
     nodes = np.where(random.random(n) < 0.4, random.choice([2.0, 3, 4, 6, 8, 24], n), 1.0)
     gpus = nodes * random.choice([1.0, 2, 4, 8], n)
@@ -84,7 +84,7 @@ def steps(values: np.ndarray) -> StepCurve:
 
 
 def figures(names: tuple[str, ...] = HOSTILE, runs: int = 300) -> list[Figure]:
-    """One of each kind; every text that users choose is one of the names."""
+    """Return a figure of each kind, with given names as the texts that users choose."""
     many = np.arange(1.0, len(names) + 1)
     lines = parallel(runs, names)
     hours = np.arange(25) * 3600.0 + 1_790_812_800

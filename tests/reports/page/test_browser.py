@@ -1,4 +1,4 @@
-"""The page in a real browser: drawing, brushing, and harmless names of users."""
+"""Test the page in a real browser: drawing, brushing, and hostile names of users."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +43,7 @@ class _Tab(browsing.Tab):
         super().__init__(browser, self.url, **options)
 
     def drawn(self) -> "_Tab":
-        """Once the lines are there."""
+        """Wait until the lines are drawn."""
         self.page.locator("#parallel[data-drawn]").wait_for()
         return self
 
@@ -51,7 +51,7 @@ class _Tab(browsing.Tab):
         """Return the number of runs that are drawn once `act` has had its effect."""
         before = self.page.evaluate("document.getElementById('parallel').dataset.drawn")
         act()
-        # No wait_for_function: it evaluates text, which the page's policy forbids.
+        # wait_for_function evaluates text, which the page's security policy forbids.
         self.page.locator(f'#parallel:not([data-drawn="{before}"])').wait_for()
         self.page.evaluate(
             "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
@@ -82,7 +82,7 @@ def kept(browser: Any, files: Path) -> Iterator[_Tab]:
 
 @pytest.fixture
 def runs_tab(kept: _Tab) -> _Tab:
-    """runs.html with all jobs chosen, in one tab for all tests that leave its axes as they are."""
+    """Open runs.html with all jobs selected, in one tab for all tests that do not change its axes."""
     everything = kept.page.get_by_role("button", name="Show all")
     if everything.is_enabled():
         kept.chosen_after(everything.click)
@@ -231,7 +231,7 @@ def test_hostile_names_are_text_and_do_nothing(opened: Any):
     for name in HOSTILE:
         assert visible(name) in cells
     assert set(labels) <= {*map(visible, HOSTILE), "(not recognised)"}
-    assert tab.page.evaluate("document.scripts.length") == 3  # facts, bytes, and the one that runs
+    assert tab.page.evaluate("document.scripts.length") == 3  # facts, bytes and the program
     assert tab.page.evaluate("document.images.length") == 0
     assert tab.asked == [tab.url]
     assert tab.said == []

@@ -1,4 +1,4 @@
-"""Charts show the numbers they are given: bars as long as their values, gaps as gaps, nothing made up."""
+"""Charts show exactly their numbers: the lengths of bars match their values, and gaps remain gaps."""
 
 import itertools
 import re
@@ -94,7 +94,7 @@ def test_a_cumulative_curve_is_at_half_where_the_median_is():
 
 
 def test_a_large_matrix_shows_the_largest_values_and_the_number_of_rows():
-    """Sorted by name, the largest lender could be left out."""
+    """Test the order by value; in an order by name the largest lender could be omitted."""
     values = np.ones((30, 25))
     values[29, 24] = 777.0
     chart = Matrix(

@@ -1,4 +1,4 @@
-"""The page: one file without requests, in which names of users are only text."""
+"""The page is one file without requests, in which names of users are only text."""
 
 import base64
 import hashlib

@@ -17,7 +17,7 @@ from tests.reports.page.example_figures import HOSTILE, parallel
 
 
 def _unpacked(packed: PackedCoordinates) -> tuple[dict[str, np.ndarray], list[str]]:
-    """As the script reads it."""
+    """Decode the data like the script."""
     facts = json.loads(packed.facts)
     data, n, at = zlib.decompress(base64.b64decode(packed.data)), facts["runs"], 0
     columns = {}

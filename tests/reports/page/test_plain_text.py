@@ -1,4 +1,4 @@
-"""Names are shown as they are and control nothing."""
+"""Names are shown unchanged and have no effect as markup or control characters."""
 
 from xml.etree.ElementTree import fromstring
 

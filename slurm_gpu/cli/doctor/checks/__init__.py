@@ -1,1 +1,1 @@
-"""The checks of `slurm-gpu doctor`, one function each, listed in `every`."""
+"""Implement each check of `slurm-gpu doctor` as a function; `every` lists the checks."""

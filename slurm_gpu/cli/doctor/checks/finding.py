@@ -1,4 +1,4 @@
-"""Findings of checks, and the context that checks read."""
+"""Define the findings of checks, and the context that checks read."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class DoctorContext:
     slurmd: RunSlurmd = run_slurmd
     """Runs `slurmd -G`, which prints how slurmd reads gres.conf."""
     conf_cache: Path = CACHED_CONF
-    """The slurm.conf that slurmctld sent to a node without its own."""
+    """The slurm.conf that slurmctld sends to a node that has no such file itself."""
     slurm_etc: Path = Path("/etc/slurm")
     """The directory where slurm-gpu's hooks are installed by default."""
 

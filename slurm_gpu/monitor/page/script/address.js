@@ -1,4 +1,4 @@
-// Store the viewer's choices in the page's address, so that a link opens the same metric, threshold, view and search.
+// Store the viewer's choices in the page's address. A link then opens the same metric, threshold, view and search.
 
 const NAMES = ["metric", "under", "view", "find"];
 

@@ -27,7 +27,7 @@ export class Cluster {
     this.clear();
   }
 
-  // Set another layout, which invalidates all data by square number.
+  // Set another layout; all data by square number becomes invalid.
   setLayout(layout) {
     this.flat = flatten(layout);
     this.metrics = [...layout.metrics.filter((metric) => metric.name !== "state"), ...OWN_METRICS];
@@ -52,7 +52,7 @@ export class Cluster {
     this.flat.nodes.forEach((node, index) => this.nodeOf.fill(index, node.first, node.first + node.n));
   }
 
-  // Apply new, changed and ended jobs; return false if their version is already known.
+  // Apply new, changed and ended jobs; return false if this version has already been applied.
   takeJobs(update) {
     if (update.version === this.version) return false;
     if (update.all) this.jobs.clear();

@@ -41,7 +41,7 @@ async function refresh() {
   return show();
 }
 
-// Return null for data that cannot be loaded, so that the rest of the page is shown without it.
+// Return null for data that cannot be loaded; the page then shows the rest of the data.
 function absent(error) {
   if (error instanceof WireError && error.status !== 401) return null;
   throw error;
@@ -104,7 +104,7 @@ function showFacts(run) {
   fill(byId("facts"), rows.filter(Boolean).map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, value ?? words.GAP)))));
 }
 
-// Nodes send records within two shipment intervals, which is this number of seconds.
+// Nodes send records within this number of seconds, which equals two shipment intervals.
 const SHIPPED_WITHIN_S = 720;
 
 // Describe when the nodes of a running job last reported, and name a node that has not reported for long.
@@ -137,7 +137,7 @@ function showTimeline(run) {
 // Shorten a UUID to its beginning and end.
 const short = (name) => (name.length > 18 ? `${name.slice(0, 9)}…${name.slice(-6)}` : name);
 
-// Show p25 and p95 of each GPU and of all GPUs together. They are exact, or derived from the means of timeline bins.
+// Show p25 and p95 of each GPU and of all GPUs together. Percentiles are exact or derived from timeline bins.
 function showGpus(run) {
   const index = (device) => String(run.device_facts?.[device]?.index ?? device);
   const each = (run.by_device ?? []).map(({ node, device, percentiles }) => ({ node, gpu: index(device), percentiles }))

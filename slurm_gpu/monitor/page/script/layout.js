@@ -1,15 +1,15 @@
 // Place squares: GPUs in nodes, nodes in racks, racks in zones, and zones on the canvas, each in the order of the
-// layout. This order is the same at any width. Lengths are in pixels of the canvas.
+// layout. The order does not depend on the width. Lengths are in pixels of the canvas.
 
-// The limits of the pitch of squares, which is the side plus the gap, in page pixels.
+// The limits of the pitch of squares in page pixels. The pitch is the side of a square plus the gap.
 const LARGEST = 40, SMALLEST = 3;
-// The tried shapes of a rack, as width divided by height.
+// The shapes to try for a rack, as width divided by height.
 const RATIOS = [0.5, 0.7, 0.85, 1, 1.25, 1.5, 2, 2.7, 4];
 // The maximum number of columns of zones.
 const MOST_COLUMNS = 8;
 // An arrangement with a full last row is preferred if it is higher by less than about this share.
 const UNEVEN = 0.1;
-// With more nodes, only the name of the selected node is shown.
+// With more nodes than this, only the name of the selected node is shown.
 const NAMED_NODES = 160;
 const LETTER = 6.4, ZONE_NAME = 22, RACK_NAME = 14, NODE_NAME = 14;
 
@@ -64,7 +64,7 @@ function roomier(flat, pitch, width, height, unit) {
   return best(flat, larger, width, unit).height <= 2.5 * height ? larger : pitch;
 }
 
-// Return the arrangement of this size with the least height, or one with fewer empty places and nearly this height.
+// Return the lowest arrangement with this pitch, or a slightly higher one with fewer empty places.
 function best(flat, pitch, width, unit) {
   let found = null, least = Infinity;
   for (const tried of shapes(flat, pitch, width, unit)) {
@@ -75,7 +75,7 @@ function best(flat, pitch, width, unit) {
   return found;
 }
 
-// Yield all arrangements of this size to try.
+// Yield all arrangements with this pitch that are to be tried.
 function* shapes(flat, pitch, width, unit) {
   const gaps = gapsOf(flat, pitch, unit);
   for (let columns = 1; columns <= Math.min(MOST_COLUMNS, Math.max(1, flat.zones.length)); columns++) {
@@ -192,7 +192,7 @@ function placed(flat, shape, width, unit) {
   return { ...out, n: flat.n, pitch: shape.pitch, line: shape.line, width, height: Math.ceil(shape.height), unit };
 }
 
-// Return the square at a point, or -1. Boxes of nodes are checked first, since they are far fewer.
+// Return the square at a point, or -1. Boxes of nodes are checked first, since there are far fewer nodes.
 export function squareAt(places, nodes, x, y) {
   const { boxes, pitch, line } = places;
   for (let index = 0; index < boxes.length; index++) {

@@ -7,7 +7,7 @@ import * as words from "./words.js";
 const SIDE = 14, BAR = [132, 12];
 
 // Show the legend for a metric, with its colours by octet, inks, the threshold `under` (or null), and the number
-// `below` of squares under it. Only this number changes with each state.
+// `below` of squares under it. Only `below` changes with each state.
 export function showLegend(element, { metric, colours, inks, under, below }) {
   const key = [metric.name, metric.top, inks.dark, under].join(" ");
   if (element.dataset.of !== key) lay(element, { metric, colours, inks, under });

@@ -40,7 +40,7 @@ export class Live {
     });
   }
 
-  // Run one refresh at a time; calls during a refresh cause one more refresh at its end.
+  // Run one refresh at a time. Calls during a refresh cause a single further refresh after it.
   refresh() {
     if (this.busy !== null) {
       this.again = true;
@@ -102,7 +102,7 @@ export class Live {
     return this.changed(other || layout !== null ? ["jobs", "frame"] : ["frame"]);
   }
 
-  // Ignore a rejected metric before the first layout, because the names of metrics are not known yet.
+  // Ignore a rejected metric before the first layout, which contains the names of all metrics.
   unknown(error, known) {
     if (known || error.status !== 400) throw error;
     return null;

@@ -37,7 +37,7 @@ export function attention(place, { alerts, suspects, jobs, pressed, light, now_s
   return fill(place, make("ul", { class: "items" }, rows), more(alerts.length - rows.length, "alert"), accused(suspects, now_s));
 }
 
-// List suspects, each with a command that drains it, which operators run in a terminal.
+// List suspects, each with the command with which operators can drain it in a terminal.
 function accused(suspects, now_s) {
   if (!suspects.length) return null;
   const rows = suspects.slice(0, FEW).map((one) => make("li", {},
@@ -151,7 +151,7 @@ function expected(job, wait, now_s) {
   return forecast.judged === null ? [slurm, ...own] : [...own, slurm];
 }
 
-// Name the jobs that share a limit; nothing for limits per user or job.
+// Name the jobs that share a limit; return null for limits per user or per job.
 function shared(line) {
   if (line.per === "account") return line.account === null ? " · each account" : [" · account ", make("bdi", {}, line.account)];
   return line.per === "group" ? [" · all of ", make("bdi", {}, line.group), " together"] : null;

@@ -53,8 +53,7 @@ export class Squares {
     this.whole();
   }
 
-  // Show octets by square with colours by octet. They are drawn immediately, so that the browser's next frame shows
-  // them.
+  // Show octets by square with colours by octet. Drawing is immediate, so the browser's next frame is up to date.
   show({ octets, colours, ring, numbers }) {
     Object.assign(this, { octets, colours, ring, numbers });
     cancelAnimationFrame(this.pending);
@@ -62,7 +61,7 @@ export class Squares {
     this.draw();
   }
 
-  // Outline the squares in `lit` and, if `fades`, fade the others.
+  // Outline the squares in `lit`. If `fades` is true, fade all other squares.
   light(lit, fades) {
     Object.assign(this, { lit, fades });
     this.redraw();
@@ -127,7 +126,7 @@ export class Squares {
   mark() {
     const { above, unit } = this;
     if (this.places === null) return;
-    if (this.marked) above.clearRect(0, 0, this.over.width, this.over.height); // an empty canvas is not cleared, because that would composite it again
+    if (this.marked) above.clearRect(0, 0, this.over.width, this.over.height); // clearing an empty canvas would make the browser composite it again
     this.marked = false;
     if (this.lit !== null) {
       const some = [];

@@ -15,7 +15,7 @@ import { Squares } from "./squares.js";
 import { now_s, signOut } from "./wire.js";
 import * as words from "./words.js";
 
-const OLD_S = 60; // a state older than this is marked as old
+const OLD_S = 60; // the page marks an older state as old
 // TENTH is the default threshold in percent.
 const FIRST_METRIC = "util", TENTH = "10";
 const LEAST_HEIGHT = 320, MOST_HEIGHT = 1400;
@@ -177,7 +177,7 @@ function light() {
 
 const keyOf = (alert) => `${alert.job_id} ${alert.alert}`;
 
-// Return the squares of the viewer's jobs; null without such jobs.
+// Return the squares of the viewer's jobs, or null if the viewer has no jobs.
 function own() {
   const some = cluster.running().filter((job) => job.user === me()?.user).flatMap((job) => cluster.squaresOf(job));
   return some.length ? some : null;

@@ -1,4 +1,4 @@
-// Send requests to slurm-gpuweb. A failed request throws a WireError with the status, which is 0 without an answer.
+// Send requests to slurm-gpuweb. A failed request throws a WireError with the status, or 0 if there was no answer.
 
 export class WireError extends Error {
   constructor(status, message) {

@@ -2,8 +2,8 @@
 
 export const GAP = "–";
 
-// Format a count with up to three decimals. Creating an Intl.NumberFormat would take as long as drawing ten thousand
-// squares.
+// Format a count with up to three decimals, without Intl.NumberFormat, whose creation takes as long as drawing ten
+// thousand squares.
 export const count = (value) => value === null || value === undefined ? GAP : String(Math.round(1000 * value) / 1000).replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 export const counts = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
@@ -34,7 +34,7 @@ export function duration(seconds) {
   return hours % 24 && days < 10 ? `${days}\u00a0d\u00a0${hours % 24}\u00a0h` : `${days}\u00a0d`;
 }
 
-// Format a share of the time, which is 100 % only if it is the whole time.
+// Format a share of the time. Only the whole time is shown as 100 %.
 export const share = (fraction) => fraction === null || fraction === undefined ? GAP : `${Math.min(fraction < 1 ? 99 : 100, Math.round(100 * fraction))}\u00a0%`;
 
 const WEEKDAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];

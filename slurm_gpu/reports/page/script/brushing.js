@@ -9,7 +9,7 @@ function setBrush(axis, limits) {
   redraw();
 }
 
-// On an axis of whole numbers, limits are rounded to the nearest number.
+// Round limits to whole numbers on an axis of whole numbers.
 function snapped(axis, low, high) {
   const ends = [valueAt(axis, low), valueAt(axis, high)];
   return axis.whole ? [Math.ceil(ends[0] - 0.5), Math.floor(ends[1] + 0.5)] : ends;

@@ -1,10 +1,10 @@
 // Count the lines through each pixel. For 40,000 lines, this is faster than drawing them on a canvas.
 //
-// Lines between the same two pixels are added together. A layer keeps its sums, to which new lines are added and from
-// which removed lines are subtracted. Sums are integers, so removed lines leave no trace.
+// Lines between the same two pixels are added together. A layer keeps its sums: new lines are added, and removed lines
+// are subtracted. Sums are integers, so removed lines leave no trace.
 
 const WHOLE = 16;       // the total that a line adds to one column of pixels
-const CROWD = 4000;     // with more lines, each takes one pixel instead of two, because its steps are invisible
+const CROWD = 4000;     // above this number, lines take one pixel instead of two, because their steps are invisible
 
 class Layer {
   constructor() {

@@ -1,5 +1,5 @@
-// Convert densities to colours. The scale is logarithmic, so that single lines and many lines are visible. Colours of
-// overlapping classes of nodes are mixed.
+// Convert densities to colours. The scale is logarithmic, which makes both single lines and many lines visible. Colours
+// of overlapping classes of nodes are mixed.
 
 const BARS = 44;        // the number of bars next to an axis
 const context = canvas === null ? null : canvas.getContext("2d", { alpha: false, willReadFrequently: true });
@@ -26,8 +26,8 @@ function shadesFor(lines) {
   return shades;
 }
 
-// Blend layers, each with its colour, into the pixels. The opacity depends on all lines. In the colour, the weight of
-// a class depends on the total of its own lines, so that rare classes are visible.
+// Blend layers, each with its colour, into the pixels. The opacity depends on all lines. The weight of a class in the
+// colour depends on the total of its own lines, which keeps rare classes visible.
 function blend(some, lines) {
   const counts = some.map(([layer]) => layer.counts), many = counts.length, opaque = shadesFor(lines);
   const shares = some.map(([layer]) => shadesFor(layer.lines).map((shade) => shade ** 3));

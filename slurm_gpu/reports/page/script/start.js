@@ -40,7 +40,7 @@ async function begin() {
       draw();
     });
   }
-  // Draw the grey lines in advance, so that the first brush is as fast as later ones.
+  // Draw the grey lines in advance; otherwise, the first brush would be slower than later ones.
   (window.requestIdleCallback ?? setTimeout)(() => groundWith(true));
 }
 

@@ -1,1 +1,1 @@
-"""Checks of the daemons of slurm-gpu, of MUNGE and of the databases."""
+"""Check the daemons of slurm-gpu, of MUNGE and of the databases."""

@@ -49,7 +49,7 @@ def snapshot(at: DoctorContext) -> Iterator[CheckResult]:
             f"{path} has no GPU-hours: slurmdbd has not reported earlier jobs", f"see {log(at, _DAEMON)}"
         )
     elif not running(_DAEMON):
-        # It may run on another host of slurmctld that shares the directory, or be invisible to this user.
+        # The daemon may run on another host that shares the directory, or be invisible to this user.
         message = (
             f"{_DAEMON} is not running on this host, and {path} is {_age(at, found)} s old: it becomes "
             "invalid "

@@ -24,7 +24,7 @@ _MISSED_IMPORTS = 3
 # Nodes post at least once a minute, and one post may be late.
 _RECENT_S = 120.0
 _REFUSED_WITHIN_S = 86400.0
-# A slurm-gpud that has started or reconnected posts within this time: at least once a minute.
+# slurm-gpud posts at least once a minute, also after it has started or reconnected.
 _REPORTS_WITHIN_S = 75.0
 _AGAIN = "run slurm-gpu doctor again in 75 s"
 # Words in the state of a node that is not expected to report.
@@ -32,7 +32,7 @@ _UNAVAILABLE = frozenset(
     {"down", "future", "not_responding", "power_down", "powered_down", "powering_down", "unknown"}
 )
 _DAEMON = "slurm-gpudbd"
-# Exists in /proc while the driver is loaded.
+# This file exists in /proc while the driver is loaded.
 _DRIVER = "driver/nvidia/version"
 
 
@@ -65,7 +65,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def schema_here() -> str:
-    """Return the schema of this version, read from the migration files since not every host has Alembic."""
+    """Return this version's schema from the names of migrations, because some hosts lack Alembic."""
     versions = importlib.resources.files("slurm_gpu.database.storage") / "migrations" / "versions"
     names = (file.name for file in versions.iterdir())
     return max(name.partition("_")[0] for name in names if re.match(r"\d{4}_", name))
@@ -104,7 +104,7 @@ def jobs_accounted(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _late_import(at: DoctorContext, message: str) -> CheckResult:
-    """Return a finding that names slurmdbd if slurmdbd hangs, since sacct waits for it for ten minutes."""
+    """Return a finding that names slurmdbd if a hang of slurmdbd delays sacct, by up to ten minutes."""
     try:
         at.site.limits.tracked_tres()
     except SlurmError as error:
@@ -169,7 +169,7 @@ def nodes_report(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _unreported(at: DoctorContext, names: Sequence[str], since: str) -> CheckResult:
-    """Return one finding for all of the nodes, since one cause, such as a firewall, often affects many."""
+    """Return one finding for all nodes, since one cause, such as a firewall, often affects several."""
     if names[0] in at.gpu_nodes_here:
         remedy = start_and_log(at, "slurm-gpud")
     elif has_systemd(at):
@@ -262,7 +262,7 @@ def clocks(at: DoctorContext) -> Iterator[CheckResult]:
     with at.site.database() as database:
         last_seen = {report.node: report.last_seen_s for report in database.nodes()}
         lives = database.live("none")
-    # A value is measured up to 10 s before slurm-gpudbd receives it; it may be newer than the last report.
+    # slurm-gpudbd receives a value up to 10 s after its measurement. A value may be newer than the report.
     ahead = {
         node: live.at_s - at_s for node, live in lives.items() if (at_s := last_seen.get(node)) is not None
     }
@@ -318,7 +318,7 @@ def _just_started(at: DoctorContext, node: str) -> str | None:
 
 
 def _is_of(process: DaemonProcess, node: str, here: Sequence[str]) -> bool:
-    """Return whether a process serves `node`.
+    """Return whether a process of slurm-gpud measures `node`.
 
     If this host simulates several nodes, the arguments of the process name its node.
     """

@@ -24,7 +24,7 @@ from slurm_gpu.errors import MungeError, OutsideError, SlurmError
 from slurm_gpu.text.hostlist import compress
 
 _DAEMON = "slurm-gpudbd"
-# slurm-gpudbd gives this answer if munged, slurmctld or its database is down, so it is reachable.
+# A reachable slurm-gpudbd gives this answer if munged, slurmctld or its database is down.
 _UNABLE = "cannot answer at the moment"
 
 
@@ -36,7 +36,7 @@ def database_host(at: DoctorContext) -> str:
 def unanswered(at: DoctorContext) -> str:
     """Return the remedy for a slurm-gpudbd that does not answer."""
     processes = running(_DAEMON)
-    # slurm-gpudbd waits for its database.
+    # slurm-gpudbd does not answer while it waits for its database.
     if processes and (stopped := stopped_mariadb(at)) and continue_stopped(processes) is None:
         return f"MariaDB is stopped on this host: {stopped}"
     port, listens = urlsplit(at.site.config.database).port or 80, ports(processes)

@@ -46,7 +46,7 @@ def _unavailable(at: DoctorContext, path: Path, error: str) -> CheckResult:
     here = f"munge_socket in {at.site.config_path}" if named else "the default if munge_socket is not set"
     if not processes:
         if named and not path.exists() and DEFAULT_SOCKET.exists():
-            # Invisible in /proc, as in a container.
+            # munged may be invisible in /proc, for example in a container.
             return fail(
                 f"{path} ({here}) does not exist",
                 f"set munge_socket: {DEFAULT_SOCKET} in {at.site.config_path}",
@@ -76,7 +76,7 @@ def _accepts(path: Path) -> bool:
         try:
             probe.connect(str(path))
         except TimeoutError:
-            return True  # its backlog is full: it listens, and hangs
+            return True  # the backlog is full: munged listens, but hangs
         except OSError:
             return False
     return True

@@ -19,7 +19,7 @@ from slurm_gpu.cli.doctor.checks.daemons.services import (
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail
 from slurm_gpu.slurm.conf_file import read_conf, settings_named
 
-# Slurm's default.
+# Slurm's default of SlurmctldPort.
 _SLURMCTLD_PORT = 6817
 
 
@@ -167,7 +167,7 @@ _OUTAGES = (
 )
 
 
-# Without this detail, a slow daemon would appear to be one that never answers.
+# Without this time limit, the message would imply that a slow daemon never answers.
 _WITHIN = re.compile(r"gave no answer (within \S+ s)\b")
 _NOT_FOUND = "is not on the PATH"
 _PATH = (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-# An interpreter and its options may come before the name.
+# In a command line, an interpreter and its options may precede the name of the daemon.
 _WORDS = 4
 
 
@@ -76,7 +76,7 @@ def running(name: str) -> list[DaemonProcess]:
             process = psutil.Process(pid)
             words = process.cmdline()
         except psutil.Error:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
         if any(Path(word).stem == name for word in words[:_WORDS]) and not _is_contained(pid):
             found.append(DaemonProcess(process, words))
     return found
@@ -89,7 +89,7 @@ def ports(processes: Iterable[DaemonProcess]) -> list[int]:
         try:
             sockets = one.process.net_connections("tcp")
         except psutil.Error:
-            continue  # another user's, or it has ended
+            continue  # the process belongs to another user, or has ended
         found |= {each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN}
     return sorted(found)
 
@@ -99,6 +99,6 @@ def _is_contained(pid: int) -> bool:
     try:
         status = Path(psutil.PROCFS_PATH, str(pid), "status").read_text(errors="replace")
     except OSError:
-        return False  # it has ended meanwhile
+        return False  # the process has ended
     ids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
     return len(ids) > 1

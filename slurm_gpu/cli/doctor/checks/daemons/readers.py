@@ -9,7 +9,7 @@ from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, fail
 from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire.live import READER_EXITS, READER_EXITS_IN_WIRE_1
 
-# slurm-gpud restarts a failing reader with growing pauses; the value covers ten minutes.
+# Exits of a reader within ten minutes; slurm-gpud restarts a failing reader after growing pauses.
 _MANY = 3
 
 

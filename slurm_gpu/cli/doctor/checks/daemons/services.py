@@ -1,4 +1,4 @@
-"""Commands for this host that start or restart a daemon, or show its log.
+"""Build commands that start or restart a daemon on this host, or show its log.
 
 Only packages install systemd units: an installation from a checkout, or a container, may have none.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from slurm_gpu.cli.doctor.checks.daemons.processes import DaemonProcess, running
 from slurm_gpu.cli.doctor.checks.finding import DATABASE_FILE, WEB_FILE, DoctorContext
 
-# Present wherever systemd runs.
+# This unit is present wherever systemd runs.
 _ALWAYS = "systemd-journald"
 _PROGRAM = {"munge": "munged", "mariadb": "mariadbd"}
 _AS = dict.fromkeys(("slurm-gpudbd", "slurm-gpuctld"), "as SlurmUser: ")

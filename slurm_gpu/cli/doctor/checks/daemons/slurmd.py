@@ -13,13 +13,13 @@ from slurm_gpu.text.hostlist import compress
 from slurm_gpu.wire.live import IDLE_LIVE_INTERVAL_S
 
 _SILENT = "not_responding"
-# States of nodes out of service; `unknown` follows a start of slurmctld.
+# States of nodes out of service. Nodes are `unknown` after a start of slurmctld.
 _PLANNED = frozenset(
     {"drain", "drained", "draining", "fail", "failing", "future", "maint", "maintenance", "unknown"}
     | {"power_down", "powered_down", "powering_down", "powering_up", "power_up"}
     | {"reboot", "reboot_issued", "reboot_requested"}
 )
-# The reasons that slurmctld writes itself; an admin gave any other reason, together with state=down.
+# Reasons that slurmctld sets itself. Any other reason comes from an admin who set state=down.
 _NO_ANSWER, _REBOOTED = "Not responding", "Node unexpectedly rebooted"
 # A node whose live values are not read posts every minute, ±10 %.
 _REPORTS_WITHIN_S = 2 * IDLE_LIVE_INTERVAL_S

@@ -1,1 +1,1 @@
-"""Checks of files on this host: hooks, settings, permissions, units."""
+"""Check files on this host: hooks, settings, permissions and units."""

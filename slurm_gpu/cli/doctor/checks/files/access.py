@@ -9,7 +9,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-# The uid of `nobody`, which stands for a user without files or groups.
+# The uid of `nobody`, which represents any user without files or groups.
 ANY_USER = 65534
 
 

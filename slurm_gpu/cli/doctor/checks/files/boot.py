@@ -66,7 +66,7 @@ def enabled(at: DoctorContext) -> Iterator[CheckResult]:
     for name in names:
         unit = units.get(name)
         if unit is None or unit["LoadState"] == "not-found":
-            continue  # its process, if any, was started without systemd
+            continue  # the daemon does not run, or was started without systemd
         runs = unit["ActiveState"] in ("active", "activating", "reloading")
         at_boot = unit["UnitFileState"] in AT_BOOT
         user = units.get(_OF_SLURM_USER.get(name, ""), {}).get("User", "")
@@ -95,7 +95,7 @@ def enabled(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _of_another(service: str, user: str, slurm_user: str) -> CheckResult:
-    """Return a failure about a service that, when it starts, takes over SlurmUser's directories."""
+    """Return a failure about a service that takes over SlurmUser's directories when it starts."""
     unit = re.sub("@.*", "@", service.removesuffix(".service"))
     return fail(
         f"{service} runs as {user}, but SlurmUser is {slurm_user}: the service may not see all jobs or "

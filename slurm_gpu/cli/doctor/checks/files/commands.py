@@ -36,7 +36,7 @@ def _lacks(at: DoctorContext, daemon: str, process: DaemonProcess) -> CheckResul
         return None
     path = process.variable("PATH")
     if path is None:
-        return None  # it has ended meanwhile
+        return None  # the process has ended
     where = f"{path}:{SBIN}" if daemon == "slurm-gpud" else path
     lacking = [name for name in _NEEDS[daemon] if shutil.which(name, path=where) is None]
     if not lacking:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm_gpu.files.source_root import SOURCE_ROOT
 
-# The directory of the packaged hooks, with the command that installs them where Slurm runs them.
+# The directory of the packaged hooks, and of the command `place`, which installs them for Slurm.
 PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
 # The file names that `place` gives the hooks: our prolog runs last, our epilog first.
 NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}

@@ -42,13 +42,13 @@ _SIGNATURE = "# Placed by slurm-gpu"
 
 
 def configured(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that Prolog and Epilog run our hooks and match only executable files; others drain nodes."""
+    """Check that Prolog and Epilog run our hooks and match only executable files (others drain nodes)."""
     conf = at.slurm_conf.parent  # relative names are in the directory that slurmctld sends (configless)
     for kind in KINDS:
         patterns = patterns_of(at.settings.raw, kind)
         unread = _unread(at, kind, patterns)
         yield from _passed_over(at, kind, patterns)
-        # Slurm 24.11 and later run the hooks of all lines; ours is in one of them.
+        # Slurm 24.11 and later run the hooks of all lines, so unread lines add hooks to those that run now.
         added = unread if _has_several(at, kind) and unread != _written(at, kind) else []
         if unread and at.nodes_here and not added:
             # After the next reconfiguration, Slurm would run these files, so report their problems now.
@@ -224,7 +224,7 @@ def _without_gpus(
     ours: Sequence[HookFile],
     found: Sequence[CheckResult],
 ) -> Iterator[CheckResult]:
-    # If nodes share their hooks, those with GPUs need this one; it stops writing when too many events wait.
+    # If nodes share their hooks, nodes with GPUs need this hook. It stops writing if too many events wait.
     if ours and not running("slurm-gpud") and shared_file_system(ours[0].path) is None:
         yield warn(
             f"{ours[0].path} runs on this node without GPUs, but no slurm-gpud reads its events",
@@ -258,7 +258,7 @@ def _adding(at: DoctorContext, kind: str, patterns: Sequence[str]) -> str:
 
 
 def placing(kind: str, patterns: Sequence[str]) -> str:
-    """Return how to install our hook so that one of these patterns of Prolog or Epilog matches it."""
+    """Return how to install our hook where one of these patterns of Prolog or Epilog matches it."""
     name = NAME_OF[kind]
     fitting = [path for path in map(Path, patterns) if fnmatch.fnmatchcase(name, path.name)]
     for path in fitting:

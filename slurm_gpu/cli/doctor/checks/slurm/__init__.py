@@ -1,1 +1,1 @@
-"""Checks of Slurm's configuration and state."""
+"""Check Slurm's configuration and state."""

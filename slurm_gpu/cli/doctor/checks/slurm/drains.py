@@ -18,11 +18,11 @@ _HOOK = re.compile(r"\b(?:prolog|epilog)", re.IGNORECASE)
 _GRES = re.compile(r"\bgres/(?:gpu|shard)", re.IGNORECASE)
 # Prefixes of the states in which a node gets no jobs.
 _OUT = ("drain", "inval", "fail", "down")
-# Creates a hook that does nothing: it is executable from the moment it has its name.
+# This command creates a hook that does nothing, and that is executable as soon as it has its name.
 _NOTHING = "run install -D -m 755 /usr/bin/true {path}"
 _NAME = "00-nothing"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# The kernel reads these first bytes of a file to find its interpreter.
+# The kernel reads this number of bytes of a script to find its interpreter.
 _KERNEL_READS = 256
 
 
@@ -59,7 +59,7 @@ def drained(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def traps(kind: str, pattern: str, paths: list[Path], remedy: str) -> Iterator[CheckResult]:
-    """Yield the problems of the files matched by Prolog or Epilog that drain this node.
+    """Yield the problems that drain this node in the files that Prolog or Epilog matches.
 
     `remedy` is the command that creates a missing file.
     """
@@ -84,7 +84,7 @@ def nothing(pattern: str) -> str:
 
 
 def drains(kind: str, path: Path) -> Iterator[CheckResult]:
-    """Yield the problem of one file for which Slurm drains this node."""
+    """Yield the problem of one file that makes Slurm drain this node."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -111,7 +111,7 @@ def _typed(path: Path) -> str:
 
 
 def _unlike_a_program(path: Path) -> tuple[str, str] | None:
-    """Return why slurmd cannot start a file, even if a shell can run it as a script, and return a remedy."""
+    """Return why slurmd cannot start a file that a shell may accept, and a remedy; None if it can."""
     try:
         with path.open("rb") as file:
             first = file.read(_KERNEL_READS).split(b"\n", 1)[0]

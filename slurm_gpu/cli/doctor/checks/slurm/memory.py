@@ -41,7 +41,7 @@ class _PartitionMemory:
 
 
 def defaults(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that every partition with GPUs has memory defaults, and that they leave each GPU its share."""
+    """Check that partitions with GPUs have memory defaults that leave memory for jobs on every GPU."""
     raw = at.settings.raw
     handed_out = raw.get("SelectTypeParameters", "")
     if handed_out.startswith("CR_") and "MEMORY" not in handed_out.upper():
@@ -92,7 +92,7 @@ def _own(one: Partition) -> tuple[int | None, int | None]:
     return (
         one.default_memory_per_cpu_mib or None,
         one.default_memory_per_node_mib or None,
-    )  # 0 is Slurm's none
+    )  # in Slurm, 0 means that no default is set
 
 
 def _positive(text: str) -> int | None:
@@ -109,7 +109,7 @@ def _too_much(one: _PartitionMemory) -> CheckResult | None:
         elif one.per_cpu is None and one.per_node is not None:
             name, mib = "DefMemPerNode", one.per_node
         else:
-            continue  # by CPU: the number of CPUs of a job is unknown
+            continue  # the default is per CPU, and the number of CPUs of a job is unknown
         if mib > share:
             fit = node.memory_mib // mib
             return warn(

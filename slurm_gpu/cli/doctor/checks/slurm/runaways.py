@@ -22,14 +22,14 @@ def ended(at: DoctorContext) -> Iterator[CheckResult]:
     """
     with at.site.database() as database:
         open_runs = list(database.all_runs(states=_OPEN, limit=_PAGE))
-    # In this order, a job that ends between the two queries is not mistaken for a lost one.
+    # In this order, a job that ends between the two queries is not mistaken for a lost job.
     known = {job.job_id: job.submit_s for job in at.site.slurm.jobs()}
     lost = {
         (run.job_id, run.submit_s): run
         for run in open_runs
         if run.cluster == at.settings.cluster and _is_lost(run, known)
     }
-    if lost:  # it may have ended, and slurm-gpudbd has not read that yet
+    if lost:  # a job may have ended since slurm-gpudbd last read the accounting
         rows = at.site.slurm.accounting(0, job_ids=sorted({job_id for job_id, _ in lost}))
         still = {(row.job_id, row.submit_s) for row in rows if row.end_s is None}
         lost = {key: run for key, run in lost.items() if key in still}
@@ -44,7 +44,7 @@ def ended(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def _is_lost(run: Run, known: Mapping[int, int | None]) -> bool:
-    """Return whether slurmctld lacks the job, or has a later one with its ID."""
+    """Return whether slurmctld lacks the job, or has a later job with the same ID."""
     submit_s = known.get(run.job_id)
     return run.job_id not in known or (submit_s is not None and submit_s > run.submit_s)
 

@@ -19,12 +19,12 @@ from slurm_gpu.text.units import counted, few
 
 _OLDEST = (22, 5)
 _GPU_TRES = tuple(f"gres/{name}" for name in GPU_GRES)
-# The share of MaxJobCount above which the next large array may exceed it.
+# If more jobs than this share of MaxJobCount exist, the next large array may exceed the limit.
 _CROWDED = 0.8
 _MANY_JOBS = 200_000
 _ENFORCED_BY = {"limits": ("limits", "safe", "all"), "qos": ("qos", "all")}
 _INSTANCE = re.compile(r"(^|_)[1-9]g\.[0-9]+gb")
-# The Slurm version that was found to count each device file of a MIG instance as a GPU.
+# In tests, this version of Slurm counted each device file of a MIG instance as a GPU.
 _SPLITS_INSTANCES = "22.05."
 
 
@@ -33,7 +33,7 @@ def answers(at: DoctorContext) -> Iterator[CheckResult]:
     try:
         at.site.slurm.ping()
     except SlurmError as error:
-        # Slurm's commands read slurm.conf too: without a readable one they fail, or wait for a minute.
+        # Slurm's commands also read slurm.conf: if it is unreadable, they fail or wait for a minute.
         path = conf_of_commands(at)
         found, _ = _unreadable(path)
         found = found or list(_without_script(at, path))
@@ -79,7 +79,7 @@ def _without_script(at: DoctorContext, path: Path) -> Iterator[CheckResult]:
 
 
 def grammar(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that Slurm can read each line of slurm.conf and gres.conf, so that its daemons can restart."""
+    """Check that Slurm can read each line of slurm.conf and gres.conf; otherwise, it cannot restart."""
     found = list(_for_users(at))
     n_lines = 0
     for path in (at.slurm_conf, at.slurm_conf.with_name("gres.conf")):
@@ -118,10 +118,10 @@ def _unreadable(path: Path) -> tuple[list[CheckResult], int]:
 
 
 def _for_users(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that users can read slurm.conf: each Slurm command reads it as its caller."""
+    """Check that users can read slurm.conf: each Slurm command reads it with the user's permissions."""
     path = at.slurm_conf
     if path == at.conf_cache or not path.exists():
-        return  # commands get it from slurmctld
+        return  # commands get the file from slurmctld
     if (denied := denies(path, ANY_USER)) is not None:
         yield fail(
             f"users may not read {path}, which each command of Slurm reads: {denied.part} denies access",
@@ -130,7 +130,7 @@ def _for_users(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def prolog_flags(at: DoctorContext) -> Iterator[CheckResult]:
-    """Check that the prolog runs on every node of a job, at its start."""
+    """Check that the prolog runs on every node of a job when the job starts."""
     raw = at.settings.raw.get("PrologFlags", "")
     flags = set(raw.split(","))
     if flags & {"Alloc", "Contain"}:
@@ -179,7 +179,7 @@ def gpus_accounted(at: DoctorContext) -> Iterator[CheckResult]:
 
 
 def with_names(value: str, names: Sequence[str]) -> str:
-    """Return a list in slurm.conf with the names added."""
+    """Return a comma-separated value of slurm.conf with the names added."""
     present = [part for part in value.split(",") if part and part.lower() not in ("none", "(null)")]
     known = [part.lower() for part in present]
     return ",".join([*present, *(name for name in names if name.lower() not in known)])
@@ -267,7 +267,7 @@ def _has_mig(at: DoctorContext) -> bool:
 
 
 def _untracked_types(at: DoctorContext, tres: str, tracked: Collection[str]) -> bool:
-    """Return whether any node has this GRES, unless accounting tracks each type of it."""
+    """Return whether any node has this GRES, unless accounting tracks each of its types."""
     if tres == "gres/gpu":
         types = {f"{tres}:{kind}" for node in at.nodes for kind, count in node.gpus.items() if count}
         return not types.issubset(tracked)

@@ -49,8 +49,8 @@ def _unattended(at: DoctorContext) -> Iterator[CheckResult]:
     for written, jobs in waiting.items():
         ids = ",".join(map(str, jobs))
         yield warn(
-            f"{counted(len(jobs), 'job')} may wait for one zone indefinitely, as {_DAEMON} is not running "
-            "on this host",
+            f"{counted(len(jobs), 'job')} may wait for one zone indefinitely, because {_DAEMON} is not "
+            "running on this host",
             f"{start(at, _DAEMON)}; or run scontrol update JobId={ids} Features='{written.own}'",
         )
 

@@ -1,4 +1,4 @@
-"""Add the node to the key of devices, so that no node replaces the rows of another node."""
+"""Add the node to the key of devices, to keep nodes from replacing the rows of other nodes."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -14,7 +14,7 @@ down_revision = "0004"
 branch_labels = None
 depends_on = None
 
-# Names of the copy until it replaces the table, and of the old table afterwards.
+# Names of the copy, before it replaces the table, and of the old table, after it has been replaced.
 _COPY, _BEFORE = "run_device_copy", "run_device_before"
 _ROWS_AT_ONCE = 500
 _HISTOGRAMS = "util_hist_ms", "mem_hist_ms"
@@ -44,21 +44,21 @@ _DICTIONARY = b"""\
 
 
 def upgrade() -> None:
-    """Upgrade; if this is interrupted at any time, the next call continues after the last copied row."""
+    """Upgrade; after an interruption at any time, the next call continues after the last copied row."""
     inspector = sa.inspect(op.get_bind())
     if "row_id" in _names(inspector.get_columns("run_device")):
         if _BEFORE in inspector.get_table_names():
             op.drop_table(_BEFORE)
         return
     _make_copy()
-    if op.get_bind().dialect.name == "sqlite":  # all of this is one transaction there
+    if op.get_bind().dialect.name == "sqlite":  # on SQLite, the upgrade is one transaction
         _copy_rows("INDEXED BY run_device_last")
-        op.drop_table("run_device")  # and its indexes, whose names are needed again
+        op.drop_table("run_device")  # also drops its indexes, whose names are needed again
         op.rename_table(_COPY, "run_device")
         _make_indexes("run_device")
         return
-    # Each statement is a separate transaction: a single one over years of records would take days to roll
-    # back.
+    # Each statement is a separate transaction, because rolling back a single transaction with years of
+    # records would take days.
     with op.get_context().autocommit_block():
         _copy_rows("FORCE INDEX (run_device_last)")
     _make_indexes(_COPY)
@@ -111,8 +111,8 @@ def _copy_rows(in_order: str) -> None:
     # Databases can use an index only for the condition `last_s >= :last_s`.
     later = "last_s > :last_s OR segment > :segment OR (segment = :segment AND device > :device)"
     following = f"{first} WHERE last_s >= :last_s AND ({later})"
-    # A slurm-gpudbd that was not stopped may have changed rows after they were copied; these are copied
-    # again.
+    # A slurm-gpudbd that was not stopped may have changed rows after they were copied. The changed rows are
+    # copied again.
     values = ", ".join(f":{name}" for name in (*_KEPT, "statistics", "timeline"))
     store = sa.text(f"REPLACE INTO {_COPY} ({kept}, statistics, timeline) VALUES ({values})")
     while True:
@@ -144,7 +144,7 @@ def _packed(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:
-    """Convert a histogram to a list: the first percentage, then the ms of each percentage from it on.
+    """Convert a histogram to a list: the first percentage, then the ms of each percentage from there on.
 
     Return the histogram unchanged if data would be lost.
     """

@@ -18,7 +18,7 @@ def upgrade() -> None:
     for name in _COLUMNS:
         if name not in known:
             op.add_column("run", sa.Column(name, sa.String(255)))
-    if op.get_bind().dialect.name == "sqlite":  # all of this is one transaction there
+    if op.get_bind().dialect.name == "sqlite":  # on SQLite, the upgrade is one transaction
         _mark_due()
         return
     with op.get_context().autocommit_block():

@@ -12,7 +12,7 @@ _COLUMNS = "cluster", "user", "uid"
 
 
 def upgrade() -> None:
-    """Add the column, and fill it for each user whose runs all have the same uid. The step can be repeated."""
+    """Add the column, and fill it for users whose runs all have the same uid. The step can be repeated."""
     connection = op.get_bind()
     known = {column["name"] for column in sa.inspect(connection).get_columns("reservation")}
     if "uid" not in known:
@@ -20,8 +20,8 @@ def upgrade() -> None:
     reservation, run = (sa.table(name, *map(sa.column, _COLUMNS)) for name in ("reservation", "run"))
     open_ones = reservation.c.uid.is_(None)
     names = sa.select(reservation.c.cluster, reservation.c.user).where(open_ones).distinct()
-    # One query for each user, who may have a million runs. The query avoids HAVING, which SQLite accepts
-    # without GROUP BY only from 3.39 on; RHEL 9 has 3.34.
+    # Each user has a separate query, because a user may have a million runs. The query avoids HAVING: SQLite
+    # accepts HAVING without GROUP BY only from 3.39 on, and RHEL 9 has 3.34.
     for cluster, user in connection.execute(names).all():
         of_user = run.c.cluster == cluster, run.c.user == user
         bounds = sa.select(sa.func.min(run.c.uid), sa.func.max(run.c.uid)).where(*of_user)

@@ -14,7 +14,7 @@ _HOST_CLUSTER = "host:"
 
 
 def upgrade() -> None:
-    """Fill in the uids of the user names that are known on this host now. The step can be repeated."""
+    """Fill in the uids of the user names that exist on this host now. The step can be repeated."""
     connection = op.get_bind()
     run = sa.table("run", *map(sa.column, ("cluster", "user", "uid")))
     open_ones = run.c.cluster.startswith(_HOST_CLUSTER), run.c.uid.is_(None)

@@ -24,7 +24,7 @@ def upgrade() -> None:
                 table.alter_column(name, existing_type=sa.BigInteger(), nullable=True)
     if "requested_mgpu" not in columns:
         op.add_column("run", sa.Column("requested_mgpu", sa.BigInteger()))
-    if op.get_bind().dialect.name == "sqlite":  # all of this is one transaction there
+    if op.get_bind().dialect.name == "sqlite":  # on SQLite, the upgrade is one transaction
         _fill()
         return
     with op.get_context().autocommit_block():

@@ -15,7 +15,7 @@ _RENAMED = {
 
 
 def upgrade() -> None:
-    """Rename the columns that still have their old names, so that an interrupted upgrade can be repeated."""
+    """Rename the columns that still have their old names. An interrupted upgrade can be repeated."""
     inspector = sa.inspect(op.get_bind())
     for table, names in _RENAMED.items():
         for column in inspector.get_columns(table):
