@@ -1,8 +1,8 @@
 """A fault that bench/diagnose.py injects, and the parts of all kinds of faults.
 
-The size of a fault is the relative increase of a time or of work: the computing time of a slow GPU; the time
-of a step for links, input and unequal sequences; and the work of the most loaded workers for other
-imbalances.
+The size of a fault is the relative increase of a time or of work. For a slow GPU, this is its computing time;
+for links, input and unequal sequences, the time of a step. For other imbalances, it is the work of the most
+loaded workers.
 """
 
 from __future__ import annotations

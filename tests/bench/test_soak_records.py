@@ -51,9 +51,7 @@ def test_a_job_that_slurmctld_forgot_once_it_had_begun_is_no_second_record_eithe
     places = {("n1", "GPU-a"), ("n1", "GPU-b")}
     assert record_error(1, places, [begun, RUN]) is None
     assert record_error(1, PLACES, [begun, RUN]) is RecordError.TWICE  # it has no timestamp
-    assert (
-        record_error(1, places, [begun]) is RecordError.LOST
-    )  # the only run counts, and it lacks GPU-a
+    assert record_error(1, places, [begun]) is RecordError.LOST  # the only run counts, and it lacks GPU-a
 
 
 def test_missing_and_duplicate_records_are_found() -> None:

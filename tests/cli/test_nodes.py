@@ -35,7 +35,7 @@ def test_the_jobs_of_each_gpu_are_listed(slurm_gpu: CommandLine):
     assert by_user == {("alice", 1, 2), ("alice", 3), ("bob", 0)}
     (shards,) = (job for job in n3["jobs"] if job["shared_gpus"])
     assert (shards["user"], shards["shared_gpus"], shards["gpus"]) == ("alice", [3], [])
-    # Of the 16 shards of four GPUs, 4 are in use and 4 belong to a GPU that is allocated whole.
+    # The four GPUs have 16 shards; 4 are in use and 4 belong to a GPU that is allocated whole.
     assert (n3["gpus_free"], n3["shards_free"]) == (2, 8)
 
 

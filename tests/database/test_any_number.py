@@ -205,7 +205,7 @@ def test_any_part_of_a_path_is_answered(client: httpx.Client, route: Any) -> Non
 
 
 def texts_with(whole: Any, value: str) -> Iterator[str]:
-    """Yield the body as JSON, with a text in place of each part in turn."""
+    """Yield the body as JSON, with each part replaced by a text in turn."""
     yield value
     if isinstance(whole, list):
         items = enumerate(whole)

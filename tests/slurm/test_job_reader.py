@@ -1,4 +1,4 @@
-"""Of ten thousand jobs polled every two seconds, only the changed ones are parsed again."""
+"""Ten thousand jobs are polled every two seconds, and only changed ones are parsed again."""
 
 from dataclasses import replace
 

@@ -56,9 +56,9 @@ def placement() -> None:
 def status(site: CommandSite, run_dir: Path, as_json: bool) -> None:
     """Show each managed node with its GPUs, its current and target Weight, and the site's own Weight.
 
-    The column "useful" shows the free GPUs that recent jobs can use, and the column "strands" shows the GPUs
-    that the next small job is expected to strand. slurm-gpuctld gives the lowest weight to the nodes with
-    the lowest values in both columns.
+    The column "useful" shows the free GPUs that recent jobs can use. The column "strands" shows the GPUs that
+    the next small job is expected to strand. The nodes with the lowest values in both columns get the lowest
+    weight.
 
     The values are the latest that slurm-gpuctld wrote on this host. If no active slurm-gpuctld writes to this
     host, the command computes them.

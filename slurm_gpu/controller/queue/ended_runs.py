@@ -1,7 +1,7 @@
 """Poll Slurm's accounting for ended runs in the periods of GPU-hour limits.
 
-slurmdbd may need minutes to return a month of runs on a large cluster. slurmdbd is therefore queried in the
-background: once for all runs since the start of the periods, then regularly for recently ended runs.
+slurmdbd may need minutes to return a month of runs on a large cluster, so queries run in the background. The
+first one returns all runs since the start of the periods, and regular ones return recently ended runs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Notify systemd's watchdog while slurm-gpudbd makes progress.
 
-slurm-gpudbd hangs if its event loop is blocked; this code then does not run either. slurm-gpudbd also hangs
-if requests wait but none is answered, if shipments wait but none is stored, or if the import has ended or
-makes no progress. An unreachable database is not a hang, since requests are answered with errors.
+slurm-gpudbd hangs if its event loop is blocked; this code then does not run either. It also hangs if requests
+wait but none is answered, or if shipments wait but none is stored. The same applies if the import has ended
+or makes no progress. An unreachable database is not a hang, since requests are answered with errors.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def _derived_from_records(shown: Run, parts: Sequence[Row], min_coverage: float)
 def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
     """Return the rows of `run` that find_job selects, newest first; raise UsageError if `job` is invalid.
 
-    Return at most MAX_LIMIT rows. Of the rows of a resized run, only the last one is returned.
+    Return at most MAX_LIMIT rows. A resized run has several rows; only the last one is returned.
     """
     return sorted(_newest(connection, _of_job(cluster, job), MAX_LIMIT), key=_newest_first)
 

@@ -76,7 +76,7 @@ def groups_of(run: Run, given: str | None, workers: Sequence[JobWorker]) -> Grou
     """Return the groups of workers with equal roles, or None if there is no information about groups.
 
     `given` is the value of `--groups`. If `given` is None, the recorded arguments of the program determine
-    the groups, and all GPUs of a group have the same model, since faster models wait for slower ones and
+    the groups. All GPUs of a group then have the same model, since faster models wait for slower ones and
     reach a different fraction of their peak speed. Ranks are assumed to be in the order of node and
     index, as launchers assign them. Raise ValueError if `given` does not fit this job.
     """

@@ -106,9 +106,10 @@ class ProcessJobs:
         """Return the job for which a process counts on a GPU that the `allocated` jobs share.
 
         The result is NO_JOB if the process does not belong to any of these jobs, and None if the job is
-        unknown: the process ended before it was read, belongs to MPS (which serves all clients), or names no
-        job while several of these jobs belong to its user. If only one of the jobs belongs to the process's
-        user, the process counts for that job, because a daemon may have started a container for it.
+        unknown. It is unknown if the process ended before it was read or belongs to MPS, which serves all
+        clients, or if it names no job and its user has several of these jobs. If only one of the jobs belongs
+        to the process's user, the process counts for that job, because a daemon may have started a container
+        for it.
         """
         job = self.job_of(pid, jobs)
         known = self._known.get(pid)

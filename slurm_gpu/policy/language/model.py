@@ -225,9 +225,9 @@ class Hours:
 
     days: Annotated[frozenset[int], DAYS, "Days of the week on which the hours begin."] = ALL_DAYS
     minutes: Annotated[tuple[int, int], HOURS, Key("hours"), "Hours of the day."] = (0, 1440)
-    at: Annotated[
-        JobTime, "Whether the submission or any part of the possible run must be in the hours."
-    ] = JobTime.SUBMISSION
+    at: Annotated[JobTime, "Whether the submission or any part of the possible run must be in the hours."] = (
+        JobTime.SUBMISSION
+    )
 
     @property
     def from_min(self) -> int:
