@@ -1,11 +1,11 @@
-"""Measure precision and recall of `slurm-gpu diagnose` on healthy trainings and injected faults.
+"""Measure precision and recall of `slurm-gpu diagnose` on healthy training runs and injected faults.
 
     .venv/bin/python bench/diagnose.py [--cases 250] [--seed 23] [--data FOLDER] [--jobs 2] [--json]
 
 The streams are synthetic: bench/diagnose_injector*.py simulates synchronous training step by step and records
 it like slurm-gpud. The injector shares no code with slurm_gpu.diagnose. --data names the folder with
 straggler/trace-ST.parquet and trace-SE.parquet, from github.com/ByteDance-Seed/StragglerAnalysis. From these
-traces, bench/diagnose_resample.py builds trainings of real steps, and their timings are judged as with
+traces, bench/diagnose_resample.py builds training runs of real steps, and their timings are judged as with
 `--steps`. **Seeds 1 to 99 are for development. Seeds from 1000 are for evaluation only; do not inspect them
 while working on the rules.**
 
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def specs(seed: int, cases: int) -> list[Spec]:
-    """Draw faults of all classes equally, as many healthy trainings, and a few undetectable faults."""
+    """Draw faults of all classes equally, as many healthy training runs, and a few undetectable faults."""
     found: list[Spec] = [
         ("faulty", seed, cause.value, n) for n in range(-(-cases // len(CAUSES))) for cause in CAUSES
     ]
@@ -301,7 +301,7 @@ def _delay(items: Sequence[Outcome], goal_s: float) -> dict[str, Any]:
 
 
 def _blamed(judged: Sequence[Outcome], name: str) -> dict[str, float]:
-    """Score the distinction between faulty and healthy trainings, the only one that all methods make."""
+    """Score the distinction between faulty and healthy training runs, the only one that all methods make."""
 
     def alarm(item: Outcome) -> tuple[bool, bool]:
         if name == "slurm-gpu":

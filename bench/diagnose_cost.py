@@ -32,7 +32,7 @@ class Cost:
 
 
 def costs(seed: int) -> dict[str, Cost]:
-    """Measure the last ten minutes of a training on 128 GPUs, and its timeline of a day."""
+    """Measure the last ten minutes of a training run on 128 GPUs, and its timeline of a day."""
     return {name: _cost_of(series) for name, series in _drawn(seed)}
 
 

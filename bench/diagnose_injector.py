@@ -1,4 +1,4 @@
-"""Draw cases for bench/diagnose.py: trainings with a fault, and healthy ones with other activities.
+"""Draw cases for bench/diagnose.py: training runs with a fault, and healthy ones with other activities.
 
 Equal (seed, class, number) give equal cases, regardless of other draws.
 """
@@ -46,7 +46,7 @@ UNDECIDABLE_KINDS = ("slow links from the beginning", "all slow from the beginni
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """An activity of a training from `at_s` on: a pause, or different steps for a while."""
+    """An activity of a training run from `at_s` on: a pause, or different steps for a while."""
 
     at_s: float
     pause: Pause | None = None

@@ -1,4 +1,4 @@
-"""Synchronous trainings into which bench/diagnose.py injects faults: the GPUs, and their shares of the work.
+"""Synchronous training runs into which bench/diagnose.py injects faults: GPUs and their shares of the work.
 
 The model is independent of slurm_gpu.diagnose. These figures were published or measured:
 - forward to backward 1:2.1, GPUs of a stage apart by 0.2–0.9 %, microbatches by 2–3 %, gradients' exchange
@@ -147,7 +147,7 @@ def draw_job(
     pipeline: bool | None = None,
     step_s: tuple[float, float] = (0.4, 10.0),
 ) -> Job:
-    """Draw a training on 8 to 128 GPUs, with or without `pipeline` stages and with `step_s` in this range."""
+    """Draw a training run on 8 to 128 GPUs, with or without `pipeline` stages; `step_s` is in this range."""
     model = MODELS[rng.choice(len(MODELS), p=MODEL_SHARES)]
     n_gpus = n_gpus or int(rng.choice([8, 16, 32, 64, 96, 128], p=[0.2, 0.22, 0.22, 0.18, 0.06, 0.12]))
     per_node = 4 if model.name == "V100" or rng.random() < 0.15 else 8

@@ -1,9 +1,9 @@
-"""Check verdicts of `slurm-gpu diagnose` on trainings that run in the lab.
+"""Check verdicts of `slurm-gpu diagnose` on training runs in the lab.
 
     .venv/bin/python bench/diagnose_lab.py [--faults shard,heat,healthy] [--size 0.3] [--seed 1]
                                            [--well-s 120] [--ill-s 180] [--json]
 
-Trainings of bench/diagnose_injector*.py run as jobs of two nodes with four simulated H100s each. simgpu
+Training runs of bench/diagnose_injector*.py run as jobs of two nodes with four simulated H100s each. simgpu
 follows their schedules below the real pynvml, slurm-gpud samples the GPUs, and slurm-gpudbd watches the jobs.
 Only the load of GPUs and hosts is simulated. Each training is healthy for --well-s, then faulty for --ill-s;
 those that fit run at the same time. `slurm-gpu diagnose ID` is called repeatedly while it runs (window), and
@@ -122,7 +122,7 @@ class TrainingResult:
 
 @dataclass(kw_only=True)
 class Training:
-    """A training that runs in the lab."""
+    """A training run that runs in the lab."""
 
     case: Case
     job_id: int
@@ -220,7 +220,7 @@ def submit(lab: Lab, name: str, seed: int, size: float, well_s: int, ill_s: int)
 
 
 def follow(lab: Lab, trainings: Sequence[Training], say: Callable[[str], None]) -> None:
-    """Collect the verdicts on running trainings until their end."""
+    """Collect the verdicts on training runs until they end."""
     with DatabaseClient(load_config(lab.layout.site_file)) as database:
         for one in trainings:
             at = one.directory / "at"
@@ -319,7 +319,7 @@ def _verdict_after_end(lab: Lab, database: DatabaseClient, one: Training) -> Jud
 def run(
     lab: Lab, names: Sequence[str], seed: int, size: float, well_s: int, ill_s: int
 ) -> list[TrainingResult]:
-    """Run all trainings, as many at a time as there are nodes."""
+    """Run all training jobs, as many at a time as there are nodes."""
     at_once = len(lab.nodes) // NODES
     found = []
     for first in range(0, len(names), at_once):

@@ -1,4 +1,4 @@
-"""Convert a training of bench/diagnose_injector*.py to schedules of lab/simgpu, one for each rank.
+"""Convert a training run of bench/diagnose_injector*.py to schedules of lab/simgpu, one for each rank.
 
 The activities of the GPUs are integrals over time. A schedule has the same integrals: utilisation for each
 second, other metrics for intervals of STRETCH_S, as fractions of the utilisation.

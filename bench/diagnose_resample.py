@@ -1,4 +1,4 @@
-"""Build trainings from two traced straggling jobs by resampling, as step timings and as streams.
+"""Build training runs from two traced straggling jobs by resampling, as step timings and as streams.
 
 The traces (arXiv 2505.05713; ST: 2 replicas of 4 stages, 32 steps, the last stage does 1.63 times as much
 work; SE: 32 replicas of 2 stages, 43 steps, sequences of unequal length) have no telemetry. A block bootstrap
@@ -130,7 +130,7 @@ def resampled(seed: int, number: int, folder: Path) -> Case:
 def table(
     seconds: Floats, job: Job, fault: Fault | None, rng: np.random.Generator
 ) -> dict[str, NDArray[np.generic]]:
-    """Return some steps as timings of a training: one row per operation."""
+    """Return some steps as timings of a training run: one row per operation."""
     n, _, stages, replicas = seconds.shape[1:]
     chosen = np.sort(rng.choice(n, min(n, TIMED_STEPS), replace=False))
     slow = job.spread if fault is None else job.spread * _slowness(job, fault)
@@ -148,7 +148,7 @@ def table(
 
 
 def _job(rng: np.random.Generator, stages: int, trace: Trace) -> Job:
-    """Return a training of that many stages, with steps as long as in the trace."""
+    """Return a training run of that many stages, with steps as long as in the trace."""
     n_gpus = int(rng.choice([8, 16, 32]))
     job = draw_job(rng, n_gpus=n_gpus, pipeline=True)
     stage = np.arange(n_gpus) // (n_gpus // stages)

@@ -132,7 +132,7 @@ def false_alarms(outcomes: Sequence[Outcome], *, sure: bool = False) -> tuple[in
 
 
 def healthy_with_loss(outcomes: Sequence[Outcome], least: float) -> int:
-    """Return the number of faulty trainings that lose at least this share of time and were called healthy."""
+    """Return how many faulty training runs lose at least this share of time and were called healthy."""
     return sum(
         item.truth in FAULT_CAUSES and item.size >= least and item.said is Cause.HEALTHY for item in outcomes
     )

@@ -2,11 +2,11 @@
 
     .venv/bin/python bench/diagnose_watch.py [--jobs 1000] [--cases 60] [--seed 1] [--json]
 
-Ten minutes of trainings by bench/diagnose_injector.py are replayed to slurm_gpu.database.verdicts.watch as
-reports of nodes. Each node reports every ten seconds, and a requested window arrives 15 s later. Cost is
+Ten minutes of training runs by bench/diagnose_injector.py are replayed to slurm_gpu.database.verdicts.watch
+as reports of nodes. Each node reports every ten seconds, and a requested window arrives 15 s later. Cost is
 measured with `--jobs` jobs of 8 GPUs, 2 % of them faulty, judged every 5 s; it is the processor time of the
-watch alone, without the database. The delay from fault to report, and alarms on healthy trainings, are
-measured with trainings of all sizes. The streams are synthetic. The benchmark takes about 2 minutes.
+watch alone, without the database. The delay from fault to report, and alarms on healthy training runs, are
+measured with training runs of all sizes. The streams are synthetic. The benchmark takes about 2 minutes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ FAULTY_SHARE = 0.02
 REPORT_INTERVAL_S = 10
 LARGE = 0.15
 TOGETHER = 24
-"""The number of trainings watched at the same time, two of three faulty: far more than on any cluster."""
+"""The number of training runs watched at the same time, two of three faulty: far more than on any cluster."""
 _KINDS = 12
 
 
@@ -275,7 +275,7 @@ def _some(draw: Any, n: int) -> list[Case]:
 
 
 def detection(n_cases: int, seed: int) -> dict[str, Any]:
-    """Return delays from fault to report by cause, and alarms on healthy trainings."""
+    """Return delays from fault to report by cause, and alarms on healthy training runs."""
     cases: list[Case] = []
     for n in range(n_cases):
         cases += [faulty(seed, cause, n) for cause in (Cause.SLOW, Cause.HANG)]

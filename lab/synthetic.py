@@ -155,7 +155,7 @@ class SyntheticCluster:
         return Running(as_of_s=self.now_s, jobs=jobs, xids=())
 
     def verdicts(self) -> Verdicts:
-        """Return no verdicts, as if no trainings were watched."""
+        """Return no verdicts, as if no training runs were watched."""
         return Verdicts(as_of_s=None, watched=0, verdicts=(), suspects=())
 
     def __enter__(self) -> Self:

@@ -233,8 +233,8 @@ local function split(node, at)
   set_following(node, answers[at], after)
 end
 
--- Returns how many leading questions of a node have the same answers in `answers` from index `first` on. Returns nil if
--- the questions differ, because they then depend on more than the earlier answers.
+-- Returns how many of a node's questions, counted from the first, have the same answers as those in `answers`, counted
+-- from index `first`. Returns nil if the questions differ, because they then depend on more than the earlier answers.
 local function alike(node, questions, answers, first)
   for at = 1, #node.questions do
     local index = first + at - 1

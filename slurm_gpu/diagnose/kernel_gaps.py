@@ -1,4 +1,4 @@
-"""Find workers with more work by the gaps between kernels, on GPUs older than Hopper.
+"""Use the gaps between kernels to find workers with more work, on GPUs older than Hopper.
 
 Between two kernels, a GPU has nothing to run for a moment. A GPU that spins in a collective operation has no
 such gaps, so its utilisation is higher by a fraction of a percent. Utilisation alone is not enough evidence,

@@ -53,7 +53,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLayout:
-    """The layout of a training with `pipeline` stages and `tensor` tensor-parallel ranks.
+    """The layout of a training run with `pipeline` stages and `tensor` tensor-parallel ranks.
 
     Consecutive ranks first fill the tensor dimension; the stage changes last.
     """

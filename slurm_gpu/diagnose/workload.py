@@ -34,8 +34,8 @@ _LEAST_POWER_STD = 0.009
 # The power of two GPUs may permanently differ by a tenth, but a whole replica differs only by its work.
 _LEAST_OF_REPLICA, _TENSOR_SIZES = 4, (8, 4, 2, 1)
 # The first value of each pair applies to means over seconds, the second to bins of a timeline, which contain
-# more steps. The times of equally long microbatches vary by 2 to 3 %; a mean over seconds shows at most half
-# of this variation.
+# more steps. The times of microbatches of equal length vary by 2 to 3 %; means over several seconds vary
+# at most half as much.
 _SEQUENCE_STD = 0.022, 0.0135
 # A job whose work varies by more than half of 3 % does not count as healthy: with short steps, unequal
 # sequences also have little effect on means over seconds.

@@ -1,4 +1,4 @@
-"""Start a job if its limits and the free resources allow it and no reservation is delayed."""
+"""Start a job if its limits and the free resources allow it and this would delay no reservation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules for simgpu reproduce a training of the injector in the lab."""
+"""Schedules for simgpu reproduce a training run of the injector in the lab."""
 
 from collections.abc import Sequence
 

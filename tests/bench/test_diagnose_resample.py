@@ -1,4 +1,4 @@
-"""Trainings resampled from traced steps contain only traced values, with the requested imbalance."""
+"""Training runs resampled from traced steps contain only traced values, with the requested imbalance."""
 
 from pathlib import Path
 

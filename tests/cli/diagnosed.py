@@ -15,7 +15,7 @@ BEGINS_S = START_S // 16 * 16
 
 
 def add_job(slurm_gpu: CommandLine, training: Training, **records):
-    """Add a run on the GPUs of a training, with timelines of their activity in bins of 16 s."""
+    """Add a run on the GPUs of this training run, with timelines of their activity in bins of 16 s."""
     values = training.values()
     slurm_gpu.database.runs = [
         make_run(

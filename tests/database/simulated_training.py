@@ -1,4 +1,4 @@
-"""Simulated trainings with values for each second, as the watch reads them from slurm-gpudbd."""
+"""Simulated training runs with values for each second, as the watch reads them from slurm-gpudbd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SENT_AFTER_S = 15.0
 
 
 class Played:
-    """Simulated trainings by job; nodes report every ten seconds, and send windows on request."""
+    """Simulated training runs by job; nodes report every ten seconds, and send windows on request."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Servers, interactive sessions and suspended jobs resemble trainings with errors."""
+"""Servers, interactive sessions and suspended jobs resemble training runs with errors."""
 
 from __future__ import annotations
 

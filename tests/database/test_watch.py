@@ -26,7 +26,7 @@ def well(**more) -> Training:
 
 
 def throttled(by: float = 0.15, at_s: int = AT_S, stop_s: int | None = None, seed: int = 1) -> Training:
-    """Return a training in which the clock of GPU 5 falls, as by heat."""
+    """Return a training run in which the clock of GPU 5 falls, as by heat."""
     training = well(seed=seed)
     training.clock[5, at_s:stop_s] *= 1 - by
     training.throttle[5, at_s:stop_s] = 0.8
@@ -34,14 +34,14 @@ def throttled(by: float = 0.15, at_s: int = AT_S, stop_s: int | None = None, see
 
 
 def busy_longer(by: float = 0.15, **more) -> Training:
-    """Return a training in which GPU 2 computes more slowly without a change of its clock."""
+    """Return a training run in which GPU 2 computes more slowly without a change of its clock."""
     training = well(**more)
     training.speed[2, AT_S:] *= 1 - by
     return training
 
 
 class Hanging(Training):
-    """A training in which GPU 3 stops and the others spin, or all stop if `all_stop`."""
+    """A training run in which GPU 3 stops and the others spin, or all stop if `all_stop`."""
 
     all_stop = False
     goes_on_s: int | None = None
@@ -91,7 +91,7 @@ def test_a_suspicion_is_not_reported():
 
 
 def slow_links(by: float = 0.3, **more) -> Training:
-    """Return a training in which all GPUs wait longer for each other, so none deviates from its peers."""
+    """Return a training run in which all GPUs wait longer for each other, so none deviates from its peers."""
     training = well(**more)
     training.talk[:, AT_S:] += by
     return training

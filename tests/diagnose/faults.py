@@ -1,4 +1,4 @@
-"""Provide faulty trainings for the tests in this folder."""
+"""Provide faulty training runs for the tests in this folder."""
 
 from itertools import pairwise
 
@@ -18,7 +18,7 @@ def culprits(verdict):
 
 
 def a_slow_clock(slowdown=0.2, **more):
-    """Return a training in which heat slows down worker 5 from the fourth minute on."""
+    """Return a training run in which heat slows down worker 5 from the fourth minute on."""
     training = Training(**more)
     training.clock[5, training.at(4) :] *= 1 - slowdown
     training.throttle[5, training.at(4) :] = 0.8
@@ -26,7 +26,7 @@ def a_slow_clock(slowdown=0.2, **more):
 
 
 def a_hang(**more):
-    """Return a training in which worker 3 stops after eight minutes, and the others spin."""
+    """Return a training run in which worker 3 stops after eight minutes, and the others spin."""
     training = Training(**more)
     values = training.values()
     stop = training.at(8)
@@ -53,7 +53,7 @@ def as_series(training, values, **more):
 
 
 def in_steps_of(seconds, training, ahead=(0, 0)):
-    """Return a training of long steps each second: computing, then a third of the time communication.
+    """Return a training run of long steps each second: computing, then a third of the time communication.
 
     `ahead` contains the seconds by which the clocks of its nodes are ahead.
     """

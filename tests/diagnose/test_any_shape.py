@@ -461,7 +461,7 @@ def test_an_independent_worker_that_slows_down_has_no_slow_link(metrics):
 
 
 def evaluated(n: int, metrics: tuple[Metric, ...], *, spin: bool, width: int) -> Verdict:
-    """Judge a training in which rank 0 evaluates alone for 20 of 150 s, in bins of `width` seconds."""
+    """Judge a training run in which rank 0 evaluates alone for 20 of 150 s, in bins of `width` seconds."""
     training = Training(n=n, metrics=metrics, n_bins=600 * max(1, width // 10))
     values = training.values()
     there = (np.arange(training.n_bins) - 60) % 150 < 20

@@ -76,7 +76,7 @@ def test_there_is_always_a_verdict(series, running):
 @example(335315)  # clocks of 0
 @given(st.integers(0, 2**32 - 1))
 def test_verdicts_of_any_faulty_training_contain_no_nan(seed):
-    """Partly slow trainings with gaps, extreme values and any groups cause no warning and no NaN."""
+    """Partly slow training runs with gaps, extreme values and any groups cause no warning and no NaN."""
     random = np.random.default_rng(seed)
     n, data = int(random.choice([1, 2, 3, 4, 8, 16])), EVERYTHING if random.random() < 0.5 else OLDER
     training = Training(n=n, per_node=int(random.choice([1, 4])), n_bins=256, metrics=data, seed=seed)

@@ -1,4 +1,4 @@
-"""The judge returns one verdict for healthy trainings, and for timings combined with counters."""
+"""The judge returns one verdict for healthy training runs, and for timings combined with counters."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from tests.diagnose.training import EVERYTHING, Training
 
 
 def a_training(heavy, power, gaps, metrics=OLDER, **more):
-    """Return a training in which power and kernel gaps of `heavy` workers always differ by these values."""
+    """Return a training run in which power and kernel gaps of `heavy` workers differ by these values."""
     training = Training(metrics=metrics, **more)
     values = training.values()
     noise = 0.003 * training.random.standard_normal((training.n, training.n_bins))

@@ -14,7 +14,7 @@ BOTH = pytest.mark.parametrize("metrics", [EVERYTHING, OLDER], ids=["hopper", "o
 
 
 def idle_at_times(rows, gap_s, every_s, **more) -> Training:
-    """Return a training in which these workers, in turn, have nothing to run for a while."""
+    """Return a training run in which these workers, in turn, have nothing to run for a while."""
     training = Training(**more)
     at = np.arange(training.n_bins)
     for turn, row in enumerate(rows):

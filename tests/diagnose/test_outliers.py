@@ -13,7 +13,7 @@ BEGINS_MINUTE = 5
 
 
 def all_slower(rises=0.0, **more):
-    """Return a training with longer steps from minute 5 on; gaps of 2 % between kernels shrink by `rises`."""
+    """Return a training run with longer steps from minute 5 on; kernel gaps of 2 % shrink by `rises`."""
     training = Training(metrics=OLDER, **more)
     training.talk[:, training.at(BEGINS_MINUTE) :] = 0.6
     values = training.values()

@@ -34,7 +34,7 @@ for number in range({steps}):
 
 
 def a_rank(directory: Path, rank: int, *, seconds=0.004, steps=6, every=1) -> "subprocess.Popen[str]":
-    """Start a rank of a training on two nodes of two GPUs, like torchrun."""
+    """Start a rank of a training run on two nodes of two GPUs, like torchrun."""
     script = TRAINING.format(
         folder=str(FILE.parent), directory=str(directory), every=every, steps=steps, seconds=seconds
     )
@@ -88,7 +88,7 @@ def test_a_run_that_begins_again_begins_its_file_again(tmp_path: Path):
 
 
 def test_two_trainings_of_one_job_do_not_write_into_each_other(tmp_path: Path):
-    """Without a launcher, both trainings are rank 0."""
+    """Without a launcher, both training runs are rank 0."""
     first = a_rank(tmp_path, 0, steps=10_000)
     assert first.stdout is not None
     first.stdout.readline()

@@ -1,4 +1,4 @@
-"""Diagnose a training with each kind of fault, from the driver to `slurm-gpu diagnose`."""
+"""Diagnose a training run with each kind of fault, from the driver to `slurm-gpu diagnose`."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_up_again_restarts_nothing(lab: Lab) -> None:
 
 
 def slurmctld_saved_its_jobs(lab: Lab) -> None:
-    """A killed slurmctld continues from a saved state at most 5 s old, and assigns later job IDs again."""
+    """After a kill, slurmctld reads a saved state at most 5 s old, and reuses job IDs assigned after it."""
     lab.submit("alice", "--job-name=the last to be saved", "--wrap=true", "--output=/dev/null")
     saved = lab.layout.slurmctld / "job_state"
     wait_for(

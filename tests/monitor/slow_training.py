@@ -1,4 +1,4 @@
-"""A training with one slow GPU, and slurm-gpudbd's answers for its diagnosis."""
+"""A training run with one slow GPU, and slurm-gpudbd's answers for its diagnosis."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ class FakeReader:
 
 
 class FakeProcesses(ProcessJobs):
-    """A lookup of jobs by the process IDs of Work, only for processes looked up while they ran."""
+    """Find the jobs of Work by process ID, unless a process ended before it was first looked up."""
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
         super().__init__()

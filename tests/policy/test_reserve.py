@@ -1,4 +1,4 @@
-"""Large jobs may need a reservation; jobs without one are refused with the command to type."""
+"""Large jobs may need a reservation; refusals of jobs without one name the command that requests it."""
 
 from __future__ import annotations
 

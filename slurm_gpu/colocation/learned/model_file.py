@@ -1,4 +1,4 @@
-"""Store trained nets with their provenance, and checkpoints of a training, in small files.
+"""Store trained nets with their provenance, and checkpoints of a training run, in small files.
 
 The format is numpy's .npz. A file is read without pickle and fully validated: reading returns a net of this
 version whose outputs are numbers, or raises an error with the reason.

@@ -61,7 +61,7 @@ class SharingOutcome:
     utilisation: float | None
     """Mean fraction of the time in which kernels ran; None if unknown.
 
-    On each GPU, the fraction is the sum of utilisation when running alone × speed over all jobs, at most 1.
+    On each GPU, each job contributes its utilisation when running alone × its speed; the sum is at most 1.
     """
     memory: float | None
     """Mean fraction of GPU memory in use; None if unknown."""

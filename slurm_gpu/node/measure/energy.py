@@ -169,7 +169,7 @@ def _is_stalled(grown_j: float, expected_j: float | None) -> bool:
 def _has_caught_up(stall: _Stall, grown_j: float, now: CoveredMean | None, between_s: float) -> bool | None:
     """Return whether the growth in `between_s` includes the energy of the stall; None if that is unknown.
 
-    `now` is the current power of the GPU. The same power is assumed for the time of a stall without samples.
+    `now` is the current power of the GPU. This power is assumed for the part of a stall without samples.
     """
     if now is None:
         return True if stall.between_s <= _LATEST_S else None

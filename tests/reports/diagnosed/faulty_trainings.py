@@ -1,4 +1,4 @@
-"""Page models of trainings with faults, for the tests of their page."""
+"""Page models of training runs with faults, for the tests of their page."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def page_model(
 
 
 def a_slow_gpu(**more) -> Training:
-    """Return a training in which GPU 5 of n2 is slow in the second half."""
+    """Return a training run in which GPU 5 of n2 is slow in the second half."""
     training = Training(**{"n": 16, "n_bins": 120, "width_s": 16.0} | more)
     training.clock[13, training.n_bins // 2 :] *= 0.8
     return training

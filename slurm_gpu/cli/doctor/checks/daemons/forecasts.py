@@ -8,7 +8,7 @@ from slurm_gpu.cli.doctor.checks.daemons.services import has_systemd
 from slurm_gpu.cli.doctor.checks.finding import CheckResult, DoctorContext, ok, skipped, warn
 from slurm_gpu.text.cells import span
 
-# slurm-gpu-forecast.timer trains the model daily, so an older model means that two trainings failed.
+# slurm-gpu-forecast.timer trains the model daily, so an older model means that two training runs failed.
 OLD_S = 3 * 86400
 
 
